@@ -1,0 +1,1 @@
+"""Rackgate's shared library: the only package that the services may import."""

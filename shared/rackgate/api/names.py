@@ -1,0 +1,141 @@
+"""Every group, label, annotation, gate, condition and reason, spelled once.
+
+Sources: KEP-2724 (topology), KEP-77 (elastic jobs) and the `kueue.x-k8s.io` v1beta2 API.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "kueue.x-k8s.io"
+VERSION: Final = "v1beta2"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+SYSTEM_NAMESPACE: Final = "rackgate-system"
+
+# Labels of a job.
+QUEUE_LABEL: Final = f"{GROUP}/queue-name"
+PRIORITY_CLASS_LABEL: Final = f"{GROUP}/priority-class"
+
+# Annotations of a pod template, set by users.
+REQUIRED_TOPOLOGY: Final = f"{GROUP}/podset-required-topology"
+PREFERRED_TOPOLOGY: Final = f"{GROUP}/podset-preferred-topology"
+UNCONSTRAINED_TOPOLOGY: Final = f"{GROUP}/podset-unconstrained-topology"
+SLICE_REQUIRED_TOPOLOGY: Final = f"{GROUP}/podset-slice-required-topology"
+SLICE_SIZE: Final = f"{GROUP}/podset-slice-size"
+SLICE_CONSTRAINTS: Final = f"{GROUP}/podset-slice-required-topology-constraints"
+PODSET_GROUP: Final = f"{GROUP}/podset-group-name"
+POD_INDEX_OFFSET: Final = f"{GROUP}/pod-index-offset"
+TOPOLOGY_ANNOTATIONS: Final = (
+    REQUIRED_TOPOLOGY,
+    PREFERRED_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+    SLICE_REQUIRED_TOPOLOGY,
+    SLICE_CONSTRAINTS,
+)
+
+# Reserved: written by Rackgate alone, on pod templates and pods.
+WORKLOAD_ANNOTATION: Final = f"{GROUP}/workload"
+PODSET_LABEL: Final = f"{GROUP}/podset"
+TAS_LABEL: Final = f"{GROUP}/tas"
+TAS_LABEL_VALUE: Final = "true"
+TOPOLOGY_GATE: Final = f"{GROUP}/topology"
+ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
+
+# Annotation of a Job while its stop (suspend, wait, restore) is under way.
+STOPPING_ANNOTATION: Final = f"{GROUP}/stopping"
+
+# Of Workloads.
+JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
+IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
+
+# Index labels written by Kubernetes.
+COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+
+# Admission checks controllers that a topology queue cannot use yet (VAL-07, VAL-08).
+MULTIKUEUE_CONTROLLER: Final = f"{GROUP}/multikueue"
+PROVISIONING_CONTROLLER: Final = f"{GROUP}/provisioning-request"
+
+MAX_LEVELS: Final = 16
+MAX_LEVEL_KEY: Final = 316
+
+
+class FieldManager(StrEnum):
+    """Field managers of server-side apply: one per concern."""
+
+    ADMISSION = "rackgate-admission"
+    JOB = "rackgate-job-controller"
+    QUEUES = "rackgate-queues"
+
+
+class WorkloadCondition(StrEnum):
+    """Condition types of a Workload."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    ADMITTED = "Admitted"
+    PODS_READY = "PodsReady"
+    EVICTED = "Evicted"
+    PREEMPTED = "Preempted"
+    REQUEUED = "Requeued"
+    FINISHED = "Finished"
+    DEACTIVATION_TARGET = "DeactivationTarget"
+
+
+class PendingReason(StrEnum):
+    """Why QuotaReserved (and Admitted) is False."""
+
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
+    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
+    MISCONFIGURED = "Misconfigured"
+    SUSPENDED = "Suspended"
+    PENDING_EVALUATION = "PendingEvaluation"
+    ON_HOLD = "OnHold"
+    NO_RESERVATION = "NoReservation"
+
+
+class EvictionReason(StrEnum):
+    """Why Evicted is True."""
+
+    PREEMPTED = "Preempted"
+    CLUSTER_QUEUE_STOPPED = "ClusterQueueStopped"
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
+    NODE_FAILURES = "NodeFailures"
+    DEACTIVATED = "Deactivated"
+    DEACTIVATED_INVALID_TOPOLOGY = "DeactivatedDueToInvalidTopology"
+    JOB_SUSPENDED = "JobSuspended"
+    JOB_CHANGED = "JobChanged"
+
+
+class FinishedReason(StrEnum):
+    """Why Finished is True."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    OUT_OF_SYNC = "OutOfSync"
+    OWNER_NOT_FOUND = "OwnerNotFound"
+    FAILED_TO_START = "FailedToStart"
+
+
+class RequeuedReason(StrEnum):
+    """Why Requeued is True."""
+
+    REACTIVATED = "Reactivated"
+    CLUSTER_QUEUE_RESTARTED = "ClusterQueueRestarted"
+    LOCAL_QUEUE_RESTARTED = "LocalQueueRestarted"
+
+
+class QueueReason(StrEnum):
+    """Reasons of a queue's Active condition."""
+
+    READY = "Ready"
+    TERMINATING = "Terminating"
+    STOPPED = "Stopped"
+    FLAVOR_NOT_FOUND = "FlavorNotFound"
+    TOPOLOGY_NOT_FOUND = "TopologyNotFound"
+    ADMISSION_CHECK_NOT_FOUND = "AdmissionCheckNotFound"
+    NOT_SUPPORTED_WITH_TAS = "NotSupportedWithTopologyAwareScheduling"
+    CLUSTER_QUEUE_MISSING = "ClusterQueueDoesNotExist"
+    CLUSTER_QUEUE_INACTIVE = "ClusterQueueIsInactive"

@@ -1,0 +1,1 @@
+"""Partial views of the kinds Rackgate only reads: the fields that are used, nothing else."""

@@ -1,0 +1,269 @@
+"""Partial msgspec views of the `kueue.x-k8s.io` v1beta2 kinds, as the watches decode them.
+
+The pydantic models of `rackgate.api` validate and generate CRDs; these views are what the hot
+paths read. Pod templates stay raw and are decoded on demand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rackgate.wire.core import Condition, Meta, Taint, Toleration, View
+
+Amount = str | int | float
+
+
+class TopologyLevel(View, frozen=True):
+    """One level: a node label key."""
+
+    node_label: str = ""
+
+
+class TopologySpec(View, frozen=True):
+    """Levels, coarsest first."""
+
+    levels: tuple[TopologyLevel, ...] = ()
+
+
+class Topology(View, frozen=True):
+    """A Topology."""
+
+    metadata: Meta = Meta()
+    spec: TopologySpec = TopologySpec()
+
+
+class FlavorSpec(View, frozen=True):
+    """Which nodes a flavor stands for."""
+
+    node_labels: dict[str, str] = {}
+    node_taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    topology_name: str | None = None
+
+
+class ResourceFlavor(View, frozen=True):
+    """A ResourceFlavor."""
+
+    metadata: Meta = Meta()
+    spec: FlavorSpec = FlavorSpec()
+
+
+class ResourceQuota(View, frozen=True):
+    """Quota of one resource in one flavor."""
+
+    name: str = ""
+    nominal_quota: Amount = "0"
+    borrowing_limit: Amount | None = None
+    lending_limit: Amount | None = None
+
+
+class FlavorQuotas(View, frozen=True):
+    """Quotas of one flavor."""
+
+    name: str = ""
+    resources: tuple[ResourceQuota, ...] = ()
+
+
+class ResourceGroup(View, frozen=True):
+    """Resources that take their flavor together; flavors in order of preference."""
+
+    covered_resources: tuple[str, ...] = ()
+    flavors: tuple[FlavorQuotas, ...] = ()
+
+
+class BorrowWithinCohort(View, frozen=True):
+    """Preemption while borrowing."""
+
+    policy: str = "Never"
+
+
+class Preemption(View, frozen=True):
+    """Preemption policies."""
+
+    reclaim_within_cohort: str = "Never"
+    within_cluster_queue: str = "Never"
+    borrow_within_cohort: BorrowWithinCohort | None = None
+
+
+class AdmissionCheckRef(View, frozen=True):
+    """A check named by a ClusterQueue."""
+
+    name: str = ""
+    on_flavors: tuple[str, ...] = ()
+
+
+class AdmissionChecksStrategy(View, frozen=True):
+    """Checks of a ClusterQueue."""
+
+    admission_checks: tuple[AdmissionCheckRef, ...] = ()
+
+
+class ClusterQueueSpec(View, frozen=True):
+    """What a ClusterQueue grants, and to whom."""
+
+    cohort_name: str | None = None
+    namespace_selector: dict[str, Any] | None = None
+    queueing_strategy: str = "BestEffortFIFO"
+    stop_policy: str | None = None
+    flavor_fungibility: dict[str, Any] | None = None
+    preemption: Preemption | None = None
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    admission_checks_strategy: AdmissionChecksStrategy | None = None
+    fair_sharing: dict[str, Any] | None = None
+    admission_scope: dict[str, Any] | None = None
+    concurrent_admission_policy: dict[str, Any] | None = None
+
+
+class QueueStatus(View, frozen=True):
+    """Counters, usage and conditions as last written (raw, compared before a write)."""
+
+    conditions: tuple[Condition, ...] = ()
+    pending_workloads: int = 0
+    reserving_workloads: int = 0
+    admitted_workloads: int = 0
+    flavors_reservation: tuple[dict[str, Any], ...] = ()
+    flavors_usage: tuple[dict[str, Any], ...] = ()
+
+
+class ClusterQueue(View, frozen=True):
+    """A ClusterQueue."""
+
+    metadata: Meta = Meta()
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+    status: QueueStatus = QueueStatus()
+
+
+class LocalQueueSpec(View, frozen=True):
+    """Which ClusterQueue a LocalQueue feeds."""
+
+    cluster_queue: str = ""
+    stop_policy: str | None = None
+    fair_sharing: dict[str, Any] | None = None
+
+
+class LocalQueue(View, frozen=True):
+    """A LocalQueue."""
+
+    metadata: Meta = Meta()
+    spec: LocalQueueSpec = LocalQueueSpec()
+    status: QueueStatus = QueueStatus()
+
+
+class WorkloadPriorityClass(View, frozen=True):
+    """A WorkloadPriorityClass."""
+
+    metadata: Meta = Meta()
+    value: int = 0
+
+
+class AdmissionCheckSpec(View, frozen=True):
+    """Who answers a check."""
+
+    controller_name: str = ""
+
+
+class AdmissionCheck(View, frozen=True):
+    """An AdmissionCheck, read only to know its controller."""
+
+    metadata: Meta = Meta()
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+
+
+class SliceConstraint(View, frozen=True):
+    """One layer of PodSet slices."""
+
+    topology: str = ""
+    size: int = 0
+
+
+class PodSetTopologyRequest(View, frozen=True):
+    """What a PodSet asks of the topology."""
+
+    required: str | None = None
+    preferred: str | None = None
+    unconstrained: bool | None = None
+    pod_index_label: str | None = None
+    sub_group_index_label: str | None = None
+    sub_group_count: int | None = None
+    pod_set_group_name: str | None = None
+    pod_set_slice_required_topology: str | None = None
+    pod_set_slice_size: int | None = None
+    podset_slice_required_topology_constraints: tuple[SliceConstraint, ...] = ()
+
+
+class PodSet(View, frozen=True):
+    """Pods of one shape. `template` is the JSON of the pod template."""
+
+    name: str = ""
+    count: int = 0
+    min_count: int | None = None
+    template: msgspec.Raw = msgspec.Raw(b"{}")
+    topology_request: PodSetTopologyRequest | None = None
+
+
+class PriorityClassRef(View, frozen=True):
+    """Where a Workload's priority comes from."""
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class WorkloadSpec(View, frozen=True):
+    """What is asked for."""
+
+    queue_name: str = ""
+    priority_class_ref: PriorityClassRef | None = None
+    priority: int | None = None
+    active: bool = True
+    pod_sets: tuple[PodSet, ...] = ()
+
+
+class PodSetAssignment(View, frozen=True):
+    """What one PodSet was given. `topology_assignment` is the raw v1beta2 object or None."""
+
+    name: str = ""
+    flavors: dict[str, str] = {}
+    resource_usage: dict[str, Amount] = {}
+    count: int = 0
+    topology_assignment: dict[str, Any] | None = None
+
+
+class Admission(View, frozen=True):
+    """Quota and topology given to a Workload."""
+
+    cluster_queue: str = ""
+    pod_set_assignments: tuple[PodSetAssignment, ...] = ()
+
+
+class NodeName(View, frozen=True):
+    """A node by name."""
+
+    name: str = ""
+
+
+class WorkloadStatus(View, frozen=True):
+    """State of a Workload."""
+
+    conditions: tuple[Condition, ...] = ()
+    admission: Admission | None = None
+    unhealthy_nodes: tuple[NodeName, ...] = ()
+
+
+class Workload(View, frozen=True):
+    """A Workload."""
+
+    metadata: Meta = Meta()
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def condition(self, type_: str) -> Condition | None:
+        """The condition of that type, if present."""
+        return next((c for c in self.status.conditions if c.type == type_), None)
+
+    def is_true(self, type_: str) -> bool:
+        """Whether that condition is present with status True."""
+        condition = self.condition(type_)
+        return condition is not None and condition.status == "True"
