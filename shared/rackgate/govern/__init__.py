@@ -1,0 +1,1 @@
+"""Pure rules of governing: owner to podsets, mutations at creation, start and stop patches."""

@@ -17,7 +17,7 @@ class PodSetGrant:
         flavors: resource name to flavor name.
         usage: resource name to whole-PodSet amount (cpu in millicores, else base units).
         count: pods granted.
-        topology: None when the flavor has no topology.
+        topology: None when the flavor has no topology, or there are no pods to place.
     """
 
     name: str

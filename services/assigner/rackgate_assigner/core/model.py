@@ -74,10 +74,32 @@ class PodSetRequest:
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """A refusal: the PodSet that could not be placed, and the field's text for it."""
+    """A refusal, in the field's text.
+
+    Attributes:
+        podset: the first PodSet that could not be placed.
+        message: why; fixed byte for byte by the conformance data.
+        members: every PodSet the refusal speaks for (all of a podset group).
+    """
 
     podset: str
     message: str
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A node broke under admitted PodSets.
+
+    Attributes:
+        unhealthy_nodes: host names; only the first is replaced.
+        assignments: current assignment by PodSet name; PodSets without one are left alone.
+        owned_by_single_pod: the Workload belongs to one plain pod, which cannot move.
+    """
+
+    unhealthy_nodes: tuple[str, ...]
+    assignments: Mapping[str, TopologyAssignment]
+    owned_by_single_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True)

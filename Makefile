@@ -1,0 +1,77 @@
+# Two commands matter: `make demo` runs the main job, `make test` passes the tests.
+# Everything lands in .venv (Python) and in the control plane cache (see `rackgate up --help`).
+
+SHELL := bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+STEP := scripts/step
+PYTEST := $(BIN)/python -m pytest
+FAST := tests/unit tests/property tests/conformance tests/wire
+
+.PHONY: help setup demo test lint types contracts fast integration chaos bench prove behaviour \
+        format locks controlplane clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: .venv/.ready ## the virtual environment with the locked packages
+
+.venv/.ready: requirements/bootstrap.lock requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V). Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(STEP) "create .venv" $(PYTHON) -m venv .venv
+	@$(STEP) "install uv" $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bootstrap.lock
+	@$(STEP) "sync the locked packages" $(BIN)/uv pip sync -q --require-hashes requirements/dev.lock
+	@$(STEP) "install rackgate" $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+controlplane: setup ## build (or find) etcd, Kubernetes and KWOK
+	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries
+
+demo: setup ## the main job, live, on a real control plane
+	@$(BIN)/rackgate demo
+
+test: setup ## every check and test
+	@$(MAKE) --no-print-directory lint
+	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(FAST)
+	@$(MAKE) --no-print-directory controlplane
+	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
+
+lint: setup ## format, lint, types, import contracts, generated files
+	@$(STEP) "format" $(BIN)/ruff format --check -q .
+	@$(STEP) "lint" $(BIN)/ruff check -q .
+	@$(STEP) "types" $(BIN)/mypy
+	@$(STEP) "import contracts" $(BIN)/lint-imports --no-logo
+	@$(STEP) "docs/behaviour.md is fresh" $(BIN)/python -m tests.support.behaviour --check
+
+fast: setup ## unit, property, conformance and wire tests
+	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(FAST)
+
+integration: controlplane ## tests on the real control plane
+	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
+
+chaos: controlplane ## kill services at work, then check every invariant
+	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
+
+bench: controlplane ## figures against baselines, side by side
+	@$(STEP) "bench: placement" $(BIN)/python -m bench.placement
+	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
+
+prove: setup ## plant faults; each must turn a marked test red
+	@$(STEP) "planted faults" $(BIN)/python -m tests.prove.run
+
+behaviour: setup ## write docs/behaviour.md from the tests' marks
+	@$(BIN)/python -m tests.support.behaviour
+
+format: setup ## format and fix what can be fixed
+	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
+
+locks: setup ## resolve the locks anew
+	@for name in bootstrap dev; do $(BIN)/uv pip compile -q --upgrade --universal --no-header \
+	  --generate-hashes --no-emit-index-url requirements/$$name.in -o requirements/$$name.lock; done
+	@$(BIN)/uv pip compile -q --universal --no-header --generate-hashes --no-emit-index-url \
+	  -c requirements/dev.lock requirements/runtime.in -o requirements/runtime.lock
+
+clean: ## remove the virtual environment and tool caches
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis

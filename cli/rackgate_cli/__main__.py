@@ -1,0 +1,70 @@
+"""The `rackgate` command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final
+
+from rackgate_cli.errors import CommandError, UsageError
+
+_PLAYGROUND = "rackgate_cli.playground_verbs"
+
+# Verb -> module. A module has `add_parser(subparsers)`, which adds its verbs and sets `run`, a
+# function from the parsed arguments to the exit code. Only the module of the verb is imported.
+VERBS: Final = {
+    "demo": "rackgate_cli.demo",
+    "up": _PLAYGROUND,
+    "down": _PLAYGROUND,
+    "status": _PLAYGROUND,
+    "scale": _PLAYGROUND,
+    "stop": _PLAYGROUND,
+    "start": _PLAYGROUND,
+    "logs": _PLAYGROUND,
+    "kubectl": _PLAYGROUND,
+    "binaries": _PLAYGROUND,
+    "place": "rackgate_cli.place",
+}
+
+
+def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of one verb, or with every verb that is installed."""
+    parser = argparse.ArgumentParser(
+        prog="rackgate",
+        description="Topology-aware admission of batch jobs: a playground on this machine, "
+        "and the placement engine.",
+        epilog='Every verb has its own help: "rackgate VERB --help".',
+    )
+    parser.add_argument("--version", action="version", version=f"rackgate {version('rackgate')}")
+    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    modules = [VERBS[verb]] if verb in VERBS else dict.fromkeys(VERBS.values())
+    for name in modules:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name).add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return 0 for success, 1 for failure, 2 for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = build_parser(words[0] if words else None).parse_args(words)
+    try:
+        code: int = arguments.run(arguments)
+    except UsageError as error:
+        print(f"rackgate: {error}", file=sys.stderr)
+        return 2
+    except CommandError as error:
+        print(f"rackgate: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rackgate: interrupted", file=sys.stderr)
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The playground's control plane: real components on loopback, no container engine."""

@@ -1,0 +1,118 @@
+"""Building the control plane's binaries from pinned Go modules; go.sum is the checksum."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rackgate_cli.controlplane.components import Binary
+from rackgate_cli.controlplane.processes import log_tail
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.errors import CommandError
+
+BUILD_LIMIT_S: Final = 3600.0
+_MODULE_FILES: Final = ("go.mod", "go.sum", "tools.go")
+
+
+def cache_key(module: Path, binaries: Sequence[Binary]) -> str:
+    """Return the cache folder's name: module, version and a hash of all that shapes the result."""
+    digest = hashlib.sha256()
+    for name in _MODULE_FILES:
+        digest.update((module / name).read_bytes())
+    for binary in binaries:
+        digest.update(repr((binary.name, binary.package, binary.ldflags)).encode())
+    return f"{module.name}-{binaries[0].version}-{digest.hexdigest()[:16]}"
+
+
+def build(
+    module: Path, binaries: Sequence[Binary], target: Path, cache: Path, progress: Progress
+) -> None:
+    """Build the programs of one module into `target`; another build of it is waited for.
+
+    Args:
+        module: folder with go.mod and go.sum.
+        binaries: programs of that module.
+        target: folder that appears whole or not at all.
+        cache: parent of locks, logs and unfinished builds; on the same file system as `target`.
+        progress: told what is built and that it still runs.
+
+    Raises:
+        CommandError: no Go, or the build failed or took too long; names what is missing.
+    """
+    go = shutil.which("go")
+    if go is None:
+        names = ", ".join(binary.name for binary in binaries)
+        raise CommandError(
+            f"no {names} {binaries[0].version} and no Go to build it: put matching programs into "
+            "a folder named by KUBEBUILDER_ASSETS or on PATH, name a download with "
+            "RACKGATE_BINARIES_URL and RACKGATE_BINARIES_SHA256, or install Go (go.dev)"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / f"{target.name}.lock", target, progress):
+        if target.is_dir():
+            return
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
+        try:
+            for binary in binaries:
+                with progress.step(f"building {binary.name} {binary.version} with Go"):
+                    _build_one(go, module, binary, scratch, cache / f"build-{binary.name}.log")
+            scratch.chmod(0o755)
+            scratch.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, target: Path, progress: Progress) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.step(f"waiting for another build of {target.name}"):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build_one(go: str, module: Path, binary: Binary, scratch: Path, log: Path) -> None:
+    command = [
+        go,
+        "build",
+        "-mod=readonly",
+        "-trimpath",
+        "-ldflags",
+        " ".join(("-s", "-w", *binary.ldflags)),
+        "-o",
+        str(scratch / binary.name),
+        binary.package,
+    ]
+    # A go.work of the user's, or flags of their environment, must not change what is built.
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=module,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=BUILD_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(
+                f"building {binary.name} took more than {BUILD_LIMIT_S:.0f} s; log: {log}"
+            ) from error
+    if done.returncode != 0:
+        raise CommandError(
+            f"building {binary.name} {binary.version} failed (exit code {done.returncode}), "
+            f"log {log}:\n{log_tail(log)}"
+        )

@@ -1,0 +1,182 @@
+"""The command line of every component, from one description of where things are.
+
+The playground and docker-compose.yaml run the same lines; only the `Site` differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SERVICE_ACCOUNT_ISSUER: Final = "https://kubernetes.default.svc"
+SERVICE_CLUSTER_RANGE: Final = "10.0.0.0/16"
+KWOK_NODE_ANNOTATION: Final = "kwok.x-k8s.io/node=fake"
+KWOK_NODE_ADDRESS: Final = "10.128.0.1"
+
+# A busy machine must not look like a broken node: simulated kubelets renew every few minutes.
+NODE_GRACE_PERIOD: Final = "1h"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the components of one control plane listen and find their files.
+
+    Attributes:
+        bind: address every component listens on.
+        etcd_host, apiserver_host: names or addresses under which others reach the two.
+        advertise: IP address that the API server calls its own.
+        pki: folder of keys and certificates.
+        kubeconfigs: folder with one kubeconfig per client.
+        data: folder of etcd's data.
+        manifests: folder with the audit policy and the KWOK stages.
+        audit_log: file the audit log goes to, None for no audit log.
+    """
+
+    bind: str
+    etcd_host: str
+    apiserver_host: str
+    advertise: str
+    pki: str
+    kubeconfigs: str
+    data: str
+    manifests: str
+    etcd_port: int = 2379
+    etcd_peer_port: int = 2380
+    apiserver_port: int = 6443
+    kcm_port: int = 10257
+    scheduler_port: int = 10259
+    kwok_port: int = 10247
+    audit_log: str | None = None
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return f"https://{self.apiserver_host}:{self.apiserver_port}"
+
+
+def arguments(site: Site) -> dict[str, list[str]]:
+    """Return the arguments of every component, in starting order, without the program itself."""
+    return {
+        "etcd": _etcd(site),
+        "kube-apiserver": _apiserver(site),
+        "kube-controller-manager": _controller_manager(site),
+        "kube-scheduler": _scheduler(site),
+        "kwok": _kwok(site),
+    }
+
+
+def _etcd(site: Site) -> list[str]:
+    client = f"https://{site.etcd_host}:{site.etcd_port}"
+    peer = f"https://{site.etcd_host}:{site.etcd_peer_port}"
+    return [
+        "--name=rackgate",
+        f"--data-dir={site.data}",
+        f"--listen-client-urls=https://{site.bind}:{site.etcd_port}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls=https://{site.bind}:{site.etcd_peer_port}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=rackgate={peer}",
+        f"--cert-file={site.pki}/etcd-server.crt",
+        f"--key-file={site.pki}/etcd-server.key",
+        f"--trusted-ca-file={site.pki}/etcd-ca.crt",
+        "--client-cert-auth=true",
+        f"--peer-cert-file={site.pki}/etcd-server.crt",
+        f"--peer-key-file={site.pki}/etcd-server.key",
+        f"--peer-trusted-ca-file={site.pki}/etcd-ca.crt",
+        "--peer-client-cert-auth=true",
+        "--quota-backend-bytes=8589934592",
+        "--log-level=warn",
+        # A playground may lose its last second; a disk shared with builds must not slow it.
+        "--unsafe-no-fsync=true",
+    ]
+
+
+def _apiserver(site: Site) -> list[str]:
+    lines = [
+        f"--bind-address={site.bind}",
+        f"--secure-port={site.apiserver_port}",
+        f"--advertise-address={site.advertise}",
+        # Nothing in a playground reaches the API server through its Service.
+        "--endpoint-reconciler-type=none",
+        f"--etcd-servers=https://{site.etcd_host}:{site.etcd_port}",
+        f"--etcd-cafile={site.pki}/etcd-ca.crt",
+        f"--etcd-certfile={site.pki}/etcd-client.crt",
+        f"--etcd-keyfile={site.pki}/etcd-client.key",
+        f"--tls-cert-file={site.pki}/kube-apiserver.crt",
+        f"--tls-private-key-file={site.pki}/kube-apiserver.key",
+        f"--client-ca-file={site.pki}/ca.crt",
+        "--authorization-mode=RBAC",
+        f"--service-account-issuer={SERVICE_ACCOUNT_ISSUER}",
+        f"--service-account-key-file={site.pki}/service-account.pub",
+        f"--service-account-signing-key-file={site.pki}/service-account.key",
+        f"--service-cluster-ip-range={SERVICE_CLUSTER_RANGE}",
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+        "--allow-privileged=true",
+        "--max-requests-inflight=1200",
+        "--max-mutating-requests-inflight=600",
+        "--profiling=false",
+    ]
+    if site.audit_log is not None:
+        lines += [
+            f"--audit-policy-file={site.manifests}/audit-policy.yaml",
+            f"--audit-log-path={site.audit_log}",
+            # Tests read the whole log: no rotation away from the named file.
+            "--audit-log-maxsize=0",
+        ]
+    return lines
+
+
+def _controller_manager(site: Site) -> list[str]:
+    kubeconfig = f"{site.kubeconfigs}/kube-controller-manager.kubeconfig"
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--bind-address={site.bind}",
+        f"--secure-port={site.kcm_port}",
+        f"--tls-cert-file={site.pki}/kube-controller-manager.crt",
+        f"--tls-private-key-file={site.pki}/kube-controller-manager.key",
+        f"--root-ca-file={site.pki}/ca.crt",
+        f"--service-account-private-key-file={site.pki}/service-account.key",
+        # Admission must see the controllers under their own names, as in a real cluster.
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        "--concurrent-job-syncs=20",
+        f"--node-monitor-grace-period={NODE_GRACE_PERIOD}",
+        "--profiling=false",
+    ]
+
+
+def _scheduler(site: Site) -> list[str]:
+    kubeconfig = f"{site.kubeconfigs}/kube-scheduler.kubeconfig"
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--bind-address={site.bind}",
+        f"--secure-port={site.scheduler_port}",
+        f"--tls-cert-file={site.pki}/kube-scheduler.crt",
+        f"--tls-private-key-file={site.pki}/kube-scheduler.key",
+        "--leader-elect=false",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        "--profiling=false",
+    ]
+
+
+def _kwok(site: Site) -> list[str]:
+    return [
+        f"--kubeconfig={site.kubeconfigs}/kwok.kubeconfig",
+        f"--config={site.manifests}/stages/kwok.yaml",
+        f"--config={site.manifests}/stages/nodes.yaml",
+        f"--config={site.manifests}/stages/pods.yaml",
+        f"--manage-nodes-with-annotation-selector={KWOK_NODE_ANNOTATION}",
+        f"--node-ip={KWOK_NODE_ADDRESS}",
+        f"--server-address={site.bind}:{site.kwok_port}",
+        # A Lease per node costs a write every few seconds each; the heartbeat stage is enough.
+        "--node-lease-duration-seconds=0",
+        # Its INFO is one line per pod.
+        "--v=WARN",
+    ]

@@ -1,0 +1,192 @@
+"""Putting Rackgate's own objects into a cluster: CRDs, roles, webhooks, nodes, queues, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError, UnprocessableError
+from rackgate.kube.resources import Resource
+from rackgate_cli.controlplane.defaults import Document
+from rackgate_cli.controlplane.files import write_private
+from rackgate_cli.errors import CommandError
+
+MANAGER: Final = "rackgate-playground"
+_AT_ONCE: Final = 32
+_POLL_S: Final = 0.1
+_LIMIT_S: Final = 60.0
+_TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
+
+_KINDS: Final = {
+    (kind.api_version, kind.kind): kind
+    for kind in vars(kinds).values()
+    if isinstance(kind, Resource)
+}
+
+
+def documents(*paths: Path) -> list[Document]:
+    """Return every YAML document of the files and folders (their *.yaml), in sorted order.
+
+    Kustomize's own files are left out.
+    """
+    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) or [path])]
+    found = []
+    for file in files:
+        if file.is_file() and file.name != "kustomization.yaml":
+            found += [entry for entry in yaml.safe_load_all(file.read_text()) if entry]
+    return found
+
+
+def with_local_webhook(document: Document, base_url: str) -> Document:
+    """Return a webhook configuration that calls `base_url` instead of a Service."""
+    changed: Document = json.loads(json.dumps(document))
+    for webhook in changed.get("webhooks", []):
+        service = webhook["clientConfig"].pop("service", None)
+        if service is not None:
+            webhook["clientConfig"]["url"] = base_url + service.get("path", "/")
+    return changed
+
+
+async def apply_all(client: Client, wanted: Iterable[Document]) -> None:
+    """Apply documents side by side, as one field manager, taking over contested fields.
+
+    Raises:
+        CommandError: the API server refused one; names it.
+    """
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(document: Document) -> None:
+        async with gate:
+            await _apply(client, document)
+
+    await asyncio.gather(*(one(document) for document in wanted))
+
+
+async def _apply(client: Client, document: Document) -> None:
+    metadata = document["metadata"]
+    known = _KINDS.get((document["apiVersion"], document["kind"]))
+    label = f'{document["kind"]} "{metadata["name"]}"'
+    if known is None:
+        raise CommandError(f"{label} has a kind the playground does not know")
+    namespace = metadata.get("namespace", "default") if known.namespaced else None
+    path = known.path(namespace, metadata["name"])
+    deadline = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            await client.apply(path, json.dumps(document).encode(), MANAGER)
+        except NotFoundError as error:
+            # A CRD serves its kind a moment after it is established.
+            if document["apiVersion"] != names.API_VERSION or time.monotonic() > deadline:
+                raise CommandError(f"cannot apply {label}: {error.message}") from error
+            await asyncio.sleep(_POLL_S)
+        except KubeError as error:
+            raise CommandError(f"cannot apply {label}: {error.message}") from error
+        else:
+            return
+
+
+async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Poll until a condition holds.
+
+    Raises:
+        CommandError: it does not within a minute; names `what`.
+    """
+    deadline = time.monotonic() + _LIMIT_S
+    while not await holds():
+        if time.monotonic() > deadline:
+            raise CommandError(f"{what}: not within {_LIMIT_S:.0f} s")
+        await asyncio.sleep(_POLL_S)
+
+
+async def apply_crds(client: Client, deploy: Path) -> None:
+    """Apply the CRDs and wait until the API server serves them."""
+    crds = documents(deploy / "crds")
+    await apply_all(client, crds)
+
+    async def established() -> bool:
+        listed = json.loads(await client.get(kinds.CRDS.path()))["items"]
+        ready = {item["metadata"]["name"] for item in listed if _has(item, "Established")}
+        return {crd["metadata"]["name"] for crd in crds} <= ready
+
+    await until("all CRDs are established", established)
+
+
+async def apply_basics(client: Client, deploy: Path, webhook_url: str | None) -> None:
+    """Apply namespace, roles, admission policies and, with a URL, the webhooks' registration."""
+    rbac = documents(deploy / "rbac")
+    spaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
+    await apply_all(client, spaces)
+    wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
+    for entry in documents(deploy / "webhook"):
+        if entry["kind"].endswith("WebhookConfiguration"):
+            if webhook_url is not None:
+                wanted.append(with_local_webhook(entry, webhook_url))
+        elif (entry["apiVersion"], entry["kind"]) in _KINDS and entry["kind"] != "Service":
+            wanted.append(entry)
+    await apply_all(client, wanted)
+
+
+async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
+    """Wait until the named nodes are ready and no taint keeps pods away."""
+    left = set(wanted)
+
+    async def ready() -> bool:
+        async for page in client.list_pages(kinds.NODES.path()):
+            for item in json.loads(page)["items"]:
+                if _has(item, "Ready") and not item["spec"].get("taints"):
+                    left.discard(item["metadata"]["name"])
+        return not left
+
+    await until("all simulated nodes are ready", ready)
+
+
+async def webhook_answers(client: Client) -> None:
+    """Wait until a governed Job comes back suspended, which only the webhook does."""
+    await until("the API server calls the webhook", lambda: _suspends(client))
+
+
+async def _suspends(client: Client) -> bool:
+    container = {"name": "probe", "image": "probe"}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "rackgate-probe", "labels": {names.QUEUE_LABEL: "probe"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
+    path = kinds.JOBS.path("default")
+    try:
+        answer = await client.create(path, json.dumps(job).encode(), {"dryRun": "All"})
+    except (ForbiddenError, UnprocessableError):
+        return False
+    return json.loads(answer)["spec"].get("suspend") is True
+
+
+async def write_token(client: Client, service: str, path: Path) -> None:
+    """Write a long-lived token of a service's ServiceAccount to `path`, mode 0600."""
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": _TOKEN_LIFETIME_S},
+    }
+    account = kinds.SERVICE_ACCOUNTS.path(names.SYSTEM_NAMESPACE, f"rackgate-{service}", "token")
+    try:
+        answer = await client.create(account, json.dumps(request).encode())
+    except KubeError as error:
+        raise CommandError(f"no token for the {service} service: {error.message}") from error
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(path, json.loads(answer)["status"]["token"].encode())
+
+
+def _has(item: dict[str, Any], condition: str) -> bool:
+    # The API server writes null while a CRD's conditions are not there yet.
+    entries = item.get("status", {}).get("conditions") or ()
+    return any(e["type"] == condition and e["status"] == "True" for e in entries)

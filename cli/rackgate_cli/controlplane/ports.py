@@ -1,0 +1,74 @@
+"""Free ports, kept for us until their owner listens."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+_POLL_S: Final = 0.02
+
+
+@contextlib.contextmanager
+def reserved(wanted: dict[str, int | None]) -> Iterator[dict[str, int]]:
+    """Hold one free loopback port per name while the block runs.
+
+    A held port is bound with SO_REUSEADDR and never listened on: the system gives it to nobody
+    else, neither by bind(0) nor as the near end of a connection, yet its owner, which sets the
+    same option, can listen at once.
+
+    Args:
+        wanted: name -> port to prefer (as used before), None for any.
+
+    Yields:
+        Name -> port, all different.
+    """
+    with contextlib.ExitStack() as held:
+        ports: dict[str, int] = {}
+        for name, preferred in wanted.items():
+            holder = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken = preferred is None or preferred in ports.values()
+            if taken or preferred is None or not _bind(holder, preferred):
+                holder.bind((LOOPBACK, 0))
+            ports[name] = holder.getsockname()[1]
+        yield ports
+
+
+def _bind(holder: socket.socket, port: int) -> bool:
+    if not is_free(port):
+        return False
+    try:
+        holder.bind((LOOPBACK, port))
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def is_free(port: int) -> bool:
+    """Tell whether nobody listens on, or holds, a loopback port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Servers set this option, so connections still closing down do not block them either.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def await_free(ports: Iterable[int], limit_s: float) -> list[int]:
+    """Wait until every port is free; return those that are not after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    busy = [port for port in ports if not is_free(port)]
+    while busy and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        busy = [port for port in busy if not is_free(port)]
+    return busy

@@ -1,0 +1,139 @@
+"""The three services as local processes, each under exactly its own role."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rackgate.api import names
+from rackgate_cli.controlplane import ports
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.files import write_private
+from rackgate_cli.controlplane.state import StateFolder
+from rackgate_cli.errors import CommandError
+
+CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
+
+# Short, so that tests see a standby take over within seconds.
+LEASE_DURATION_S: Final = 4
+# No load balancer has to hear first that a local replica goes.
+DRAIN_DELAY_S: Final = 0.5
+
+
+def token_file(folder: StateFolder, service: str) -> Path:
+    """Return where the token of a service's ServiceAccount lies."""
+    return folder.services / service / "token"
+
+
+def replica_names(service: str, count: int) -> list[str]:
+    """Return the component names of a service's replicas."""
+    return [f"{service}-{index}" for index in range(count)]
+
+
+def start_services(cluster: Cluster, services: tuple[str, ...]) -> None:
+    """Start the missing replicas of the named services and wait until all of them are ready.
+
+    A replica whose configuration changed is restarted.
+
+    Raises:
+        CommandError: a service is not installed, exited or did not become ready.
+    """
+    playground = cluster.playground
+    wanted = [
+        (service, name)
+        for service in services
+        for name in replica_names(service, playground.replicas.get(service, 0))
+    ]
+    for service in services:
+        _refuse_missing(service)
+    own_ports = ["webhook", *(name for _, name in wanted)]
+    free = {name: playground.ports.get(name) for name in own_ports if _needs_port(cluster, name)}
+    with ports.reserved(free) as chosen:
+        playground.ports.update(chosen)
+        cluster.folder.save(playground)
+        lines = {}
+        for service, name in wanted:
+            _write_config(cluster, service, name)
+            url = f"http://{ports.LOOPBACK}:{playground.ports[name]}/readyz"
+            config = str(cluster.folder.services / f"{name}.yaml")
+            lines[name] = ([sys.executable, "-m", f"rackgate_{service}", "--config", config], url)
+        cluster.start_processes(lines, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def end_surplus(cluster: Cluster, service: str) -> None:
+    """End the replicas of a service beyond its set count."""
+    keep = set(replica_names(service, cluster.playground.replicas.get(service, 0)))
+    cluster.end([name for name in running_replicas(cluster, service) if name not in keep])
+
+
+def running_replicas(cluster: Cluster, service: str) -> list[str]:
+    """Return the names of a service's recorded replicas, sorted by number."""
+    found = [name for name in cluster.playground.processes if name.rpartition("-")[0] == service]
+    return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
+
+
+def webhook_port(cluster: Cluster) -> int:
+    """Return the port all webhook replicas share, choosing one at the first call."""
+    known = cluster.playground.ports
+    if "webhook" not in known:
+        with ports.reserved({"webhook": None}) as chosen:
+            known.update(chosen)
+        cluster.folder.save(cluster.playground)
+    return known["webhook"]
+
+
+def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
+    """Return the configuration file of one replica."""
+    playground, folder = cluster.playground, cluster.folder
+    document: dict[str, Any] = {
+        "apiVersion": CONFIG_VERSION,
+        "kind": f"{service.capitalize()}Configuration",
+        "connection": {
+            "server": playground.server,
+            "caFile": str(folder.pki / "ca.crt"),
+            "tokenFile": str(token_file(folder, service)),
+        },
+        "health": {"host": ports.LOOPBACK, "port": playground.ports[name]},
+        "leaderElection": {
+            "leaseDuration": LEASE_DURATION_S,
+            "namespace": names.SYSTEM_NAMESPACE,
+        },
+    }
+    if service == "webhook":
+        document["serving"] = {
+            "host": ports.LOOPBACK,
+            "port": playground.ports["webhook"],
+            "drainDelay": DRAIN_DELAY_S,
+        }
+        document["certificates"] = {"dnsNames": ["localhost"], "ipAddresses": [ports.LOOPBACK]}
+    return document
+
+
+def _write_config(cluster: Cluster, service: str, name: str) -> None:
+    path = cluster.folder.services / f"{name}.yaml"
+    content = yaml.safe_dump(configuration(cluster, service, name), sort_keys=False).encode()
+    if path.exists() and path.read_bytes() != content:
+        cluster.end([name])
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(path, content)
+
+
+def _needs_port(cluster: Cluster, name: str) -> bool:
+    if name != "webhook":
+        return cluster.running(name) is None
+    replicas = running_replicas(cluster, "webhook")
+    return not any(cluster.running(replica) for replica in replicas)
+
+
+def _refuse_missing(service: str) -> None:
+    module = f"rackgate_{service}"
+    if not (importlib.util.find_spec(module) and importlib.util.find_spec(f"{module}.__main__")):
+        raise CommandError(
+            f"the {service} service is not installed (no module {module}.__main__); "
+            "leave it out with --services"
+        )

@@ -1,0 +1,96 @@
+"""The conversation with a fresh API server during `rackgate up`.
+
+Apart from the other modules because the client's imports cost more time than most verbs take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+from rackgate.kube.client import Client
+from rackgate.kube.config import ConnectionSettings, connect
+from rackgate.kube.errors import KubeError
+from rackgate_cli.controlplane import defaults, install, ports
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.services import token_file, webhook_port
+from rackgate_cli.controlplane.state import Playground, StateFolder
+from rackgate_cli.errors import CommandError
+from rackgate_cli.locations import deploy_dir
+
+
+def prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install what the services need before they start: CRDs, roles, registrations, tokens.
+
+    Raises:
+        CommandError: the API server refused something.
+    """
+    _talk(_prepare(cluster, nodes, services))
+
+
+def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    """Install what the running services judge, and wait until all of it is ready to be used.
+
+    Raises:
+        CommandError: the API server refused something, or a part is not ready in time.
+    """
+    _talk(_fill(cluster, nodes, services))
+
+
+def _talk(conversation: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(conversation)
+    except KubeError as error:
+        raise CommandError(f"the API server refused the installation: {error}") from error
+
+
+async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    deploy = deploy_dir()
+    url = None
+    if "webhook" in services:
+        url = f"https://{ports.LOOPBACK}:{webhook_port(cluster)}"
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        await asyncio.gather(
+            install.apply_crds(client, deploy),
+            install.apply_basics(client, deploy, url),
+            install.apply_all(client, defaults.node_documents(nodes)),
+        )
+        for service in services:
+            await install.write_token(client, service, token_file(cluster.folder, service))
+
+
+async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
+    async with admin_client(cluster.folder, cluster.playground) as client:
+        if "webhook" in services:
+            await install.webhook_answers(client)
+        if nodes:
+            documents = defaults.node_documents(nodes)
+            await install.apply_all(client, defaults.queue_documents(nodes))
+            await install.nodes_ready(client, [node["metadata"]["name"] for node in documents])
+
+
+@contextlib.asynccontextmanager
+async def admin_client(folder: StateFolder, playground: Playground) -> AsyncIterator[Client]:
+    """Yield a client with cluster-admin rights on a playground."""
+    async with client_with_certificate(playground.server, folder.pki) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def client_with_certificate(server: str, pki: Path) -> AsyncIterator[Client]:
+    """Yield a client of `server` with the administrator's certificate in `pki`."""
+    settings = ConnectionSettings(
+        server=server,
+        ca_file=pki / "ca.crt",
+        client_certificate_file=pki / "admin-client.crt",
+        client_key_file=pki / "admin-client.key",
+        request_timeout=30,
+    )
+    client = await connect(settings, user_agent=install.MANAGER)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,292 @@
+"""`rackgate demo`: the main job on real objects, shown live, every promise checked."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.live import Live
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import NotFoundError
+from rackgate_cli.demo_story import (
+    ACTS,
+    BLOCK,
+    FIRST,
+    SECOND,
+    THIRD,
+    Act,
+    Seat,
+    broken_promises,
+    manifest,
+    seats,
+)
+from rackgate_cli.demo_view import live, picture
+from rackgate_cli.errors import CommandError
+from rackgate_cli.invariants import breaches
+from rackgate_cli.reading import read_cluster
+
+NAMESPACE = "default"
+NODES = 64
+Object: TypeAlias = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    """What the demo knows: refreshed from the API server, never from its own wishes."""
+
+    client: Client
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    taken: dict[str, list[Seat]] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+
+    async def refresh(self) -> None:
+        """Read nodes, pods, Jobs and Workloads again."""
+        nodes = await self._list(kinds.NODES)
+        self.nodes = {
+            obj["metadata"]["name"]: obj["metadata"]["labels"]
+            for obj in nodes
+            if BLOCK in obj["metadata"].get("labels", {})
+        }
+        pods = await self._list(kinds.PODS)
+        jobs = {obj["metadata"]["name"]: obj for obj in await self._list(kinds.JOBS)}
+        workloads = await self._list(kinds.WORKLOADS)
+        for act in ACTS:
+            if act.name not in jobs:
+                continue
+            own = [pod for pod in pods if _is_of(pod, act) and not _ended(pod)]
+            self.taken[act.name] = seats(own, self.nodes)
+            self.states[act.name] = _state(jobs[act.name], _of(workloads, act), len(own), act)
+
+    async def _list(self, kind: kinds.Resource) -> list[Object]:
+        items: list[Object] = []
+        path = kind.path(NAMESPACE if kind.namespaced else None)
+        async for page in self.client.list_pages(path):
+            items.extend(json.loads(page)["items"])
+        return items
+
+    async def workload(self, act: Act) -> Object | None:
+        """The Workload of a Job of the story."""
+        return _of(await self._list(kinds.WORKLOADS), act)
+
+
+def _is_of(pod: Object, act: Act) -> bool:
+    return bool(pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == act.name)
+
+
+def _ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def _of(workloads: list[Object], act: Act) -> Object | None:
+    for workload in workloads:
+        owners = workload["metadata"].get("ownerReferences", [])
+        if any(owner["name"] == act.name for owner in owners):
+            return workload
+    return None
+
+
+def _state(job: Object, workload: Object | None, pods: int, act: Act) -> str:
+    """One line for a person: finished, running, starting, or why it waits."""
+    for entry in job.get("status", {}).get("conditions", []):
+        if entry["type"] in ("Complete", "Failed") and entry["status"] == "True":
+            return "finished" if entry["type"] == "Complete" else f"failed: {entry['message']}"
+    conditions = {} if workload is None else _conditions(workload)
+    quota = conditions.get("QuotaReserved")
+    if quota is not None and quota["status"] == "False":
+        return f"waits ({quota['reason']}): {quota['message']}"
+    if conditions.get("Admitted", {}).get("status") == "True":
+        if job.get("status", {}).get("succeeded"):
+            return "ending"
+        return "running" if pods == act.count else "admitted, pods are released"
+    return "submitted"
+
+
+def _conditions(workload: Object) -> dict[str, Object]:
+    entries = workload.get("status", {}).get("conditions", [])
+    return {entry["type"]: entry for entry in entries}
+
+
+class Show:
+    """Prints the story: a live picture on a terminal, plain lines on a pipe."""
+
+    def __init__(self, console: Console, stage: Stage) -> None:
+        self.console = console
+        self.stage = stage
+        self.begin = time.monotonic()
+        self._said: dict[str, str] = {}
+        self._live: Live | None = None
+
+    def say(self, text: str) -> None:
+        """Print one line with the seconds since the story began."""
+        self.console.print(f"[dim]{time.monotonic() - self.begin:5.1f} s[/dim]  {text}")
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Keep the live picture on while the story runs."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(console=self.console, refresh_per_second=8, transient=True) as shown:
+            self._live = shown
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def update(self) -> None:
+        """Show what the stage knows now; say what changed."""
+        stage = self.stage
+        for name, state in stage.states.items():
+            if self._said.get(name) != state:
+                self._said[name] = state
+                self.say(f"[bold]{name}[/bold] {state}")
+        if self._live is not None:
+            self._live.update(live(stage.nodes, stage.taken, stage.states))
+
+
+class Story:
+    """The three acts and what must be seen in each."""
+
+    def __init__(self, client: Client, console: Console, limit_s: float) -> None:
+        self.client = client
+        self.stage = Stage(client)
+        self.show = Show(console, self.stage)
+        self.limit_s = limit_s
+        self.broken: list[str] = []
+
+    async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Refresh and show until a condition holds.
+
+        Raises:
+            CommandError: it did not come in time; names what is waited for and what was seen.
+        """
+        end = time.monotonic() + self.limit_s
+        while True:
+            await self.stage.refresh()
+            self.show.update()
+            if await holds():
+                return
+            if time.monotonic() > end:
+                seen = "; ".join(f"{name}: {state}" for name, state in self.stage.states.items())
+                raise CommandError(f"{what}: not within {self.limit_s:g} s (seen: {seen})")
+            await asyncio.sleep(0.25)
+
+    async def clear(self) -> None:
+        """Remove the Jobs of an earlier demo."""
+        options = json.dumps({"propagationPolicy": "Background"}).encode()
+        for act in ACTS:
+            with contextlib.suppress(NotFoundError):
+                await self.client.delete(kinds.JOBS.path(NAMESPACE, act.name), options)
+
+        async def gone() -> bool:
+            left = [act for act in ACTS if await self.stage.workload(act) is not None]
+            return not left and not any(self.stage.taken.values())
+
+        self.stage.taken.clear()
+        await self.until("Jobs of an earlier demo are gone", gone)
+        self.stage.states.clear()
+
+    async def submit(self, act: Act) -> None:
+        """Create one Job of the story."""
+        level = act.level.rsplit("-", 1)[-1]
+        kind = "required" if "required" in act.annotation else "preferred"
+        self.show.say(f"submit [bold]{act.name}[/bold]: {act.count} pods, {kind} {level}")
+        body = json.dumps(manifest(act)).encode()
+        await self.client.create(kinds.JOBS.path(NAMESPACE), body)
+
+    async def bound(self, act: Act) -> None:
+        """Wait until all pods of a Job are bound, then check where."""
+
+        async def all_bound() -> bool:
+            return len(self.stage.taken.get(act.name, [])) == act.count
+
+        await self.until(f"all pods of {act.name} are bound", all_bound)
+        self.broken += broken_promises(act, self.stage.taken[act.name])
+
+    async def waits(self, act: Act) -> None:
+        """Wait until a Job says why it waits, and check that it has no pod."""
+
+        async def refused() -> bool:
+            workload = await self.stage.workload(act)
+            quota = {} if workload is None else _conditions(workload).get("QuotaReserved", {})
+            return quota.get("reason") == "TopologyPlacementFailed"
+
+        await self.until(f"{act.name} waits with a reason", refused)
+        if self.stage.taken.get(act.name):
+            self.broken.append(f"{act.name}: pods are bound though it has to wait")
+
+    async def run(self) -> None:
+        """Tell the story from an empty cluster to the last pod."""
+        await self.clear()
+        with self.show.on():
+            await self.submit(FIRST)
+            await self.bound(FIRST)
+            await self.submit(SECOND)
+            await self.bound(SECOND)
+            await self.submit(THIRD)
+            await self.waits(THIRD)
+            await self.bound(THIRD)
+        self.broken += [str(breach) for breach in breaches(await read_cluster(self.client))]
+
+
+async def tell(client: Client, limit_s: float) -> int:
+    """Run the story on a ready playground; 0 only if every promise was seen kept."""
+    console = Console()
+    story = Story(client, console, limit_s)
+    await story.run()
+    console.print()
+    console.print(picture(story.stage.nodes, story.stage.taken))
+    for act in ACTS:
+        console.print(f"  {act.letter}  {act.name}: {act.promise}")
+    if story.broken:
+        for line in story.broken:
+            console.print(f"[red]broken promise:[/red] {line}")
+        return 1
+    console.print("every placement was checked against the API server's objects: all as promised")
+    return 0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the command."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="the main job, live, on a playground",
+        description="Starts a playground (2 blocks x 4 racks x 8 nodes) and tells the story: a "
+        "Job that requires a rack, one that prefers a rack and spreads over its block, and one "
+        "that waits with a reason and starts when the first ends. Exit code 0 only if every "
+        "placement was checked against the API server's objects. The playground stays up.",
+        epilog="examples:\n  rackgate demo\n  rackgate demo --state DIR --limit 120\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--state", metavar="DIR", help="folder of the playground")
+    parser.add_argument(
+        "--limit", type=float, default=90, metavar="SECONDS", help="for each step (default 90)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Bring a playground up and tell the story on it."""
+    from rackgate_cli.playground import open_client, up
+
+    begin = time.monotonic()
+    state = up(arguments.state, nodes=NODES)
+    sys.stdout.write(f"playground ready after {time.monotonic() - begin:.0f} s: {state}\n")
+
+    async def told() -> int:
+        async with open_client(state) as client:
+            return await tell(client, arguments.limit)
+
+    code = asyncio.run(told())
+    sys.stdout.write(f"the playground stays up; end it with: rackgate down --state {state}\n")
+    return code

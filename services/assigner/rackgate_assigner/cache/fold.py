@@ -1,0 +1,266 @@
+"""Fold of watch events. Every method is synchronous; nothing here awaits, logs or reads a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rackgate.wire import core as wire
+from rackgate.wire import kueue
+from rackgate_assigner.cache import checks, facts, status
+from rackgate_assigner.cache.assumed import Assumed
+from rackgate_assigner.cache.objects import Objects
+from rackgate_assigner.cache.pods import PodLedger
+from rackgate_assigner.cache.totals import Holding, Totals, holding_of
+from rackgate_assigner.core.admit import plan
+from rackgate_assigner.core.cycle import Snapshot
+from rackgate_assigner.core.decisions import Decision, Grant
+from rackgate_assigner.core.evictions import DRAIN
+from rackgate_assigner.core.forest import Forest, plant
+from rackgate_assigner.core.rows import PodShape, WorkloadRow, pod_row, workload_row
+
+
+class Cache(Objects):
+    """State of the cluster as far as admission needs it; mutable, for one thread.
+
+    Usage is always derived from Workloads and bound pods, never from the life of a node, flavor
+    or Topology: those may come and go in any order (C2, C3).
+
+    Attributes:
+        epoch: rises with every change that could make a waiting Workload fit or unfit.
+            Heartbeats, pods that sit where they were assigned, and condition writes do not.
+        workloads: rows by key.
+        assumed: grants whose status writes the watch has not shown yet, by key.
+        holdings: what each Workload holds, by key; those that hold nothing are there too.
+    """
+
+    def __init__(self, features: Mapping[str, bool] | None = None) -> None:
+        """`features` are the gates that plans and statuses go by unless told otherwise."""
+        super().__init__()
+        self.features = dict(features or {})
+        self.workloads: dict[str, WorkloadRow] = {}
+        self.assumed: dict[str, Assumed] = {}
+        self.holdings: dict[str, Holding] = {}
+        self.totals = Totals()
+        self.pods = PodLedger(self.nodes, self._charge_node)
+        self._waiting: dict[str, WorkloadRow] = {}
+        self._switched_off: set[str] = set()
+
+    # Pods and Workloads: what usage is made of.
+
+    def set_pod(self, pod: wire.Pod) -> None:
+        """A pod was added or changed; one that is not bound, or has ended, takes no room."""
+        row = pod_row(pod)
+        key = pod.metadata.key
+        before = self.pods.rows.get(key)
+        changed = self.pods.drop(key) if row is None else self.pods.set(row)
+        nodes = {found.node for found in (before, row) if found is not None}
+        if changed and any(self._in_forest(node) for node in nodes):
+            self.epoch += 1
+
+    def drop_pod(self, key: str) -> None:
+        """A pod is gone."""
+        before = self.pods.rows.get(key)
+        if before is not None and self.pods.drop(key) and self._in_forest(before.node):
+            self.epoch += 1
+
+    def set_workload(self, workload: kueue.Workload) -> None:
+        """A Workload was added or changed."""
+        self.put_workload(workload_row(workload, self.workloads.get(workload.metadata.key)))
+
+    def put_workload(self, row: WorkloadRow) -> None:
+        """As `set_workload`, for a row at hand."""
+        old = self.workloads.get(row.key)
+        self.workloads[row.key] = row
+        assumed = self.assumed.get(row.key)
+        if assumed is not None and assumed.over(row):
+            del self.assumed[row.key]
+        if self._update(row.key) or _asks_differently(old, row):
+            self.epoch += 1
+
+    def drop_workload(self, key: str) -> None:
+        """A Workload is gone, and with it all that it held."""
+        if self.workloads.pop(key, None) is None:
+            return
+        self.assumed.pop(key, None)
+        if self._update(key):
+            self.epoch += 1
+
+    def assume(self, key: str, grant: Grant) -> None:
+        """Charge a grant before its status write is seen.
+
+        Ends when the watch shows an admission at a newer resourceVersion, when the Workload is
+        finished or deleted, by `forget`, or after `confirm` when the watch reaches that version.
+        The epoch stays: the plan that made the grant has charged it already.
+        """
+        row = self.workloads.get(key)
+        if row is None or row.reserved is not None or row.finished:
+            return
+        self.assumed[key] = Assumed(grant, row.uid, row.resource_version)
+        self._update(key)
+
+    def confirm(self, key: str, resource_version: str) -> None:
+        """The status write was answered with this resourceVersion.
+
+        From that version on the watch is believed, also if it no longer shows an admission:
+        without this, an admission taken back before the watch showed it stays charged.
+        """
+        assumed, row = self.assumed.get(key), self.workloads.get(key)
+        if assumed is None or row is None:
+            return
+        self.assumed[key] = assumed.confirmed(resource_version)
+        if self.assumed[key].over(row):
+            self.forget(key)
+
+    def forget(self, key: str) -> None:
+        """Take an assumed grant back: its status write failed."""
+        if self.assumed.pop(key, None) is not None:
+            self._update(key)
+            self.epoch += 1
+
+    def row(self, key: str) -> WorkloadRow | None:
+        """The row of a Workload, None when it is not there."""
+        return self.workloads.get(key)
+
+    # Questions.
+
+    def freeze(self) -> Snapshot:
+        """A copy of the state for one cycle; using it up does not touch the cache."""
+        drains = any(queue.stop_policy == DRAIN for queue in self.cluster_queues.values()) or any(
+            queue.stop_policy == DRAIN for queue in self.local_queues.values()
+        )
+        holding = self.workloads if drains else self._switched_off
+        return Snapshot(
+            waiting=list(self._waiting.values()),
+            holding=[self.workloads[key] for key in holding],
+            local_queues=dict(self.local_queues),
+            cluster_queues=dict(self.cluster_queues),
+            flavors=dict(self.flavors),
+            checks=dict(self.checks),
+            namespaces=dict(self.namespaces),
+            priorities=dict(self.priorities),
+            used=self.totals.used(),
+            forest=self.forest().copy(),
+        )
+
+    def plan(self, *, features: Mapping[str, bool] | None = None) -> list[Decision]:
+        """One scheduling cycle on a frozen snapshot; the cache itself is not changed.
+
+        Admissions within the cycle are charged against each other (CAP-11). Call `assume` for
+        each one that is written. Only to be called when every watch has synced.
+        """
+        return plan(self.freeze(), self._features(features))
+
+    def cluster_queue_status(
+        self, name: str, *, features: Mapping[str, bool] | None = None
+    ) -> dict[str, Any]:
+        """Complete desired status in v1beta2 camelCase; conditions carry no timestamps.
+
+        Raises:
+            KeyError: no such ClusterQueue.
+        """
+        return status.cluster_queue_status(self, name, self._features(features))
+
+    def local_queue_status(
+        self, key: str, *, features: Mapping[str, bool] | None = None
+    ) -> dict[str, Any]:
+        """As `cluster_queue_status`, for a LocalQueue.
+
+        Raises:
+            KeyError: no such LocalQueue.
+        """
+        return status.local_queue_status(self, key, self._features(features))
+
+    def rebuild_matches(self) -> list[str]:
+        """Names of what kept usage and usage rebuilt from scratch disagree on; empty is right."""
+        return checks.differences(self, checks.rebuilt(self, Cache()))
+
+    def explain(self, key: str, *, features: Mapping[str, bool] | None = None) -> dict[str, Any]:
+        """Short facts about a Workload, for logs and `explain`; empty when it is not there."""
+        return facts.explain(self, key, self._features(features))
+
+    def missing_levels(self, flavor: str) -> dict[str, tuple[str, ...]]:
+        """Nodes of a TAS flavor that lack level labels, each with the keys it lacks (C18)."""
+        return facts.missing_levels(self, flavor)
+
+    def overlaps(self) -> list[tuple[str, str, int]]:
+        """Pairs of TAS flavors that share nodes, with the number of shared nodes (TAS-33)."""
+        return facts.overlaps(self)
+
+    def forest(self) -> Forest:
+        """The live trees with everything charged: for reading, and good until the next event."""
+        self.pods.settle()
+        if self._forest is None:
+            self._forest = plant(self.flavors.values(), self.nodes, self._trees)
+            self._trees = {name: grove.tree for name, grove in self._forest.groves.items()}
+            for holding in self.holdings.values():
+                for charge in holding.charges:
+                    self._forest.charge(charge, 1)
+            for node, shape, count in self.pods.on_nodes():
+                self._forest.charge_node(node, dict(shape), count)
+        return self._forest
+
+    def _features(self, features: Mapping[str, bool] | None) -> Mapping[str, bool]:
+        return self.features if features is None else features
+
+    def _update(self, key: str) -> bool:
+        """Bring up to date what a Workload holds and whether it waits; whether that changed."""
+        row = self.workloads.get(key)
+        assumed = self.assumed.get(key)
+        old = self.holdings.get(key)
+        new = None if row is None else holding_of(row, assumed.grant if assumed else None)
+        self._waiting.pop(key, None)
+        self._switched_off.discard(key)
+        if row is not None and new is not None:
+            if new.waiting:
+                self._waiting[key] = row
+            if new.cluster_queue and not row.active:
+                self._switched_off.add(key)
+        if old == new:
+            return False
+        if old is not None:
+            del self.holdings[key]
+            self._count(old, -1)
+        if new is not None:
+            self.holdings[key] = new
+            self._count(new, 1)
+        self.pods.assign(key, new.owner_uid if new else "", new.assignments if new else {})
+        return _moves(old) != _moves(new)
+
+    def _count(self, holding: Holding, sign: int) -> None:
+        self.totals.add(holding, sign)
+        if self._forest is not None:
+            for charge in holding.charges:
+                self._forest.charge(charge, sign)
+
+    def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
+        if self._forest is not None:
+            self._forest.charge_node(node, dict(shape), sign)
+
+    def _in_forest(self, node: str) -> bool:
+        """Whether charges to a node can matter to anyone; yes while trees are to be planted."""
+        forest = self._forest
+        return forest is None or any(
+            grove.tree.leaf_of_node(node) is not None for grove in forest.groves.values()
+        )
+
+    def _relabelled(self, node: str) -> None:
+        if self.pods.relabel(node):
+            self.epoch += 1
+
+
+def _moves(holding: Holding | None) -> tuple[object, ...]:
+    """The part of a holding that others can feel."""
+    if holding is None:
+        return ()
+    return holding.cluster_queue, holding.waiting, holding.quota, holding.charges
+
+
+def _asks_differently(old: WorkloadRow | None, row: WorkloadRow) -> bool:
+    """Whether a plan could decide otherwise about this Workload itself."""
+
+    def asked(found: WorkloadRow) -> tuple[object, ...]:
+        place = (found.uid, found.queue, found.priority, found.priority_class, found.age)
+        return (*place, found.active, found.evicted, found.shape)
+
+    return old is None or asked(old) != asked(row)

@@ -1,0 +1,182 @@
+"""Fold of the objects that administrators and nodes bring: everything but Workloads and pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rackgate.wire import core as wire
+from rackgate.wire import kueue
+from rackgate_assigner.core.forest import Forest
+from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.queues import (
+    ClusterQueueRow,
+    FlavorRow,
+    LocalQueueRow,
+    cluster_queue_row,
+    flavor_row,
+    local_queue_row,
+)
+from rackgate_assigner.core.rows import node_facts
+from rackgate_assigner.core.tree import TopologyTree, takes_part
+
+
+class Objects:
+    """Nodes, topologies, flavors, queues and what queues refer to.
+
+    Attributes:
+        epoch: rises with every change that could make a waiting Workload fit or unfit.
+        topologies: level keys by name, coarsest first.
+        checks: AdmissionCheck name to its controller.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.nodes: dict[str, NodeFacts] = {}
+        self.flavors: dict[str, FlavorRow] = {}
+        self.topologies: dict[str, tuple[str, ...]] = {}
+        self.cluster_queues: dict[str, ClusterQueueRow] = {}
+        self.local_queues: dict[str, LocalQueueRow] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.priorities: dict[str, int] = {}
+        self.checks: dict[str, str] = {}
+        # Trees stay right until their nodes, labels or levels change; the forest is the trees
+        # with everything charged, and is planted anew when it is None.
+        self._trees: dict[str, TopologyTree] = {}
+        self._forest: Forest | None = None
+
+    # Nodes, topologies, flavors: what trees are made of.
+
+    def set_node(self, node: wire.Node) -> None:
+        """A node was added or changed; only what placement reads counts (C7)."""
+        self.put_node(node_facts(node))
+
+    def put_node(self, facts: NodeFacts) -> None:
+        """As `set_node`, for facts at hand."""
+        old = self.nodes.get(facts.name)
+        if old == facts:
+            return
+        self.nodes[facts.name] = facts
+        self._node_changed(old, facts)
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone; what was assigned to it stays assigned (TAS-23)."""
+        old = self.nodes.pop(name, None)
+        if old is not None:
+            self._node_changed(old, None)
+
+    def _node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        facts = [found for found in (old, new) if found is not None]
+        touched = [
+            flavor.name
+            for flavor in self.flavors.values()
+            if flavor.levels
+            and any(takes_part(found, flavor.node_labels, flavor.levels) for found in facts)
+        ]
+        for name in touched:
+            self._trees.pop(name, None)
+        if touched:
+            self._fell()
+        if (old.labels if old else None) != (new.labels if new else None):
+            self._relabelled(facts[0].name)
+
+    def set_topology(self, topology: kueue.Topology) -> None:
+        """A Topology was added or changed."""
+        levels = tuple(level.node_label for level in topology.spec.levels)
+        self.put_topology(topology.metadata.name, levels)
+
+    def put_topology(self, name: str, levels: tuple[str, ...]) -> None:
+        """As `set_topology`, for levels at hand; no levels: it is gone."""
+        if self.topologies.get(name, ()) == levels:
+            return
+        if levels:
+            self.topologies[name] = levels
+        else:
+            del self.topologies[name]
+        for flavor in [found for found in self.flavors.values() if found.topology == name]:
+            self.put_flavor(replace(flavor, levels=levels))
+        self.epoch += 1
+
+    def drop_topology(self, name: str) -> None:
+        """A Topology is gone: its flavors have no tree until it is back."""
+        self.put_topology(name, ())
+
+    def set_flavor(self, flavor: kueue.ResourceFlavor) -> None:
+        """A flavor was added or changed."""
+        self.put_flavor(flavor_row(flavor, self.topologies))
+
+    def put_flavor(self, row: FlavorRow) -> None:
+        """As `set_flavor`, for a row at hand."""
+        old = self.flavors.get(row.name)
+        if old == row:
+            return
+        self.flavors[row.name] = row
+        if old is None or (old.node_labels, old.levels) != (row.node_labels, row.levels):
+            self._trees.pop(row.name, None)
+        self._fell()
+
+    def drop_flavor(self, name: str) -> None:
+        """A flavor is gone; what Workloads hold of it stays theirs."""
+        if self.flavors.pop(name, None) is not None:
+            self._trees.pop(name, None)
+            self._fell()
+
+    # Queues, and what they refer to.
+
+    def set_cluster_queue(self, queue: kueue.ClusterQueue) -> None:
+        """A ClusterQueue was added or changed; its status does not count."""
+        self._put(self.cluster_queues, queue.metadata.name, cluster_queue_row(queue))
+
+    def drop_cluster_queue(self, name: str) -> None:
+        """A ClusterQueue is gone."""
+        self._drop(self.cluster_queues, name)
+
+    def set_local_queue(self, queue: kueue.LocalQueue) -> None:
+        """A LocalQueue was added or changed; its status does not count."""
+        self._put(self.local_queues, queue.metadata.key, local_queue_row(queue))
+
+    def drop_local_queue(self, key: str) -> None:
+        """A LocalQueue is gone."""
+        self._drop(self.local_queues, key)
+
+    def set_namespace(self, namespace: wire.Namespace) -> None:
+        """A namespace was added or changed; only its labels count."""
+        self._put(self.namespaces, namespace.metadata.name, namespace.metadata.labels)
+
+    def drop_namespace(self, name: str) -> None:
+        """A namespace is gone."""
+        self._drop(self.namespaces, name)
+
+    def set_workload_priority_class(self, item: kueue.WorkloadPriorityClass) -> None:
+        """A WorkloadPriorityClass was added or changed."""
+        self._put(self.priorities, item.metadata.name, item.value)
+
+    def drop_workload_priority_class(self, name: str) -> None:
+        """A WorkloadPriorityClass is gone."""
+        self._drop(self.priorities, name)
+
+    def set_admission_check(self, check: kueue.AdmissionCheck) -> None:
+        """An AdmissionCheck was added or changed; only its controller counts."""
+        self._put(self.checks, check.metadata.name, check.spec.controller_name)
+
+    def drop_admission_check(self, name: str) -> None:
+        """An AdmissionCheck is gone."""
+        self._drop(self.checks, name)
+
+    def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
+        if key not in rows or rows[key] != row:
+            rows[key] = row
+            self.epoch += 1
+
+    def _drop(self, rows: dict[str, Any], key: str) -> None:
+        if rows.pop(key, None) is not None:
+            self.epoch += 1
+
+    def _fell(self) -> None:
+        """Some tree is no longer right, or a flavor around it changed."""
+        self._forest = None
+        self.epoch += 1
+
+    def _relabelled(self, node: str) -> None:
+        """Labels of a node changed: whoever derives domains from them must look again."""

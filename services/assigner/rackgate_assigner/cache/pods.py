@@ -1,0 +1,224 @@
+"""Which bound pods are charged to their nodes, and which are covered by their Workload.
+
+A pod is covered when its Workload holds an assignment for its PodSet, its controller is the
+Workload's owner, and its node lies in an assigned domain that is not full yet. Every other bound
+pod takes room of its node until it is gone: foreign pods, pods of finished or evicted Workloads
+(C4), pods in domains a newer assignment dropped (U2), and pods beyond a domain's count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rackgate.domains import Domain, TopologyAssignment
+from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.rows import PodRow, PodShape
+
+ChargeNode = Callable[[str, PodShape, int], None]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Pods that name one PodSet of one Workload.
+
+    Attributes:
+        counts: pods that each assigned domain takes; empty without an assignment.
+        present: pods found in each assigned domain, surplus included.
+        charged: keys of pods that are charged to their nodes.
+        stale: who is covered has to be worked out again.
+    """
+
+    owner_uid: str = ""
+    assignment: TopologyAssignment | None = None
+    counts: dict[Domain, int] = field(default_factory=dict)
+    pods: dict[str, PodRow] = field(default_factory=dict)
+    present: dict[Domain, int] = field(default_factory=dict)
+    charged: set[str] = field(default_factory=set)
+    stale: bool = False
+
+
+class PodLedger:
+    """All bound pods. Methods answer whether charges changed, or will when settled.
+
+    Attributes:
+        rows: by `namespace/name`.
+        charged: pods charged to each node, by shape.
+    """
+
+    def __init__(self, nodes: Mapping[str, NodeFacts], charge: ChargeNode) -> None:
+        """`nodes` is read whenever a pod's domain is needed; `charge` is told every change."""
+        self.rows: dict[str, PodRow] = {}
+        self.charged: dict[str, dict[PodShape, int]] = {}
+        self._nodes, self._tell = nodes, charge
+        self._by_node: dict[str, set[str]] = {}
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._podsets: dict[str, set[str]] = {}
+        self._stale: set[tuple[str, str]] = set()
+
+    def set(self, row: PodRow) -> bool:
+        """Add or replace a pod."""
+        old = self.rows.get(row.key)
+        if old == row:
+            return False
+        changed = self.drop(row.key)
+        self.rows[row.key] = row
+        self._by_node.setdefault(row.node, set()).add(row.key)
+        if not row.workload:
+            self._charge(row, 1)
+            return True
+        group = self._group(row.workload, row.podset)
+        group.pods[row.key] = row
+        return self._join((row.workload, row.podset), group, row) or changed
+
+    def drop(self, key: str) -> bool:
+        """Remove a pod, known or not."""
+        row = self.rows.pop(key, None)
+        if row is None:
+            return False
+        here = self._by_node[row.node]
+        here.discard(key)
+        if not here:
+            del self._by_node[row.node]
+        if not row.workload:
+            self._charge(row, -1)
+            return True
+        name = (row.workload, row.podset)
+        group = self._groups[name]
+        del group.pods[key]
+        changed = self._leave(name, group, row)
+        self._tidy(name)
+        return changed
+
+    def assign(
+        self, workload: str, owner_uid: str, assignments: Mapping[str, TopologyAssignment]
+    ) -> None:
+        """Say what a Workload holds now, by PodSet; nothing for one that holds nothing."""
+        for podset in self._podsets.get(workload, set()) | set(assignments):
+            assignment = assignments.get(podset)
+            group = self._group(workload, podset)
+            if (group.assignment, group.owner_uid) != (assignment, owner_uid):
+                group.assignment, group.owner_uid = assignment, owner_uid
+                group.counts = dict(assignment.domains) if assignment else {}
+                self._mark((workload, podset), group)
+            if not group.pods and assignment is None:
+                self.settle_group((workload, podset))
+                self._tidy((workload, podset))
+
+    def relabel(self, node: str) -> bool:
+        """The labels of a node changed, or it came or went: its pods may be in other domains."""
+        names = {
+            (row.workload, row.podset)
+            for row in (self.rows[key] for key in self._by_node.get(node, ()))
+            if row.workload
+        }
+        for name in names:
+            self._mark(name, self._groups[name])
+        return bool(names)
+
+    def settle(self) -> None:
+        """Work out who is covered wherever that is open."""
+        for name in sorted(self._stale):
+            self.settle_group(name)
+
+    def settle_group(self, name: tuple[str, str]) -> None:
+        """Cover the first `count` pods of each assigned domain by key; charge all others."""
+        group = self._groups[name]
+        self._stale.discard(name)
+        group.stale = False
+        group.present = {}
+        charged: set[str] = set()
+        for key in sorted(group.pods):
+            domain = self._domain(group, group.pods[key])
+            if domain is not None:
+                group.present[domain] = group.present.get(domain, 0) + 1
+            if domain is None or group.present[domain] > group.counts[domain]:
+                charged.add(key)
+        for key in group.charged - charged:
+            self._charge(group.pods[key], -1)
+        for key in charged - group.charged:
+            self._charge(group.pods[key], 1)
+        group.charged = charged
+
+    def on_nodes(self) -> Iterable[tuple[str, PodShape, int]]:
+        """Everything charged: node, shape and count."""
+        for node, shapes in self.charged.items():
+            for shape, count in shapes.items():
+                yield node, shape, count
+
+    def _group(self, workload: str, podset: str) -> _Group:
+        group = self._groups.get((workload, podset))
+        if group is None:
+            group = self._groups[workload, podset] = _Group()
+            self._podsets.setdefault(workload, set()).add(podset)
+        return group
+
+    def _tidy(self, name: tuple[str, str]) -> None:
+        """Forget a group that says nothing any more."""
+        group = self._groups[name]
+        if group.pods or group.assignment is not None:
+            return
+        del self._groups[name]
+        self._stale.discard(name)
+        podsets = self._podsets[name[0]]
+        podsets.discard(name[1])
+        if not podsets:
+            del self._podsets[name[0]]
+
+    def _mark(self, name: tuple[str, str], group: _Group) -> None:
+        group.stale = True
+        self._stale.add(name)
+
+    def _join(self, name: tuple[str, str], group: _Group, row: PodRow) -> bool:
+        if group.stale:
+            return True
+        domain = self._domain(group, row)
+        if domain is None:
+            group.charged.add(row.key)
+            self._charge(row, 1)
+            return True
+        if group.present.get(domain, 0) < group.counts[domain]:
+            group.present[domain] = group.present.get(domain, 0) + 1
+            return False  # its Workload has paid for it already
+        self._mark(name, group)
+        return True
+
+    def _leave(self, name: tuple[str, str], group: _Group, row: PodRow) -> bool:
+        charged = row.key in group.charged
+        if charged:
+            group.charged.discard(row.key)
+            self._charge(row, -1)
+        if group.stale:
+            return True
+        domain = self._domain(group, row)
+        if domain is None:
+            return charged
+        group.present[domain] -= 1
+        if not charged and group.present[domain] >= group.counts[domain]:
+            self._mark(name, group)  # a surplus pod takes the place that is free now
+            return True
+        return charged
+
+    def _domain(self, group: _Group, row: PodRow) -> Domain | None:
+        """The assigned domain that a pod sits in, or None."""
+        if group.assignment is None or not row.owner_uid or row.owner_uid != group.owner_uid:
+            return None
+        node = self._nodes.get(row.node)
+        if node is None:
+            return None
+        labels, levels = node.labels, group.assignment.levels
+        if any(level not in labels for level in levels):
+            return None
+        values = tuple(labels[level] for level in levels)
+        return values if values in group.counts else None
+
+    def _charge(self, row: PodRow, sign: int) -> None:
+        shapes = self.charged.setdefault(row.node, {})
+        count = shapes.get(row.requests, 0) + sign
+        if count:
+            shapes[row.requests] = count
+        else:
+            del shapes[row.requests]
+            if not shapes:
+                del self.charged[row.node]
+        self._tell(row.node, row.requests, sign)

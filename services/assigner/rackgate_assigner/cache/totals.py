@@ -1,0 +1,124 @@
+"""What Workloads hold of the quota, kept per queue as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.decisions import Grant
+from rackgate_assigner.core.queues import FlavorResource
+from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, quota_of
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one Workload holds, or its place among those that wait.
+
+    Attributes:
+        cluster_queue: "" while it holds nothing.
+        waiting: it asks for admission.
+        admitted: it is admitted, not only reserved.
+        quota: by flavor and resource.
+        charges: of topologies.
+        owner_uid: of the job whose pods the assignments cover.
+        assignments: by PodSet name.
+    """
+
+    local_queue: str
+    cluster_queue: str = ""
+    waiting: bool = False
+    admitted: bool = False
+    quota: Mapping[FlavorResource, int] = field(default_factory=dict)
+    charges: tuple[Charge, ...] = ()
+    owner_uid: str = ""
+    assignments: Mapping[str, TopologyAssignment] = field(default_factory=dict)
+
+
+def holding_of(row: WorkloadRow, assumed: Grant | None) -> Holding:
+    """What a Workload holds: as the watch shows it, else as assumed.
+
+    Args:
+        row: the Workload.
+        assumed: a grant whose status write was not seen yet.
+    """
+    grant = row.reserved if row.reserved is not None else assumed
+    if grant is None or row.finished:
+        return Holding(row.queue, waiting=row.waiting)
+    return Holding(
+        local_queue=row.queue,
+        cluster_queue=grant.cluster_queue,
+        admitted=row.admitted or row.reserved is None,
+        quota=quota_of(grant),
+        charges=charges_of(row, grant),
+        owner_uid=row.owner_uid,
+        assignments={
+            part.name: part.topology for part in grant.podsets if part.topology is not None
+        },
+    )
+
+
+@dataclass(slots=True)
+class QueueTotals:
+    """Sums over the Workloads of one queue; amounts that are zero are left out."""
+
+    pending: int = 0
+    reserving: int = 0
+    admitted: int = 0
+    reserved_quota: dict[FlavorResource, int] = field(default_factory=dict)
+    admitted_quota: dict[FlavorResource, int] = field(default_factory=dict)
+
+    def add(self, holding: Holding, sign: int) -> None:
+        """Add (1) or take away (-1) what a Workload holds."""
+        if not holding.cluster_queue:
+            self.pending += sign * holding.waiting
+            return
+        self.reserving += sign
+        _add(self.reserved_quota, holding.quota, sign)
+        if holding.admitted:
+            self.admitted += sign
+            _add(self.admitted_quota, holding.quota, sign)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is counted here."""
+        counted = self.pending or self.reserving or self.admitted
+        return not (counted or self.reserved_quota or self.admitted_quota)
+
+
+def _add(total: dict[FlavorResource, int], part: Mapping[FlavorResource, int], sign: int) -> None:
+    for pair, amount in part.items():
+        value = total.get(pair, 0) + sign * amount
+        if value:
+            total[pair] = value
+        else:
+            total.pop(pair, None)
+
+
+class Totals:
+    """Sums by ClusterQueue and by LocalQueue; pending Workloads count in the LocalQueue alone.
+
+    Which ClusterQueue a pending Workload waits for depends on the LocalQueue object, which may
+    come, go and come again.
+    """
+
+    def __init__(self) -> None:
+        self.cluster_queues: dict[str, QueueTotals] = {}
+        self.local_queues: dict[str, QueueTotals] = {}
+
+    def add(self, holding: Holding, sign: int) -> None:
+        """Add (1) or take away (-1) what a Workload holds."""
+        _add_to(self.local_queues, holding.local_queue, holding, sign)
+        if holding.cluster_queue:
+            _add_to(self.cluster_queues, holding.cluster_queue, holding, sign)
+
+    def used(self) -> dict[str, dict[FlavorResource, int]]:
+        """Quota in use by ClusterQueue, as a copy."""
+        return {name: dict(total.reserved_quota) for name, total in self.cluster_queues.items()}
+
+
+def _add_to(queues: dict[str, QueueTotals], name: str, holding: Holding, sign: int) -> None:
+    total = queues.setdefault(name, QueueTotals())
+    total.add(holding, sign)
+    if total.empty:
+        del queues[name]

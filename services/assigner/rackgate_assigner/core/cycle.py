@@ -1,0 +1,40 @@
+"""What one scheduling cycle is given: waiting Workloads, queues, quota in use and free room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rackgate_assigner.core.forest import Forest
+from rackgate_assigner.core.queues import (
+    ClusterQueueRow,
+    FlavorResource,
+    FlavorRow,
+    LocalQueueRow,
+)
+from rackgate_assigner.core.rows import WorkloadRow
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One cycle's view. A plan uses it up: `used` and `forest` are its own copies.
+
+    Attributes:
+        waiting: Workloads that ask for admission, in any order.
+        holding: Workloads whose reservation may have to be taken back.
+        checks: AdmissionCheck name to its controller.
+        namespaces: name to labels.
+        priorities: WorkloadPriorityClass name to value.
+        used: quota in use, by ClusterQueue.
+    """
+
+    waiting: Sequence[WorkloadRow]
+    holding: Sequence[WorkloadRow]
+    local_queues: Mapping[str, LocalQueueRow]
+    cluster_queues: Mapping[str, ClusterQueueRow]
+    flavors: Mapping[str, FlavorRow]
+    checks: Mapping[str, str]
+    namespaces: Mapping[str, Mapping[str, str]]
+    priorities: Mapping[str, int]
+    used: dict[str, dict[FlavorResource, int]]
+    forest: Forest

@@ -1,0 +1,257 @@
+"""The scheduling cycle: plan when something changed, write what was decided.
+
+Grants are charged to the cache before their write is sent and taken back when it is refused, so
+the next cycle need not wait for writes. Everything decided is a value bound to the version it was
+judged by; what the API server refuses is decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import structlog
+
+from rackgate.kube.errors import KubeError
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.tasks import spawn
+from rackgate.wire.kueue import Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.decisions import Admit, Deactivate, Evict, Hold
+from rackgate_assigner.workqueue import WorkQueue
+from rackgate_assigner.writer import WorkloadWriter
+
+Verdict: TypeAlias = Admit | Deactivate | Evict
+
+HOLD_WORKERS: Final = 8
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Decided:
+    """A decision whose write is not over.
+
+    Attributes:
+        workload: as judged.
+        repeated: the write may have been sent before and cut off without an answer.
+    """
+
+    workload: Workload
+    verdict: Verdict
+    repeated: bool = False
+
+
+class SchedulingCycle:
+    """Turns changes of the cache into decisions, and decisions into writes."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        workloads: Mapping[str, Workload],
+        writer: WorkloadWriter,
+        *,
+        features: Mapping[str, bool],
+        in_step: Callable[[Workload], bool] = lambda _workload: True,
+        min_interval_s: float = 0.1,
+        workers: int = 32,
+        check_usage: bool = False,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            cache: what is planned on.
+            workloads: as the watch shows them, by key.
+            writer: carries decisions out.
+            features: state of feature gates.
+            in_step: whether a Workload asks for what its job asks for now. One that does not is
+                about to be changed, and admitting it would only be taken back.
+            min_interval_s: between the starts of two cycles at least.
+            workers: admissions, evictions and deactivations on their way at the same time.
+            check_usage: compare usage with a rebuild after every cycle.
+        """
+        self._cache, self._workloads, self._writer = cache, workloads, writer
+        self._features = dict(features)
+        self._in_step = in_step
+        self._min_interval_s = min_interval_s
+        self._check_usage = check_usage
+        self._changed = asyncio.Event()
+        self._planned_epoch = -1
+        self._decided: dict[str, _Decided] = {}
+        self._holds: dict[str, Hold] = {}
+        self._backoff = Backoff(base_s=0.1, cap_s=15.0)
+        self._resting: dict[str, asyncio.TimerHandle] = {}
+        self._verdicts = WorkQueue[str]("verdicts", self._carry_out, workers=workers)
+        self._waits = WorkQueue[str]("holds", self._hold, workers=HOLD_WORKERS)
+        self._failures = Backoff(base_s=0.5, cap_s=30.0)
+        self.cycles = 0
+
+    def poke(self) -> None:
+        """The cache may have changed: plan again if it has. Cheap."""
+        if self._cache.epoch != self._planned_epoch:
+            self._changed.set()
+
+    def replan(self) -> None:
+        """Plan again whether or not the cache has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Plan and write until cancelled. Only the holder of the Lease may call this."""
+        self._holds.clear()
+        self.replan()
+        try:
+            async with asyncio.TaskGroup() as group:
+                spawn(group, self._verdicts.run(list(self._decided)), "verdicts")
+                spawn(group, self._waits.run(), "holds")
+                spawn(group, self._plan_for_ever(), "cycle")
+        finally:
+            for timer in self._resting.values():
+                timer.cancel()
+            self._resting.clear()
+
+    async def _plan_for_ever(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            started = clock.monotonic()
+            try:
+                self._plan_once()
+            except Exception:
+                log.exception("cycle_failed", cycle=self.cycles)
+                self._changed.set()
+                await asyncio.sleep(self._failures.next())
+                continue
+            self._failures.reset()
+            # Also the pause in which the loop serves watches after a long plan.
+            spent_s = clock.monotonic() - started
+            await asyncio.sleep(max(self._min_interval_s - spent_s, 0.01))
+
+    def _plan_once(self) -> None:
+        started = clock.monotonic()
+        decisions = self._cache.plan(features=self._features)
+        admitted = 0
+        waiting: dict[str, Hold] = {}
+        for decision in decisions:
+            if isinstance(decision, Hold):
+                waiting[decision.workload] = decision
+            elif self._decide(decision):
+                admitted += isinstance(decision, Admit)
+        self._replace_holds(waiting)
+        # What assuming the grants changed is what was just planned.
+        self._planned_epoch = self._cache.epoch
+        self.cycles += 1
+        spent_s = clock.monotonic() - started
+        if decisions:
+            result = "success" if admitted else "inadmissible"
+            metrics.ATTEMPTS.labels(result=result).inc()
+            metrics.ATTEMPT_DURATION.labels(result=result).observe(spent_s)
+        log.debug(
+            "cycle_planned",
+            cycle=self.cycles,
+            decisions=len(decisions),
+            admitted=admitted,
+            duration_s=round(spent_s, 4),
+        )
+        if self._check_usage and (wrong := self._cache.rebuild_matches()):
+            log.error("usage_diverged", rows=wrong[:20])
+
+    def _decide(self, verdict: Verdict) -> bool:
+        """Queue a verdict's write; False when it has to wait."""
+        key = verdict.workload
+        workload = self._workloads.get(key)
+        if workload is None or key in self._decided or key in self._resting:
+            return False
+        if isinstance(verdict, Admit):
+            if not self._in_step(workload):
+                self._rest(key)
+                return False
+            self._cache.assume(key, verdict.grant)
+        self._decided[key] = _Decided(workload, verdict)
+        self._verdicts.add(key)
+        return True
+
+    def _replace_holds(self, waiting: dict[str, Hold]) -> None:
+        """Only the newest word about each Workload is written."""
+        before, self._holds = self._holds, waiting
+        for key, hold in waiting.items():
+            if before.get(key) != hold:
+                self._waits.add(key)
+
+    async def _carry_out(self, key: str) -> None:
+        decided = self._decided.get(key)
+        if decided is None:
+            return
+        try:
+            await self._write(key, decided)
+        except asyncio.CancelledError:
+            decided.repeated = True
+            raise
+        except KubeError as error:
+            self._failed(key, decided, error)
+        except Exception:
+            self._failed(key, decided, None)
+            raise
+        else:
+            del self._decided[key]
+            self._backoff.reset(key)
+
+    async def _write(self, key: str, decided: _Decided) -> None:
+        workload = decided.workload
+        match decided.verdict:
+            case Admit(_, grant):
+                version = await self._writer.admit(workload, grant, repeated=decided.repeated)
+                self._cache.confirm(key, version)
+            case Deactivate(_, reason, message):
+                await self._writer.deactivate(workload, reason, message)
+            case Evict(_, reason, message):
+                await self._writer.evict(workload, reason, message)
+
+    def _failed(self, key: str, decided: _Decided, error: KubeError | None) -> None:
+        """Take back what was assumed; judge this Workload again after a pause of its own."""
+        del self._decided[key]
+        if isinstance(decided.verdict, Admit):
+            self._cache.forget(key)
+        if error is not None:
+            level = log.debug if error.status in (404, 409) else log.warning
+            level("verdict_refused", workload=key, error=str(error)[:500])
+        self._rest(key)
+        self.replan()
+
+    def _rest(self, key: str) -> None:
+        """Leave a Workload alone for a while; longer each time."""
+        loop = asyncio.get_running_loop()
+        self._resting[key] = loop.call_later(self._backoff.next(key), self._rested, key)
+
+    def changed(self, key: str) -> None:
+        """A Workload asks for something else now: what was refused before counts no more."""
+        timer = self._resting.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+            self._backoff.reset(key)
+            self.replan()
+
+    def _rested(self, key: str) -> None:
+        self._resting.pop(key, None)
+        self.replan()
+
+    async def _hold(self, key: str) -> None:
+        hold, workload = self._holds.get(key), self._workloads.get(key)
+        if hold is None or workload is None or key in self._decided:
+            return
+        await self._writer.hold(workload, hold.reason, hold.message)
+
+    def forget(self, key: str) -> None:
+        """A Workload is gone: nothing about it has to be remembered."""
+        self._holds.pop(key, None)
+        timer = self._resting.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._backoff.reset(key)
+
+    def counts(self) -> Mapping[str, Any]:
+        """What is under way: for logs and readiness."""
+        return {"verdicts": len(self._decided), "holds": len(self._waits)}

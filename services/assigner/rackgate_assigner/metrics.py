@@ -1,0 +1,72 @@
+"""Metrics of the assigner, under the field's names after our prefix."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rackgate.runtime.metrics import counter, gauge, histogram
+
+# 1, then 2.5 and doubling: waits last from a second to hours.
+WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
+CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
+PENDING: Final = gauge(
+    "pending_workloads",
+    "Workloads that wait, by ClusterQueue; active ones are tried, inadmissible ones are not.",
+    ("cluster_queue", "status"),
+)
+RESERVING: Final = gauge(
+    "reserving_active_workloads", "Workloads that hold quota.", ("cluster_queue",)
+)
+ADMITTED_ACTIVE: Final = gauge(
+    "admitted_active_workloads", "Workloads that are admitted and not finished.", ("cluster_queue",)
+)
+QUEUE_STATUS: Final = gauge(
+    "cluster_queue_status", "1 for the status a ClusterQueue has.", ("cluster_queue", "status")
+)
+ATTEMPTS: Final = counter(
+    "admission_attempts_total", "Decisions about waiting Workloads.", ("result",)
+)
+ATTEMPT_DURATION: Final = histogram(
+    "admission_attempt_duration_seconds",
+    "One scheduling cycle, from the snapshot to the last decision.",
+    ("result",),
+    CYCLE_BUCKETS,
+)
+SNAPSHOT_DURATION: Final = histogram(
+    "snapshot_duration_seconds", "Freezing the cache for one cycle.", (), CYCLE_BUCKETS
+)
+QUOTA_RESERVED: Final = counter(
+    "quota_reserved_workloads_total", "Workloads that were given quota.", ("cluster_queue",)
+)
+ADMITTED: Final = counter(
+    "admitted_workloads_total", "Workloads that were admitted.", ("cluster_queue",)
+)
+QUOTA_RESERVED_WAIT: Final = histogram(
+    "quota_reserved_wait_time_seconds",
+    "From creation or requeueing to the reservation of quota.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+ADMISSION_WAIT: Final = histogram(
+    "admission_wait_time_seconds",
+    "From creation or requeueing to admission.",
+    ("cluster_queue",),
+    WAIT_BUCKETS,
+)
+EVICTED: Final = counter(
+    "evicted_workloads_total", "Evictions that were announced.", ("cluster_queue", "reason")
+)
+FINISHED: Final = counter(
+    "finished_workloads_total", "Workloads that finished.", ("cluster_queue", "reason")
+)
+EVICTION_LATENCY: Final = histogram(
+    "workload_eviction_latency_seconds",
+    "From the announcement of an eviction to the release of its quota.",
+    ("cluster_queue", "reason"),
+    WAIT_BUCKETS,
+)
+ADMISSION_WRITES: Final = histogram(
+    "admission_write_duration_seconds", "One admission write, retries included.", ("result",)
+)
+JOB_STEPS: Final = counter("job_steps_total", "Steps taken for jobs, by kind.", ("step", "result"))

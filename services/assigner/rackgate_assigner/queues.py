@@ -1,0 +1,219 @@
+"""Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
+
+Rounds are coalesced and have a budget of their own, so that counting never delays admitting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from rackgate.api.names import FieldManager
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.resources import CLUSTER_QUEUES, LOCAL_QUEUES, Resource
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.batching import Batcher
+from rackgate.runtime.tasks import spawn
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.conditions import Change, condition_list, differs
+
+ACTIVE: Final = "Active"
+_GAUGES: Final = (metrics.PENDING, metrics.RESERVING, metrics.ADMITTED_ACTIVE, metrics.QUEUE_STATUS)
+
+log = structlog.get_logger()
+
+
+class Key(NamedTuple):
+    """A queue by kind and `namespace/name` or name."""
+
+    kind: str
+    name: str
+
+
+class QueueStatuses:
+    """Keeps the status of all queues equal to what the cache counts."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        cluster_queues: Mapping[str, ClusterQueue],
+        local_queues: Mapping[str, LocalQueue],
+        client: Client,
+        *,
+        features: Mapping[str, bool],
+        min_interval_s: float = 0.5,
+    ) -> None:
+        self._cache, self._client = cache, client
+        self._cluster_queues, self._local_queues = cluster_queues, local_queues
+        self._features = dict(features)
+        self._dirty = Batcher[Key](min_interval_s)
+        self._backoff = Backoff(base_s=0.5, cap_s=60.0)
+        self._open = False
+        self.writes = 0
+
+    def mark_workload(self, workload: Workload) -> None:
+        """A Workload changed or went: its queues may count differently."""
+        namespace, queue = workload.metadata.namespace, workload.spec.queue_name
+        local = f"{namespace}/{queue}"
+        self._mark(Key(LOCAL_QUEUES.kind, local))
+        names = set()
+        if (found := self._local_queues.get(local)) is not None:
+            names.add(found.spec.cluster_queue)
+        if workload.status.admission is not None:
+            names.add(workload.status.admission.cluster_queue)
+        for name in names:
+            self._mark(Key(CLUSTER_QUEUES.kind, name))
+
+    def mark(self, kind: str, name: str) -> None:
+        """One queue has to be compared."""
+        self._mark(Key(kind, name))
+
+    def mark_all(self) -> None:
+        """Something that all queues may depend on changed."""
+        for name in self._cluster_queues:
+            self._mark(Key(CLUSTER_QUEUES.kind, name))
+        for key in self._local_queues:
+            self._mark(Key(LOCAL_QUEUES.kind, key))
+
+    def _mark(self, key: Key) -> None:
+        # A standby would only collect names; `run` starts with all of them.
+        if self._open:
+            self._dirty.add(key)
+
+    async def run(self) -> None:
+        """Write until cancelled. Only the holder of the Lease may call this."""
+        self._open = True
+        self.mark_all()
+        try:
+            while True:
+                batch = await self._dirty.take()
+                async with asyncio.TaskGroup() as group:
+                    for key in batch:
+                        spawn(group, self._update(key), f"status {key.name}")
+        finally:
+            self._open = False
+            for gauge in _GAUGES:
+                gauge.clear()
+
+    def gone(self, kind: str, meta: Meta) -> None:
+        """A queue was deleted."""
+        self._backoff.reset(Key(kind, meta.key))
+        if kind == CLUSTER_QUEUES.kind:
+            _forget_gauges(meta.name)
+
+    async def _update(self, key: Key) -> None:
+        try:
+            await self._write(key)
+        except NotFoundError:
+            return
+        except KubeError as error:
+            level = log.debug if error.status == 409 else log.warning
+            level("queue_status_refused", kind=key.kind, name=key.name, error=str(error)[:300])
+            self._later(key)
+        except Exception:
+            log.exception("queue_status_failed", kind=key.kind, name=key.name)
+            self._later(key)
+        else:
+            self._backoff.reset(key)
+
+    def _later(self, key: Key) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._backoff.next(key), self._mark, key)
+
+    async def _write(self, key: Key) -> None:
+        if key.kind == CLUSTER_QUEUES.kind:
+            queue = self._cluster_queues.get(key.name)
+            if queue is None:
+                return
+            wanted = self._cache.cluster_queue_status(key.name, features=self._features)
+            _set_gauges(key.name, wanted)
+            await self._apply(CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
+        else:
+            local = self._local_queues.get(key.name)
+            if local is None:
+                return
+            wanted = self._cache.local_queue_status(key.name, features=self._features)
+            await self._apply(LOCAL_QUEUES, local.metadata, local.status, wanted)
+
+    async def _apply(
+        self, resource: Resource, meta: Meta, present: QueueStatus, wanted: Mapping[str, Any]
+    ) -> None:
+        if not status_differs(present, wanted):
+            return
+        metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
+        if resource.namespaced:
+            metadata["namespace"] = meta.namespace
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": status_body(present, wanted, meta.generation, clock.rfc3339(clock.now())),
+        }
+        path = resource.path(meta.namespace or None, meta.name, "status")
+        await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
+        self.writes += 1
+
+
+def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
+    """Whether the wanted status says something else than the present one."""
+    if differs(present.conditions, _changes(wanted)):
+        return True
+    counted = {
+        "pendingWorkloads": present.pending_workloads,
+        "reservingWorkloads": present.reserving_workloads,
+        "admittedWorkloads": present.admitted_workloads,
+        "flavorsReservation": list(present.flavors_reservation),
+        "flavorsUsage": list(present.flavors_usage),
+    }
+    return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
+
+
+def status_body(
+    present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
+) -> dict[str, Any]:
+    """The wanted status as written: its conditions get their times."""
+    changes = _changes(wanted)
+    listed = condition_list(
+        present.conditions,
+        [change.type for change in changes],
+        changes,
+        now=now,
+        generation=generation,
+    )
+    return {**wanted, "conditions": listed}
+
+
+def _changes(wanted: Mapping[str, Any]) -> list[Change]:
+    return [
+        Change(item["type"], item["status"], item["reason"], item["message"])
+        for item in wanted["conditions"]
+    ]
+
+
+def _set_gauges(name: str, wanted: Mapping[str, Any]) -> None:
+    active = any(c["type"] == ACTIVE and c["status"] == "True" for c in wanted["conditions"])
+    pending = wanted["pendingWorkloads"]
+    metrics.PENDING.labels(cluster_queue=name, status="active").set(pending if active else 0)
+    metrics.PENDING.labels(cluster_queue=name, status="inadmissible").set(0 if active else pending)
+    metrics.RESERVING.labels(cluster_queue=name).set(wanted["reservingWorkloads"])
+    metrics.ADMITTED_ACTIVE.labels(cluster_queue=name).set(wanted["admittedWorkloads"])
+    metrics.QUEUE_STATUS.labels(cluster_queue=name, status="active").set(active)
+    metrics.QUEUE_STATUS.labels(cluster_queue=name, status="pending").set(not active)
+
+
+def _forget_gauges(name: str) -> None:
+    for status in ("active", "inadmissible"):
+        metrics.PENDING.remove_by_labels({"cluster_queue": name, "status": status})
+    for status in ("active", "pending"):
+        metrics.QUEUE_STATUS.remove_by_labels({"cluster_queue": name, "status": status})
+    metrics.RESERVING.remove_by_labels({"cluster_queue": name})
+    metrics.ADMITTED_ACTIVE.remove_by_labels({"cluster_queue": name})

@@ -1,0 +1,246 @@
+"""The assigner: watches fold the cluster into the cache, the Lease's holder acts on it.
+
+Every replica follows the cluster, so that a standby takes over with warm caches. Listeners only
+fold and mark what to look at; they are cheap, and the same on a standby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from rackgate.api.unsupported import unsupported_fields
+from rackgate.kube.client import Client
+from rackgate.kube.events import EventRecorder
+from rackgate.kube.resources import Resource
+from rackgate.runtime.metrics import freeze_heap
+from rackgate.runtime.tasks import spawn
+from rackgate.wire import batch, kueue
+from rackgate_assigner import finalizers, jobs
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.cycle import SchedulingCycle
+from rackgate_assigner.queues import QueueStatuses
+from rackgate_assigner.reporting import Reporter
+from rackgate_assigner.settings import AssignerSettings, BudgetSettings
+from rackgate_assigner.watches import Object, Watch, Watches
+from rackgate_assigner.writer import WorkloadWriter
+
+V = TypeVar("V", bound=Object)
+
+log = structlog.get_logger()
+
+
+class Assigner:
+    """One replica: follows the cluster always, acts while it holds the Lease.
+
+    Attributes:
+        cache: the folded state of the cluster.
+        watches: what is followed.
+        acting: whether this replica holds the Lease and writes.
+    """
+
+    def __init__(self, settings: AssignerSettings, client: Client) -> None:
+        features = settings.features.as_dict()
+        budgets = settings.budgets
+        self.acting = False
+        self.cache = Cache(features)
+        self.watches = Watches(client)
+        self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
+        self._report = Reporter(self.recorder)
+        pending = _budget(client, budgets.pending)
+        for_jobs = _budget(client, budgets.jobs)
+        writer = WorkloadWriter(_budget(client, budgets.admission), pending, for_jobs, self._report)
+        watches = self.watches
+        self.jobs = jobs.JobController(
+            jobs.Stores(
+                watches.jobs.store,
+                watches.workloads.store,
+                watches.flavors.store,
+                watches.workload_classes.store,
+                watches.classes.store,
+            ),
+            for_jobs,
+            writer,
+            self._report,
+            workers=settings.job_workers,
+        )
+        self.in_use = finalizers.InUse(
+            finalizers.Stores(
+                watches.topologies.store,
+                watches.flavors.store,
+                watches.cluster_queues.store,
+                watches.workloads.store,
+            ),
+            pending,
+        )
+        self.statuses = QueueStatuses(
+            self.cache,
+            watches.cluster_queues.store,
+            watches.local_queues.store,
+            _budget(client, budgets.queues),
+            features=features,
+            min_interval_s=settings.queue_status.min_interval,
+        )
+        self.cycle = SchedulingCycle(
+            self.cache,
+            watches.workloads.store,
+            writer,
+            features=features,
+            in_step=self.jobs.in_step,
+            min_interval_s=settings.cycle.min_interval,
+            workers=budgets.admission.concurrency,
+            check_usage=settings.cycle.check_usage,
+        )
+        self._listen()
+
+    def missing(self) -> list[str]:
+        """What keeps this replica from being ready; a standby with warm caches is ready."""
+        return [line for informer in self.watches.informers() for line in informer.missing()]
+
+    async def follow(self) -> None:
+        """Keep the cache up to date until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            spawn(group, self.recorder.run(), "events")
+            for informer in self.watches.informers():
+                spawn(group, informer.run(), f"watch {informer.resource.full_name}")
+
+    async def synced(self) -> None:
+        """Wait until every watch has listed once: nothing may be decided before that."""
+        for informer in self.watches.informers():
+            await informer.synced.wait()
+        log.info("caches_warm", frozen=freeze_heap())
+
+    async def act(self) -> None:
+        """Decide and write until cancelled. Only the holder of the Lease may call this."""
+        self.acting = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                spawn(group, self.cycle.run(), "cycle")
+                spawn(group, self.jobs.run(), "jobs")
+                spawn(group, self.in_use.run(), "finalizers")
+                spawn(group, self.statuses.run(), "queue-status")
+        finally:
+            self.acting = False
+
+    # Who hears of what. The cache comes first: everybody else reads it.
+
+    def _listen(self) -> None:
+        cache, watches = self.cache, self.watches
+        self._fold(watches.nodes, cache.set_node, cache.drop_node)
+        self._fold(watches.pods, cache.set_pod, cache.drop_pod)
+        self._fold(watches.namespaces, cache.set_namespace, cache.drop_namespace)
+        self._fold(
+            watches.workload_classes,
+            cache.set_workload_priority_class,
+            cache.drop_workload_priority_class,
+        )
+        self._fold(watches.checks, cache.set_admission_check, cache.drop_admission_check)
+        self._fold(watches.topologies, cache.set_topology, cache.drop_topology)
+        self._fold(watches.flavors, cache.set_flavor, cache.drop_flavor)
+        self._fold(watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue)
+        self._fold(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
+        self._fold(watches.workloads, cache.set_workload, cache.drop_workload)
+        watches.jobs.tell(self.jobs.job_seen, self.jobs.job_gone)
+        watches.jobs.tell(self._job_changed)
+        watches.workloads.tell(self._workload_seen, self._workload_gone)
+        for classes in (watches.workload_classes, watches.classes):
+            self._class_listener(classes)
+        for used in (watches.topologies, watches.flavors, watches.cluster_queues):
+            self._in_use_listener(used)
+        for queue in (watches.cluster_queues, watches.local_queues):
+            self._queue_listener(queue)
+        for other in (watches.topologies, watches.flavors, watches.checks):
+            self._other_listener(other)
+
+    def _fold(
+        self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]
+    ) -> None:
+        def upserted(_before: V | None, item: V) -> None:
+            upsert(item)
+            self.cycle.poke()
+
+        def deleted(item: V) -> None:
+            delete(item.metadata.key)
+            self.cycle.poke()
+
+        watch.tell(upserted, deleted)
+
+    def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
+        self.jobs.workload_seen(before, workload)
+        # A Workload that left a queue, or what it held, changes the counts of both sides.
+        if before is not None:
+            self.statuses.mark_workload(before)
+            if before.metadata.generation != workload.metadata.generation:
+                self.cycle.changed(workload.metadata.key)
+        self.statuses.mark_workload(workload)
+        self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _workload_gone(self, workload: kueue.Workload) -> None:
+        self.jobs.workload_gone(workload)
+        self.cycle.forget(workload.metadata.key)
+        self.statuses.mark_workload(workload)
+        self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _class_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+        watch.tell(lambda _before, item: self.jobs.appeared(f"{kind}/{item.metadata.name}"))
+
+    def _in_use_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+        watch.tell(
+            lambda _before, item: self.in_use.seen(kind, item.metadata),
+            lambda item: self.in_use.gone(kind, item.metadata),
+        )
+
+    def _queue_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+
+        def upserted(before: Object | None, item: Object) -> None:
+            if before is None or before.metadata.generation != item.metadata.generation:
+                self.statuses.mark_all()
+                self._warn(watch.resource, item, msgspec.to_builtins(item))
+            else:
+                self.statuses.mark(kind, item.metadata.key)
+
+        def deleted(item: Object) -> None:
+            self.statuses.gone(kind, item.metadata)
+            self.statuses.mark_all()
+
+        watch.tell(upserted, deleted)
+
+    def _other_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+
+        def upserted(_before: Object | None, item: Object) -> None:
+            self.statuses.mark_all()
+            self.jobs.appeared(f"{kind}/{item.metadata.name}")
+
+        watch.tell(upserted, lambda _item: self.statuses.mark_all())
+
+    def _job_changed(self, before: batch.Job | None, job: batch.Job) -> None:
+        if before is None or before.metadata.generation != job.metadata.generation:
+            # The template stays raw, and has nothing to say about this.
+            manifest = {"metadata": msgspec.to_builtins(job.metadata)}
+            self._warn(self.watches.jobs.resource, job, manifest)
+
+    def _warn(self, resource: Resource, item: Object, manifest: Mapping[str, Any]) -> None:
+        """One Event for each generation of an object that asks for what has no effect yet."""
+        if not self.acting:
+            return
+        paths = unsupported_fields(resource.kind, manifest)
+        if paths:
+            note = f"not supported yet, without effect: {', '.join(paths)}"
+            self._report.configuration(resource, item.metadata, "UnsupportedField", note)
+
+
+def watch_kind(watch: Watch[Any]) -> str:
+    """The kind that a watch follows."""
+    return watch.resource.kind
+
+
+def _budget(client: Client, settings: BudgetSettings) -> Client:
+    return client.budget(settings.qps, settings.burst, settings.concurrency)

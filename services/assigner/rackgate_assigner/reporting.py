@@ -1,0 +1,48 @@
+"""Events about Workloads, Jobs and queues, in the field's words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rackgate.kube.events import EventRecorder, EventType, Regarding
+from rackgate.kube.resources import JOBS, WORKLOADS, Resource
+from rackgate.wire.batch import Job
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import Workload
+
+_ADMISSION: Final = "Admission"
+_RECONCILE: Final = "Reconcile"
+
+
+class Reporter:
+    """Says to users what was decided. Nothing here blocks or fails."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def workload(
+        self, workload: Workload, reason: str, note: str, *, warning: bool = False
+    ) -> None:
+        """An Event on a Workload."""
+        self._record(WORKLOADS, workload.metadata, reason, _ADMISSION, note, warning=warning)
+
+    def job(self, job: Job, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a Job."""
+        self._record(JOBS, job.metadata, reason, _RECONCILE, note, warning=warning)
+
+    def configuration(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
+        """A Warning on an object of the administrator."""
+        self._record(resource, meta, reason, _RECONCILE, note, warning=True)
+
+    def _record(
+        self,
+        resource: Resource,
+        meta: Meta,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool,
+    ) -> None:
+        type_ = EventType.WARNING if warning else EventType.NORMAL
+        self._recorder.record(Regarding.of(resource, meta), type_, str(reason), action, note)

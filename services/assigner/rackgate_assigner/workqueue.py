@@ -1,0 +1,120 @@
+"""A queue of keys for level-triggered reconcilers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+import structlog
+
+from rackgate.kube.errors import KubeError
+from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.tasks import spawn
+
+K = TypeVar("K", bound=Hashable)
+
+log = structlog.get_logger()
+
+
+class WorkQueue(Generic[K]):
+    """Runs `work(key)` for every added key, never twice at once for one key.
+
+    A key added while its work runs is run once more afterwards. Work that raises is run again
+    after a growing pause of its own, while other keys go on.
+
+    `run` may be cancelled and called again. Keys added while it does not run are not kept (a
+    standby would collect every name it ever saw), so its owner adds all there is in `first`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[K], Awaitable[None]],
+        *,
+        workers: int,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.name = name
+        self._work = work
+        self._workers = workers
+        self._backoff = backoff or Backoff(base_s=0.1, cap_s=60.0)
+        self._ready: deque[K] = deque()
+        self._queued: set[K] = set()
+        self._running: set[K] = set()
+        self._again: set[K] = set()
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._filled = asyncio.Event()
+        self._open = False
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._running)
+
+    def add(self, key: K) -> None:
+        """Run `key` soon. A pending retry of it is brought forward. Loop thread only."""
+        if not self._open:
+            return
+        timer = self._delayed.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
+            self._ready.append(key)
+            self._filled.set()
+
+    def add_later(self, key: K, delay_s: float) -> None:
+        """Run `key` after `delay_s` seconds, unless it is added before."""
+        if self._open and key not in self._delayed and key not in self._queued:
+            loop = asyncio.get_running_loop()
+            self._delayed[key] = loop.call_later(delay_s, self.add, key)
+
+    async def run(self, first: Iterable[K] = ()) -> None:
+        """Work on `first`, then on whatever is added, until cancelled."""
+        self._open = True
+        for key in first:
+            self.add(key)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    spawn(group, self._worker(), f"{self.name}-{number}")
+        finally:
+            self._open = False
+            for timer in self._delayed.values():
+                timer.cancel()
+            for kept in (self._delayed, self._ready, self._queued, self._again):
+                kept.clear()
+
+    async def _worker(self) -> None:
+        while True:
+            while not self._ready:
+                self._filled.clear()
+                await self._filled.wait()
+            key = self._ready.popleft()
+            self._queued.discard(key)
+            self._running.add(key)
+            try:
+                failed = await self._attempt(key)
+            finally:
+                self._running.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+            elif failed:
+                self.add_later(key, self._backoff.next(key))
+
+    async def _attempt(self, key: K) -> bool:
+        """Run the work once; whether it failed."""
+        try:
+            await self._work(key)
+        except KubeError as error:
+            level = log.debug if error.status in (404, 409, 422) else log.warning
+            level("reconcile_failed", queue=self.name, key=str(key), error=str(error))
+            return True
+        except Exception:  # the outermost line of a task: other keys must go on
+            log.exception("reconcile_failed", queue=self.name, key=str(key))
+            return True
+        self._backoff.reset(key)
+        return False

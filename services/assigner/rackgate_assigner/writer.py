@@ -1,0 +1,345 @@
+"""Decisions about Workloads as writes: status by server-side apply, bound to the version judged.
+
+Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
+on, and every apply is complete for its field manager (see `conditions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
+from rackgate.domains import encode
+from rackgate.govern.jsonpatch import JsonPatchOp, guarded
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import ConflictError, NotFoundError, ServerError, TransportError
+from rackgate.kube.resources import WORKLOADS
+from rackgate.quantity import format_amount
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.wire.kueue import Admission, Workload
+from rackgate_assigner import conditions, metrics
+from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change
+from rackgate_assigner.core.decisions import Grant
+from rackgate_assigner.reporting import Reporter
+
+log = structlog.get_logger()
+
+MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
+_decode_workload = msgspec.json.Decoder(Workload).decode
+
+
+def admission_of(grant: Grant) -> dict[str, Any]:
+    """A grant as `status.admission` is written."""
+    assignments = []
+    for podset in grant.podsets:
+        usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
+        assignment: dict[str, Any] = {
+            "name": podset.name,
+            "flavors": dict(podset.flavors),
+            "resourceUsage": usage,
+            "count": podset.count,
+        }
+        if podset.topology is not None:
+            assignment["topologyAssignment"] = encode(podset.topology)
+        assignments.append(assignment)
+    return {"clusterQueue": grant.cluster_queue, "podSetAssignments": assignments}
+
+
+def stated_admission(workload: Workload) -> dict[str, Any] | None:
+    """The admission a Workload has now, as it is written; None without one."""
+    if workload.status.admission is None:
+        return None
+    stated: dict[str, Any] = msgspec.to_builtins(workload.status.admission)
+    for assignment in stated["podSetAssignments"]:
+        if assignment["topologyAssignment"] is None:
+            del assignment["topologyAssignment"]
+    stated["podSetAssignments"] = list(stated["podSetAssignments"])
+    return stated
+
+
+class WorkloadWriter:
+    """Writes Workloads. All methods raise `KubeError` when the API server refuses."""
+
+    def __init__(
+        self, admission: Client, pending: Client, jobs: Client, reporter: Reporter
+    ) -> None:
+        """Take one client per purpose: admissions, waiting reasons, and what follows from jobs."""
+        self._admission, self._pending, self._jobs = admission, pending, jobs
+        self._report = reporter
+
+    async def admit(self, workload: Workload, grant: Grant, *, repeated: bool = False) -> str:
+        """Reserve quota, assign topology and admit, in one write.
+
+        A write without an answer is repeated until there is one: the same version can be
+        written only once, so what is not known to have failed stays assumed.
+
+        Args:
+            workload: as judged; the write lands on this version or not at all.
+            grant: what it is given.
+            repeated: this very write may have been sent before.
+
+        Returns:
+            The resourceVersion from which on the Workload shows its admission.
+
+        Raises:
+            ConflictError: the Workload moved on; nothing was written.
+        """
+        changes = conditions.admitted(workload, grant.cluster_queue)
+        body = self._status_body(
+            workload,
+            self._conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
+            admission_of(grant),
+        )
+        started = clock.monotonic()
+        answer = await self._settle(workload, body, grant, uncertain=repeated)
+        metrics.ADMISSION_WRITES.labels(result="success").observe(clock.monotonic() - started)
+        self._count_admission(workload, grant)
+        return answer.metadata.resource_version
+
+    async def _settle(
+        self, workload: Workload, body: bytes, grant: Grant, *, uncertain: bool
+    ) -> Workload:
+        path = _path(workload, "status")
+        pause = Backoff(base_s=0.1, cap_s=5.0)
+        while True:
+            try:
+                answer = await self._admission.apply(path, body, FieldManager.ADMISSION)
+                return _decode_workload(answer)
+            except (TransportError, ServerError) as error:
+                uncertain = True
+                log.warning(
+                    "admission_unanswered", workload=workload.metadata.key, error=str(error)
+                )
+                await asyncio.sleep(pause.next())
+            except ConflictError:
+                if not uncertain:
+                    raise
+                live = _decode_workload(await self._admission.get(_path(workload)))
+                if not _shows(live, workload, grant):
+                    raise
+                return live
+
+    def _count_admission(self, workload: Workload, grant: Grant) -> None:
+        queue = grant.cluster_queue
+        wait_s = _waited_s(workload)
+        metrics.QUOTA_RESERVED.labels(cluster_queue=queue).inc()
+        metrics.ADMITTED.labels(cluster_queue=queue).inc()
+        metrics.QUOTA_RESERVED_WAIT.labels(cluster_queue=queue).observe(wait_s)
+        metrics.ADMISSION_WAIT.labels(cluster_queue=queue).observe(wait_s)
+        flavors = sorted({name for podset in grant.podsets for name in podset.flavors.values()})
+        log.info(
+            "workload_admitted",
+            workload=workload.metadata.key,
+            cluster_queue=queue,
+            flavor=",".join(flavors),
+            wait_s=round(wait_s, 3),
+        )
+        note = f"quota reserved in ClusterQueue {queue}, wait time {wait_s:.0f}s"
+        self._report.workload(workload, "QuotaReserved", note)
+        note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
+        self._report.workload(workload, "Admitted", note)
+
+    async def hold(self, workload: Workload, reason: str, message: str) -> bool:
+        """Say why the Workload waits; whether anything had to be written."""
+        changes = conditions.held(workload, reason, message)
+        if workload.status.admission is not None:
+            return False
+        drop = MERGE_DEACTIVATION if workload.spec.active else ()
+        stale = any(workload.condition(type_) is not None for type_ in drop)
+        if not stale and not conditions.differs(workload.status.conditions, changes):
+            return False
+        listed = self._conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+        await self._apply(self._pending, workload, listed, None)
+        log.info(
+            "workload_held", workload=workload.metadata.key, reason=reason, message=message[:200]
+        )
+        self._report.workload(workload, reason, message, warning=True)
+        return True
+
+    async def deactivate(self, workload: Workload, reason: str, message: str) -> None:
+        """Set `spec.active` to false, after saying why.
+
+        The status comes first: a Workload found inactive is not judged again, so a reason that
+        was not written by then would never be.
+        """
+        changes = conditions.deactivated(reason, message)
+        answer = workload
+        if conditions.differs(workload.status.conditions, changes):
+            listed = self._conditions(workload, ADMISSION_TYPES, changes)
+            answer = await self._apply(self._admission, workload, listed, None)
+        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
+        await self.patch(answer, ops, client=self._admission)
+        log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
+        self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
+
+    async def evict(self, workload: Workload, reason: str, message: str) -> bool:
+        """Announce an eviction; its quota is released after the job has stopped.
+
+        Returns:
+            False when the Workload is under eviction already, or holds nothing.
+        """
+        admission = stated_admission(workload)
+        if admission is None or workload.is_true(WorkloadCondition.EVICTED):
+            return False
+        changes = conditions.evicted(workload, reason, message)
+        listed = self._conditions(workload, ADMISSION_TYPES, changes)
+        await self._apply(self._admission, workload, listed, admission)
+        queue = admission["clusterQueue"]
+        metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
+        log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
+        self._report.workload(workload, f"EvictedDueTo{reason}", message, warning=True)
+        return True
+
+    async def release(self, workload: Workload) -> None:
+        """Clear the admission of an evicted Workload whose job has stopped."""
+        changes = conditions.released(workload)
+        listed = self._conditions(workload, ADMISSION_TYPES, changes)
+        await self._apply(self._admission, workload, listed, None)
+        evicted = workload.condition(WorkloadCondition.EVICTED)
+        reason = evicted.reason if evicted is not None else ""
+        admission = workload.status.admission
+        queue = admission.cluster_queue if admission is not None else ""
+        since = evicted.last_transition_time if evicted is not None else None
+        latency = metrics.EVICTION_LATENCY.labels(cluster_queue=queue, reason=reason)
+        latency.observe(_seconds_since(since))
+        log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
+
+    async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> None:
+        """Write condition Finished."""
+        listed = self._conditions(workload, JOB_TYPES, conditions.finished(reason, message))
+        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        admission = workload.status.admission
+        queue = admission.cluster_queue if admission is not None else ""
+        metrics.FINISHED.labels(cluster_queue=queue, reason=reason).inc()
+        log.info("workload_finished", workload=workload.metadata.key, reason=reason)
+
+    async def mark_pods(self, workload: Workload, *, ready: bool) -> None:
+        """Write condition PodsReady."""
+        changes = conditions.pods_ready(workload, ready=ready)
+        listed = self._conditions(workload, JOB_TYPES, changes)
+        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+
+    async def forget_pods(self, workload: Workload) -> None:
+        """Remove condition PodsReady: the job does not run any more."""
+        drop = (WorkloadCondition.PODS_READY,)
+        listed = self._conditions(workload, JOB_TYPES, (), drop=drop)
+        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+
+    async def patch(
+        self, workload: Workload, ops: Iterable[JsonPatchOp], *, client: Client | None = None
+    ) -> None:
+        """JSON patch on the Workload itself, bound to uid and version."""
+        meta = workload.metadata
+        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        sender = client or self._jobs
+        await sender.patch(_path(workload), msgspec.json.encode(body), PatchType.JSON)
+
+    async def create(self, body: dict[str, Any]) -> None:
+        """Create a Workload."""
+        path = WORKLOADS.path(body["metadata"]["namespace"])
+        await self._jobs.create(path, msgspec.json.encode(body))
+
+    async def delete(self, workload: Workload) -> None:
+        """Delete this very Workload; one that is gone already is fine."""
+        options = {"preconditions": {"uid": workload.metadata.uid}}
+        try:
+            await self._jobs.delete(_path(workload), msgspec.json.encode(options))
+        except NotFoundError:
+            return
+
+    async def release_finalizer(self, workload: Workload) -> None:
+        """Take our finalizer off; one that is gone already is fine."""
+        index = workload.metadata.finalizers.index(names.IN_USE_FINALIZER)
+        ops: list[JsonPatchOp] = [{"op": "remove", "path": f"/metadata/finalizers/{index}"}]
+        try:
+            await self.patch(workload, ops)
+        except NotFoundError:
+            return
+
+    async def read(self, namespace: str, name: str) -> Workload | None:
+        """The Workload as stored now, None when there is none."""
+        try:
+            return _decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
+        except NotFoundError:
+            return None
+
+    @staticmethod
+    def _conditions(
+        workload: Workload,
+        owned: Sequence[str],
+        changes: Iterable[Change],
+        *,
+        drop: Iterable[str] = (),
+    ) -> list[dict[str, Any]]:
+        return conditions.condition_list(
+            workload.status.conditions,
+            owned,
+            changes,
+            now=clock.rfc3339(clock.now()),
+            generation=workload.metadata.generation,
+            drop=drop,
+        )
+
+    @staticmethod
+    def _status_body(
+        workload: Workload, listed: list[dict[str, Any]], admission: dict[str, Any] | None
+    ) -> bytes:
+        meta = workload.metadata
+        status: dict[str, Any] = {"conditions": listed} if listed else {}
+        if admission is not None:
+            status["admission"] = admission
+        return msgspec.json.encode(
+            {
+                "apiVersion": WORKLOADS.api_version,
+                "kind": WORKLOADS.kind,
+                "metadata": {
+                    "name": meta.name,
+                    "namespace": meta.namespace,
+                    "resourceVersion": meta.resource_version,
+                },
+                "status": status,
+            }
+        )
+
+    async def _apply(
+        self,
+        client: Client,
+        workload: Workload,
+        listed: list[dict[str, Any]],
+        admission: dict[str, Any] | None,
+        manager: FieldManager = FieldManager.ADMISSION,
+    ) -> Workload:
+        body = self._status_body(workload, listed, admission)
+        return _decode_workload(await client.apply(_path(workload, "status"), body, manager))
+
+
+def _path(workload: Workload, sub: str | None = None) -> str:
+    return WORKLOADS.path(workload.metadata.namespace, workload.metadata.name, sub)
+
+
+def _shows(live: Workload, judged: Workload, grant: Grant) -> bool:
+    """Whether the live object is the judged one with exactly this grant."""
+    wanted = msgspec.convert(admission_of(grant), Admission)
+    return live.metadata.uid == judged.metadata.uid and live.status.admission == wanted
+
+
+def _waited_s(workload: Workload) -> float:
+    """Seconds since the Workload began to wait: its creation, or its last requeueing."""
+    since = workload.metadata.creation_timestamp
+    reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
+    if workload.condition(WorkloadCondition.EVICTED) is not None and reserved is not None:
+        since = reserved.last_transition_time
+    return _seconds_since(since)
+
+
+def _seconds_since(moment: str | None) -> float:
+    if not moment:
+        return 0.0
+    return max(0.0, (clock.now() - clock.parse_rfc3339(moment)).total_seconds())

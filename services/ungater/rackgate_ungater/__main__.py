@@ -1,0 +1,76 @@
+"""`python -m rackgate_ungater`: watches, the lease, health, and a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from rackgate.kube.config import connect
+from rackgate.kube.events import EventRecorder
+from rackgate.kube.lease import LeaseHolder
+from rackgate.runtime.health import HealthServer
+from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.tasks import spawn
+from rackgate_ungater.reconciler import Ungater
+from rackgate_ungater.reporter import Reporter
+from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.writer import Writer
+
+SERVICE = "ungater"
+LEASE = "rackgate-ungater"
+DESCRIPTION = (
+    "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
+    "to its assigned domain, in one write, never more pods than a domain was assigned."
+)
+
+
+async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
+    """Run one replica until `stop` is set."""
+    client = await connect(settings.connection, user_agent=user_agent(SERVICE))
+    budget = settings.ungating
+    lease = LeaseHolder(
+        client.budget(qps=0, burst=1),
+        settings.leader_election.namespace,
+        LEASE,
+        settings.identity,
+        duration_s=settings.leader_election.lease_duration,
+        request_timeout_s=settings.connection.request_timeout,
+    )
+    writer = Writer(
+        client.budget(budget.qps, budget.burst, budget.concurrency),
+        concurrency=budget.concurrency,
+        # Told to stop: what was sent is finished, what was not sent never is.
+        deadline=lambda: float("-inf") if stop.is_set() else lease.deadline(),
+    )
+    recorder = EventRecorder(client, SERVICE, instance=settings.identity)
+    ungater = Ungater(settings, client, writer, Reporter(recorder), stop)
+    health = HealthServer(settings.health.port, ungater.missing, host=settings.health.host)
+    try:
+        async with health, asyncio.TaskGroup() as group:
+            background = [
+                spawn(group, ungater.watch(), "watch"),
+                spawn(group, recorder.run(), "events"),
+            ]
+            leading = spawn(group, lease.run(ungater.lead), "lease")
+            await stop.wait()
+            if lease.held:
+                # The last requests may end; more time than one may take is not given.
+                limit_s = settings.connection.request_timeout + 1.0
+                await asyncio.wait((leading,), timeout=limit_s)
+            for task in (leading, *background):
+                task.cancel()
+        await recorder.drain()
+    finally:
+        await client.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the service; returns its exit code."""
+    return run_service(
+        SERVICE, serve, settings=UngaterConfiguration, description=DESCRIPTION, argv=argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""Slotted rows: the few facts of a pod or Workload that ungating needs, cut out while decoding.
+
+A watched object is never kept. Rows share their repeated strings, and the raw topology assignment
+stays bytes until somebody asks for it, so a status write of another kind costs no decoding.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import NewType
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.govern.predicates import podset_of_pod
+from rackgate.wire.core import Condition, Meta, SchedulingGate, View
+from rackgate.wire.kueue import NodeName, PodSetTopologyRequest
+
+PodUid = NewType("PodUid", str)
+WorkloadKey = NewType("WorkloadKey", str)
+
+_MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are no index
+_BAD_OFFSET = -1
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """One pod as the ungater sees it.
+
+    Attributes:
+        workload: name from the annotation; empty when the pod names none.
+        owner_uid: UID of the controlling owner, empty when there is none.
+        gated: the topology gate is present.
+        terminating: a deletion timestamp is set.
+        terminal: phase Succeeded or Failed: holds no room any more.
+        selector: the pod's whole nodeSelector.
+        indices: labels whose value is a small whole number.
+        index_offset: the pod-index-offset annotation, -1 when it is no whole number.
+        version: resourceVersion as a number, 0 when it is none.
+    """
+
+    namespace: str
+    name: str
+    uid: PodUid
+    resource_version: str
+    workload: str
+    podset: str
+    owner_uid: str
+    gated: bool
+    terminating: bool
+    terminal: bool
+    selector: dict[str, str]
+    indices: dict[str, int]
+    index_offset: int | None = None
+    version: int = 0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def workload_key(self) -> WorkloadKey:
+        """`namespace/name` of the Workload that the pod names."""
+        return WorkloadKey(intern(f"{self.namespace}/{self.workload}"))
+
+    def same_but_version(self, other: PodRow) -> bool:
+        """Whether nothing that planning reads differs."""
+        return (
+            self.gated == other.gated
+            and self.terminating == other.terminating
+            and self.terminal == other.terminal
+            and self.selector == other.selector
+            and self.indices == other.indices
+            and self.podset == other.podset
+            and self.owner_uid == other.owner_uid
+            and self.workload == other.workload
+            and self.index_offset == other.index_offset
+        )
+
+
+class PodSetRow(msgspec.Struct, frozen=True, gc=False):
+    """What one PodSet was given, and how its pods are numbered.
+
+    Attributes:
+        count: pods granted; 0 when the assignment alone says it.
+        assignment: JSON of `topologyAssignment`, None without one.
+        requested: the PodSet carries a topologyRequest.
+    """
+
+    name: str
+    count: int
+    assignment: bytes | None
+    requested: bool = False
+    pod_index_label: str | None = None
+    sub_group_index_label: str | None = None
+    sub_group_count: int | None = None
+    group_name: str | None = None
+
+
+class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
+    """One Workload as the ungater sees it.
+
+    Attributes:
+        granting: admitted, and neither evicted, finished, deactivated nor being deleted.
+        admitted_at: RFC 3339 time of the Admitted condition, None when not admitted.
+        unhealthy: names of nodes that await replacement.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str
+    granting: bool
+    cluster_queue: str = ""
+    admitted_at: str | None = None
+    unhealthy: tuple[str, ...] = ()
+    podsets: tuple[PodSetRow, ...] = ()
+    version: int = 0
+
+    @property
+    def key(self) -> WorkloadKey:
+        """`namespace/name`."""
+        return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
+
+    def same_grant(self, other: WorkloadRow) -> bool:
+        """Whether both allow exactly the same ungating."""
+        return (
+            self.uid == other.uid
+            and self.owner_uid == other.owner_uid
+            and self.granting == other.granting
+            and self.unhealthy == other.unhealthy
+            and self.podsets == other.podsets
+        )
+
+
+class _PodSpecView(View, frozen=True):
+    node_selector: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class _PodStatusView(View, frozen=True):
+    phase: str = ""
+
+
+class _PodView(View, frozen=True):
+    """Containers and volumes are the bulk of a pod: they are not even decoded."""
+
+    metadata: Meta = Meta()
+    spec: _PodSpecView = _PodSpecView()
+    status: _PodStatusView = _PodStatusView()
+
+
+class _PodSetView(View, frozen=True):
+    name: str = ""
+    topology_request: PodSetTopologyRequest | None = None
+
+
+class _WorkloadSpecView(View, frozen=True):
+    active: bool = True
+    pod_sets: tuple[_PodSetView, ...] = ()
+
+
+class _PodSetAssignmentView(View, frozen=True):
+    name: str = ""
+    count: int = 0
+    topology_assignment: msgspec.Raw = msgspec.Raw()
+
+
+class _AdmissionView(View, frozen=True):
+    cluster_queue: str = ""
+    pod_set_assignments: tuple[_PodSetAssignmentView, ...] = ()
+
+
+class _WorkloadStatusView(View, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    admission: _AdmissionView | None = None
+    unhealthy_nodes: tuple[NodeName, ...] = ()
+
+
+class _WorkloadView(View, frozen=True):
+    """Pod templates are skipped, assignments stay raw."""
+
+    metadata: Meta = Meta()
+    spec: _WorkloadSpecView = _WorkloadSpecView()
+    status: _WorkloadStatusView = _WorkloadStatusView()
+
+
+_pods = msgspec.json.Decoder(_PodView)
+_workloads = msgspec.json.Decoder(_WorkloadView)
+
+
+def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
+    """Cut a row out of a pod's JSON.
+
+    Raises:
+        msgspec.MsgspecError: the JSON is no pod.
+    """
+    view = _pods.decode(data)
+    meta = view.metadata
+    owner = meta.controller
+    workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
+    return PodRow(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        uid=PodUid(meta.uid),
+        resource_version=meta.resource_version,
+        workload=intern(workload),
+        podset=intern(podset),
+        owner_uid=intern(owner.uid) if owner else "",
+        gated=any(gate.name == names.TOPOLOGY_GATE for gate in view.spec.scheduling_gates),
+        terminating=meta.deletion_timestamp is not None,
+        terminal=view.status.phase in ("Succeeded", "Failed"),
+        selector={intern(key): intern(value) for key, value in view.spec.node_selector.items()},
+        indices={
+            intern(key): number
+            for key, value in meta.labels.items()
+            if (number := _whole_number(value)) is not None
+        },
+        index_offset=_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
+        version=_version(meta.resource_version),
+    )
+
+
+def decode_workload(data: bytes | msgspec.Raw) -> WorkloadRow:
+    """Cut a row out of a Workload's JSON.
+
+    Raises:
+        msgspec.MsgspecError: the JSON is no Workload.
+    """
+    view = _workloads.decode(data)
+    meta, status = view.metadata, view.status
+    owner = meta.controller
+    true = {c.type: c for c in status.conditions if c.status == "True"}
+    admitted = true.get(names.WorkloadCondition.ADMITTED)
+    return WorkloadRow(
+        namespace=intern(meta.namespace),
+        name=intern(meta.name),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        owner_uid=owner.uid if owner else "",
+        granting=admitted is not None
+        and status.admission is not None
+        and view.spec.active
+        and meta.deletion_timestamp is None
+        and names.WorkloadCondition.EVICTED not in true
+        and names.WorkloadCondition.FINISHED not in true,
+        cluster_queue=intern(status.admission.cluster_queue) if status.admission else "",
+        admitted_at=admitted.last_transition_time if admitted else None,
+        unhealthy=tuple(sorted(node.name for node in status.unhealthy_nodes)),
+        podsets=_podset_rows(view),
+        version=_version(meta.resource_version),
+    )
+
+
+def _podset_rows(view: _WorkloadView) -> tuple[PodSetRow, ...]:
+    if view.status.admission is None:
+        return ()
+    requests = {podset.name: podset.topology_request for podset in view.spec.pod_sets}
+    return tuple(
+        _podset_row(assigned, requests.get(assigned.name))
+        for assigned in view.status.admission.pod_set_assignments
+    )
+
+
+def _podset_row(
+    assigned: _PodSetAssignmentView, request: PodSetTopologyRequest | None
+) -> PodSetRow:
+    # Copied: a Raw keeps the whole page or watch line that it was cut from alive.
+    raw = bytes(assigned.topology_assignment)
+    data = None if raw in (b"", b"null") else raw
+    if request is None:
+        return PodSetRow(name=assigned.name, count=assigned.count, assignment=data)
+    return PodSetRow(
+        name=assigned.name,
+        count=assigned.count,
+        assignment=data,
+        requested=True,
+        pod_index_label=request.pod_index_label or None,
+        sub_group_index_label=request.sub_group_index_label or None,
+        sub_group_count=request.sub_group_count,
+        group_name=request.pod_set_group_name or None,
+    )
+
+
+def _whole_number(value: str) -> int | None:
+    if value.isascii() and value.isdigit() and len(value) <= _MAX_INDEX_DIGITS:
+        return int(value)
+    return None
+
+
+def _offset(value: str | None) -> int | None:
+    if value is None:
+        return None
+    number = _whole_number(value)
+    return _BAD_OFFSET if number is None else number
+
+
+def _version(resource_version: str) -> int:
+    """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
+    return int(resource_version) if resource_version.isdigit() else 0

@@ -1,0 +1,35 @@
+"""Settings of the ungater."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+
+
+class UngatingSettings(ConfigModel):
+    """Budget of the requests that release pods; nothing else is charged to it."""
+
+    qps: float = Field(default=1000.0, ge=0, le=100_000)
+    """Requests a second in the long run; 0 for no limit."""
+    burst: int = Field(default=1000, ge=1, le=100_000)
+    """Requests that may go out at once after a quiet time."""
+    concurrency: int = Field(default=64, ge=1, le=1024)
+    """Requests under way at the same time, over all Workloads."""
+
+
+class UngaterConfiguration(BaseServiceSettings):
+    """Everything the ungater can be told."""
+
+    kind: Literal["UngaterConfiguration"] = "UngaterConfiguration"
+    """Kind of this file."""
+    batch_window: float = Field(default=1.0, ge=0, le=60)
+    """Seconds from a Workload's first pod event to its reconciliation; later events fall in."""
+    resync_period: float = Field(default=60.0, ge=1, le=3600)
+    """Seconds between looks at everything that is gated. Costs no request without work."""
+    expectation_timeout: float = Field(default=10.0, ge=0.1, le=600)
+    """Seconds after which a write that no watch event confirmed is looked up by a live read."""
+    ungating: UngatingSettings = UngatingSettings()
+    """Budget of the requests that release pods."""

@@ -1,0 +1,161 @@
+"""Records of the machine: Workloads with their PodSets, expectations, refusals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from rackgate.domains import Domain, TopologyAssignment, decode
+from rackgate_ungater.plan import Grant
+from rackgate_ungater.ranks import rank_source
+from rackgate_ungater.rows import PodRow, PodSetRow, PodUid, WorkloadKey, WorkloadRow
+
+
+@dataclass(slots=True)
+class Expectation:
+    """One request that is not yet known to have worked or failed.
+
+    Attributes:
+        resource_version: the version that the request is bound to: once the pod has a later
+            one, the request cannot be applied any more.
+        domain: where the request sends the pod.
+        read_at: when a live read is due, in monotonic seconds.
+        flight_until: until then an unanswered request bound to this version may be applied.
+        doubtful: the answer was lost or a conflict: the pod must be read before the next act.
+        pinned: read since, and unchanged: the same request is made again before any other.
+        final: no request was under way any more when the last live read was asked for.
+    """
+
+    workload: WorkloadKey
+    podset: str
+    resource_version: str
+    domain: Domain
+    read_at: float
+    flight_until: float = 0.0
+    doubtful: bool = False
+    pinned: bool = False
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A pod whose request the server refused.
+
+    Attributes:
+        not_before: monotonic seconds of the next attempt.
+        pause_s: the pause that led there; the next one is twice as long.
+        reread: the pod must be read again first.
+    """
+
+    resource_version: str
+    not_before: float
+    pause_s: float
+    reread: bool = True
+
+
+@dataclass(slots=True)
+class PodSetState:
+    """Pods that name one PodSet, whoever owns them.
+
+    Attributes:
+        pods: neither ended nor gone, by UID.
+        gated: how many of them carry the gate.
+        expected: UIDs with an open expectation.
+        refused: UIDs whose last request was refused.
+    """
+
+    pods: dict[PodUid, PodRow] = field(default_factory=dict)
+    gated: int = 0
+    expected: set[PodUid] = field(default_factory=set)
+    refused: dict[PodUid, Refusal] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        return not self.pods and not self.expected
+
+
+@dataclass(slots=True)
+class Group:
+    """Everything about one Workload name.
+
+    Attributes:
+        row: the Workload, None while only pods name it.
+        version: grows with every change that a plan could depend on.
+    """
+
+    row: WorkloadRow | None = None
+    podsets: dict[str, PodSetState] = field(default_factory=dict)
+    version: int = 0
+    _grants: dict[str, Grant | str] = field(default_factory=dict)
+    _decoded: dict[str, tuple[bytes, TopologyAssignment]] = field(default_factory=dict)
+
+    @property
+    def gated(self) -> int:
+        """Gated pods over all PodSets."""
+        return sum(podset.gated for podset in self.podsets.values())
+
+    def set_row(self, row: WorkloadRow | None) -> None:
+        """Take over another state of the Workload; decoded assignments stay while equal."""
+        self.row = row
+        self._grants.clear()
+        raw = {podset.name: podset.assignment for podset in row.podsets} if row else {}
+        for name in [name for name, (data, _) in self._decoded.items() if raw.get(name) != data]:
+            del self._decoded[name]
+        self.version += 1
+
+    def grants(self) -> Iterator[tuple[str, Grant | str]]:
+        """PodSets that may ungate pods: name and grant, or why the assignment is unreadable."""
+        if self.row is None or not self.row.granting or not self.row.owner_uid:
+            return
+        for podset in self.row.podsets:
+            if podset.assignment is not None and podset.name in self.podsets:
+                if podset.name not in self._grants:
+                    self._grants[podset.name] = self._grant(self.row, podset, podset.assignment)
+                yield podset.name, self._grants[podset.name]
+
+    def _grant(self, row: WorkloadRow, podset: PodSetRow, raw: bytes) -> Grant | str:
+        try:
+            assignment = self._decode(podset.name, raw)
+        except (ValueError, msgspec.MsgspecError) as error:
+            return str(error)
+        return Grant(
+            podset=podset.name,
+            count=podset.count or assignment.count,
+            assignment=assignment,
+            ranks=rank_source(podset, row.podsets),
+            unhealthy=row.unhealthy,
+        )
+
+    def _decode(self, name: str, raw: bytes) -> TopologyAssignment:
+        known = self._decoded.get(name)
+        if known is None:
+            known = self._decoded[name] = (raw, decode(msgspec.json.decode(raw)))
+        return known[1]
+
+
+class Tombstones:
+    """UIDs that are no more, so that a late list or read cannot bring them back.
+
+    Args:
+        limit: how many are remembered; far more than disappear during one list.
+    """
+
+    def __init__(self, limit: int = 16384) -> None:
+        self._limit = limit
+        self._uids: dict[str, None] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._uids
+
+    def discard(self, uid: str) -> None:
+        """Forget a UID that is back: its label was taken away and given again."""
+        self._uids.pop(uid, None)
+
+    def add(self, uid: str) -> None:
+        """Remember a UID, and forget the oldest one beyond the limit."""
+        self._uids[uid] = None
+        if len(self._uids) > self._limit:
+            del self._uids[next(iter(self._uids))]

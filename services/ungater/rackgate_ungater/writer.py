@@ -1,0 +1,188 @@
+"""Requests of the ungater: one patch per pod, and the live reads that settle doubts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.domains import Domain
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import (
+    ConflictError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+    UnauthorizedError,
+)
+from rackgate.kube.resources import PODS, WORKLOADS
+from rackgate.runtime import clock
+from rackgate.runtime.tasks import spawn
+from rackgate_ungater import metrics
+from rackgate_ungater.events import (
+    Event,
+    Failure,
+    PodGone,
+    PodSeen,
+    UngateAccepted,
+    UngateFailed,
+    WorkloadGone,
+    WorkloadSeen,
+)
+from rackgate_ungater.plan import Ungate
+from rackgate_ungater.rows import PodRow, WorkloadRow, decode_pod, decode_workload
+
+log = structlog.get_logger()
+
+_encode = msgspec.json.encode
+
+# A strategic merge deletes one list entry by name: gates of other owners are not even mentioned.
+_GATE: Final = {"$patch": "delete", "name": names.TOPOLOGY_GATE}
+
+
+def patch_tail(levels: Sequence[str], domain: Domain) -> bytes:
+    """The part of a patch that all pods of one domain share."""
+    spec = {
+        "schedulingGates": [_GATE],
+        "nodeSelector": dict(zip(levels, domain, strict=True)),
+    }
+    return b',"spec":' + _encode(spec) + b"}"
+
+
+def patch_body(pod: PodRow, tail: bytes) -> bytes:
+    """The patch of one pod: valid for exactly the object and version the decision saw."""
+    bound = {"uid": pod.uid, "resourceVersion": pod.resource_version}
+    return b'{"metadata":' + _encode(bound) + tail
+
+
+class Writer:
+    """Sends requests and tells what became of them.
+
+    Args:
+        client: with the ungating budget.
+        concurrency: requests of one batch under way at the same time.
+        deadline: monotonic seconds until which this replica may write.
+    """
+
+    def __init__(self, client: Client, *, concurrency: int, deadline: Callable[[], float]) -> None:
+        self._client = client
+        self._concurrency = concurrency
+        self._deadline = deadline
+
+    async def patch_pods(
+        self, ungates: Sequence[Ungate], tell: Callable[[Event], object]
+    ) -> tuple[int, int]:
+        """Release pods; one that fails does not stop the others.
+
+        Args:
+            ungates: recorded as expected already.
+            tell: takes one event per pod.
+
+        Returns:
+            How many were released, and how many must be tried again.
+        """
+        results: dict[str, int] = {}
+        queue = iter(ungates)
+        tails: dict[Domain, bytes] = {}
+
+        async def work(todo: Iterator[Ungate]) -> None:
+            for ungate in todo:
+                tail = tails.get(ungate.domain)
+                if tail is None:
+                    tail = tails[ungate.domain] = patch_tail(ungate.levels, ungate.domain)
+                try:
+                    result, event = await self._patch_pod(ungate.pod, tail)
+                except asyncio.CancelledError:
+                    tell(self._failed(ungate.pod, "lost", Failure.LOST)[1])
+                    raise
+                results[result] = results.get(result, 0) + 1
+                tell(event)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(min(self._concurrency, len(ungates))):
+                    spawn(group, work(queue), f"ungate-{number}")
+        finally:
+            for ungate in queue:  # only when the lease is lost: nobody took these
+                tell(self._failed(ungate.pod, "unsent", Failure.UNSENT)[1])
+            for result, count in results.items():
+                metrics.UNGATED.labels(result=result).inc(count)
+        ungated, gone = results.get("ungated", 0), results.get("gone", 0)
+        return ungated, len(ungates) - ungated - gone
+
+    async def _patch_pod(self, pod: PodRow, tail: bytes) -> tuple[str, Event]:
+        """One request; returns its result for the metric, and the event."""
+        if clock.monotonic() >= self._deadline():
+            return self._failed(pod, "unsent", Failure.UNSENT)
+        path = PODS.path(pod.namespace, pod.name)
+        try:
+            await self._client.patch(path, patch_body(pod, tail), PatchType.STRATEGIC)
+        except NotFoundError:
+            return "gone", PodGone(pod.uid)
+        except ConflictError:
+            log.debug("patch_conflicted", resource="pods", pod=pod.key)
+            return self._failed(pod, "conflict", Failure.CONFLICT)
+        except (TooManyRequestsError, UnauthorizedError) as error:
+            return self._failed(pod, "unsent", Failure.UNSENT, error)
+        except (TransportError, ServerError) as error:
+            # A 5xx may have been written, too: the answer of etcd can be lost behind it.
+            return self._failed(pod, "lost", Failure.LOST, error)
+        except KubeError as error:
+            return self._failed(pod, "refused", Failure.REFUSED, error)
+        return "ungated", UngateAccepted(pod.uid, pod.resource_version, clock.monotonic())
+
+    def _failed(
+        self, pod: PodRow, result: str, failure: Failure, error: KubeError | None = None
+    ) -> tuple[str, Event]:
+        if error is not None:
+            log.warning(
+                "patch_failed", resource="pods", pod=pod.key, status=error.status, error=str(error)
+            )
+        return result, UngateFailed(pod.uid, pod.resource_version, failure, clock.monotonic())
+
+    async def read_pods(self, pods: Sequence[PodRow], tell: Callable[[Event], object]) -> int:
+        """Read pods live; returns how many could not be read."""
+        failures = 0
+        queue = iter(pods)
+
+        async def work(todo: Iterator[PodRow]) -> None:
+            nonlocal failures
+            for pod in todo:
+                event = await self._read_pod(pod)
+                if event is None:
+                    failures += 1
+                else:
+                    tell(event)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(min(self._concurrency, len(pods))):
+                spawn(group, work(queue), f"read-{number}")
+        return failures
+
+    async def _read_pod(self, pod: PodRow) -> Event | None:
+        try:
+            row = decode_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
+        except NotFoundError:
+            return PodGone(pod.uid)
+        except (KubeError, msgspec.MsgspecError) as error:
+            log.warning("pod_read_failed", pod=pod.key, error=str(error))
+            return None
+        # Another pod under the name: the watch will bring it.
+        return PodSeen(row, live=True) if row.uid == pod.uid else PodGone(pod.uid)
+
+    async def read_workload(self, row: WorkloadRow) -> Event | None:
+        """Read a Workload live; None when it could not be read."""
+        try:
+            data = await self._client.get(WORKLOADS.path(row.namespace, row.name))
+            return WorkloadSeen(decode_workload(data), live=True)
+        except NotFoundError:
+            return WorkloadGone(row.key, row.uid)
+        except (KubeError, msgspec.MsgspecError) as error:
+            log.warning("workload_read_failed", workload=row.key, error=str(error))
+            return None

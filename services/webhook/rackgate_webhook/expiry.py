@@ -1,0 +1,124 @@
+"""When certificates are made, published, put to use and forgotten.
+
+A rotation never has a moment in which a caller's bundle and the served certificate do not fit:
+the next pair's authority is first published beside the one in use, and only when every
+registration carries it does the served certificate change. The old authority stays in the
+bundle until it expires, so a replica that is late keeps being trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    """What to do with the Secret now."""
+
+    KEEP = "keep"
+    ISSUE = "issue"  # nothing usable is there: make a pair and use it at once
+    PUBLISH = "publish"  # make the next pair, its authority joins the bundle
+    SWITCH = "switch"  # the next pair becomes the served one
+    PRUNE = "prune"  # drop authorities that have expired
+
+
+@dataclass(frozen=True, slots=True)
+class ServingFacts:
+    """A serving certificate whose key fits and whose issuer is known.
+
+    Attributes:
+        authority: fingerprint of the authority that signed it.
+        names: its DNS names and IP addresses.
+        not_before: aware, UTC.
+        not_after: aware, UTC.
+    """
+
+    authority: str
+    names: frozenset[str]
+    not_before: datetime
+    not_after: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the Secret holds, as far as it is usable.
+
+    Attributes:
+        serving: the pair in use; None when missing or broken.
+        upcoming: the pair that is published but not yet in use.
+        authorities: expiry of every authority in the bundle, by fingerprint.
+        published_at: when `upcoming` was published.
+    """
+
+    serving: ServingFacts | None = None
+    upcoming: ServingFacts | None = None
+    authorities: Mapping[str, datetime] = field(default_factory=dict)
+    published_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RotationRules:
+    """When to rotate.
+
+    Attributes:
+        names: DNS names and IP addresses that the certificate must have.
+        renew_before: time before expiry at which the next pair is published.
+        settle: time that API servers get to see a new bundle before the switch.
+    """
+
+    names: frozenset[str]
+    renew_before: timedelta
+    settle: timedelta
+
+
+def next_step(
+    holding: Holding, rules: RotationRules, *, now: datetime, injected: AbstractSet[str]
+) -> Step:
+    """Decide what the Secret needs.
+
+    Args:
+        holding: what it holds.
+        rules: when to rotate.
+        now: the wall clock, aware.
+        injected: fingerprints that every existing registration carries.
+    """
+    upcoming = holding.upcoming
+    if upcoming is not None and not _usable(upcoming, rules, now):
+        upcoming = None
+    if holding.serving is None or holding.serving.not_after <= now:
+        return Step.ISSUE if upcoming is None else Step.SWITCH
+    if upcoming is not None:
+        settled = holding.published_at is None or now >= holding.published_at + rules.settle
+        return Step.SWITCH if settled and upcoming.authority in injected else Step.KEEP
+    if due_at(holding.serving, rules) <= now or not rules.names <= holding.serving.names:
+        return Step.PUBLISH
+    if any(expiry <= now for expiry in holding.authorities.values()):
+        return Step.PRUNE
+    return Step.KEEP
+
+
+def due_at(serving: ServingFacts, rules: RotationRules) -> datetime:
+    """When the next pair is published: before expiry, and not in the first half of its life."""
+    half = serving.not_before + (serving.not_after - serving.not_before) / 2
+    return max(half, serving.not_after - rules.renew_before)
+
+
+def _usable(pair: ServingFacts, rules: RotationRules, now: datetime) -> bool:
+    return pair.not_after > now and rules.names <= pair.names
+
+
+def names_to_issue(holding: Holding, rules: RotationRules) -> frozenset[str]:
+    """Names of the next certificate.
+
+    Replicas of two configurations (a rolling upgrade) would undo each other's certificate if
+    each asked only for its own names: where names are what is missing, those there stay.
+    """
+    names = rules.names
+    if holding.upcoming is not None:
+        names |= holding.upcoming.names
+    if holding.serving is not None and not rules.names <= holding.serving.names:
+        names |= holding.serving.names
+    return names

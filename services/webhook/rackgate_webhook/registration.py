@@ -1,0 +1,49 @@
+"""The CA bundle inside webhook configurations: what to patch, and what they carry."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.templates import items, section
+from rackgate_webhook.certs import read_bundle
+
+
+def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPatchOp]:
+    """JSON patch that puts the bundle into every webhook of a configuration; empty if there.
+
+    Bound to the version read, because webhooks are addressed by their position.
+    """
+    wanted = base64.b64encode(bundle).decode("ascii")
+    operations: list[JsonPatchOp] = [
+        {
+            "op": "add",
+            "path": f"/webhooks/{index}/clientConfig/caBundle",
+            "value": wanted,
+        }
+        for index, webhook in enumerate(items(configuration, "webhooks"))
+        if section(webhook, "clientConfig").get("caBundle") != wanted
+    ]
+    if not operations:
+        return []
+    version = section(configuration, "metadata").get("resourceVersion")
+    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
+
+
+def carried_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:
+    """Fingerprints of the authorities that every webhook of the configuration trusts."""
+    carried = [
+        frozenset(read_bundle(_decoded(section(webhook, "clientConfig").get("caBundle"))))
+        for webhook in items(configuration, "webhooks")
+    ]
+    return frozenset.intersection(*carried) if carried else frozenset()
+
+
+def _decoded(value: object) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,106 @@
+"""The webhook as a process: certificate first, then the port, then readiness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from rackgate.kube.config import connect
+from rackgate.runtime.health import HealthServer
+from rackgate.runtime.service import user_agent
+from rackgate.runtime.tasks import spawn
+from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.selfcall import call_self
+from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.settings import WebhookSettings
+from rackgate_webhook.tls import server_context
+
+log = structlog.get_logger()
+
+
+class WebhookService:
+    """One replica, from its first certificate to its last answer."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        """Nothing happens before `run`."""
+        self._settings = settings
+        self._draining = False
+        self._context = server_context()
+        serving = settings.serving
+        self._server = WebhookServer(serving.host, serving.port, self._context)
+        self._keeper: CertificateKeeper | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain.
+
+        Raises:
+            ConfigError: the connection settings lead nowhere.
+            OSError: a port is taken.
+        """
+        settings = self._settings
+        client = await connect(settings.connection, user_agent=user_agent("webhook"))
+        try:
+            keeper = CertificateKeeper(
+                client.budget(qps=20, burst=20), settings.certificates, self._context
+            )
+            self._keeper = keeper
+            health = HealthServer(settings.health.port, self.missing, host=settings.health.host)
+            async with health, asyncio.TaskGroup() as group:
+                rotation = spawn(group, keeper.run(self._check), "certificates")
+                try:
+                    await self._serve(keeper, stop)
+                finally:
+                    rotation.cancel()
+        finally:
+            await self._server.stop()
+            await client.close()
+
+    def missing(self) -> list[str]:
+        """What keeps the replica from being called; empty when ready."""
+        if self._draining:
+            return ["draining"]
+        if self._keeper is None:
+            return ["starting"]
+        return [self._keeper.problem] if self._keeper.problem else []
+
+    async def _serve(self, keeper: CertificateKeeper, stop: asyncio.Event) -> None:
+        if not await _first(keeper.loaded, stop):
+            return
+        await self._server.start()
+        log.info("webhook_serving", port=self._server.port)
+        await stop.wait()
+        # Unready first, then time to move away, then no new connections, then the last answers.
+        self._draining = True
+        self._server.drain()
+        await asyncio.sleep(self._settings.serving.drain_delay)
+        await self._server.stop()
+
+    async def _check(self, bundle: bytes) -> str:
+        port = self._server.private_port
+        if not port:
+            return "not listening yet"
+        certificates = self._settings.certificates
+        name = (*certificates.dns_names, *certificates.ip_addresses)[0]
+        return await call_self(port, name, bundle)
+
+
+async def _first(wanted: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait for either event; whether it was `wanted` and not `stop`."""
+    async with asyncio.TaskGroup() as group:
+        waits = [
+            spawn(group, event.wait(), name)
+            for event, name in ((wanted, "certificate"), (stop, "stop"))
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await wait
+    return wanted.is_set() and not stop.is_set()
+
+
+async def run_webhook(settings: WebhookSettings, stop: asyncio.Event) -> None:
+    """Run one replica until `stop` is set."""
+    await WebhookService(settings).run(stop)

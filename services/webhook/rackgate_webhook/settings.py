@@ -1,0 +1,91 @@
+"""What the webhook can be told."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rackgate.api.names import SYSTEM_NAMESPACE
+from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+from rackgate_webhook.expiry import RotationRules
+
+
+class ServingSettings(ConfigModel):
+    """Where reviews are answered."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - the API server calls the Pod's address
+    """Address to listen on."""
+    port: int = Field(default=9443, ge=0, le=65535)
+    """Port to listen on; several replicas on one machine may share it. 0: the kernel chooses."""
+    drain_delay: float = Field(default=3.0, ge=0, le=300)
+    """Seconds between becoming unready and closing, in which callers move away."""
+
+
+class CertificateSettings(ConfigModel):
+    """The serving certificate, and where its authority is published."""
+
+    secret_name: str = "rackgate-webhook-tls"  # noqa: S105 - a name
+    """Secret that all replicas share."""
+    namespace: str = SYSTEM_NAMESPACE
+    """Its namespace."""
+    dns_names: list[str] = Field(
+        default=[
+            f"rackgate-webhook.{SYSTEM_NAMESPACE}.svc",
+            f"rackgate-webhook.{SYSTEM_NAMESPACE}.svc.cluster.local",
+        ],
+        max_length=32,
+    )
+    """DNS names of the certificate: those that API servers call."""
+    ip_addresses: list[str] = Field(default_factory=list, max_length=32)
+    """IP addresses of the certificate."""
+    validity: float = Field(default=365 * 86400.0, ge=10, le=10 * 365 * 86400)
+    """Seconds that a certificate lives."""
+    renew_before: float = Field(default=30 * 86400.0, ge=1)
+    """Seconds before expiry at which the next certificate is published."""
+    settle: float = Field(default=30.0, ge=0, le=86400)
+    """Seconds between publishing the next authority and serving with it."""
+    check_interval: float = Field(default=10.0, gt=0, le=3600)
+    """Seconds between two looks at the Secret and the registrations."""
+    configuration_names: list[str] = Field(
+        default=["rackgate-mutating", "rackgate-validating"], max_length=16
+    )
+    """Mutating and validating webhook configurations that get the CA bundle."""
+
+    @field_validator("ip_addresses")
+    @classmethod
+    def _are_addresses(cls, addresses: list[str]) -> list[str]:
+        return [str(ipaddress.ip_address(address)) for address in addresses]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if not self.dns_names and not self.ip_addresses:
+            raise ValueError("dnsNames or ipAddresses must name what API servers call")
+        if self.renew_before >= self.validity:
+            raise ValueError(
+                f"renewBefore ({self.renew_before:g} s) must be less than validity"
+                f" ({self.validity:g} s)"
+            )
+        return self
+
+    @property
+    def rules(self) -> RotationRules:
+        """The settings as rules of rotation."""
+        return RotationRules(
+            frozenset((*self.dns_names, *self.ip_addresses)),
+            timedelta(seconds=self.renew_before),
+            timedelta(seconds=self.settle),
+        )
+
+
+class WebhookSettings(BaseServiceSettings):
+    """Settings of the webhook service."""
+
+    kind: Literal["WebhookConfiguration"] = "WebhookConfiguration"
+    """Kind of this file."""
+    serving: ServingSettings = ServingSettings()
+    """Where reviews are answered."""
+    certificates: CertificateSettings = CertificateSettings()
+    """The serving certificate."""

@@ -1,0 +1,300 @@
+"""CustomResourceDefinitions from the models: `python -m rackgate.api.crd deploy/crds`.
+
+What pydantic emits is no structural schema yet: references are written out, null branches and
+titles go, constants the API server does not know are dropped (each below, with its reason).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rackgate.api.checks import AdmissionCheck, WorkloadPriorityClass
+from rackgate.api.cohort import Cohort
+from rackgate.api.flavor import ResourceFlavor
+from rackgate.api.meta import ApiObject, Schema, rules
+from rackgate.api.names import GROUP, VERSION
+from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.topology import LEVELS_FIXED, Topology
+from rackgate.api.workload import Workload
+
+OLD_VERSION: Final = "v1beta1"
+# Not allowed or without meaning in a structural schema.
+_DROPPED: Final = ("title", "$defs", "propertyNames")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of `kubectl get`."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+    def wire(self) -> Schema:
+        """The column as the CRD has it."""
+        found: Schema = {"name": self.name, "type": self.type, "jsonPath": self.path}
+        return {**found, "priority": self.priority} if self.priority else found
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a CRD says beside its schema.
+
+    Attributes:
+        model: the kind; its name is the model's.
+        old_version: turns the schema into that of v1beta1, which is then served as well, with
+            conversion strategy None: only for kinds of one shape in both versions.
+    """
+
+    model: type[ApiObject]
+    plural: str
+    short_names: tuple[str, ...] = ()
+    namespaced: bool = False
+    columns: tuple[Column, ...] = ()
+    selectable: tuple[str, ...] = ()
+    old_version: Callable[[Schema], None] | None = None
+
+
+def _same(_schema: Schema) -> None:
+    """The schema of the older version is the same."""
+
+
+def _fixed_levels(schema: Schema) -> None:
+    levels = schema["properties"]["spec"]["properties"]["levels"]
+    checks = levels["x-kubernetes-validations"]
+    levels.update(rules(LEVELS_FIXED, *(one for one in checks if "oldSelf" not in one["rule"])))
+
+
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+
+
+def _condition(name: str) -> Column:
+    return Column(name, f".status.conditions[?(@.type=='{name}')].status")
+
+
+_PENDING: Final = Column("Pending Workloads", ".status.pendingWorkloads", "integer")
+_ADMITTED: Final = Column("Admitted Workloads", ".status.admittedWorkloads", "integer")
+
+KINDS: Final = (
+    Kind(AdmissionCheck, "admissionchecks", columns=(_condition("Active"), _AGE)),
+    Kind(
+        ClusterQueue,
+        "clusterqueues",
+        ("cq",),
+        columns=(
+            Column("Cohort", ".spec.cohortName"),
+            Column("Strategy", ".spec.queueingStrategy", priority=1),
+            _condition("Active"),
+            _PENDING,
+            _ADMITTED,
+            _AGE,
+        ),
+    ),
+    Kind(Cohort, "cohorts", ("co",), columns=(Column("Parent", ".spec.parentName"), _AGE)),
+    Kind(
+        LocalQueue,
+        "localqueues",
+        ("queue", "queues", "lq"),
+        namespaced=True,
+        columns=(
+            Column("ClusterQueue", ".spec.clusterQueue"),
+            _condition("Active"),
+            _PENDING,
+            _ADMITTED,
+            _AGE,
+        ),
+    ),
+    Kind(
+        ResourceFlavor,
+        "resourceflavors",
+        ("flavor", "flavors", "rf"),
+        columns=(Column("Topology", ".spec.topologyName"), _AGE),
+        old_version=_same,
+    ),
+    Kind(
+        Topology,
+        "topologies",
+        ("topo",),
+        columns=(_AGE,),
+        old_version=_fixed_levels,
+    ),
+    Kind(
+        WorkloadPriorityClass,
+        "workloadpriorityclasses",
+        ("wpc",),
+        columns=(Column("Value", ".value", "integer"), _AGE),
+        old_version=_same,
+    ),
+    Kind(
+        Workload,
+        "workloads",
+        ("kwl", "kueueworkload", "kueueworkloads"),
+        namespaced=True,
+        columns=(
+            Column("Queue", ".spec.queueName"),
+            Column("Reserved in", ".status.admission.clusterQueue"),
+            _condition("Admitted"),
+            _condition("Finished"),
+            Column("Priority", ".spec.priority", "integer", 1),
+            _AGE,
+        ),
+        selectable=(".status.admission.clusterQueue",),
+    ),
+)
+
+
+def _definitions(node: Any, found: Schema) -> None:
+    """Collect `$defs` from anywhere: model names are unique, so one table serves all."""
+    if isinstance(node, dict):
+        found.update(node.get("$defs", {}))
+        for value in node.values():
+            _definitions(value, found)
+    elif isinstance(node, list):
+        for value in node:
+            _definitions(value, found)
+
+
+def _without_null(node: Schema) -> Schema:
+    """`X | None` is X: a null is dropped by the API server before it validates."""
+    if "x-kubernetes-int-or-string" in node or "anyOf" not in node:
+        return node
+    branches = [branch for branch in node["anyOf"] if branch.get("type") != "null"]
+    if len(branches) != 1:
+        raise ValueError(f"no structural schema for a union: {node}")
+    # The null default of an absent field goes as well; a default of the field's own type stays.
+    beside = {
+        key: value
+        for key, value in node.items()
+        if key != "anyOf" and not (key == "default" and value is None)
+    }
+    return {**branches[0], **beside}
+
+
+def _resolved(node: Schema, table: Schema) -> Schema:
+    """Write references out; what stands beside a reference wins over its target."""
+    node = _without_null(node)
+    while "$ref" in node:
+        target = table[node["$ref"].rsplit("/", 1)[1]]
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+        node = _without_null(node)
+    return node
+
+
+def _structural(raw: Schema, table: Schema) -> Schema:
+    node = {key: value for key, value in _resolved(raw, table).items() if key not in _DROPPED}
+    # "Unknown fields are kept" holds for the Python side only: the API server prunes.
+    if isinstance(node.get("additionalProperties"), bool):
+        del node["additionalProperties"]
+    if "description" in node:
+        node["description"] = " ".join(node["description"].split())
+    if "properties" in node:
+        node["properties"] = {
+            name: _structural(child, table) for name, child in sorted(node["properties"].items())
+        }
+    for key in ("items", "additionalProperties"):
+        if key in node:
+            node[key] = _structural(node[key], table)
+    return node
+
+
+def kind_schema(model: type[ApiObject]) -> Schema:
+    """The structural OpenAPI schema of a kind.
+
+    Raises:
+        ValueError: a field's type has no structural form (a union of two kinds of value).
+    """
+    raw = model.model_json_schema(by_alias=True)
+    table: Schema = {}
+    _definitions(raw, table)
+    raw["properties"] |= {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+    }
+    return _structural(raw, table)
+
+
+def _version(kind: Kind, name: str) -> Schema:
+    schema = kind_schema(kind.model)
+    found: Schema = {"name": name, "served": True, "storage": name == VERSION}
+    if name == OLD_VERSION and kind.old_version is not None:
+        kind.old_version(schema)
+        found["deprecated"] = True
+        found["deprecationWarning"] = (
+            f"{GROUP}/{OLD_VERSION} {kind.model.__name__} is deprecated: use {GROUP}/{VERSION}"
+        )
+    if kind.selectable:
+        found["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
+    if kind.columns:
+        found["additionalPrinterColumns"] = [column.wire() for column in kind.columns]
+    if "status" in schema["properties"]:
+        found["subresources"] = {"status": {}}
+    found["schema"] = {"openAPIV3Schema": schema}
+    return found
+
+
+def crd_document(kind: Kind) -> Schema:
+    """The CustomResourceDefinition of one kind."""
+    name = kind.model.__name__
+    names: Schema = {
+        "kind": name,
+        "listKind": f"{name}List",
+        "plural": kind.plural,
+        "singular": name.lower(),
+    }
+    if kind.short_names:
+        names["shortNames"] = list(kind.short_names)
+    versions = [VERSION] if kind.old_version is None else [OLD_VERSION, VERSION]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": names,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "conversion": {"strategy": "None"},
+            "versions": [_version(kind, version) for version in versions],
+        },
+    }
+
+
+def crd_documents() -> dict[str, dict[str, Any]]:
+    """All CustomResourceDefinitions by file name, as `kueue.x-k8s.io_workloads.yaml`."""
+    return {f"{GROUP}_{kind.plural}.yaml": crd_document(kind) for kind in KINDS}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes shared parts out: anchors would surprise readers of the file."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def crd_text(document: dict[str, Any]) -> str:
+    """The file of one definition."""
+    body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100)
+    return f"# Generated by python -m rackgate.api.crd: edit the models instead.\n{body}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the definitions into the folder named by the one argument; 2 when it is missing."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m rackgate.api.crd FOLDER\n")
+        return 2
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, document in crd_documents().items():
+        (folder / name).write_text(crd_text(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""Fields that the API has and Rackgate does not act on yet, so that one Event can say so.
+
+Cohorts, borrowing, preemption and the checks of a ClusterQueue are not listed: the queue's
+Active condition and its message tell of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from rackgate.api.names import GROUP
+
+Manifest = Mapping[str, Any]
+
+_FUNGIBILITY_DEFAULTS: Final = {
+    "whenCanBorrow": "MayStopSearch",
+    "whenCanPreempt": "TryNextFlavor",
+    "preference": None,
+}
+_JOB_LABELS: Final = (f"{GROUP}/max-exec-time-seconds", f"{GROUP}/prebuilt-workload-name")
+_JOB_ANNOTATIONS: Final = (
+    f"{GROUP}/prebuilt-workload-name",
+    f"{GROUP}/job-min-parallelism",
+    f"{GROUP}/job-completions-equal-parallelism",
+    f"{GROUP}/admission-gated-by",
+    f"{GROUP}/elastic-job",
+    f"{GROUP}/priority-boost",
+    f"{GROUP}/safe-to-forcefully-delete",
+)
+_WORKLOAD_ANNOTATIONS: Final = (
+    f"{GROUP}/admission-gated-by",
+    f"{GROUP}/elastic-job",
+    f"{GROUP}/priority-boost",
+    f"{GROUP}/workload-slice-replacement-for",
+)
+
+
+def _part(obj: object, key: str) -> Manifest:
+    """A nested object; empty when absent or of another type (the schema refuses that)."""
+    found = obj.get(key) if isinstance(obj, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _set(obj: Manifest, path: str, *keys: str) -> Iterator[str]:
+    """Paths of the keys that hold something: null, empty lists and empty objects do not."""
+    return (f"{path}.{key}" for key in keys if obj.get(key) not in (None, [], {}))
+
+
+def _metadata(obj: Manifest, part: str, keys: tuple[str, ...]) -> Iterator[str]:
+    found = _part(_part(obj, "metadata"), part)
+    return (f'metadata.{part}["{key}"]' for key in keys if key in found)
+
+
+def _of_cluster_queue(obj: Manifest) -> Iterator[str]:
+    spec = _part(obj, "spec")
+    yield from _set(spec, "spec", "admissionScope", "concurrentAdmissionPolicy", "fairSharing")
+    fungibility = _part(spec, "flavorFungibility")
+    for key, default in _FUNGIBILITY_DEFAULTS.items():
+        if fungibility.get(key) not in (None, default):
+            yield f"spec.flavorFungibility.{key}"
+
+
+def _of_local_queue(obj: Manifest) -> Iterator[str]:
+    return _set(_part(obj, "spec"), "spec", "fairSharing")
+
+
+def _of_cohort(obj: Manifest) -> Iterator[str]:
+    return _set(_part(obj, "spec"), "spec", "fairSharing", "parentName", "resourceGroups")
+
+
+def _of_workload(obj: Manifest) -> Iterator[str]:
+    yield from _metadata(obj, "annotations", _WORKLOAD_ANNOTATIONS)
+    spec = _part(obj, "spec")
+    yield from _set(spec, "spec", "maximumExecutionTimeSeconds")
+    podsets = spec.get("podSets")
+    for index, podset in enumerate(podsets if isinstance(podsets, list | tuple) else ()):
+        if isinstance(podset, Mapping):
+            yield from _set(podset, f"spec.podSets[{index}]", "minCount")
+    yield from _set(spec, "spec", "preemptionGates")
+
+
+def _of_job(obj: Manifest) -> Iterator[str]:
+    yield from _metadata(obj, "labels", _JOB_LABELS)
+    yield from _metadata(obj, "annotations", _JOB_ANNOTATIONS)
+
+
+_KINDS: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
+    "ClusterQueue": _of_cluster_queue,
+    "Cohort": _of_cohort,
+    "Job": _of_job,
+    "LocalQueue": _of_local_queue,
+    "Workload": _of_workload,
+}
+
+
+def unsupported_fields(kind: str, obj: Manifest) -> list[str]:
+    """Paths that are set in a manifest and have no effect yet; empty for unknown kinds.
+
+    Args:
+        kind: as `ClusterQueue`; of jobs `Job`.
+        obj: the object as JSON data; malformed parts are passed over.
+    """
+    look = _KINDS.get(kind)
+    return [] if look is None else list(look(obj))

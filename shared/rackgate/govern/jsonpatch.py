@@ -1,0 +1,62 @@
+"""JSON patches (RFC 6902) on the few fields that Rackgate writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+JsonPatchOp: TypeAlias = dict[str, Any]
+
+
+def pointer(*parts: str) -> str:
+    """A JSON pointer; `~` and `/` inside a part are escaped (`/` becomes `~1`)."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def guarded(
+    operations: Iterable[JsonPatchOp], *, uid: str, resource_version: str
+) -> list[JsonPatchOp]:
+    """The operations behind `test`s of uid and resourceVersion: stale patches fail as a whole."""
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
+        *operations,
+    ]
+
+
+def value_patch(prefix: str, key: str, have: Mapping[str, Any], want: object) -> list[JsonPatchOp]:
+    """Bring `have[key]` to `want` as a whole; `want` None or empty removes it.
+
+    Nothing is emitted when both are equal; absent, null and empty count as equal, because the
+    API server stores them alike.
+    """
+    current = have.get(key)
+    if (current or None) == (want or None):
+        return []
+    path = prefix + pointer(key)
+    if want is None:
+        return [{"op": "remove", "path": path}]
+    return [{"op": "replace" if key in have else "add", "path": path, "value": want}]
+
+
+def map_patch(
+    prefix: str, key: str, have: Mapping[str, Any], want: Mapping[str, Any] | None
+) -> list[JsonPatchOp]:
+    """Bring the map `have[key]` to `want` key by key, creating or removing it where needed."""
+    current = have.get(key)
+    if not current or not want:
+        return value_patch(prefix, key, have, None if want is None else dict(want))
+    inside = prefix + pointer(key)
+    removed = [
+        {"op": "remove", "path": inside + pointer(name)} for name in current if name not in want
+    ]
+    written = [
+        {
+            "op": "replace" if name in current else "add",
+            "path": inside + pointer(name),
+            "value": value,
+        }
+        for name, value in want.items()
+        if name not in current or current[name] != value
+    ]
+    return removed + written

@@ -1,0 +1,119 @@
+"""From settings to a connected client: explicit files, in-cluster, or a kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+from rackgate.kube.client import Client
+from rackgate.kube.transport import Credentials, HookedToken, TokenFile, Transport
+from rackgate.runtime.settings import ConnectionSettings
+
+__all__ = ["ConfigError", "ConnectionSettings", "connect"]
+
+IN_CLUSTER_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ConfigError(ValueError):
+    """The connection settings do not lead to an API server."""
+
+
+async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
+    """A client as `settings` say. Nothing is sent yet.
+
+    Args:
+        settings: explicit server and files, a kubeconfig, or empty for in-cluster.
+        user_agent: its part before "/" becomes the default field manager of writes.
+
+    Raises:
+        ConfigError: a file is missing or unusable, or this is no Pod.
+    """
+    try:
+        if settings.kubeconfig:
+            transport = await _from_kubeconfig(settings, user_agent)
+        else:
+            transport = _from_files(settings, user_agent)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"connection: {error}") from error
+    return Client(transport, request_timeout_s=settings.request_timeout)
+
+
+def _from_files(settings: ConnectionSettings, user_agent: str) -> Transport:
+    server, ca_file, token_file = settings.server, settings.ca_file, settings.token_file
+    if server is None:
+        host = os.environ.get("KUBERNETES_SERVICE_HOST")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise ConfigError(
+                "connection: neither server nor kubeconfig is set, and this is no Pod "
+                "(KUBERNETES_SERVICE_HOST is unset)"
+            )
+        server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        ca_file, token_file = IN_CLUSTER_DIR / "ca.crt", IN_CLUSTER_DIR / "token"
+    credentials = TokenFile(token_file) if token_file else Credentials()
+    credentials.header()  # a missing file is said now, not on the first request
+    return Transport(
+        server,
+        ssl_context=_ssl_context(
+            server, ca_file, settings.client_certificate_file, settings.client_key_file
+        ),
+        credentials=credentials,
+        user_agent=user_agent,
+        connections=settings.connections,
+    )
+
+
+async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Transport:
+    # Importing this costs some 50 MiB and a second: only for those who need it.
+    from kubernetes_asyncio import client as library
+    from kubernetes_asyncio.config import ConfigException, load_kube_config
+
+    loaded = library.Configuration()
+    try:
+        await load_kube_config(
+            config_file=str(settings.kubeconfig),
+            context=settings.context,
+            client_configuration=loaded,
+        )
+    except ConfigException as error:
+        raise ConfigError(f"connection.kubeconfig: {error}") from error
+
+    hook: Any = loaded.refresh_api_key_hook
+
+    async def renew() -> str | None:
+        if hook is not None:
+            await hook(loaded)
+        return _header(loaded.api_key)
+
+    if not loaded.verify_ssl:
+        raise ConfigError("connection.kubeconfig: insecure-skip-tls-verify is not supported")
+    server = str(loaded.host)
+    return Transport(
+        server,
+        ssl_context=_ssl_context(server, loaded.ssl_ca_cert, loaded.cert_file, loaded.key_file),
+        credentials=HookedToken(_header(loaded.api_key), renew),
+        user_agent=user_agent,
+        connections=settings.connections,
+        proxy=loaded.proxy,
+    )
+
+
+def _header(api_key: dict[str, str]) -> str | None:
+    return api_key.get("BearerToken") or api_key.get("authorization")
+
+
+def _ssl_context(
+    server: str,
+    ca_file: Path | str | None,
+    cert_file: Path | str | None,
+    key_file: Path | str | None,
+) -> ssl.SSLContext | None:
+    """TLS towards `server`; None for plain http, which is for tests on loopback."""
+    if server.startswith("http://"):
+        return None
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    if cert_file:
+        context.load_cert_chain(str(cert_file), str(key_file) if key_file else None)
+    return context

@@ -1,0 +1,185 @@
+"""Kubernetes Events about what the services decided: never in the way, never repeated.
+
+Equal events (same object, reason and note) within a window are written once: one per change,
+not one per cycle. The queue is bounded, and what does not fit is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
+from rackgate.kube.resources import EVENTS, Resource
+from rackgate.runtime import clock, metrics
+from rackgate.wire.core import Meta
+
+MAX_NOTE_BYTES: Final = 1024
+MAX_REASON: Final = 128
+MAX_NAME: Final = 253
+MAX_REMEMBERED: Final = 10_000
+QUEUE_SIZE: Final = 1000
+# Events of cluster-scoped objects live here.
+CLUSTER_SCOPED_NAMESPACE: Final = "default"
+
+log = structlog.get_logger()
+
+
+class EventType(StrEnum):
+    """Types of Events."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @classmethod
+    def of(cls, resource: Resource, meta: Meta) -> Regarding:
+        """An object of `resource` with this metadata."""
+        return cls(
+            resource.api_version,
+            resource.kind,
+            meta.name,
+            meta.namespace,
+            meta.uid,
+            meta.resource_version,
+        )
+
+
+class EventRecorder:
+    """Writes Events from a queue. `record` never blocks and never fails."""
+
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        *,
+        instance: str = "",
+        window_s: float = 300.0,
+        qps: float = 20.0,
+        burst: int = 50,
+        queue_size: int = QUEUE_SIZE,
+    ) -> None:
+        """Prepare; `run` does the writing.
+
+        Args:
+            client: its session is used, under a budget of `qps` and `burst`.
+            component: "assigner"; the reporting controller is `rackgate.dev/assigner`.
+            instance: this replica; the host name by default.
+            window_s: seconds within which an equal event is not written again.
+            qps: events a second in the long run.
+            burst: events at once.
+            queue_size: events that may wait.
+        """
+        self._client = client.budget(qps, burst)
+        self._controller = f"rackgate.dev/{component}"
+        self._instance = (instance or socket.gethostname())[:MAX_REASON]
+        self._window_s = window_s
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(queue_size)
+        self._recent: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    def record(
+        self, regarding: Regarding, type_: EventType | str, reason: str, action: str, note: str
+    ) -> None:
+        """Queue one Event unless an equal one was queued within the window.
+
+        Args:
+            regarding: the object it is about.
+            type_: Normal or Warning.
+            reason: why, UpperCamelCase.
+            action: what was done, UpperCamelCase.
+            note: one sentence; cut at 1024 bytes.
+        """
+        note = _cut(note)
+        key = (regarding.uid or f"{regarding.namespace}/{regarding.name}", reason, note)
+        now = clock.monotonic()
+        if now - self._recent.get(key, float("-inf")) < self._window_s:
+            return
+        try:
+            self._queue.put_nowait(self._body(regarding, type_, reason, action, note))
+        except asyncio.QueueFull:
+            metrics.EVENTS_DROPPED.labels(reason="queue_full").inc()
+            return
+        self._recent[key] = now
+        self._recent.move_to_end(key)
+        while len(self._recent) > MAX_REMEMBERED:
+            self._recent.popitem(last=False)
+
+    async def run(self) -> None:
+        """Write queued Events until cancelled; what is refused is dropped."""
+        while True:
+            await self._write(await self._queue.get())
+
+    async def drain(self, limit_s: float = 1.0) -> None:
+        """Write what waits, for at most `limit_s` seconds: the last step of a clean stop."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not self._queue.empty():
+                    await self._write(self._queue.get_nowait())
+        except TimeoutError:
+            metrics.EVENTS_DROPPED.labels(reason="stopped").inc(self._queue.qsize())
+
+    async def _write(self, body: dict[str, Any]) -> None:
+        path = EVENTS.path(body["metadata"]["namespace"])
+        try:
+            await self._client.create(path, msgspec.json.encode(body))
+        except KubeError as error:
+            metrics.EVENTS_DROPPED.labels(reason=f"http_{error.status}").inc()
+            log.info("event_dropped", reason=body["reason"], error=str(error)[:300])
+
+    def _body(
+        self, regarding: Regarding, type_: EventType | str, reason: str, action: str, note: str
+    ) -> dict[str, Any]:
+        # Like client-go: the object's name and something unique.
+        suffix = f".{secrets.token_hex(8)}"
+        reference = {
+            "apiVersion": regarding.api_version,
+            "kind": regarding.kind,
+            "name": regarding.name,
+            "namespace": regarding.namespace,
+            "uid": regarding.uid,
+            "resourceVersion": regarding.resource_version,
+        }
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": regarding.name[: MAX_NAME - len(suffix)].rstrip(".-") + suffix,
+                "namespace": regarding.namespace or CLUSTER_SCOPED_NAMESPACE,
+            },
+            "eventTime": clock.rfc3339_micro(clock.now()),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "type": str(type_),
+            "reason": reason[:MAX_REASON],
+            "action": action[:MAX_REASON],
+            "note": note,
+            "regarding": {key: value for key, value in reference.items() if value},
+        }
+
+
+def _cut(note: str) -> str:
+    """At most 1024 bytes of `note`, never half a character."""
+    raw = note.encode()
+    if len(raw) <= MAX_NOTE_BYTES:
+        return note
+    return raw[: MAX_NOTE_BYTES - 3].decode(errors="ignore") + "..."

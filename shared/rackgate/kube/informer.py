@@ -1,0 +1,332 @@
+"""List, then watch, then list again when told to: a store that follows a collection.
+
+    list pages -> replace the store, telling what vanished meanwhile
+      -> watch from the list's version; bookmarks move the version on
+           stream ends or breaks  -> watch again from the last version seen
+           410, as status or event -> list again
+
+What it promises: callbacks run on the loop, one at a time, in the order of the collection's
+history; no delete is ever lost, also those that happened while nothing was connected; an object
+recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
+and left as it was known; it never stops the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import msgspec
+import structlog
+
+from rackgate.kube.client import WATCH_IDLE_S, Client
+from rackgate.kube.errors import GoneError, KubeError, LineTooLongError, error_for, parse_status
+from rackgate.kube.resources import Resource
+from rackgate.runtime import clock, metrics
+from rackgate.runtime.backoff import Backoff
+from rackgate.wire.core import Meta
+
+T = TypeVar("T")
+
+YIELD_EVERY = 200
+# As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
+WATCH_LIMIT_S = 300
+# A stream that ends this soon without an event would otherwise be asked for in a hot loop.
+SHORT_STREAM_S = 1.0
+
+log = structlog.get_logger()
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One line of a watch. ERROR carries a Status: look at the type first, decode second."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _ListPage(msgspec.Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] = []
+
+
+class _Bare(msgspec.Struct, frozen=True):
+    """An object of which only the metadata could be read, or needs to be."""
+
+    metadata: Meta = Meta()
+
+
+_decode_event = msgspec.json.Decoder(WatchEvent).decode
+_decode_page = msgspec.json.Decoder(_ListPage).decode
+_decode_bare = msgspec.json.Decoder(_Bare).decode
+
+
+class Informer(Generic[T]):
+    """Follows one collection.
+
+    Attributes:
+        store: the objects by `namespace/name`, or by name; a live, read-only view.
+        synced: set after the first complete list, and never cleared.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decode: Callable[[bytes | msgspec.Raw], T],
+        *,
+        on_upsert: Callable[[T | None, T], None],
+        on_delete: Callable[[T], None],
+        namespace: str | None = None,
+        params: Mapping[str, str] | None = None,
+        on_synced: Callable[[], None] | None = None,
+        meta_of: Callable[[T], Meta] = attrgetter("metadata"),
+        key_of: Callable[[T], str] | None = None,
+        version_of: Callable[[T], str] | None = None,
+        uid_of: Callable[[T], str] | None = None,
+        idle_s: float = WATCH_IDLE_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: its budget is charged for lists and the start of watches.
+            resource: what to follow.
+            decode: one object from JSON; a projection that keeps only what is used. It gets
+                bytes of its own, so a `Raw` inside the result keeps no page of a list alive.
+            on_upsert: called with the object known before (None if new) and the new one. A
+                callback that raises is logged; the store has the object all the same.
+            on_delete: called with the object as it was last known.
+            namespace: only this one; all by default.
+            params: labelSelector and fieldSelector.
+            on_synced: called once, after the callbacks of the first list.
+            meta_of: the metadata of a decoded object.
+            key_of: key in the store, where there is no Meta.
+            version_of: resourceVersion, where there is no Meta.
+            uid_of: uid, where there is no Meta.
+            idle_s: seconds of silence after which a watch counts as dead.
+            backoff: waits between failures.
+        """
+        self.resource = resource
+        self.synced = asyncio.Event()
+        self.problem = "not listed yet"
+        self._client = client
+        self._decode = decode
+        self._upsert_callback, self._delete_callback = on_upsert, on_delete
+        self._on_synced = on_synced
+        self._key_of = key_of or (lambda item: meta_of(item).key)
+        self._version_of = version_of or (lambda item: meta_of(item).resource_version)
+        self._uid_of = uid_of or (lambda item: meta_of(item).uid)
+        self._path = resource.path(namespace)
+        self._params = dict(params or {})
+        self._idle_s = idle_s
+        self._backoff = backoff or Backoff(base_s=0.2, cap_s=5.0)
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._objects: dict[str, T] = {}
+        self.store: Mapping[str, T] = MappingProxyType(self._objects)
+        self._version = ""
+        self._heard_at = clock.monotonic()
+        self._log = log.bind(resource=resource.full_name)
+        metrics.WATCH_LAG.labels(resource=resource.full_name).set_function(self.silence_s)
+
+    def silence_s(self) -> float:
+        """Seconds since the API server was last heard of on this collection."""
+        return clock.monotonic() - self._heard_at
+
+    def missing(self) -> list[str]:
+        """What keeps this informer from being ready: lines for /readyz, empty when synced."""
+        return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                reason = await self._watch()
+            except GoneError:
+                # The store stays as it is: the next list tells what vanished.
+                self._version = ""
+                self._restarted("expired")
+                if self._backoff.failures() == 0:
+                    self._backoff.next()
+                    continue
+            except KubeError as error:
+                if isinstance(error, LineTooLongError):
+                    self._version = ""
+                self.problem = str(error)
+                self._log.warning("watch_failed", error=str(error)[:500])
+                self._restarted(_reason(error))
+            else:
+                self._restarted(reason)
+                if reason == "ended":
+                    self._backoff.reset()
+                    continue
+            await asyncio.sleep(self._backoff.next())
+
+    def _restarted(self, reason: str) -> None:
+        metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
+        # Streams end every few minutes by agreement; only the rest is worth a line.
+        tell = self._log.debug if reason == "ended" else self._log.info
+        tell("watch_restarted", reason=reason, resource_version=self._version)
+
+    async def _list(self) -> None:
+        """Read all pages, then make the store equal to them."""
+        listed: dict[str, T] = {}
+        version = ""
+        async for body in self._client.list_pages(self._path, self._params):
+            self._heard_at = clock.monotonic()
+            page = _decode_page(body)
+            # All pages of one list carry the version of its first page.
+            version = version or page.metadata.resource_version
+            for number, raw in enumerate(page.items):
+                self._collect(bytes(raw), listed)
+                if number % YIELD_EVERY == YIELD_EVERY - 1:
+                    await asyncio.sleep(0)
+        await self._replace(listed)
+        self._version = version
+        if not self.synced.is_set():
+            self._log.info("cache_synced", objects=len(listed), resource_version=version)
+            self.synced.set()
+            if self._on_synced is not None:
+                self._on_synced()
+
+    def _collect(self, raw: bytes, listed: dict[str, T]) -> None:
+        """Put one listed object into `listed`, keeping the known one if nothing changed."""
+        item = self._decoded(raw)
+        if item is None:
+            meta = self._bare(raw)
+            known = self._objects.get(meta.key) if meta else None
+            # It exists, so it must not be taken for deleted.
+            if meta and known is not None and self._uid_of(known) == meta.uid:
+                listed[meta.key] = known
+            return
+        listed[self._key_of(item)] = item
+
+    async def _replace(self, listed: dict[str, T]) -> None:
+        """Deletes first, so that callers free what upserts may need; then the upserts."""
+        for key in [key for key in self._objects if key not in listed]:
+            self._delete(key)
+        for number, (key, item) in enumerate(listed.items()):
+            self._upsert(key, item)
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+
+    async def _watch(self) -> str:
+        """Follow one stream; returns why it ended: `ended`, or `short` for a hasty end."""
+        params = {
+            **self._params,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(WATCH_LIMIT_S * (1 + self._rng.random()))),
+        }
+        started = clock.monotonic()
+        events = 0
+        stream = self._client.watch_batches(self._path, params, idle_s=self._idle_s)
+        async with aclosing(stream):
+            async for lines in stream:
+                self._heard_at = clock.monotonic()
+                self.problem = ""
+                for line in lines:
+                    self._event(line)
+                    events += 1
+                    if events % YIELD_EVERY == 0:
+                        await asyncio.sleep(0)
+                self._backoff.reset()
+        return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = _decode_event(line)
+        except msgspec.DecodeError as error:
+            # Not even an event: no telling what was missed.
+            self._version = ""
+            raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
+        kind = event.type
+        if kind in ("ADDED", "MODIFIED"):
+            self._seen(event.object)
+        elif kind == "DELETED":
+            self._gone(event.object)
+        elif kind == "BOOKMARK":
+            self._version = _decode_bare(event.object).metadata.resource_version or self._version
+        elif kind == "ERROR":
+            # As the stream cannot go on from here, neither can one from the same version.
+            self._version = ""
+            status = parse_status(event.object)
+            raise error_for("WATCH", self._path, status.code, event.object)
+
+    def _seen(self, raw: msgspec.Raw) -> None:
+        item = self._decoded(raw)
+        if item is not None:
+            self._upsert(self._key_of(item), item)
+            self._version = self._version_of(item) or self._version
+            return
+        meta = self._bare(raw)
+        if meta is None:
+            return
+        known = self._objects.get(meta.key)
+        # Another object has the name now: the known one is gone for certain.
+        if known is not None and self._uid_of(known) != meta.uid:
+            self._delete(meta.key)
+        self._version = meta.resource_version or self._version
+
+    def _gone(self, raw: msgspec.Raw) -> None:
+        # Only the name matters, so a projection that fails cannot hide a delete.
+        meta = self._bare(raw)
+        if meta is None:
+            return
+        if meta.key in self._objects:
+            self._delete(meta.key)
+        self._version = meta.resource_version or self._version
+
+    def _upsert(self, key: str, item: T) -> None:
+        known = self._objects.get(key)
+        if known is not None:
+            if self._uid_of(known) != self._uid_of(item):
+                self._delete(key)
+                known = None
+            elif self._version_of(known) == self._version_of(item):
+                return
+        self._objects[key] = item
+        try:
+            self._upsert_callback(known, item)
+        except Exception:  # noqa: BLE001 - the caller's code; others must go on
+            self._log.exception("callback_failed", callback="on_upsert", key=key)
+
+    def _delete(self, key: str) -> None:
+        item = self._objects.pop(key)
+        try:
+            self._delete_callback(item)
+        except Exception:  # noqa: BLE001 - the caller's code; others must go on
+            self._log.exception("callback_failed", callback="on_delete", key=key)
+
+    def _decoded(self, raw: bytes | msgspec.Raw) -> T | None:
+        try:
+            return self._decode(raw)
+        except Exception as error:  # noqa: BLE001 - the caller's code; others must go on
+            meta = self._bare(raw)
+            self._log.warning(
+                "object_not_decoded", key=meta.key if meta else "", error=str(error)[:500]
+            )
+            return None
+
+    def _bare(self, raw: bytes | msgspec.Raw) -> Meta | None:
+        try:
+            return _decode_bare(raw).metadata
+        except msgspec.DecodeError:
+            return None
+
+
+def _reason(error: KubeError) -> str:
+    """A bounded label for why a watch or list failed."""
+    if error.status:
+        return f"http_{error.status}"
+    return "stalled" if error.reason == "Stalled" else "broken"

@@ -1,0 +1,325 @@
+"""A Lease that fences: one active replica, and no write by one whose time is over.
+
+- The holder renews every third of the duration. Its time counts from *sending* the renewal, and
+  a dead-man timer (`fence.py`) ends the process when it runs out.
+- Work is stopped a little before that. If it stops in time, the process lives on as a standby.
+- Others judge by their own monotonic clock since they saw the Lease change; timestamps in the
+  Lease are for people. They take over after its duration plus the longest request time: the last
+  write of a dead holder may still be on its way, and carries that time limit.
+- A clean stop clears the holder, so the next replica starts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ConflictError, KubeError, NotFoundError, TransportError
+from rackgate.kube.fence import PROCESS_FENCE, Fence
+from rackgate.kube.resources import LEASES
+from rackgate.runtime import clock, metrics
+from rackgate.runtime.tasks import start
+
+RENEWALS_PER_DURATION: Final = 3
+POLLS_PER_DURATION: Final = 4
+# Part of the duration that is left for stopping work before the fence strikes.
+STOP_SHARE: Final = 0.15
+
+log = structlog.get_logger()
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The record in a Lease."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Name and version of a Lease."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+    uid: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, rename="camel"):
+    """A coordination.k8s.io/v1 Lease."""
+
+    metadata: LeaseMeta = LeaseMeta()
+    spec: LeaseSpec = LeaseSpec()
+    api_version: str = LEASES.api_version
+    kind: str = LEASES.kind
+
+
+_decode = msgspec.json.Decoder(Lease).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class LeaseHolder:
+    """Holds one Lease, or waits for it.
+
+    Use `run`; `acquire`, `renew` and `release` are its steps.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        duration_s: float = 15.0,
+        request_timeout_s: float | None = None,
+        fence: Fence = PROCESS_FENCE,
+    ) -> None:
+        """Prepare; nothing is sent.
+
+        Args:
+            client: give it a budget of its own, so that no other traffic delays renewals.
+            namespace: of the Lease.
+            name: of the Lease.
+            identity: unique among all processes that ever ask for it.
+            duration_s: at least 1; whole seconds in the Lease, rounded up.
+            request_timeout_s: longest time that a write of a holder may be on its way; the
+                client's own limit by default.
+            fence: what ends the process in time; replaced only where a test lives in-process.
+        """
+        self.name, self.identity, self.duration_s = name, identity, duration_s
+        self._client = client
+        self._fence = fence
+        self._namespace = namespace
+        self._key = f"{namespace}/{name}"
+        self._path = LEASES.path(namespace, name)
+        self._request_timeout_s = request_timeout_s or client.request_timeout_s
+        self._deadline = float("-inf")
+        self._lease: Lease | None = None
+        self._sent: LeaseSpec | None = None
+        self._seen: tuple[LeaseSpec, float] | None = None
+        self._log = log.bind(lease=self._key, identity=identity)
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may act under the Lease now."""
+        return clock.monotonic() < self._deadline
+
+    def deadline(self) -> float:
+        """Monotonic second at which the Lease ends unless renewed; -inf when not held."""
+        return self._deadline
+
+    async def acquire(self) -> None:
+        """Wait until the Lease is ours. At most one request per quarter of its duration."""
+        pause_s = self.duration_s / POLLS_PER_DURATION
+        while True:
+            if await self._try_acquire():
+                break
+            await asyncio.sleep(pause_s * (1 + self._rng.random() / 4))
+        self._log.info("lease_acquired", transitions=self._transitions())
+        metrics.LEADER.labels(lease=self.name).set(1)
+
+    async def run(self, on_started: Callable[[], Awaitable[None]]) -> None:
+        """Acquire, run `on_started` as long as the Lease is held, and begin again when lost.
+
+        Ends when `on_started` returns; its exceptions pass through. Either way, and when
+        cancelled, the Lease is released after the work has stopped.
+        """
+        while True:
+            await self.acquire()
+            work = start(_awaited(on_started), name=f"lease {self.name}")
+            ended = False
+            try:
+                ended = await self._keep(work)
+                if not ended:
+                    self._log.warning("lease_lost")
+            finally:
+                # Work must have stopped before anybody else may begin. If it does not stop
+                # in time, the fence ends the process.
+                await _stopped(work)
+                await self.release()
+            # A failure is told even when it came while the work was being stopped.
+            if ended or not (work.cancelled() or work.exception() is None):
+                return work.result()
+
+    async def renew(self) -> bool:
+        """Send one renewal; False when it did not lengthen our time."""
+        lease = self._lease
+        if lease is None:
+            return False
+        spec = msgspec.structs.replace(lease.spec, renew_time=clock.rfc3339_micro(clock.now()))
+        try:
+            return await self._write(msgspec.structs.replace(lease, spec=spec))
+        except NotFoundError:
+            # Deleted: the next one to ask creates it, and is the holder.
+            self._lease = None
+        except KubeError as error:
+            self._log.info("lease_not_renewed", error=str(error)[:300])
+            if isinstance(error, ConflictError | TransportError):
+                await self._reread(lease)
+        return False
+
+    async def release(self) -> None:
+        """Clear the holder, if it is us, and disarm the fence. Nothing may act any more."""
+        lease, held = self._lease, self.held
+        self._deadline = float("-inf")
+        self._lease = None
+        self._fence.disarm(self._key)
+        metrics.LEADER.labels(lease=self.name).set(0)
+        if lease is None or not held:
+            return
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                try:
+                    await self._clear(lease)
+                except ConflictError:
+                    # Our last renewal may have been applied without an answer.
+                    if await self._reread(lease):
+                        await self._clear(self._lease or lease)
+        except (KubeError, TimeoutError) as error:
+            self._log.info("lease_not_released", error=str(error)[:300])
+        else:
+            self._log.info("lease_released")
+        finally:
+            self._lease = None
+
+    async def _clear(self, lease: Lease) -> None:
+        spec = msgspec.structs.replace(
+            lease.spec,
+            holder_identity="",
+            lease_duration_seconds=1,
+            renew_time=clock.rfc3339_micro(clock.now()),
+        )
+        await self._client.replace(self._path, _encode(msgspec.structs.replace(lease, spec=spec)))
+
+    async def _keep(self, work: asyncio.Task[None]) -> bool:
+        """Renew until the work has ended (True) or the time is nearly over (False)."""
+        period_s = self.duration_s / RENEWALS_PER_DURATION
+        next_s = period_s
+        while self._lease is not None:
+            left_s = self._work_s()
+            if left_s <= 0:
+                return False
+            await asyncio.wait((work,), timeout=min(next_s, left_s))
+            if work.done():
+                return True
+            left_s = self._work_s()
+            if left_s <= 0:
+                return False
+            renewed = False
+            # One request that hangs must not use up all chances.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, period_s)):
+                    renewed = await self.renew()
+            next_s = period_s if renewed else period_s / 8
+        return False
+
+    def _work_s(self) -> float:
+        """Seconds that work may still go on; the rest of our time is for stopping it."""
+        return self._deadline - self.duration_s * STOP_SHARE - clock.monotonic()
+
+    async def _try_acquire(self) -> bool:
+        try:
+            lease = _decode(await self._client.get(self._path))
+        except NotFoundError:
+            # Deleted under a holder that we have seen: its time counts on.
+            return self._free(self._seen[0] if self._seen else LeaseSpec()) and (
+                await self._take(None)
+            )
+        except (KubeError, msgspec.DecodeError) as error:
+            self._log.warning("lease_not_read", error=str(error)[:300])
+            return False
+        if not self._free(lease.spec):
+            return False
+        return await self._take(lease)
+
+    def _free(self, spec: LeaseSpec) -> bool:
+        """Whether the Lease may be taken: released, or unchanged for long enough."""
+        if not spec.holder_identity:
+            self._seen = None
+            return True
+        if spec == self._sent:
+            return True  # our own record, the answer came late or never
+        now = clock.monotonic()
+        if self._seen is None or self._seen[0] != spec:
+            # After the answer, not before: the holder sent this record earlier than now.
+            self._seen = (spec, now)
+        theirs_s = float(spec.lease_duration_seconds or self.duration_s)
+        return now - self._seen[1] >= theirs_s + self._request_timeout_s
+
+    async def _take(self, lease: Lease | None) -> bool:
+        stamp = clock.rfc3339_micro(clock.now())
+        before = lease.spec.lease_transitions or 0 if lease else -1
+        spec = LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=-int(-self.duration_s // 1),
+            acquire_time=stamp,
+            renew_time=stamp,
+            lease_transitions=before + 1,
+        )
+        meta = lease.metadata if lease else LeaseMeta(name=self.name, namespace=self._namespace)
+        try:
+            return await self._write(Lease(metadata=meta, spec=spec))
+        except ConflictError:
+            return False
+        except KubeError as error:
+            self._log.warning("lease_not_acquired", error=str(error)[:300])
+            return False
+
+    async def _write(self, lease: Lease) -> bool:
+        """Write the record; from the moment of sending, `duration_s` of life are ours."""
+        sent_at = clock.monotonic()
+        self._sent = lease.spec
+        body = _encode(lease)
+        if lease.metadata.resource_version:
+            answer = await self._client.replace(self._path, body)
+        else:
+            answer = await self._client.create(LEASES.path(self._namespace), body)
+        return self._hold(_decode(answer), sent_at)
+
+    async def _reread(self, sent: Lease) -> bool:
+        """After a conflict or no answer: still ours? Then only the version has moved."""
+        try:
+            lease = _decode(await self._client.get(self._path))
+        except (KubeError, msgspec.DecodeError):
+            return False
+        same = ("holder_identity", "acquire_time", "lease_transitions")
+        if any(getattr(lease.spec, name) != getattr(sent.spec, name) for name in same):
+            self._log.warning("lease_taken", holder=lease.spec.holder_identity)
+            self._lease = None
+            return False
+        self._lease = lease
+        return True
+
+    def _hold(self, lease: Lease, sent_at: float) -> bool:
+        deadline = sent_at + self.duration_s
+        if clock.monotonic() >= deadline:
+            return False
+        # The fence first: nothing may believe in a deadline that is not enforced.
+        self._fence.arm(self._key, deadline)
+        self._lease, self._deadline = lease, deadline
+        return self.held
+
+    def _transitions(self) -> int:
+        return (self._lease.spec.lease_transitions or 0) if self._lease else 0
+
+
+async def _awaited(on_started: Callable[[], Awaitable[None]]) -> None:
+    await on_started()
+
+
+async def _stopped(work: asyncio.Task[None]) -> None:
+    """Cancel the work and wait until it has really ended."""
+    work.cancel()
+    while not work.done():
+        await asyncio.wait((work,))

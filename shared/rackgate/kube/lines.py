@@ -1,0 +1,46 @@
+"""Splitting a byte stream into lines, by hand: aiohttp's `readline` refuses long ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_LINE_BYTES: Final = 4 * 2**20
+
+
+class LineOverflowError(ValueError):
+    """A line is longer than the limit."""
+
+
+class LineSplitter:
+    """Feed chunks, get whole lines. Time is linear in the bytes, whatever the chunk sizes."""
+
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, without their ends; empty lines are left out.
+
+        Raises:
+            LineOverflowError: the line under way is longer than the limit.
+        """
+        if b"\n" not in chunk:
+            self._hold(chunk)
+            return []
+        lines = chunk.split(b"\n")
+        if self._parts:
+            self._hold(lines[0])
+            lines[0] = b"".join(self._parts)
+            self._parts.clear()
+            self._held = 0
+        rest = lines.pop()
+        if rest:
+            self._hold(rest)
+        return [line for line in lines if line]
+
+    def _hold(self, part: bytes) -> None:
+        self._held += len(part)
+        if self._held > self._limit:
+            raise LineOverflowError(f"line of more than {self._limit} bytes")
+        self._parts.append(part)

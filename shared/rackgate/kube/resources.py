@@ -1,0 +1,117 @@
+"""The resources that Rackgate reads and writes, and their URL paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rackgate.api import names
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One served resource.
+
+    Attributes:
+        group: API group, "" for core.
+        plural: resource name in URLs.
+        namespaced: whether objects live in namespaces.
+    """
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or the version alone for core."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def full_name(self) -> str:
+        """`plural.group`, unique in a cluster; the plural alone for core."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(
+        self, namespace: str | None = None, name: str | None = None, sub: str | None = None
+    ) -> str:
+        """The URL path of a collection (no name), an object, or its subresource.
+
+        A namespaced resource without a namespace is the collection over all namespaces.
+
+        Raises:
+            ValueError: an object of a namespaced resource without a namespace, or a
+                namespace for a cluster-scoped one, or a subresource without a name.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.plural} are cluster-scoped, namespace {namespace!r} given")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.plural} {name!r}: a namespace is needed")
+        if sub and not name:
+            raise ValueError(f"{self.plural}: subresource {sub!r} without a name")
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if namespace:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        if name:
+            parts.append(name)
+        if sub:
+            parts.append(sub)
+        return "/".join(parts)
+
+
+def _own(plural: str, kind: str, *, namespaced: bool = False) -> Resource:
+    return Resource(names.GROUP, names.VERSION, plural, namespaced, kind)
+
+
+PODS: Final = Resource("", "v1", "pods", True, "Pod")
+NODES: Final = Resource("", "v1", "nodes", False, "Node")
+NAMESPACES: Final = Resource("", "v1", "namespaces", False, "Namespace")
+SECRETS: Final = Resource("", "v1", "secrets", True, "Secret")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", True, "ConfigMap")
+SERVICES: Final = Resource("", "v1", "services", True, "Service")
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", True, "ServiceAccount")
+JOBS: Final = Resource("batch", "v1", "jobs", True, "Job")
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", True, "Deployment")
+EVENTS: Final = Resource("events.k8s.io", "v1", "events", True, "Event")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", True, "Lease")
+PRIORITY_CLASSES: Final = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", False, "PriorityClass"
+)
+CRDS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", False, "CustomResourceDefinition"
+)
+
+_ADMISSION = "admissionregistration.k8s.io"
+MUTATING_CONFIGS: Final = Resource(
+    _ADMISSION, "v1", "mutatingwebhookconfigurations", False, "MutatingWebhookConfiguration"
+)
+VALIDATING_CONFIGS: Final = Resource(
+    _ADMISSION, "v1", "validatingwebhookconfigurations", False, "ValidatingWebhookConfiguration"
+)
+ADMISSION_POLICIES: Final = Resource(
+    _ADMISSION, "v1", "validatingadmissionpolicies", False, "ValidatingAdmissionPolicy"
+)
+ADMISSION_POLICY_BINDINGS: Final = Resource(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding"
+)
+
+_RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES: Final = Resource(_RBAC, "v1", "clusterroles", False, "ClusterRole")
+CLUSTER_ROLE_BINDINGS: Final = Resource(
+    _RBAC, "v1", "clusterrolebindings", False, "ClusterRoleBinding"
+)
+ROLES: Final = Resource(_RBAC, "v1", "roles", True, "Role")
+ROLE_BINDINGS: Final = Resource(_RBAC, "v1", "rolebindings", True, "RoleBinding")
+
+WORKLOADS: Final = _own("workloads", "Workload", namespaced=True)
+LOCAL_QUEUES: Final = _own("localqueues", "LocalQueue", namespaced=True)
+CLUSTER_QUEUES: Final = _own("clusterqueues", "ClusterQueue")
+COHORTS: Final = _own("cohorts", "Cohort")
+TOPOLOGIES: Final = _own("topologies", "Topology")
+FLAVORS: Final = _own("resourceflavors", "ResourceFlavor")
+WORKLOAD_PRIORITY_CLASSES: Final = _own("workloadpriorityclasses", "WorkloadPriorityClass")
+ADMISSION_CHECKS: Final = _own("admissionchecks", "AdmissionCheck")

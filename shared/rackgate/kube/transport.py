@@ -1,0 +1,144 @@
+"""One session to one API server: address, TLS, credentials that may change under way."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+READ_BUFFER_BYTES: Final = 2**20
+
+
+class Credentials:
+    """The Authorization header, if any."""
+
+    def header(self) -> str | None:
+        """The header's value as of now."""
+        return None
+
+    async def renew(self) -> bool:
+        """The server refused the header. Fetch another one; False when there is none."""
+        return False
+
+
+class TokenFile(Credentials):
+    """A bearer token in a file, read again when the file changes.
+
+    The kubelet replaces a projected token long before it expires.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._header = ""
+
+    def header(self) -> str | None:
+        """`Bearer <token>`. Costs a stat call."""
+        stat = self._path.stat()
+        stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        if stamp != self._stamp:
+            self._header = f"Bearer {self._path.read_text().strip()}"
+            self._stamp = stamp
+        return self._header
+
+    async def renew(self) -> bool:
+        """Read the file again whatever its times say."""
+        self._stamp = None
+        return True
+
+
+class HookedToken(Credentials):
+    """A header from elsewhere (a kubeconfig), with a hook that fetches a fresh one."""
+
+    def __init__(
+        self, header: str | None, renew: Callable[[], Awaitable[str | None]] | None = None
+    ) -> None:
+        self._header = header
+        self._renew = renew
+
+    def header(self) -> str | None:
+        """The header fetched last."""
+        return self._header
+
+    async def renew(self) -> bool:
+        """Ask the hook."""
+        if self._renew is None:
+            return False
+        self._header = await self._renew()
+        return True
+
+
+class Transport:
+    """The session and what every request needs. Knows nothing of retries or budgets."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        user_agent: str = "rackgate",
+        connections: int = 128,
+        proxy: str | None = None,
+    ) -> None:
+        """Open a session. Needs a running loop; connects on the first request."""
+        self._base = server.rstrip("/")
+        self.credentials = credentials or Credentials()
+        self._proxy = proxy
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=connections,
+                keepalive_timeout=60,
+                ssl=ssl_context if ssl_context is not None else True,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # .netrc and proxy variables cost a thread hop per request.
+            trust_env=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            # Unpacking a page of a list would stop the loop for longer than its bytes take.
+            headers={
+                "User-Agent": user_agent,
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+            },
+        )
+        # aiohttp would send PUT and DELETE again when a kept connection turns out closed:
+        # then a DELETE that worked answers 404. Whether to repeat is decided in Client.
+        self._session._retry_connection = False
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """One request, one attempt. Redirects are not followed: no credentials elsewhere."""
+        headers = {}
+        token = self.credentials.header()
+        if token:
+            headers["Authorization"] = token
+        if content_type:
+            headers["Content-Type"] = content_type
+        return self._session.request(
+            method,
+            URL(self._base + path, encoded=False),
+            params=params,
+            data=body,
+            headers=headers,
+            timeout=timeout,
+            proxy=self._proxy,
+            allow_redirects=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()

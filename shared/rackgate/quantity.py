@@ -1,0 +1,149 @@
+"""Kubernetes quantities as whole numbers, exactly: no float touches an amount.
+
+Cpu is counted in thousandths (millicores), every other resource in base units (bytes, whole
+devices). Fractions round away from zero, as the API server's own `Value` and `MilliValue` do.
+
+Clamp rule: a result beyond `CLAMP` = 2**45 (32 TiB, or 35 billion cores) in size becomes
+`CLAMP` with its sign. So the sum over 2**17 nodes stays at or below 2**62, and arrays of int64
+never overflow. Quotas speak of whole clusters: `quota_amount` clamps at `QUOTA_CLAMP` = 2**60
+instead, and sums of quotas are to be taken over Python integers.
+
+Source: `resource.Quantity` of k8s.io/apimachinery (its grammar is in the type's comment).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+CLAMP: Final = 2**45
+QUOTA_CLAMP: Final = 2**60
+MAX_TEXT: Final = 256
+
+_PATTERN: Final = re.compile(
+    r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:(n|u|m|k|M|G|T|P|E|[KMGTPE]i)|[eE]([+-]?[0-9]+))?"
+)
+_DECIMAL: Final = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_FAR: Final = 1000  # powers of ten beyond this cannot change a clamped or rounded-up result
+
+
+class QuantityError(ValueError):
+    """The text is no Kubernetes quantity."""
+
+
+def _refuse(value: object) -> QuantityError:
+    shown = str(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+    return QuantityError(f'"{shown}" is not a quantity: use a form such as "500m", "4" or "1.5Gi"')
+
+
+def _scale(value: int, power: int) -> int:
+    """`value` times 10**power, fractions rounded up; `value` is not negative."""
+    factor: int = 10 ** abs(power)
+    return value * factor if power >= 0 else -(-value // factor)
+
+
+@lru_cache(maxsize=65536)
+def _parse(text: str, milli: bool) -> int:
+    """Exact value of `text` in thousandths or units, not clamped but for far exponents."""
+    match = _PATTERN.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise _refuse(text)
+    sign, whole, fraction, suffix, exponent = match.groups()
+    fraction = fraction or ""
+    if not whole and not fraction:
+        raise _refuse(text)
+    power = -len(fraction) + (3 if milli else 0)
+    value = int(whole + fraction)
+    if exponent is not None:
+        power += max(-_FAR, min(_FAR, int(exponent)))
+    elif suffix in _BINARY:
+        value <<= _BINARY[suffix]
+    elif suffix is not None:
+        power += _DECIMAL[suffix]
+    result = _scale(value, power)
+    return -result if sign == "-" else result
+
+
+def _text(value: object) -> str:
+    """Numbers as lax clients send them, in the quantity grammar."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    raise _refuse(value)
+
+
+def _clamped(value: int, limit: int) -> int:
+    return max(-limit, min(limit, value))
+
+
+def to_milli(value: str | int | float) -> int:
+    """Thousandths in a quantity, rounded away from zero and clamped to `CLAMP`.
+
+    Args:
+        value: a quantity; numbers are taken by their shortest decimal text. May be negative:
+            callers refuse that where it makes no sense.
+
+    Raises:
+        QuantityError: not a quantity, or longer than 256 characters.
+    """
+    return _clamped(_parse(_text(value), True), CLAMP)
+
+
+def to_units(value: str | int | float) -> int:
+    """Whole units in a quantity, rounded away from zero and clamped to `CLAMP`.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _clamped(_parse(_text(value), False), CLAMP)
+
+
+def amount(resource: str, value: str | int | float) -> int:
+    """Amount of a resource: millicores for cpu, base units otherwise; clamped to `CLAMP`.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _clamped(_parse(_text(value), resource == "cpu"), CLAMP)
+
+
+def quota_amount(resource: str, value: str | int | float) -> int:
+    """As `amount`, but clamped to `QUOTA_CLAMP`: a cluster's quota may pass 32 TiB of memory.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _clamped(_parse(_text(value), resource == "cpu"), QUOTA_CLAMP)
+
+
+def _is_bytes(resource: str) -> bool:
+    return resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
+
+
+def format_amount(resource: str, value: int) -> str:
+    """Text of an amount that `amount` reads back: "1500m" or "4" of cpu, "7500Mi" of memory.
+
+    Bytes take the largest binary suffix that divides them; other resources are plain integers.
+    """
+    if resource == "cpu":
+        whole, rest = divmod(value, 1000)
+        return f"{value}m" if rest else str(whole)
+    if value and _is_bytes(resource):
+        for suffix, shift in reversed(_BINARY.items()):
+            if value % (1 << shift) == 0:
+                return f"{value >> shift}{suffix}"
+    return str(value)

@@ -1,0 +1,64 @@
+"""Logs: one event constant, facts as keys; JSON on a pipe, colours on a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import msgspec
+import structlog
+
+Format = Literal["auto", "json", "console"]
+
+
+def _render_json(event: Any, **_: Any) -> str:
+    # `str` as the last resort: a log line must never raise because of a value in it.
+    return msgspec.json.encode(event, enc_hook=str).decode()
+
+
+def configure(
+    service: str,
+    *,
+    level: str = "info",
+    format: Format = "auto",
+    stream: TextIO | None = None,
+) -> None:
+    """Set up structlog, and stdlib logging of libraries through it, on stderr.
+
+    Args:
+        service: bound to every line as `service`.
+        level: debug, info, warning or error.
+        format: auto is console on a terminal, JSON elsewhere.
+        stream: where lines go; stderr by default.
+    """
+    out = stream or sys.stderr
+    console = format == "console" or (format == "auto" and out.isatty())
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    final: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        if console
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_render_json)]
+    )
+    structlog.configure(
+        processors=[*shared, *final],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.bind_contextvars(service=service)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Libraries speak only when something is wrong.
+    root.setLevel(max(threshold, logging.WARNING))

@@ -1,0 +1,122 @@
+"""The outermost lines of every service: flags, settings, logs, signals, exit codes.
+
+Exit codes: 0 after a clean stop, 1 when the service failed, 2 for wrong usage or settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from rackgate.runtime import logs, metrics
+from rackgate.runtime.settings import BaseServiceSettings, SettingsError, load_settings
+from rackgate.runtime.tasks import spawn
+
+S = TypeVar("S", bound=BaseServiceSettings)
+
+log = structlog.get_logger()
+
+
+def default_identity() -> str:
+    """A name for this process that no other process shares: host, pid, random part."""
+    return f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
+
+
+def user_agent(service: str) -> str:
+    """`rackgate-<service>/<version>`; its first part becomes the default field manager."""
+    return f"rackgate-{service}/{version('rackgate')}"
+
+
+def run_service(
+    service: str,
+    main: Callable[[S, asyncio.Event], Awaitable[None]],
+    *,
+    settings: type[S],
+    description: str = "",
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run a service until SIGTERM or SIGINT; return its exit code.
+
+    Args:
+        service: short name: webhook, assigner or ungater.
+        main: the service; returns soon after the given event is set. When it returns or
+            raises earlier, the service ends with exit code 1.
+        settings: its settings class.
+        description: first lines of `--help`.
+        argv: arguments, `sys.argv[1:]` by default.
+    """
+    options = _parser(service, settings, description).parse_args(argv)
+    try:
+        loaded = load_settings(
+            settings,
+            service=service,
+            config=options.config,
+            environ=os.environ,
+            flags=options.set,
+        )
+    except SettingsError as error:
+        for line in error.lines:
+            print(f"config: {line}", file=sys.stderr)
+        return 2
+    if not loaded.identity:
+        loaded.identity = default_identity()
+    logs.configure(service, level=loaded.log.level, format=loaded.log.format)
+    try:
+        return asyncio.run(_run(main, loaded))
+    except Exception:
+        log.exception("service_failed")
+        return 1
+
+
+async def _run(main: Callable[[S, asyncio.Event], Awaitable[None]], settings: S) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    metrics.watch_gc()
+    log.info("service_started", version=version("rackgate"), identity=settings.identity)
+    async with asyncio.TaskGroup() as group:
+        lag = spawn(group, metrics.watch_loop_lag(), "loop-lag")
+        try:
+            await main(settings, stop)
+        finally:
+            lag.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await lag
+    log.info("service_stopped", requested=stop.is_set())
+    return 0 if stop.is_set() else 1
+
+
+def _parser(
+    service: str, settings: type[BaseServiceSettings], description: str
+) -> argparse.ArgumentParser:
+    keys = "\n".join(
+        f"  {field.alias or name}: {field.description or ''}"
+        for name, field in settings.model_fields.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog=f"rackgate-{service}",
+        description=description or None,
+        epilog=f"settings:\n{keys}\n\nenvironment: RACKGATE_{service.upper()}_<FIELD>[__<FIELD>]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a YAML file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting"
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"rackgate-{service} {version('rackgate')}"
+    )
+    return parser

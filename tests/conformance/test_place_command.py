@@ -1,0 +1,90 @@
+"""`rackgate place` answers scenario files, plain or gzipped, one JSON line per scenario."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from rackgate_cli.__main__ import main
+
+DATA = Path(__file__).parent / "data" / "tas"
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["gzipped", "plain"])
+def test_place_prints_one_answer_per_line_in_the_order_of_the_file(
+    packed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = DATA / "table-cases.json.gz"
+    body = gzip.decompress(file.read_bytes())
+    if not packed:
+        file = tmp_path / "cases.json"
+        file.write_bytes(body)
+    asked = json.loads(body)["scenarios"]
+    assert main(["place", str(file)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert answers == [{"id": one["id"], "expected": one["expected"]} for one in asked]
+
+
+SCENARIO = {
+    "id": "one",
+    "levels": ["kubernetes.io/hostname"],
+    "flavor": {"topology": "default"},
+    "nodes": [],
+    "podSets": [{"name": "main", "count": 1, "requests": {"cpu": "1"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "truncated"),
+        (b"\xff\xfe", "not a tas-scenario/1 file"),
+        (b"\x1f\x8b\x08broken", "is not a whole gzip file"),
+        (b'{"format": "tas-scenario/9", "scenarios": []}', 'format is "tas-scenario/9"'),
+        (b'{"format": "tas-scenario/1", "scenarios": [{"id": 4}]}', "$.scenarios[0].id"),
+        (
+            json.dumps(
+                {
+                    "format": "tas-scenario/1",
+                    "scenarios": [
+                        SCENARIO,
+                        {**SCENARIO, "id": "two", "usage": [], "gates": {"Nonsense": True}},
+                    ],
+                }
+            ).encode(),
+            'scenario "two": unknown feature gate "Nonsense"',
+        ),
+        (
+            json.dumps(
+                {
+                    "format": "tas-scenario/1",
+                    "scenarios": [
+                        {
+                            **SCENARIO,
+                            "podSets": [{"name": "m", "count": 1, "requests": {"cpu": "x"}}],
+                        }
+                    ],
+                }
+            ).encode(),
+            'scenario "one": "x" is not a quantity',
+        ),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_fault_and_prints_no_answer(
+    body: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.json"
+    file.write_bytes(body)
+    assert main(["place", str(file)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert says in printed.err
+    assert str(file) in printed.err
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["place", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err

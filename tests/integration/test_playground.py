@@ -1,0 +1,255 @@
+"""The playground itself: side by side, after kills, and when a part does not start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate_cli.controlplane import compose
+from rackgate_cli.controlplane.ports import is_free
+from rackgate_cli.controlplane.processes import start_time
+from rackgate_cli.locations import deploy_dir
+from tests.support.playground import Playground, rackgate, start_playground
+
+pytestmark = pytest.mark.integration
+
+BARE: tuple[str, ...] = ()
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+ROOT = deploy_dir().parent
+SCHEMA_MODULE = "github.com/compose-spec/compose-go/v2"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Playground, Playground]]:
+    """Two playgrounds side by side: a bare one, and one with 8 nodes and an audit log."""
+    folder = tmp_path_factory.mktemp("pair")
+    first = start_playground(folder / "first", services=BARE)
+    try:
+        second = start_playground(folder / "second", nodes=8, services=BARE, audit=True)
+        try:
+            yield first, second
+        finally:
+            second.stop()
+    finally:
+        first.stop()
+
+
+def ports(playground: Playground) -> list[int]:
+    record = json.loads((playground.state / "playground.json").read_text())
+    return list(record["ports"].values())
+
+
+async def names(client: Client, kind: kinds.Resource) -> list[str]:
+    listed = json.loads(await client.get(kind.path()))
+    return [item["metadata"]["name"] for item in listed["items"]]
+
+
+async def test_two_playgrounds_run_side_by_side(pair: tuple[Playground, Playground]) -> None:
+    first, second = pair
+    for playground in pair:
+        components = playground.components()
+        assert list(components) == list(CONTROL_PLANE)
+        assert all(component["ready"] for component in components.values())
+    assert set(ports(first)).isdisjoint(ports(second))
+    async with first.client() as ours, second.client() as theirs:
+        assert await names(ours, kinds.NODES) == []
+        assert len(await names(theirs, kinds.NODES)) == 8
+        assert await names(ours, kinds.CLUSTER_QUEUES) == []
+        assert await names(theirs, kinds.CLUSTER_QUEUES) == ["default"]
+
+
+def test_one_playground_refuses_the_credentials_of_another(
+    pair: tuple[Playground, Playground], tmp_path: Path
+) -> None:
+    first, second = pair
+    config = yaml.safe_load(first.kubeconfig.read_text())
+    other = yaml.safe_load(second.kubeconfig.read_text())
+    config["clusters"] = other["clusters"]
+    mixed = tmp_path / "kubeconfig"
+    mixed.write_text(yaml.safe_dump(config))
+    binaries = json.loads((first.state / "playground.json").read_text())["binaries"]
+    done = subprocess.run(
+        [binaries["kubectl"], "--kubeconfig", str(mixed), "get", "nodes"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Unauthorized" in done.stderr or "must be logged in" in done.stderr
+
+
+def test_only_the_playground_that_was_asked_writes_an_audit_log(
+    pair: tuple[Playground, Playground],
+) -> None:
+    first, second = pair
+    assert not first.audit_log.exists()
+    entry = json.loads(second.audit_log.read_text().splitlines()[0])
+    assert entry["level"] == "Metadata"
+
+
+def test_the_version_is_that_of_a_release(pair: tuple[Playground, Playground]) -> None:
+    version = json.loads(pair[0].run("kubectl", "version", "-o", "json"))
+    for part in ("clientVersion", "serverVersion"):
+        assert version[part]["gitVersion"] == "v1.36.3"
+        assert (version[part]["major"], version[part]["minor"]) == ("1", "36")
+
+
+def test_up_on_a_running_playground_changes_nothing(pair: tuple[Playground, Playground]) -> None:
+    before = pair[0].components()
+    pair[0].run("up", "--nodes", "0", "--services", "none")
+    assert pair[0].components() == before
+
+
+async def test_simulated_pods_end_as_their_annotations_say(
+    pair: tuple[Playground, Playground],
+) -> None:
+    marks = {
+        "runs": {},
+        "succeeds": {"rackgate.dev/run-seconds": "1"},
+        "fails": {"rackgate.dev/fail-after-seconds": "1"},
+    }
+    async with pair[1].client() as client:
+        for name, annotations in marks.items():
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "annotations": annotations},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "none"}],
+                },
+            }
+            await client.create(kinds.PODS.path("default"), json.dumps(pod).encode())
+        wanted = {"runs": "Running", "succeeds": "Succeeded", "fails": "Failed"}
+        deadline = time.monotonic() + 60
+        phases: dict[str, str] = {}
+        while phases != wanted:
+            assert time.monotonic() < deadline, phases
+            await asyncio.sleep(0.1)
+            listed = json.loads(await client.get(kinds.PODS.path("default")))["items"]
+            phases = {item["metadata"]["name"]: item["status"]["phase"] for item in listed}
+
+
+def test_a_stopped_component_comes_back_where_it_was(pair: tuple[Playground, Playground]) -> None:
+    playground = pair[0]
+    (before,) = playground.pids("kube-apiserver")
+    playground.run("stop", "kube-apiserver")
+    assert playground.pids("kube-apiserver") == []
+    playground.run("start", "kube-apiserver")
+    playground.run("start", "kube-apiserver")
+    (after,) = playground.pids("kube-apiserver")
+    assert after != before
+    assert playground.run("kubectl", "get", "--raw", "/readyz") == "ok"
+
+
+@pytest.mark.requirement("OPS-10")
+async def test_the_steps_of_compose_install_everything(
+    pair: tuple[Playground, Playground], tmp_path: Path
+) -> None:
+    """The containers' own steps, against a control plane with exactly compose's flags."""
+    compose.write_pki(tmp_path)
+    assert (tmp_path / "kubeconfigs" / "admin.kubeconfig").is_file()
+    async with pair[0].client() as client:
+        await compose.install_all(client, tmp_path, "https://webhook:9443")
+        assert len(await names(client, kinds.NODES)) == compose.NODES
+        assert await names(client, kinds.LOCAL_QUEUES) == ["default"]
+    for service in ("webhook", "assigner", "ungater"):
+        assert (tmp_path / "services" / service / "token").stat().st_size > 100
+
+
+def test_down_after_kills_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    playground = start_playground(tmp_path / "state", services=BARE)
+    try:
+        pids = [pid for name in CONTROL_PLANE for pid in playground.pids(name)]
+        used = ports(playground)
+        assert len(pids) == len(CONTROL_PLANE)
+        for name in ("etcd", "kube-scheduler"):
+            os.kill(playground.pids(name)[0], signal.SIGKILL)
+    finally:
+        playground.run("down")
+    assert [pid for pid in pids if start_time(pid) is not None] == []
+    assert [port for port in used if not is_free(port)] == []
+    playground.run("down")
+    playground.stop()
+    assert not playground.state.exists()
+
+
+async def test_a_playground_that_went_down_comes_up_with_its_objects(tmp_path: Path) -> None:
+    playground = start_playground(tmp_path / "state", nodes=2, services=BARE)
+    try:
+        playground.run("down")
+        again = start_playground(tmp_path / "state", services=BARE)
+        async with again.client() as client:
+            assert await names(client, kinds.NODES) == ["b1-r1-n1", "b1-r1-n2"]
+    finally:
+        playground.stop()
+
+
+def test_up_fails_when_a_component_exits_and_leaves_nothing_running(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    broken = tmp_path / "assets" / "etcd"
+    broken.parent.mkdir()
+    broken.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo etcd v3.6.8 && exit\necho disk is on fire; exit 7\n"
+    )
+    broken.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "rackgate_cli", "up", "--state", str(state), "--nodes", "0"],
+        env={**os.environ, "KUBEBUILDER_ASSETS": str(broken.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert '"etcd" exited with code 7' in done.stderr
+    assert done.stderr.endswith("\n  disk is on fire\n")
+    components = json.loads(rackgate("status", "--state", str(state), "--json"))["components"]
+    assert [name for name, part in components.items() if part["pid"] is not None] == []
+    rackgate("down", "--state", str(state), "--purge")
+
+
+def test_the_environment_of_the_user_does_not_reach_the_components(
+    pair: tuple[Playground, Playground],
+) -> None:
+    (pid,) = pair[0].pids("etcd")
+    names = {
+        entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")
+    }
+    assert "HOME" in names
+    assert not {name for name in names if name.startswith(("ETCD", "PYTEST", "RACKGATE"))}
+
+
+@pytest.mark.requirement("OPS-10")
+def test_the_compose_file_fits_the_published_schema() -> None:
+    """The schema is a file of a Go module, pinned by go.sum beside this test."""
+    done = subprocess.run(
+        [shutil.which("go") or "go", "mod", "download", "-json", SCHEMA_MODULE],
+        cwd=Path(__file__).parent / "compose_schema",
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    folder = Path(json.loads(done.stdout)["Dir"])
+    schema = json.loads((folder / "schema" / "compose-spec.json").read_text())
+    document = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+    jsonschema.validate(document, schema)
+    document["services"]["etcd"]["comand"] = []
+    with pytest.raises(jsonschema.ValidationError, match="comand"):
+        jsonschema.validate(document, schema)

@@ -1,0 +1,187 @@
+"""Queues: quota, order, stop policies, activity and counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from tests.support.cluster import Cluster, until
+from tests.support.objects import RACK, Object, topology_object
+
+pytestmark = pytest.mark.integration
+
+
+async def active(cluster: Cluster, name: str, status: str) -> Object:
+    """Wait for the ClusterQueue's Active condition and return it."""
+
+    async def holds() -> Object | None:
+        queue = await cluster.get(kinds.CLUSTER_QUEUES, name)
+        for entry in queue.get("status", {}).get("conditions", []):
+            if entry["type"] == "Active" and entry["status"] == status:
+                return dict(entry)
+        return None
+
+    found = await until(f"ClusterQueue {name} Active={status}", holds)
+    assert found is not None
+    return found
+
+
+@pytest.mark.requirement("TAS-20")
+async def test_quota_holds_a_job_that_has_room(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "16"})
+    await cluster.submit("first", 3, required=RACK)
+    await cluster.bound("first", 3)
+    await cluster.submit("second", 2, required=RACK)
+    await cluster.condition("second", "QuotaReserved", "False", "WaitingForQuota")
+    await cluster.submit("small", 1, required=RACK)
+    await cluster.bound("small", 1)
+
+
+async def test_strict_fifo_lets_nobody_pass_the_head(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "16"}, queueingStrategy="StrictFIFO")
+    await cluster.submit("first", 3, required=RACK)
+    await cluster.bound("first", 3)
+    await cluster.submit("head", 2, required=RACK)
+    await cluster.condition("head", "QuotaReserved", "False")
+    await cluster.submit("small", 1, required=RACK)
+    await cluster.workload_of("small")
+    await cluster.delete(kinds.JOBS, "first")
+    await cluster.bound("head", 2)
+    await cluster.bound("small", 1)
+
+
+async def test_a_higher_priority_goes_first(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "16"})
+    urgent = {
+        "apiVersion": names.API_VERSION,
+        "kind": "WorkloadPriorityClass",
+        "metadata": {"name": f"{cluster.pool}-urgent"},
+        "value": 1000,
+    }
+    await cluster.create(kinds.WORKLOAD_PRIORITY_CLASSES, urgent)
+    await cluster.submit("running", 4, required=RACK)
+    await cluster.bound("running", 4)
+    await cluster.submit("normal", 4, required=RACK)
+    await cluster.condition("normal", "QuotaReserved", "False")
+    await cluster.submit(
+        "urgent", 4, required=RACK, labels={names.PRIORITY_CLASS_LABEL: f"{cluster.pool}-urgent"}
+    )
+    waiting = await cluster.condition("urgent", "QuotaReserved", "False")
+    assert waiting["spec"]["priority"] == 1000
+    await cluster.delete(kinds.JOBS, "running")
+    await cluster.bound("urgent", 4)
+    assert await cluster.pods_of("normal") == []
+
+
+@pytest.mark.requirement("VAL-05", "VAL-06", "VAL-09")
+async def test_a_topology_queue_with_cohort_and_preemption_says_both(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(cohortName="team", preemption={"withinClusterQueue": "LowerPriority"})
+    entry = await active(cluster, f"{cluster.pool}-queue", "False")
+    assert "cohort" in entry["message"]
+    assert "preemption" in entry["message"]
+    await cluster.submit("train", 4, required=RACK)
+    await cluster.condition("train", "QuotaReserved", "False")
+    change = {"spec": {"cohortName": None, "preemption": None}}
+    await cluster.merge(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", change)
+    await active(cluster, f"{cluster.pool}-queue", "True")
+    await cluster.bound("train", 4)
+
+
+@pytest.mark.requirement("VAL-07", "VAL-08")
+@pytest.mark.parametrize("controller", [names.MULTIKUEUE_CONTROLLER, names.PROVISIONING_CONTROLLER])
+async def test_a_topology_queue_with_an_unsupported_check_is_inactive(
+    cluster: Cluster, controller: str
+) -> None:
+    await cluster.add_fx_a()
+    check = {
+        "apiVersion": names.API_VERSION,
+        "kind": "AdmissionCheck",
+        "metadata": {"name": f"{cluster.pool}-check"},
+        "spec": {"controllerName": controller},
+    }
+    await cluster.create(kinds.ADMISSION_CHECKS, check)
+    strategy = {"admissionChecks": [{"name": f"{cluster.pool}-check"}]}
+    await cluster.add_queue(admissionChecksStrategy=strategy)
+    entry = await active(cluster, f"{cluster.pool}-queue", "False")
+    assert f"{cluster.pool}-check" in entry["message"]
+
+
+@pytest.mark.requirement("VAL-10")
+async def test_a_queue_waits_for_its_topology(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    name = f"{cluster.pool}-queue"
+    await active(cluster, name, "True")
+    flavor = {
+        "apiVersion": names.API_VERSION,
+        "kind": "ResourceFlavor",
+        "metadata": {"name": f"{cluster.pool}-other"},
+        "spec": {
+            "nodeLabels": {"test.rackgate.dev/pool": cluster.pool},
+            "topologyName": f"{cluster.pool}-late",
+        },
+    }
+    await cluster.create(kinds.FLAVORS, flavor)
+    group = {
+        "coveredResources": ["cpu"],
+        "flavors": [
+            {
+                "name": f"{cluster.pool}-other",
+                "resources": [{"name": "cpu", "nominalQuota": "1000"}],
+            }
+        ],
+    }
+    await cluster.merge(kinds.CLUSTER_QUEUES, name, {"spec": {"resourceGroups": [group]}})
+    entry = await active(cluster, name, "False")
+    assert entry["reason"] == "TopologyNotFound"
+    await cluster.create(kinds.TOPOLOGIES, topology_object(f"{cluster.pool}-late"))
+    await active(cluster, name, "True")
+
+
+async def test_hold_and_drain_empties_a_queue_and_none_fills_it_again(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    await cluster.submit("train", 4, required=RACK)
+    await cluster.bound("train", 4)
+    name = f"{cluster.pool}-queue"
+    await cluster.merge(kinds.CLUSTER_QUEUES, name, {"spec": {"stopPolicy": "HoldAndDrain"}})
+
+    async def drained() -> bool:
+        return await cluster.pods_of("train") == []
+
+    await until("no pod is left", drained)
+    await cluster.merge(kinds.CLUSTER_QUEUES, name, {"spec": {"stopPolicy": "None"}})
+    await cluster.bound("train", 4)
+
+
+async def test_queues_count_pending_and_admitted_workloads(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "16"})
+    await cluster.submit("first", 4, required=RACK)
+    await cluster.submit("second", 4, required=RACK)
+
+    async def counted() -> bool:
+        seen = []
+        for kind, name in (
+            (kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue"),
+            (kinds.LOCAL_QUEUES, "queue"),
+        ):
+            status = (await cluster.get(kind, name)).get("status", {})
+            numbers = [
+                status.get(key)
+                for key in ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
+            ]
+            usage = [
+                entry["total"]
+                for flavor in status.get("flavorsUsage", [])
+                for entry in flavor["resources"]
+            ]
+            seen.append((numbers, usage))
+        return seen == [([1, 1, 1], ["16"])] * 2
+
+    await until("both queues say 1 pending, 1 admitted, 16 CPU", counted)

@@ -1,0 +1,146 @@
+"""The ungater's machine under lost answers, late requests, refusals, kills and stale watches.
+
+`World` asserts with every write that no domain and no PodSet gets more than it was granted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.property.ungater_world import ANSWERS, World
+
+COUNTS = st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any)
+PASSED = (0.0, 0.5, 2.0, 11.0, 40.0)
+CHANGES = ("end", "terminate", "remove", "touch")
+PICK = st.integers(0, 30)
+
+
+class UngaterModel(RuleBasedStateMachine):
+    """Shrinks a breach to a short story."""
+
+    @initialize(counts=COUNTS, ranks=st.booleans())
+    def start(self, counts: list[int], ranks: bool) -> None:
+        self.world = World(counts, ranks=ranks)
+
+    @rule(count=st.integers(1, 4), odd=st.booleans(), seen=st.booleans())
+    def create(self, count: int, odd: bool, seen: bool) -> None:
+        for _ in range(count):
+            self.world.create(odd=odd)
+        if seen:
+            self.world.deliver_pods(100)
+
+    @rule(pick=PICK, how=st.sampled_from(CHANGES))
+    def change_pod(self, pick: int, how: str) -> None:
+        self.world.change_pod(pick, how)
+
+    @rule(counts=COUNTS, seen=st.booleans())
+    def evict_and_admit(self, counts: list[int], seen: bool) -> None:
+        self.world.evict()
+        if seen:
+            self.world.deliver_workloads()
+        self.world.admit(counts)
+
+    @rule(pick=PICK)
+    def swap_domain(self, pick: int) -> None:
+        self.world.swap_domain(pick)
+
+    @rule(count=st.sampled_from([1, 2, 5, 100]))
+    def deliver_pods(self, count: int) -> None:
+        self.world.deliver_pods(count)
+
+    @rule()
+    def deliver_workloads(self) -> None:
+        self.world.deliver_workloads()
+
+    @rule()
+    def relist(self) -> None:
+        self.world.relist()
+
+    @rule(passed=st.sampled_from(PASSED), reads_work=st.booleans())
+    def look(self, passed: float, reads_work: bool) -> None:
+        self.world.look(passed, reads_work=reads_work)
+
+    @precondition(lambda self: self.world.sent)
+    @rule(how=st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=6))
+    def answer(self, how: list[str]) -> None:
+        for kind in how:
+            self.world.answer(kind)
+
+    @precondition(lambda self: self.world.delayed)
+    @rule(pick=PICK)
+    def arrive(self, pick: int) -> None:
+        self.world.arrive(pick)
+
+    @rule(applied=st.booleans(), lag=st.integers(0, 12))
+    def kill(self, applied: bool, lag: int) -> None:
+        self.world.kill(applied=applied, lag=lag)
+
+    @invariant()
+    def the_machine_agrees_with_itself(self) -> None:
+        if hasattr(self, "world"):
+            self.world.machine.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.settle()
+
+
+@pytest.mark.requirement("UNG-10", "UNG-14", "UNG-16", "UNG-18")
+@pytest.mark.field_note("U1", "U2")
+class TestUngater(UngaterModel.TestCase):  # type: ignore[misc, valid-type]  # made at run time
+    settings = settings(
+        max_examples=50,
+        stateful_step_count=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+
+
+def deeds(world: World, rng: random.Random) -> dict[Callable[[], None], int]:
+    """Everything that can happen, with weights that keep requests in the air."""
+
+    def answers() -> None:
+        for _ in range(rng.randrange(1, 7)):
+            world.answer(rng.choice((*ANSWERS, "ok", "ok", "ok")))
+
+    def readmit() -> None:
+        world.evict()
+        world.deliver_pods(rng.choice((0, 2, 100)))
+        world.admit([*rng.choices((0, 1, 1, 2), k=3), 1])
+
+    return {
+        lambda: world.look(rng.choice(PASSED), reads_work=rng.random() < 0.8): 30,
+        answers: 25,
+        lambda: world.create(odd=rng.random() < 0.05): 14,
+        lambda: world.deliver_pods(rng.choice((1, 2, 5, 100))): 14,
+        lambda: world.change_pod(rng.randrange(100), rng.choice(CHANGES)): 8,
+        lambda: world.arrive(rng.randrange(100)): 8,
+        lambda: world.swap_domain(rng.randrange(4)): 2,
+        world.deliver_workloads: 2,
+        world.relist: 1,
+        readmit: 1,
+        lambda: world.kill(applied=rng.random() < 0.5, lag=rng.randrange(20)): 1,
+    }
+
+
+@pytest.mark.requirement("UNG-10", "UNG-11", "UNG-13", "UNG-14", "UNG-15", "UNG-16", "UNG-18")
+@pytest.mark.field_note("U1", "U2")
+@pytest.mark.parametrize("ranks", [False, True])
+def test_long_histories_never_exceed_a_count_and_release_all_in_the_end(ranks: bool) -> None:
+    for seed in range(150):
+        rng = random.Random(seed)
+        world = World([*rng.choices((0, 1, 1, 2), k=3), 1], ranks=ranks)
+        choices = deeds(world, rng)
+        for step, deed in enumerate(rng.choices(list(choices), list(choices.values()), k=150)):
+            try:
+                deed()
+                world.machine.check()
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}, step {step}: {error}") from error
+        world.settle()

@@ -1,0 +1,107 @@
+"""Playgrounds for tests: started and steered by the real command, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rackgate.kube.client import Client
+from rackgate_cli.playground import open_client
+
+SERVICES = ("webhook", "assigner", "ungater")
+UP_LIMIT_S = 3600.0  # a first start builds the control plane
+RUN_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Playground:
+    """A running playground.
+
+    Attributes:
+        state: its folder.
+        kubeconfig: administrator's kubeconfig.
+        server: URL of the API server.
+    """
+
+    state: Path
+    kubeconfig: Path
+    server: str
+
+    @property
+    def audit_log(self) -> Path:
+        """The API server's audit log; there is one only with `audit=True`."""
+        return self.state / "audit.log"
+
+    def client(self) -> AbstractAsyncContextManager[Client]:
+        """A client with cluster-admin rights, closed at the end of the block."""
+        return open_client(self.state)
+
+    def run(self, *arguments: str) -> str:
+        """Run a verb on this playground and return its output; a failure fails the test."""
+        return rackgate(arguments[0], "--state", str(self.state), *arguments[1:])
+
+    def components(self) -> dict[str, dict[str, Any]]:
+        """What `rackgate status --json` says: name -> pid, ready, log."""
+        components: dict[str, dict[str, Any]] = json.loads(self.run("status", "--json"))[
+            "components"
+        ]
+        return components
+
+    def pids(self, name: str) -> list[int]:
+        """Process ids of a component, or of all running replicas of a service."""
+        return [
+            component["pid"]
+            for key, component in self.components().items()
+            if (key == name or key.rpartition("-")[0] == name) and component["pid"] is not None
+        ]
+
+    def log(self, component: str) -> str:
+        """The log of one component, for instance "assigner-0"."""
+        return (self.state / "logs" / f"{component}.log").read_text()
+
+    def stop(self) -> None:
+        """End it and remove its folder."""
+        self.run("down", "--purge")
+
+
+def rackgate(*arguments: str, limit_s: float = RUN_LIMIT_S) -> str:
+    """Run the command and return what it printed.
+
+    Raises:
+        AssertionError: it failed; carries what it said.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "rackgate_cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"rackgate {' '.join(arguments)}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def start_playground(
+    state: Path,
+    *,
+    nodes: int = 0,
+    services: tuple[str, ...] = SERVICES,
+    audit: bool = False,
+) -> Playground:
+    """Start a playground in `state`, a new folder, and return when it is ready."""
+    options = ["--nodes", str(nodes), "--services", ",".join(services) or "none"]
+    rackgate(
+        "up",
+        "--state",
+        str(state),
+        *options,
+        *(["--audit"] if audit else []),
+        limit_s=UP_LIMIT_S,
+    )
+    found = json.loads(rackgate("status", "--state", str(state), "--json"))
+    return Playground(state, Path(found["kubeconfig"]), found["server"])

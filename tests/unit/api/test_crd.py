@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.api.crd import KINDS, crd_documents, crd_text, kind_schema, main
+
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+STALE = "run: python -m rackgate.api.crd deploy/crds"
+KEYWORDS = {
+    "additionalProperties",
+    "anyOf",
+    "default",
+    "description",
+    "enum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "pattern",
+    "properties",
+    "required",
+    "type",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
+}
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema node with its path."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield from nodes(schema[key], f"{path}[]")
+
+
+def all_nodes() -> Iterator[tuple[str, dict[str, Any]]]:
+    for kind in KINDS:
+        yield from nodes(kind_schema(kind.model), kind.model.__name__)
+
+
+@pytest.mark.requirement("OPS-04")
+@pytest.mark.parametrize("name", sorted(crd_documents()))
+def test_the_files_are_as_generated(name: str) -> None:
+    assert (CRDS / name).read_text() == crd_text(crd_documents()[name]), STALE
+
+
+def test_no_file_is_left_of_a_kind_that_is_gone() -> None:
+    assert {path.name for path in CRDS.glob("*.yaml")} == set(crd_documents()), STALE
+
+
+@pytest.mark.requirement("OPS-04")
+def test_a_changed_model_would_be_noticed(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 0
+    name = "kueue.x-k8s.io_topologies.yaml"
+    changed = crd_documents()[name]
+    spec = changed["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["levels"]["maxItems"] = 8
+    assert (tmp_path / name).read_text() != crd_text(changed)
+
+
+def test_without_a_folder_the_command_says_how() -> None:
+    assert main([]) == 2
+
+
+def test_schemas_hold_only_what_the_api_server_takes() -> None:
+    for path, node in all_nodes():
+        assert set(node) <= KEYWORDS, path
+        if not node.get("x-kubernetes-int-or-string"):
+            assert isinstance(node.get("type"), str), path
+            assert "anyOf" not in node, path
+        assert node.get("default", "") is not None, path
+
+
+def test_lists_are_bounded_wherever_a_rule_could_loop_over_them() -> None:
+    unbounded = {
+        path for path, node in all_nodes() if node.get("type") == "array" and "maxItems" not in node
+    }
+    selector = "ClusterQueue.spec.namespaceSelector.matchExpressions"
+    assert unbounded == {selector, f"{selector}[].values"}
+
+
+def test_every_list_says_how_it_merges() -> None:
+    for path, node in all_nodes():
+        if node.get("type") == "array":
+            assert node["x-kubernetes-list-type"] in ("atomic", "map", "set"), path
+
+
+@pytest.mark.requirement("OPS-04")
+def test_only_kinds_of_one_shape_serve_the_older_version() -> None:
+    served = {
+        document["spec"]["names"]["kind"]: [v["name"] for v in document["spec"]["versions"]]
+        for document in crd_documents().values()
+    }
+    both, new = ["v1beta1", "v1beta2"], ["v1beta2"]
+    assert served == {
+        "AdmissionCheck": new,
+        "ClusterQueue": new,
+        "Cohort": new,
+        "LocalQueue": new,
+        "ResourceFlavor": both,
+        "Topology": both,
+        "Workload": new,
+        "WorkloadPriorityClass": both,
+    }
+    for document in crd_documents().values():
+        assert document["spec"]["conversion"] == {"strategy": "None"}
+        stored = [v["name"] for v in document["spec"]["versions"] if v["storage"]]
+        assert stored == new
+
+
+@pytest.mark.requirement("TAS-01", "TAS-02")
+def test_levels_have_the_bounds_of_the_appendix() -> None:
+    document = crd_documents()["kueue.x-k8s.io_topologies.yaml"]
+    for version in document["spec"]["versions"]:
+        schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        levels = schema["properties"]["levels"]
+        assert schema["required"] == ["levels"]
+        assert (levels["minItems"], levels["maxItems"]) == (1, 16)
+        assert levels["x-kubernetes-list-type"] == "atomic"
+        label = levels["items"]["properties"]["nodeLabel"]
+        assert (label["minLength"], label["maxLength"]) == (1, 316)
+        assert label["pattern"].startswith("^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.")
+
+
+def test_templates_keep_unknown_fields() -> None:
+    schema = dict(nodes(kind_schema(KINDS[-1].model)))[".spec.podSets[].template"]
+    assert schema["x-kubernetes-preserve-unknown-fields"] is True
+
+
+def test_the_files_are_plain_yaml() -> None:
+    for name in crd_documents():
+        text = (CRDS / name).read_text()
+        assert "&id" not in text
+        assert yaml.safe_load(text) == crd_documents()[name]

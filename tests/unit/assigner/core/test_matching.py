@@ -1,0 +1,178 @@
+"""Taints, selectors and node affinity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate.wire.core import Taint, Toleration
+from rackgate_assigner.core.capacity import Capacity
+from rackgate_assigner.core.matching import expression_holds, tolerates
+from rackgate_assigner.core.tree import TopologyTree
+from tests.unit.assigner.core.clusters import LEVELS, ask, node, podset, refusal, spots
+
+GEN3 = Taint("gen", "3", "NoSchedule")
+
+
+@pytest.mark.requirement("CAP-06")
+@pytest.mark.parametrize(
+    ("toleration", "covers"),
+    [
+        (Toleration("gen", "Equal", "3"), True),
+        (Toleration("gen", "", "3"), True),
+        (Toleration("gen", "", "4"), False),
+        (Toleration("gen", "Exists", "ignored"), True),
+        (Toleration("", "Exists"), True),
+        (Toleration("", "", "3"), True),
+        (Toleration("", "", "4"), False),
+        (Toleration("gen", "Exists", effect="NoExecute"), False),
+        (Toleration("gen", "Exists", effect="NoSchedule"), True),
+        (Toleration("other", "Exists"), False),
+        (Toleration("gen", "Gt", "2"), True),
+        (Toleration("gen", "Gt", "3"), False),
+        (Toleration("gen", "Lt", "10"), True),
+        (Toleration("gen", "Lt", "ten"), False),
+        (Toleration("gen", "Lt", str(2**64)), False),
+        (Toleration("gen", "Near", "3"), False),
+    ],
+)
+def test_tolerations(toleration: Toleration, covers: bool) -> None:
+    assert tolerates(toleration, GEN3) is covers
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "present", "absent"),
+    [
+        ("In", ["7", "8"], True, False),
+        ("In", ["8"], False, False),
+        ("NotIn", ["7"], False, True),
+        ("NotIn", ["8"], True, True),
+        ("Exists", [], True, False),
+        ("DoesNotExist", [], False, True),
+        ("Gt", ["6"], True, False),
+        ("Gt", ["7"], False, False),
+        ("Gt", ["x"], False, False),
+        ("Lt", ["10"], True, False),
+        ("Lt", ["10", "11"], False, False),
+        ("Around", ["7"], False, False),
+    ],
+)
+def test_node_selector_expressions(
+    operator: str, values: list[str], present: bool, absent: bool
+) -> None:
+    expression = {"key": "gen", "operator": operator, "values": values}
+    assert expression_holds(expression, "7") is present
+    assert expression_holds(expression, None) is absent
+
+
+def three() -> Capacity:
+    nodes = [
+        node("b1/r1/x1", labels={"gen": "1"}),
+        node("b1/r1/x2", labels={"gen": "2"}, taints=(GEN3,)),
+        node("b1/r1/x3", taints=(Taint("soft", "", "PreferNoSchedule"),)),
+    ]
+    return Capacity(TopologyTree.build(LEVELS, nodes))
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+
+
+def expressions(*parts: tuple[str, str, list[str]]) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": k, "operator": o, "values": v} for k, o, v in parts]}
+
+
+FIRST = expressions(("gen", "In", ["1"]))
+NAMED_X3 = {"key": "metadata.name", "operator": "In", "values": ["x3"]}
+
+
+@pytest.mark.field_note("C9")
+@pytest.mark.parametrize(
+    ("affinity", "hosts"),
+    [
+        (required(FIRST), {"x1"}),
+        (required(FIRST, expressions(("gen", "DoesNotExist", []))), {"x1", "x3"}),
+        (required(expressions(("gen", "Exists", []), ("gen", "NotIn", ["1"]))), {"x2"}),
+        (required({}), set()),
+        (required(), set()),
+        (required({"matchFields": [NAMED_X3]}), {"x3"}),
+        ({}, {"x1", "x2", "x3"}),
+    ],
+)
+def test_required_affinity_limits_hosts(affinity: dict[str, Any], hosts: set[str]) -> None:
+    tolerant = (Toleration("gen", "Exists"),)
+    every = podset(12, required="rack", node_affinity=affinity, tolerations=tolerant)
+    some = podset(4 * len(hosts), required="rack", node_affinity=affinity, tolerations=tolerant)
+    if len(hosts) < 3:
+        assert f"affinity: {3 - len(hosts)}" in refusal(ask(three(), every))
+    assert set(spots(ask(three(), some))) == hosts
+
+
+def test_the_first_reason_counts_taints_before_selector_before_affinity() -> None:
+    wants = podset(
+        1,
+        node_selector={"gen": "2"},
+        node_affinity=required(expressions(("gen", "In", ["9"]))),
+    )
+    assert refusal(ask(three(), wants)).endswith(
+        'Total nodes: 3; excluded: nodeSelector: 2, taint "gen=3:NoSchedule": 1'
+    )
+
+
+def test_a_flavors_tolerations_count_like_the_pods_own() -> None:
+    wants = podset(12, required="rack")
+    assert ask(three(), wants).refused is not None
+    flavor = (Toleration("gen", "Exists"),)
+    assert spots(ask(three(), wants, flavor_tolerations=flavor)) == {"x1": 4, "x2": 4, "x3": 4}
+
+
+@pytest.mark.requirement("CAP-06")
+def test_without_a_host_level_nothing_is_matched() -> None:
+    tree = TopologyTree.build(LEVELS[:2], three().tree.nodes)
+    wants = podset(12, required="rack", node_selector={"gen": "none"})
+    assert spots(ask(Capacity(tree), wants)) == {"r1": 12}
+
+
+def test_soft_preference_goes_before_the_best_fit_where_the_gate_is_on() -> None:
+    nodes = [
+        node("b1/r1/x1", offers={"cpu": 2}),
+        node("b1/r1/x2", offers={"cpu": 9}, labels={"gen": "2"}),
+    ]
+    room = Capacity(TopologyTree.build(LEVELS, nodes))
+    preference = expressions(("gen", "In", ["2"]))
+    affinity = {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 5, "preference": preference},
+            {"weight": 50, "preference": {}},
+        ]
+    }
+    wants = podset(2, required=LEVELS[-1], node_affinity=affinity)
+    assert spots(ask(room, wants)) == {"x1": 2}
+    gates = {"TASRespectNodeAffinityPreferred": True}
+    assert spots(ask(room, wants, gates=gates)) == {"x2": 2}
+
+
+@pytest.mark.field_note("P5")
+@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        7,
+        "terms",
+        [1],
+        {"nodeSelectorTerms": 3},
+        {"nodeSelectorTerms": [4, {"matchExpressions": "x"}]},
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": [], "operator": {}, "values": 1}]}]},
+    ],
+)
+def test_an_affinity_that_is_none_matches_nothing_and_breaks_nothing(
+    garbage: object, soft: bool
+) -> None:
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": garbage,
+        "preferredDuringSchedulingIgnoredDuringExecution": [garbage, {"weight": "1"}],
+    }
+    gates = {"TASRespectNodeAffinityPreferred": soft}
+    answer = ask(three(), podset(1, node_affinity=affinity), gates=gates)
+    assert "affinity: 2" in refusal(answer)

@@ -1,0 +1,171 @@
+"""When a queue is active, and what it says when it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate.wire import kueue
+from rackgate_assigner.core.decisions import Admit, Hold
+from tests.unit.assigner.builders import (
+    RACK,
+    cache_with,
+    cluster_queue,
+    flavor,
+    local_queue,
+    node,
+    podset,
+    topology,
+    workload,
+)
+
+
+def active(cache: Any, **features: bool) -> tuple[str, str, str]:
+    (condition,) = cache.cluster_queue_status("cq", features=features)["conditions"]
+    return condition["status"], condition["reason"], condition["message"]
+
+
+def check(name: str, controller: str) -> kueue.AdmissionCheck:
+    return msgspec.convert(
+        {"metadata": {"name": name}, "spec": {"controllerName": controller}}, kueue.AdmissionCheck
+    )
+
+
+def checks_of(*found: str) -> dict[str, Any]:
+    return {"admissionChecks": [{"name": name} for name in found]}
+
+
+def test_a_queue_with_all_it_needs_is_active() -> None:
+    assert active(cache_with()) == ("True", "Ready", "Can admit new workloads")
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+def test_a_stopped_queue_is_inactive(policy: str) -> None:
+    cache = cache_with(queue=cluster_queue(stopPolicy=policy))
+    assert active(cache) == ("False", "Stopped", "Can't admit new workloads: is stopped")
+
+
+def test_a_missing_flavor_makes_a_queue_inactive_until_it_comes() -> None:
+    cache = cache_with(queue=cluster_queue("cq", {"z": {"cpu": "1"}, "a": {"cpu": "1"}}))
+    assert active(cache) == (
+        "False",
+        "FlavorNotFound",
+        "Can't admit new workloads: references missing ResourceFlavor(s): [a, z]",
+    )
+    cache.set_flavor(flavor("a", None, {}))
+    cache.set_flavor(flavor("z", None, {}))
+    assert active(cache)[0] == "True"
+
+
+@pytest.mark.requirement("VAL-10")
+def test_a_missing_topology_makes_a_queue_inactive_until_it_comes() -> None:
+    cache = cache_with([node("a")])
+    cache.set_workload(workload("w"))
+    cache.drop_topology("default")
+    status, reason, message = active(cache)
+    assert (status, reason) == ("False", "TopologyNotFound")
+    assert message.endswith('there is no Topology "default" for TAS flavor "tas"')
+    (hold,) = cache.plan()
+    assert hold == Hold("team/w", "Misconfigured", "ClusterQueue cq is inactive")
+    cache.set_topology(topology())
+    assert active(cache)[0] == "True"
+    assert isinstance(cache.plan()[0], Admit)
+
+
+def test_missing_and_unanswered_checks_make_a_queue_inactive() -> None:
+    queue = cluster_queue(admissionChecksStrategy=checks_of("gone", "there"))
+    cache = cache_with(queue=queue)
+    cache.set_admission_check(check("there", "example.com/budget"))
+    status, reason, message = active(cache)
+    assert (status, reason) == ("False", "AdmissionCheckNotFound")
+    assert message == (
+        "Can't admit new workloads: references missing AdmissionCheck(s): [gone], references "
+        "AdmissionCheck(s) that nothing answers: [there]"
+    )
+
+
+LIMITS = {
+    "TASWithCohorts": "TAS is not supported in a cohort",
+    "TASWithPreemption": "TAS is not supported with preemption",
+    "TASWithMultiKueue": "TAS is not supported with a MultiKueue admission check",
+    "TASWithProvisioningRequest": "TAS is not supported with a ProvisioningRequest admission check",
+}
+
+
+def limited() -> Any:
+    queue = cluster_queue(
+        cohortName="all",
+        preemption={"withinClusterQueue": "LowerPriority"},
+        admissionChecksStrategy=checks_of("mk", "pr"),
+    )
+    cache = cache_with([node("a")], queue=queue)
+    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER))
+    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
+    return cache
+
+
+@pytest.mark.requirement("VAL-05", "VAL-06", "VAL-07", "VAL-08", "VAL-09")
+def test_all_limits_of_topology_queues_are_listed_at_once() -> None:
+    status, reason, message = active(limited())
+    assert (status, reason) == ("False", "NotSupportedWithTopologyAwareScheduling")
+    assert all(text in message for text in LIMITS.values())
+
+
+@pytest.mark.requirement("VAL-09")
+@pytest.mark.parametrize("gate", LIMITS)
+def test_each_limit_is_lifted_by_its_own_gate(gate: str) -> None:
+    message = active(limited(), **{gate: True})[2]
+    assert LIMITS[gate] not in message
+    assert all(text in message for name, text in LIMITS.items() if name != gate)
+
+
+@pytest.mark.parametrize(
+    "preemption",
+    [
+        {"reclaimWithinCohort": "Any"},
+        {"withinClusterQueue": "LowerOrNewerEqualPriority"},
+        {"borrowWithinCohort": {"policy": "LowerPriority"}},
+    ],
+)
+def test_any_kind_of_preemption_counts(preemption: dict[str, Any]) -> None:
+    assert "preemption" in active(cache_with(queue=cluster_queue(preemption=preemption)))[2]
+
+
+@pytest.mark.requirement("VAL-05", "VAL-06")
+def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended() -> None:
+    cache = cache_with([node("a")], queue=cluster_queue(cohortName="all"))
+    cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
+    assert cache.plan() == [Hold("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
+    cache.set_cluster_queue(cluster_queue())
+    assert isinstance(cache.plan()[0], Admit)
+
+
+def test_a_plain_queue_in_a_cohort_works_and_says_what_it_does_not_do() -> None:
+    queue = cluster_queue("cq", {"plain": {"cpu": "1"}}, cohortName="all")
+    cache = cache_with(queue=queue)
+    cache.set_flavor(flavor("plain", None, {}))
+    assert active(cache) == (
+        "True",
+        "Ready",
+        "Can admit new workloads; not supported yet, nominal quota alone counts: borrowing and "
+        'lending in cohort "all"',
+    )
+
+
+def test_a_local_queue_is_as_active_as_what_it_leads_to() -> None:
+    cache = cache_with()
+    cache.set_local_queue(local_queue("lost", "nowhere"))
+    cache.set_local_queue(local_queue("held", stopPolicy="Hold"))
+
+    def told(key: str) -> tuple[str, str]:
+        (condition,) = cache.local_queue_status(key)["conditions"]
+        return condition["status"], condition["reason"]
+
+    assert told("team/lq") == ("True", "Ready")
+    assert told("team/lost") == ("False", "ClusterQueueDoesNotExist")
+    assert told("team/held") == ("False", "Stopped")
+    cache.set_cluster_queue(cluster_queue(stopPolicy="Hold"))
+    assert told("team/lq") == ("False", "ClusterQueueIsInactive")

@@ -1,0 +1,360 @@
+"""One cycle: who is admitted, who waits with which words, who is deactivated or evicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate_assigner.core.decisions import Admit, Deactivate, Hold
+from tests.unit.assigner.builders import (
+    BLOCK,
+    HOST,
+    RACK,
+    admissions,
+    cache_with,
+    cluster_queue,
+    domains,
+    flavor,
+    fx_a,
+    local_queue,
+    namespace,
+    node,
+    podset,
+    topology,
+    workload,
+)
+
+IN_RACK = {"required": RACK}
+
+
+def racked(count: int, cpu: str = "4", **more: Any) -> list[dict[str, Any]]:
+    return [podset(count=count, requests={"cpu": cpu}, topology=IN_RACK, **more)]
+
+
+def racks_of(hosts: dict[str, int]) -> set[str]:
+    return {host.rpartition("-")[0] for host in hosts}
+
+
+@pytest.mark.requirement("TAS-16", "TAS-20", "USR-01")
+def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", racked(4)))
+    (decision,) = cache.plan()
+    assert isinstance(decision, Admit)
+    assert decision.grant.cluster_queue == "cq"
+    placed = domains(decision.grant)
+    assert sum(placed.values()) == 4
+    assert len(racks_of(placed)) == 1
+
+
+@pytest.mark.requirement("TAS-17", "TAS-20", "USR-01")
+def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", racked(5)))
+    assert cache.plan() == [
+        Hold(
+            "team/w",
+            "TopologyPlacementFailed",
+            "couldn't assign flavors to pod set main: "
+            'topology "default" allows to fit only 4 out of 5 pod(s)',
+        )
+    ]
+
+
+@pytest.mark.requirement("TAS-20")
+def test_room_without_quota_is_not_enough() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "12"}}))
+    cache.set_workload(workload("w", racked(4)))
+    (hold,) = cache.plan()
+    assert isinstance(hold, Hold)
+    assert hold.reason == "ExceedsMaxQuota"
+
+
+@pytest.mark.requirement("CAP-11", "USR-03")
+@pytest.mark.field_note("C11")
+def test_two_admissions_of_one_cycle_never_share_room() -> None:
+    cache = cache_with(fx_a())
+    for index in range(6):
+        cache.set_workload(workload(f"w{index}", racked(4)))
+    granted = admissions(cache.plan())
+    used = [host for grant in granted.values() for host in domains(grant)]
+    assert len(granted) == 4
+    assert len(used) == len(set(used)) == 8
+
+
+@pytest.mark.requirement("CAP-11")
+@pytest.mark.field_note("C11")
+def test_two_queues_with_one_flavor_share_its_room_in_a_cycle() -> None:
+    cache = cache_with([node("a", cpu="4")])
+    cache.set_cluster_queue(cluster_queue("other"))
+    cache.set_local_queue(local_queue("lq2", "other"))
+    cache.set_workload(workload("w1", [podset(count=3)]))
+    cache.set_workload(workload("w2", [podset(count=3)], queue="lq2"))
+    assert list(admissions(cache.plan())) == ["w1"]
+
+
+@pytest.mark.field_note("C13")
+def test_two_flavors_on_the_same_node_share_its_room_in_a_cycle() -> None:
+    cache = cache_with([node("a", cpu="4")], queue=cluster_queue("cq", {"tas": {"cpu": "99"}}))
+    cache.set_flavor(flavor("twin"))
+    cache.set_cluster_queue(cluster_queue("other", {"twin": {"cpu": "99"}}))
+    cache.set_local_queue(local_queue("lq2", "other"))
+    cache.set_workload(workload("w1", [podset(count=3)]))
+    cache.set_workload(workload("w2", [podset(count=3)], queue="lq2"))
+    assert list(admissions(cache.plan())) == ["w1"]
+
+
+@pytest.mark.requirement("TAS-21")
+@pytest.mark.field_note("C10")
+def test_podsets_of_one_workload_share_the_room_also_over_two_flavors() -> None:
+    cache = cache_with(
+        [node("a", cpu="4")], queue=cluster_queue("cq", {"tas": {"cpu": "3"}, "twin": {"cpu": "9"}})
+    )
+    cache.set_flavor(flavor("twin"))
+    cache.set_workload(workload("w", [podset("one", 3), podset("two", 2)]))
+    (hold,) = cache.plan()
+    assert isinstance(hold, Hold)
+    assert "pod set two" in hold.message
+    cache.set_workload(workload("w", [podset("one", 3), podset("two", 1)], generation=2))
+    (admit,) = cache.plan()
+    assert isinstance(admit, Admit)
+    assert [part.flavors["cpu"] for part in admit.grant.podsets] == ["tas", "twin"]
+
+
+@pytest.mark.requirement("TAS-21")
+def test_a_refused_workload_leaves_no_charge_behind() -> None:
+    cache = cache_with(
+        [node("a", cpu="4")], queue=cluster_queue("cq", {"tas": {"cpu": "3"}, "twin": {"cpu": "9"}})
+    )
+    cache.set_flavor(flavor("twin"))
+    cache.set_workload(workload("big", [podset("one", 3), podset("two", 2)], priority=9))
+    cache.set_workload(workload("small", [podset(count=4)]))
+    assert list(admissions(cache.plan())) == ["small"]
+
+
+@pytest.mark.field_note("C17")
+def test_a_podset_without_pods_is_granted_and_takes_nothing() -> None:
+    cache = cache_with(fx_a())
+    podsets = [podset("head", 1, topology=IN_RACK), podset("none", 0, topology=IN_RACK)]
+    cache.set_workload(workload("w", podsets))
+    (admit,) = cache.plan()
+    assert isinstance(admit, Admit)
+    head, none = admit.grant.podsets
+    assert head.topology is not None
+    assert (none.count, none.topology, none.usage) == (0, None, {"cpu": 0})
+
+
+@pytest.mark.requirement("TAS-12")
+@pytest.mark.field_note("U5", "P5")
+def test_slices_that_do_not_divide_the_pods_are_refused_whole() -> None:
+    sliced = {"podSetSliceRequiredTopology": HOST, "podSetSliceSize": 2, "required": RACK}
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(count=7, topology=sliced)]))
+    (hold,) = cache.plan()
+    assert isinstance(hold, Hold)
+    assert "count 7 is not a multiple of the slice size 2" in hold.message
+
+
+@pytest.mark.requirement("TAS-22")
+@pytest.mark.field_note("C19")
+def test_the_order_of_events_does_not_change_the_plan() -> None:
+    nodes = fx_a()
+    works = [workload(f"w{index}", racked(3)) for index in range(5)]
+    forward, backward = cache_with(nodes), cache_with(nodes[::-1])
+    for found in works:
+        forward.set_workload(found)
+    for found in works[::-1]:
+        backward.set_workload(found)
+    assert forward.plan() == backward.plan() == forward.plan()
+
+
+def test_priority_comes_first_then_age_then_name() -> None:
+    cache = cache_with([node("a", cpu="1")])
+    cache.set_workload(workload("b-old", created="2026-01-01T00:00:00Z"))
+    cache.set_workload(workload("a-new", created="2026-01-02T00:00:00Z"))
+    cache.set_workload(workload("c-old", created="2026-01-01T00:00:00Z"))
+    assert list(admissions(cache.plan())) == ["b-old"]
+    cache.set_workload(workload("z", priority=5, created="2026-01-03T00:00:00Z"))
+    assert list(admissions(cache.plan())) == ["z"]
+
+
+def test_best_effort_fifo_passes_over_what_does_not_fit() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("big", racked(5), priority=1))
+    cache.set_workload(workload("small", racked(2)))
+    assert list(admissions(cache.plan())) == ["small"]
+
+
+def test_strict_fifo_waits_behind_its_head() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue(queueingStrategy="StrictFIFO"))
+    cache.set_workload(workload("big", racked(5), priority=1))
+    cache.set_workload(workload("small", racked(2)))
+    head, behind = cache.plan()
+    assert isinstance(head, Hold)
+    assert head.workload == "team/big"
+    assert behind == Hold(
+        "team/small",
+        "PendingEvaluation",
+        "waiting for the workloads ahead in StrictFIFO ClusterQueue cq",
+    )
+
+
+def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue(queueingStrategy="StrictFIFO"))
+    cache.set_workload(workload("bad", [podset(requests={"cpu": "many"})], priority=1))
+    cache.set_workload(workload("good", racked(2)))
+    hold, admit = cache.plan()
+    assert isinstance(hold, Hold)
+    assert hold.reason == "Misconfigured"
+    assert "is not a quantity" in hold.message
+    assert isinstance(admit, Admit)
+
+
+def test_equal_shapes_are_refused_with_one_placement() -> None:
+    cache = cache_with(fx_a())
+    for index in range(4):
+        cache.set_workload(workload(f"w{index}", racked(5)))
+    holds = cache.plan()
+    assert len({hold.message for hold in holds if isinstance(hold, Hold)}) == 1
+    assert len(holds) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        ("no local queue", "Misconfigured", "LocalQueue lq doesn't exist"),
+        ("no cluster queue", "Misconfigured", "ClusterQueue cq doesn't exist"),
+        ("local hold", "Suspended", "LocalQueue lq is inactive"),
+        ("cluster hold", "Suspended", "ClusterQueue cq is inactive"),
+        (
+            "other namespace",
+            "Misconfigured",
+            "workload namespace doesn't match ClusterQueue selector",
+        ),
+    ],
+)
+def test_what_is_in_the_way_of_a_queue_is_told(change: str, reason: str, message: str) -> None:
+    cache = cache_with(fx_a())
+    match change:
+        case "no local queue":
+            cache.drop_local_queue("team/lq")
+        case "no cluster queue":
+            cache.drop_cluster_queue("cq")
+        case "local hold":
+            cache.set_local_queue(local_queue(stopPolicy="Hold"))
+        case "cluster hold":
+            cache.set_cluster_queue(cluster_queue(stopPolicy="Hold"))
+        case _:
+            cache.set_cluster_queue(cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}}))
+    cache.set_workload(workload("w"))
+    assert cache.plan() == [Hold("team/w", reason, message)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ({}, True),
+        (None, False),
+        ({"matchLabels": {"tier": "gold"}}, True),
+        ({"matchExpressions": [{"key": "tier", "operator": "In", "values": ["tin"]}]}, False),
+        ({"matchExpressions": [{"key": "none", "operator": "DoesNotExist"}]}, True),
+        ({"matchExpressions": [{"key": "tier", "operator": "Gt", "values": ["1"]}]}, False),
+    ],
+)
+def test_namespaces_are_matched_by_the_queues_selector(selector: Any, matches: bool) -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue(namespaceSelector=selector))
+    cache.set_namespace(namespace("team", tier="gold"))
+    cache.set_workload(workload("w"))
+    assert isinstance(cache.plan()[0], Admit) is matches
+
+
+def test_a_hold_that_stands_already_is_not_repeated() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", racked(5)))
+    (hold,) = cache.plan()
+    assert isinstance(hold, Hold)
+    told = {"QuotaReserved": ("False", hold.reason, hold.message)}
+    cache.set_workload(workload("w", racked(5), version="2", conditions=told))
+    assert cache.plan() == []
+    cache.set_node(node("extra", "b1/r1", cpu="2"))
+    cache.set_node(node("more", "b1/r1", cpu="4"))
+    assert list(admissions(cache.plan())) == ["w"]
+
+
+def test_messages_are_cut_at_the_limit_of_a_condition() -> None:
+    names = [f"flavor-{index:03}" for index in range(40)]
+    cache = cache_with(queue=cluster_queue("cq", {name: {"cpu": "1"} for name in names}))
+    for name in names:
+        cache.set_flavor(flavor(name, None, {}))
+    cache.set_workload(workload("w", [podset(count=2)]))
+    (hold,) = cache.plan()
+    assert isinstance(hold, Hold)
+    assert len(hold.message) == 1024
+
+
+@pytest.mark.requirement("VAL-02", "VAL-03")
+@pytest.mark.parametrize("kind", ["required", "preferred"])
+def test_a_level_that_no_offered_flavor_has_deactivates(kind: str) -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(topology={kind: "rak"})]))
+    assert cache.plan() == [
+        Deactivate(
+            "team/w",
+            "DeactivatedDueToInvalidTopology",
+            f'spec.podSets[0].topologyRequest.{kind}: level "rak" is not in topology "default" '
+            f"(levels: {BLOCK}, {RACK}, {HOST})",
+        )
+    ]
+
+
+@pytest.mark.requirement("VAL-02")
+def test_with_the_gate_off_an_unknown_level_waits_with_the_same_words() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(topology={"required": "rak"})]))
+    (deactivate,) = cache.plan()
+    (hold,) = cache.plan(features={"DeactivateInvalidTopology": False})
+    assert isinstance(deactivate, Deactivate)
+    assert isinstance(hold, Hold)
+    assert hold.message == deactivate.message
+
+
+@pytest.mark.requirement("VAL-13")
+def test_a_deactivated_workload_is_left_alone_until_it_is_switched_on_again() -> None:
+    cache = cache_with(fx_a())
+    podsets = [podset(topology={"required": "zone"})]
+    cache.set_workload(workload("w", podsets, active=False))
+    assert cache.plan() == []
+    cache.set_topology(topology(levels=("zone", HOST)))
+    for found in fx_a():
+        labels = {**found.metadata.labels, "zone": "z1"}
+        cache.set_node(node(found.metadata.name, cpu="8", labels=labels))
+    cache.set_workload(workload("w", podsets, version="2", generation=2))
+    assert list(admissions(cache.plan())) == ["w"]
+
+
+@pytest.mark.requirement("VAL-04")
+def test_one_annotated_template_demands_all_only_behind_its_gate() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset("a", topology=IN_RACK), podset("b")]))
+    assert isinstance(cache.plan()[0], Admit)
+    (decision,) = cache.plan(features={"RequireTopologyOnAllPodSets": True})
+    assert isinstance(decision, Deactivate)
+    assert decision.message == (
+        "spec.podSets[1].topologyRequest: a required or preferred level is missing, while "
+        "spec.podSets[0] names one"
+    )
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        workload("w", active=False),
+        workload("w", conditions={"Finished": ("True", "Succeeded", "")}),
+        workload("w", deleting=True),
+    ],
+)
+def test_who_does_not_ask_is_not_answered(found: Any) -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(found)
+    assert cache.plan() == []

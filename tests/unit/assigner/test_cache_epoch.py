@@ -1,0 +1,219 @@
+"""When the epoch rises, and how long an assumed grant stays charged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rackgate.wire import core
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.decisions import Grant
+from tests.unit.assigner.builders import (
+    RACK,
+    admissions,
+    cache_with,
+    cluster_queue,
+    flavor,
+    local_queue,
+    namespace,
+    node,
+    pod,
+    podset,
+    topology,
+    workload,
+)
+
+
+def rises(cache: Cache, change: Callable[[], Any]) -> bool:
+    before = cache.epoch
+    change()
+    return cache.epoch > before
+
+
+@pytest.fixture
+def cache() -> Cache:
+    """One node, one Workload admitted with two pods of 1 cpu on it, one waiting."""
+    cache = cache_with([node("a")])
+    cache.set_workload(workload("w", [podset(count=2)]))
+    grant = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", [podset(count=2)], version="2", grant=grant))
+    cache.set_workload(workload("next", [podset(count=3)]))
+    cache.forest()
+    return cache
+
+
+def heartbeat(found: core.Node) -> core.Node:
+    ready = core.Condition(type="Ready", status="True", last_transition_time="later")
+    status = core.NodeStatus(found.status.allocatable, (ready,))
+    return core.Node(found.metadata, found.spec, status)
+
+
+@pytest.mark.field_note("C7")
+def test_heartbeats_change_nothing(cache: Cache) -> None:
+    trees = cache.forest().groves["tas"].tree
+    assert not rises(cache, lambda: cache.set_node(heartbeat(node("a"))))
+    assert cache.forest().groves["tas"].tree is trees
+
+
+@pytest.mark.requirement("CAP-07")
+@pytest.mark.parametrize(
+    "change",
+    [
+        node("b"),
+        node("a", "b1/r2"),
+        node("a", cpu="5"),
+        node("a", unschedulable=True),
+        node("a", ready=False),
+        node("a", taints=[{"key": "k", "effect": "NoSchedule"}]),
+    ],
+)
+def test_labels_taints_allocatable_readiness_and_cordon_count(
+    cache: Cache, change: core.Node
+) -> None:
+    assert rises(cache, lambda: cache.set_node(change))
+    assert cache.rebuild_matches() == []
+
+
+def test_nodes_of_no_flavor_wake_nobody(cache: Cache) -> None:
+    assert not rises(cache, lambda: cache.set_node(node("x", labels={"pool": "web"})))
+    assert not rises(cache, lambda: cache.set_pod(pod("web", "x")))
+
+
+@pytest.mark.requirement("CAP-07", "USR-01")
+def test_a_node_that_makes_room_lets_a_waiting_job_in(cache: Cache) -> None:
+    assert admissions(cache.plan()) == {}
+    assert rises(cache, lambda: cache.set_node(node("b")))
+    assert list(admissions(cache.plan())) == ["next"]
+
+
+def _finish(cache: Cache) -> None:
+    row = workload("w", [podset(count=2)], version="3")
+    cache.set_workload(row)
+
+
+@pytest.mark.requirement("CAP-08")
+@pytest.mark.field_note("C6")
+@pytest.mark.parametrize(
+    "change",
+    [
+        _finish,
+        lambda cache: cache.drop_workload("team/w"),
+        lambda cache: cache.drop_pod("team/other"),
+        lambda cache: cache.set_pod(pod("other", "a", phase="Succeeded")),
+        lambda cache: cache.set_cluster_queue(cluster_queue("cq", {"tas": {"cpu": "7"}})),
+        lambda cache: cache.set_local_queue(local_queue(stopPolicy="Hold")),
+        lambda cache: cache.set_namespace(namespace("team", a="b")),
+        lambda cache: cache.set_flavor(flavor(tolerations=[{"operator": "Exists"}])),
+        lambda cache: cache.set_topology(topology(levels=(RACK,))),
+        lambda cache: cache.set_workload(workload("third")),
+        lambda cache: cache.set_workload(workload("next", [podset(count=3)], priority=9)),
+        lambda cache: cache.set_workload(workload("w", active=False, version="9")),
+    ],
+)
+def test_whatever_could_let_someone_in_raises_the_epoch(
+    cache: Cache, change: Callable[[Cache], None]
+) -> None:
+    cache.set_pod(pod("other", "a"))
+    cache.forest()
+    assert rises(cache, lambda: change(cache))
+
+
+def test_pods_that_sit_where_they_were_assigned_wake_nobody(cache: Cache) -> None:
+    cache.forest()
+    assert not rises(cache, lambda: cache.set_pod(pod("w-0", "a", workload="w")))
+    assert not rises(cache, lambda: cache.drop_pod("team/w-0"))
+
+
+def test_written_conditions_and_queue_statuses_wake_nobody(cache: Cache) -> None:
+    told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
+    again = workload("next", [podset(count=3)], version="7", conditions=told)
+    assert not rises(cache, lambda: cache.set_workload(again))
+    assert not rises(cache, lambda: cache.set_cluster_queue(cluster_queue()))
+    assert not rises(cache, lambda: cache.set_local_queue(local_queue()))
+
+
+def granted() -> tuple[Cache, Grant]:
+    cache = cache_with([node("a")])
+    cache.set_workload(workload("w", [podset(count=3)], version="5"))
+    return cache, admissions(cache.plan())["w"]
+
+
+def free(cache: Cache) -> int:
+    capacity = cache.forest().groves["tas"].capacity
+    return int(capacity.free[0, capacity.rows["cpu"]])
+
+
+@pytest.mark.requirement("CAP-11")
+def test_an_assumed_grant_is_charged_and_not_planned_again() -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    assert free(cache) == 1000
+    assert cache.plan() == []
+    assert cache.local_queue_status("team/lq")["reservingWorkloads"] == 1
+
+
+@pytest.mark.requirement("CAP-11")
+def test_a_failed_write_gives_the_room_back() -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    assert rises(cache, lambda: cache.forget("team/w"))
+    assert free(cache) == 4000
+    assert list(admissions(cache.plan())) == ["w"]
+
+
+def test_an_older_event_does_not_end_an_assumption() -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    cache.set_workload(workload("w", [podset(count=3)], version="6"))
+    assert free(cache) == 1000
+    cache.set_workload(workload("w", [podset(count=3)], version="7", grant=grant))
+    assert cache.assumed == {}
+    assert free(cache) == 1000
+    cache.set_workload(workload("w", [podset(count=3)], version="8"))
+    assert free(cache) == 4000
+
+
+def test_a_confirmed_write_that_was_taken_back_unseen_does_not_leak() -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    cache.confirm("team/w", "10")
+    cache.set_workload(workload("w", [podset(count=3)], version="9"))
+    assert free(cache) == 1000
+    cache.set_workload(workload("w", [podset(count=3)], version="11"))
+    assert (cache.assumed, free(cache)) == ({}, 4000)
+
+
+def test_a_confirmation_after_the_watch_ends_the_assumption_at_once() -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    cache.set_workload(workload("w", [podset(count=3)], version="10"))
+    cache.confirm("team/w", "10")
+    assert free(cache) == 4000
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda cache: cache.drop_workload("team/w"),
+        lambda cache: cache.set_workload(
+            workload("w", version="9", conditions={"Finished": ("True", "Failed", "")})
+        ),
+    ],
+)
+def test_an_assumption_ends_with_its_workload(end: Callable[[Cache], None]) -> None:
+    cache, grant = granted()
+    cache.assume("team/w", grant)
+    end(cache)
+    assert (cache.assumed, free(cache)) == ({}, 4000)
+    cache.forget("team/w")
+    cache.confirm("team/w", "12")
+    assert cache.rebuild_matches() == []
+
+
+def test_assuming_for_a_workload_that_is_gone_or_reserved_does_nothing() -> None:
+    cache, grant = granted()
+    cache.drop_workload("team/w")
+    cache.assume("team/w", grant)
+    assert (cache.assumed, free(cache)) == ({}, 4000)

@@ -1,0 +1,295 @@
+"""What the cache charges to whom: Workloads by assignment, other pods by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate.govern.predicates import is_tas_pod
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.decisions import Grant
+from tests.unit.assigner.builders import (
+    BLOCK,
+    HOST,
+    RACK,
+    admissions,
+    admit_all,
+    cache_with,
+    cluster_queue,
+    domains,
+    flavor,
+    local_queue,
+    node,
+    pod,
+    podset,
+    topology,
+    workload,
+)
+
+
+def free(cache: Cache, leaf: str, flavor_name: str = "tas", resource: str = "cpu") -> int:
+    """Free amount of a leaf: a node, or the joined path where racks are the leaves."""
+    grove = cache.forest().groves[flavor_name]
+    tree = grove.tree
+    found = tree.leaf_of_values(tuple(leaf.split("/")))
+    assert found is not None
+    return int(grove.capacity.free[found, grove.capacity.rows[resource]])
+
+
+def running(cache: Cache, name: str = "w", count: int = 2, **more: Any) -> Grant:
+    """Admit a Workload of `count` pods of 1 cpu and show the cache the result."""
+    podsets = [podset(count=count, **more)]
+    cache.set_workload(workload(name, podsets))
+    grant = admissions(cache.plan())[name]
+    cache.set_workload(workload(name, podsets, version="2", grant=grant))
+    return grant
+
+
+@pytest.mark.requirement("CAP-02", "CAP-04")
+def test_usage_follows_admission_suspension_and_finish() -> None:
+    cache = cache_with([node("a")])
+    grant = running(cache)
+    assert (free(cache, "a"), free(cache, "a", resource="pods")) == (2000, 108)
+    cache.set_workload(workload("w", [podset(count=2)], version="3"))
+    assert free(cache, "a") == 4000
+    cache.set_workload(workload("w", [podset(count=2)], version="4", grant=grant))
+    assert free(cache, "a") == 2000
+    done = {"Finished": ("True", "Succeeded", "")}
+    cache.set_workload(workload("w", [podset(count=2)], version="5", grant=grant, conditions=done))
+    assert free(cache, "a") == 4000
+
+
+@pytest.mark.requirement("CAP-02")
+def test_a_deleted_workload_gives_everything_back() -> None:
+    cache = cache_with([node("a")])
+    running(cache)
+    cache.drop_workload("team/w")
+    assert free(cache, "a") == 4000
+    assert cache.cluster_queue_status("cq")["reservingWorkloads"] == 0
+
+
+@pytest.mark.requirement("TAS-24")
+def test_a_resumed_workload_gets_a_new_assignment() -> None:
+    cache = cache_with([node("a"), node("b")])
+    first = running(cache, count=4)
+    cache.set_workload(workload("w", [podset(count=4)], version="3"))
+    cache.set_pod(pod("foreign", next(iter(domains(first))), cpu="4"))
+    second = admissions(cache.plan())["w"]
+    assert domains(second).keys() != domains(first).keys()
+
+
+@pytest.mark.requirement("CAP-03")
+def test_other_pods_take_their_requests_and_one_pod_of_their_node() -> None:
+    cache = cache_with([node("a")])
+    cache.set_pod(pod("daemon", "a", cpu="500m"))
+    assert (free(cache, "a"), free(cache, "a", resource="pods")) == (3500, 109)
+
+
+@pytest.mark.requirement("CAP-03")
+@pytest.mark.field_note("C5")
+def test_other_pods_give_back_when_they_end_move_shrink_or_go() -> None:
+    cache = cache_with([node("a"), node("b")])
+    cache.set_pod(pod("p", "a", cpu="2"))
+    cache.set_pod(pod("p", "a", cpu="1"))
+    assert free(cache, "a") == 3000
+    cache.set_pod(pod("p", "b", cpu="1"))
+    assert (free(cache, "a"), free(cache, "b")) == (4000, 3000)
+    cache.set_pod(pod("p", "b", cpu="1", phase="Failed"))
+    assert free(cache, "b") == 4000
+    cache.set_pod(pod("q", "b"))
+    cache.drop_pod("team/q")
+    assert free(cache, "b") == 4000
+
+
+@pytest.mark.requirement("CAP-04")
+def test_a_pod_of_an_admitted_workload_is_not_charged_again() -> None:
+    cache = cache_with([node("a")])
+    running(cache)
+    cache.set_pod(pod("w-0", "a", workload="w"))
+    cache.set_pod(pod("w-1", "a", workload="w"))
+    assert free(cache, "a") == 2000
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        pod("x", "a", workload="w", podset="other"),
+        pod("x", "a", workload="gone"),
+        pod("x", "a", workload="w", owner="another-job"),
+        pod("x", "a", workload="w", namespace="elsewhere"),
+    ],
+)
+@pytest.mark.field_note("W9")
+def test_marks_alone_do_not_make_a_pod_ours(stranger: Any) -> None:
+    cache = cache_with([node("a")])
+    grant = running(cache)
+    shown = workload("w", [podset(count=2)], grant=grant)
+    assert is_tas_pod(pod("x", "a", workload="w"), shown)
+    assert not is_tas_pod(stranger, shown)
+    cache.set_pod(stranger)
+    assert free(cache, "a") == 1000
+
+
+@pytest.mark.field_note("U1")
+def test_pods_beyond_a_domains_count_are_charged_to_the_node() -> None:
+    cache = cache_with([node("a")])
+    running(cache)
+    for index in range(3):
+        cache.set_pod(pod(f"w-{index}", "a", workload="w"))
+    assert free(cache, "a") == 1000
+    cache.drop_pod("team/w-0")
+    assert free(cache, "a") == 2000
+
+
+@pytest.mark.field_note("U2")
+def test_pods_outside_the_assigned_domains_are_charged_to_their_node() -> None:
+    cache = cache_with([node("a"), node("b")])
+    grant = running(cache)
+    (host,) = domains(grant)
+    other = "b" if host == "a" else "a"
+    cache.set_pod(pod("w-0", other, workload="w"))
+    assert free(cache, other) == 3000
+    assert free(cache, host) == 2000
+
+
+@pytest.mark.field_note("C4")
+def test_pods_of_a_finished_workload_hold_their_room_until_they_are_gone() -> None:
+    cache = cache_with([node("a")])
+    grant = running(cache)
+    cache.set_pod(pod("w-0", "a", workload="w"))
+    done = {"Finished": ("True", "Succeeded", "")}
+    cache.set_workload(workload("w", [podset(count=2)], version="3", grant=grant, conditions=done))
+    assert free(cache, "a") == 3000
+    assert cache.cluster_queue_status("cq")["reservingWorkloads"] == 0
+    cache.drop_pod("team/w-0")
+    assert free(cache, "a") == 4000
+
+
+@pytest.mark.field_note("C15")
+def test_pods_are_bound_by_node_name_and_assigned_by_hostname() -> None:
+    cache = cache_with([node("machine-7", host="rack-1")])
+    grant = running(cache)
+    assert domains(grant) == {"rack-1": 2}
+    cache.set_pod(pod("w-0", "machine-7", workload="w"))
+    cache.set_pod(pod("foreign", "machine-7"))
+    assert free(cache, "rack-1") == 1000
+
+
+@pytest.mark.field_note("C15")
+def test_pods_follow_a_node_whose_labels_come_late() -> None:
+    cache = cache_with([node("a")])
+    running(cache)
+    cache.set_pod(pod("w-0", "a", workload="w"))
+    cache.drop_node("a")
+    cache.set_node(node("a", labels={"new": "label"}))
+    assert free(cache, "a") == 2000
+
+
+@pytest.mark.field_note("C13")
+def test_flavors_that_share_a_node_share_its_usage() -> None:
+    cache = cache_with([node("a")], queue=cluster_queue("cq", {"tas": {"cpu": "9"}}))
+    cache.set_flavor(flavor("twin"))
+    running(cache)
+    assert free(cache, "a", "twin") == free(cache, "a", "tas") == 2000
+    assert cache.overlaps() == [("tas", "twin", 1)]
+
+
+@pytest.mark.field_note("C13")
+def test_racks_are_shared_only_by_flavors_with_a_common_node() -> None:
+    cache = cache_with(
+        [node("a", labels={"kind": "x"}), node("b", labels={"kind": "y"})],
+        queue=cluster_queue("cq", {"x": {"cpu": "9"}}),
+    )
+    cache.set_topology(topology("racks", (BLOCK, RACK)))
+    for name, labels in (("x", {"kind": "x"}), ("y", {"kind": "y"}), ("all", {"pool": "gpu"})):
+        cache.set_flavor(flavor(name, "racks", labels))
+    grant = running(cache, count=3)
+    assert domains(grant) == {"b1/r1": 3}
+    assert free(cache, "b1/r1", "x") == 1000
+    assert free(cache, "b1/r1", "y") == 4000
+    assert free(cache, "b1/r1", "all") == 5000
+    assert cache.rebuild_matches() == []
+
+
+@pytest.mark.requirement("TAS-33")
+def test_flavors_that_share_no_node_do_not_overlap() -> None:
+    cache = cache_with([node("a"), node("b", labels={"pool": "other"})])
+    cache.set_flavor(flavor("other", node_labels={"pool": "other"}))
+    assert cache.overlaps() == []
+
+
+@pytest.mark.field_note("C14")
+@pytest.mark.parametrize("host", ["r1", "b1", "b1/r1", "b1,r1", "b1-r1"])
+def test_a_host_named_like_a_rack_is_no_rack(host: str) -> None:
+    cache = cache_with([node("n1", host=host), node("n2", "b1/r1")])
+    running(cache, count=8)
+    assert (free(cache, "n2"), cache.rebuild_matches()) == (0, [])
+
+
+@pytest.mark.field_note("C2", "C3")
+def test_a_topology_or_flavor_made_anew_finds_all_usage_again() -> None:
+    cache = cache_with([node("a")])
+    running(cache, "kept")
+    running(cache, "gone", count=1)
+    cache.drop_topology("default")
+    cache.drop_flavor("tas")
+    cache.drop_workload("team/gone")
+    cache.set_flavor(flavor())
+    cache.set_topology(topology())
+    assert free(cache, "a") == 2000
+
+
+@pytest.mark.requirement("CAP-09")
+@pytest.mark.field_note("C1")
+def test_a_cache_filled_in_any_order_knows_what_runs() -> None:
+    cache = cache_with([node("a")])
+    grant = running(cache)
+    late = Cache()
+    late.set_pod(pod("w-0", "a", workload="w"))
+    late.set_workload(workload("w", [podset(count=2)], version="2", grant=grant))
+    late.set_node(node("a"))
+    late.set_flavor(flavor())
+    late.set_topology(topology())
+    late.set_local_queue(local_queue())
+    late.set_cluster_queue(cluster_queue())
+    assert free(late, "a") == 2000
+    assert late.cluster_queue_status("cq")["admittedWorkloads"] == 1
+
+
+@pytest.mark.requirement("CAP-06")
+def test_leaves_above_the_host_add_up_their_nodes() -> None:
+    cache = cache_with([node("a"), node("b")])
+    cache.set_topology(topology(levels=(BLOCK, RACK)))
+    running(cache, count=1, requests={"cpu": "6"})
+    assert free(cache, "b1/r1") == 2000
+
+
+def test_an_admission_that_cannot_be_read_holds_nothing_and_its_pods_hold_their_nodes() -> None:
+    cache = cache_with([node("a")])
+    grant = running(cache)
+    found = workload("w", [podset(count=2)], version="3", grant=grant)
+    assert found.status.admission is not None
+    found.status.admission.pod_set_assignments[0].resource_usage["cpu"] = "many"
+    cache.set_pod(pod("w-0", "a", workload="w"))
+    cache.set_workload(found)
+    assert free(cache, "a") == 3000
+    assert cache.plan() == []
+    assert "is not a quantity" in cache.explain("team/w")["message"]
+
+
+@pytest.mark.requirement("CAP-10")
+def test_a_late_daemon_pod_may_overcommit_a_node_and_is_counted_from_then_on() -> None:
+    cache = cache_with([node("a")])
+    running(cache, count=4)
+    cache.set_pod(pod("daemon", "a"))
+    assert free(cache, "a") == -1000
+    cache.set_workload(workload("next"))
+    assert admit_all(cache) == {}
+
+
+def test_hostname_levels_are_stored_alone() -> None:
+    cache = cache_with([node("a")])
+    (part,) = running(cache).podsets
+    assert part.topology is not None
+    assert part.topology.levels == (HOST,)

@@ -1,0 +1,64 @@
+"""Whose reservation is taken back, and whose is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.decisions import Evict, Grant
+from tests.unit.assigner.builders import (
+    RACK,
+    admit_all,
+    cache_with,
+    cluster_queue,
+    domains,
+    fx_a,
+    local_queue,
+    podset,
+    workload,
+)
+
+PODSETS = [podset(count=4, requests={"cpu": "4"}, topology={"required": RACK})]
+
+
+def held(**more: Any) -> tuple[Cache, Grant]:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", PODSETS))
+    grant = admit_all(cache)["w"]
+    cache.set_workload(workload("w", PODSETS, version="2", grant=grant, **more))
+    return cache, grant
+
+
+def test_draining_a_cluster_queue_evicts_what_it_admitted() -> None:
+    cache, _ = held()
+    cache.set_cluster_queue(cluster_queue(stopPolicy="Hold"))
+    assert cache.plan() == []
+    cache.set_cluster_queue(cluster_queue(stopPolicy="HoldAndDrain"))
+    assert cache.plan() == [Evict("team/w", "ClusterQueueStopped", "The ClusterQueue is stopped")]
+
+
+def test_draining_a_local_queue_evicts_what_came_through_it() -> None:
+    cache, _ = held()
+    cache.set_local_queue(local_queue(stopPolicy="HoldAndDrain"))
+    assert cache.plan() == [Evict("team/w", "LocalQueueStopped", "The LocalQueue is stopped")]
+
+
+def test_switching_off_an_admitted_workload_evicts_it_once() -> None:
+    cache, grant = held(active=False)
+    assert cache.plan() == [Evict("team/w", "Deactivated", "The workload is deactivated")]
+    told = {"Evicted": ("True", "Deactivated", "")}
+    cache.set_workload(
+        workload("w", PODSETS, version="3", grant=grant, active=False, conditions=told)
+    )
+    assert cache.plan() == []
+
+
+@pytest.mark.requirement("TAS-23")
+def test_a_broken_node_changes_nothing_for_who_runs_there() -> None:
+    cache, grant = held()
+    host = next(iter(domains(grant)))
+    cache.drop_node(host)
+    assert cache.plan() == []
+    assert cache.holdings["team/w"].assignments["main"] == grant.podsets[0].topology

@@ -1,0 +1,163 @@
+"""Statuses, and facts for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.snapshot import freeze
+from tests.unit.assigner.builders import (
+    HOST,
+    RACK,
+    admissions,
+    cache_with,
+    cluster_queue,
+    flavor,
+    fx_a,
+    local_queue,
+    node,
+    pod,
+    podset,
+    topology,
+    workload,
+)
+
+
+def test_statuses_count_and_sum_what_waits_and_what_is_held() -> None:
+    queue = cluster_queue("cq", {"tas": {"cpu": "20", "memory": "64Gi"}}, generation=7)
+    cache = cache_with(fx_a(), queue=queue)
+    asked = [podset(count=3, requests={"cpu": "1500m", "memory": "1Gi"})]
+    cache.set_workload(workload("w", asked))
+    grant = admissions(cache.plan())["w"]
+    only_reserved = {"Admitted": ("False", "NoReservation", "")}
+    cache.set_workload(workload("w", asked, version="2", grant=grant, conditions=only_reserved))
+    cache.set_workload(workload("waits"))
+    cache.set_workload(workload("off", active=False))
+    assert cache.cluster_queue_status("cq") == {
+        "conditions": [
+            {
+                "type": "Active",
+                "status": "True",
+                "reason": "Ready",
+                "message": "Can admit new workloads",
+                "observedGeneration": 7,
+            }
+        ],
+        "pendingWorkloads": 1,
+        "reservingWorkloads": 1,
+        "admittedWorkloads": 0,
+        "flavorsReservation": [
+            {
+                "name": "tas",
+                "resources": [
+                    {"name": "cpu", "total": "4500m", "borrowed": "0"},
+                    {"name": "memory", "total": "3Gi", "borrowed": "0"},
+                ],
+            }
+        ],
+        "flavorsUsage": [
+            {
+                "name": "tas",
+                "resources": [
+                    {"name": "cpu", "total": "0", "borrowed": "0"},
+                    {"name": "memory", "total": "0", "borrowed": "0"},
+                ],
+            }
+        ],
+    }
+    cache.set_workload(workload("w", asked, version="3", grant=grant))
+    local = cache.local_queue_status("team/lq")
+    assert (local["pendingWorkloads"], local["admittedWorkloads"]) == (1, 1)
+    assert local["flavorsUsage"][0]["resources"][0] == {"name": "cpu", "total": "4500m"}
+
+
+def test_a_local_queue_without_its_cluster_queue_still_counts() -> None:
+    cache = cache_with()
+    cache.set_local_queue(local_queue("lost", "nowhere"))
+    cache.set_workload(workload("w", queue="lost"))
+    status = cache.local_queue_status("team/lost")
+    assert (status["pendingWorkloads"], status["flavorsUsage"]) == (1, [])
+
+
+def test_a_queue_that_is_not_there_has_no_status() -> None:
+    with pytest.raises(KeyError):
+        cache_with().cluster_queue_status("nowhere")
+
+
+def test_explain_says_what_a_cycle_would_say_and_which_domain_comes_closest() -> None:
+    cache = cache_with(fx_a())
+    cache.set_pod(pod("other", "b1-r1-1", cpu="4"))
+    asked = [podset(count=5, requests={"cpu": "4"}, topology={"required": RACK})]
+    told = {"QuotaReserved": ("False", "WaitingForQuota", "old news")}
+    cache.set_workload(workload("first", priority=3))
+    cache.set_workload(workload("w", asked, conditions=told))
+    found = cache.explain("team/w")
+    assert found["state"] == "waiting"
+    assert found["positionInLocalQueue"] == 1
+    assert found["reason"] == "TopologyPlacementFailed"
+    assert found["nearest"]["tas"]["main"] == [
+        {"level": "block", "domain": ["b2"], "fits": 8, "asked": 5, "domains": 2},
+        {"level": "rack", "domain": ["b1", "r2"], "fits": 4, "asked": 5, "domains": 4},
+        {"level": HOST, "domain": ["b1", "r1", "b1-r1-2"], "fits": 2, "asked": 5, "domains": 8},
+    ]
+
+
+def test_explain_knows_every_state() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w"))
+    assert cache.explain("team/w")["fits"] is True
+    grant = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", version="2", grant=grant))
+    assert cache.explain("team/w")["state"] == "admitted"
+    cache.set_workload(workload("w", conditions={"Finished": ("True", "Succeeded", "")}))
+    assert cache.explain("team/w")["state"] == "finished"
+    cache.set_workload(workload("off", active=False))
+    assert cache.explain("team/off")["state"] == "inactive"
+    assert cache.explain("team/nobody") == {}
+
+
+@pytest.mark.requirement("TAS-04")
+@pytest.mark.field_note("C18")
+def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
+    bare = node("bare")
+    bare.metadata.labels.pop(RACK)
+    cache = cache_with([node("good"), bare, node("far", labels={"pool": "web"})])
+    assert cache.missing_levels("tas") == {"bare": (RACK,)}
+    assert cache.missing_levels("nowhere") == {}
+    cache.set_workload(workload("w", [podset(count=9)]))
+    assert cache.explain("team/w")["nodesWithoutLevels"] == {"tas": {"bare": (RACK,)}}
+
+
+def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:
+    cache = cache_with([node("a")])
+    cache.set_workload(workload("w"))
+    first = freeze(cache)
+    assert len(first.waiting) == 1
+    assert cache.plan() == cache.plan()
+    assert cache.rebuild_matches() == []
+
+
+def test_a_divergence_is_named() -> None:
+    cache = cache_with([node("a")])
+    cache.set_workload(workload("w"))
+    cache.assume("team/w", admissions(cache.plan())["w"])
+    cache.forest().groves["tas"].capacity.charge(0, {"cpu": 1}, 1)
+    cache.totals.cluster_queues["cq"].reserving = 9
+    assert cache.rebuild_matches() == ["clusterQueue cq", "flavor tas: usage", "flavor tas: free"]
+
+
+def test_trees_are_kept_while_their_nodes_are() -> None:
+    cache = cache_with([node("a"), node("b", labels={"pool": "other"})])
+    cache.set_flavor(flavor("other", node_labels={"pool": "other"}))
+    before = {name: grove.tree for name, grove in cache.forest().groves.items()}
+    cache.set_node(node("b", labels={"pool": "other"}, cpu="9"))
+    after = {name: grove.tree for name, grove in cache.forest().groves.items()}
+    assert after["tas"] is before["tas"]
+    assert after["other"] is not before["other"]
+
+
+def test_an_empty_cache_answers() -> None:
+    cache = Cache()
+    cache.set_topology(topology())
+    cache.set_flavor(flavor())
+    assert (cache.plan(), cache.overlaps(), cache.rebuild_matches()) == ([], [], [])

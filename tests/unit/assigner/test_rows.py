@@ -1,0 +1,140 @@
+"""What is kept of a Workload, a pod and a node, and what cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.wire import core, kueue
+from rackgate_assigner.core.model import SliceLayer, TopologyRequest
+from rackgate_assigner.core.ordering import cycle_order
+from rackgate_assigner.core.rows import node_facts, pod_row, workload_row
+from tests.unit.assigner.builders import CREATED, RACK, node, pod, podset, workload
+
+AFFINITY: dict[str, Any] = {
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"a": []}}
+}
+
+
+def test_a_row_keeps_what_placement_asks_and_not_the_template() -> None:
+    row = workload_row(
+        workload(
+            "w",
+            [
+                podset(
+                    "main",
+                    4,
+                    {"cpu": "500m", "memory": "1Gi"},
+                    topology={"required": RACK, "podSetGroupName": "g"},
+                    nodeSelector={"a": "b"},
+                    tolerations=[{"operator": "Exists"}],
+                    affinity=AFFINITY,
+                )
+            ],
+            priority=7,
+        )
+    )
+    (found,) = row.podsets
+    request = found.request
+    assert (request.name, request.count) == ("main", 4)
+    assert request.requests == {"cpu": 500, "memory": 2**30}
+    assert request.topology == TopologyRequest(required=RACK)
+    assert (request.group, request.node_selector) == ("g", {"a": "b"})
+    assert request.tolerations == (core.Toleration(operator="Exists"),)
+    assert request.node_affinity == AFFINITY["nodeAffinity"]
+    assert (row.key, row.queue, row.owner_uid) == ("team/w", "team/lq", "job-w")
+    assert (row.priority, row.waiting, row.holds) == (7, True, False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"podIndexLabel": "i"}, None),
+        ({"unconstrained": True}, TopologyRequest(unconstrained=True)),
+        (
+            {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 2},
+            TopologyRequest(slices=(SliceLayer(RACK, 2),)),
+        ),
+        (
+            {"podSetSliceRequiredTopology": RACK},
+            TopologyRequest(slices=(SliceLayer(RACK, 0),)),
+        ),
+        (
+            {"podsetSliceRequiredTopologyConstraints": [{"topology": RACK, "size": 3}]},
+            TopologyRequest(slices=(SliceLayer(RACK, 3),)),
+        ),
+    ],
+)
+def test_topology_requests_are_read_in_every_form(
+    asked: dict[str, Any] | None, expected: TopologyRequest | None
+) -> None:
+    row = workload_row(workload("w", [podset(topology=asked)]))
+    assert row.podsets[0].request.topology == expected
+
+
+@pytest.mark.parametrize("cpu", ["much", "-1"])
+def test_a_request_that_makes_no_sense_is_named_not_raised(cpu: str) -> None:
+    (found,) = workload_row(workload("w", [podset(requests={"cpu": cpu})])).podsets
+    assert found.problem is not None
+    assert "spec.podSets[main].template" in found.problem
+
+
+def test_templates_of_a_known_generation_are_not_read_again() -> None:
+    first = workload_row(workload("w"))
+    assert workload_row(workload("w", version="2"), first).podsets is first.podsets
+    assert workload_row(workload("w", generation=2), first).podsets is not first.podsets
+
+
+def test_equal_shapes_are_equal_whatever_the_workload_is_called() -> None:
+    one = workload_row(workload("a", [podset(nodeSelector={"x": "1", "y": "2"})]))
+    two = workload_row(workload("b", [podset(nodeSelector={"y": "2", "x": "1"})]))
+    other = workload_row(workload("b", [podset(nodeSelector={"x": "1"})]))
+    assert one.shape == two.shape
+    assert hash(one.shape) == hash(two.shape)
+    assert one.shape != other.shape
+
+
+@pytest.mark.parametrize(
+    ("reason", "age"),
+    [
+        ("PodsReadyTimeout", "2030-01-01T00:00:00Z"),
+        ("AdmissionCheck", "2030-01-01T00:00:00Z"),
+        ("ClusterQueueStopped", CREATED),
+    ],
+)
+def test_age_is_creation_but_for_evictions_that_renew_it(reason: str, age: str) -> None:
+    evicted = core.Condition("Evicted", "True", reason, "", "2030-01-01T00:00:00Z")
+    status = kueue.WorkloadStatus(conditions=(evicted,))
+    assert workload_row(msgspec.structs.replace(workload("w"), status=status)).age == age
+
+
+def test_a_priority_class_counts_while_no_priority_is_written() -> None:
+    reference = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
+    foreign = {**reference, "group": "scheduling.k8s.io"}
+    high = workload_row(workload("z-high", priorityClassRef=reference))
+    plain = workload_row(workload("a-plain", priorityClassRef=foreign))
+    written = workload_row(workload("m-written", priorityClassRef=reference, priority=1))
+    order = cycle_order([plain, written, high], {"high": 9})
+    assert [row.name for row in order] == ["z-high", "m-written", "a-plain"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_pods_that_have_ended_have_no_row(phase: str) -> None:
+    assert pod_row(pod("p", "a", phase=phase)) is None
+
+
+def test_pods_that_are_not_bound_have_no_row() -> None:
+    assert pod_row(pod("p", "")) is None
+
+
+@pytest.mark.requirement("CAP-01")
+@pytest.mark.field_note("C16")
+def test_allocatable_is_read_exactly_and_what_cannot_be_read_is_absent() -> None:
+    found = node("a", cpu="7500m")
+    found.status.allocatable.update({"memory": "1.5Gi", "example.com/x": "lots"})
+    facts = node_facts(found)
+    assert facts.allocatable == {"cpu": 7500, "memory": 3 * 2**29, "pods": 110}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from rackgate.api.names import EvictionReason
+from rackgate_assigner import conditions
+from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change, condition_list
+from tests.unit.assigner_io.builders import AT, workload
+
+NOW = "2026-08-02T00:00:00Z"
+BOTH = {
+    "QuotaReserved": ("True", "QuotaReserved"),
+    "Admitted": ("True", "Admitted"),
+    "PodsReady": ("True", "Started"),
+}
+
+
+def listed(own: object, changes: list[Change], **options: object) -> dict[str, dict[str, object]]:
+    found = condition_list(
+        own.status.conditions,  # type: ignore[attr-defined]  # any Workload
+        options.pop("owned", ADMISSION_TYPES),  # type: ignore[arg-type]  # types of a manager
+        changes,
+        now=NOW,
+        generation=3,
+        **options,  # type: ignore[arg-type]  # drop
+    )
+    return {str(c["type"]): c for c in found}
+
+
+def test_a_list_is_complete_for_its_manager_and_holds_nothing_of_others() -> None:
+    own = workload(admitted=True, conditions=BOTH)
+    found = listed(own, conditions.evicted(own, "JobSuspended", "why"))
+    assert list(found) == ["QuotaReserved", "Admitted", "Evicted", "Requeued"]
+    assert list(listed(own, [], owned=JOB_TYPES)) == ["PodsReady"]
+    assert listed(own, [], owned=JOB_TYPES, drop=("PodsReady",)) == {}
+
+
+def test_transition_times_move_only_with_the_status() -> None:
+    own = workload(conditions={"QuotaReserved": ("False", "WaitingForQuota")})
+    found = listed(own, conditions.held(own, "TopologyPlacementFailed", "no rack"))
+    assert found["QuotaReserved"]["lastTransitionTime"] == AT
+    assert found["QuotaReserved"]["reason"] == "TopologyPlacementFailed"
+    found = listed(own, conditions.admitted(own, "cq"))
+    assert found["QuotaReserved"]["lastTransitionTime"] == NOW
+    assert found["QuotaReserved"]["observedGeneration"] == 3
+
+
+@pytest.mark.parametrize("reason", list(EvictionReason))
+def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReason) -> None:
+    own = workload(admitted=True, conditions=BOTH)
+    found = listed(own, conditions.evicted(own, reason, "why"))
+    again = reason in ("Preempted", "NodeFailures", "JobSuspended", "JobChanged")
+    assert (found["Requeued"]["status"] == "True") is again
+    assert found["Requeued"]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "returned"),
+    [
+        ("ClusterQueueStopped", "ClusterQueueRestarted"),
+        ("LocalQueueStopped", "LocalQueueRestarted"),
+        ("Deactivated", "Reactivated"),
+        ("DeactivatedDueToInvalidTopology", "Reactivated"),
+        ("JobSuspended", None),
+    ],
+)
+def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | None) -> None:
+    own = workload(conditions={"Evicted": ("True", reason)})
+    found = listed(own, conditions.admitted(own, "cq"))
+    assert found["Evicted"]["status"] == "False"
+    assert found.get("Requeued", {}).get("reason") == returned
+
+
+def test_a_deactivation_names_its_cause_once() -> None:
+    found = {c.type: c for c in conditions.deactivated("DeactivatedDueToInvalidTopology", "why")}
+    assert found["Evicted"].reason == "DeactivatedDueToInvalidTopology"
+    assert found["DeactivationTarget"].reason == "InvalidTopology"
+    same = {c.type: c for c in conditions.deactivated("InvalidTopology", "why")}
+    assert same == found
+
+
+@pytest.mark.requirement("VAL-13")
+def test_a_reactivated_workload_that_waits_is_requeued() -> None:
+    own = workload(conditions={"Evicted": ("True", "Deactivated")})
+    assert {c.reason for c in conditions.held(own, "WaitingForQuota", "m")} == {
+        "WaitingForQuota",
+        "Reactivated",
+    }
+    inactive = workload(active=False, conditions={"Evicted": ("True", "Deactivated")})
+    assert len(conditions.held(inactive, "WaitingForQuota", "m")) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "ready", "reason"),
+    [
+        (None, False, "WaitForStart"),
+        (None, True, "Started"),
+        (("False", "WaitForStart"), True, "Started"),
+        (("True", "Started"), False, "WaitForRecovery"),
+        (("False", "WaitForRecovery"), False, "WaitForRecovery"),
+        (("False", "WaitForRecovery"), True, "Recovered"),
+        (("True", "Recovered"), True, "Recovered"),
+    ],
+)
+def test_pods_ready_knows_recovery_from_start(
+    before: tuple[str, str] | None, ready: bool, reason: str
+) -> None:
+    own = workload(conditions={"PodsReady": before} if before else {})
+    assert conditions.pods_ready(own, ready=ready)[0].reason == reason
+
+
+def test_messages_are_cut() -> None:
+    own = workload()
+    assert len(conditions.held(own, "WaitingForQuota", "x" * 5000)[0].message) == 1024

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate.wire.core import PriorityClass
+from rackgate.wire.kueue import WorkloadPriorityClass
+from rackgate_assigner.job_facts import Priority, mark_ops, podsets_differ, resolve_priority
+from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
+
+WORKLOAD_CLASSES = {
+    "high": msgspec.convert({"metadata": {"name": "high"}, "value": 9}, WorkloadPriorityClass)
+}
+
+
+def pod_class(name: str, value: int, *, default: bool = False) -> PriorityClass:
+    body = {"metadata": {"name": name}, "value": value, "globalDefault": default}
+    return msgspec.convert(body, PriorityClass)
+
+
+CLASSES = {item.metadata.name: item for item in (pod_class("urgent", 5), pod_class("low", -3))}
+
+
+def ref(kind: str, name: str) -> dict[str, str]:
+    group = names.GROUP if kind == "WorkloadPriorityClass" else "scheduling.k8s.io"
+    return {"group": group, "kind": kind, "name": name}
+
+
+def test_the_label_wins_over_the_template_and_the_template_over_the_default() -> None:
+    labelled = {names.PRIORITY_CLASS_LABEL: "high"}
+    urgent = template(priorityClassName="urgent")
+    found = resolve_priority(job(labels=labelled, pod=urgent), WORKLOAD_CLASSES, CLASSES)
+    assert found == Priority(9, ref("WorkloadPriorityClass", "high"))
+    found = resolve_priority(job(pod=urgent), WORKLOAD_CLASSES, CLASSES)
+    assert found == Priority(5, ref("PriorityClass", "urgent"))
+    default = {**CLASSES, "norm": pod_class("norm", 2, default=True)}
+    assert resolve_priority(job(), WORKLOAD_CLASSES, default).value == 2
+    assert resolve_priority(job(), WORKLOAD_CLASSES, CLASSES) == Priority()
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "missing"),
+    [
+        ({names.PRIORITY_CLASS_LABEL: "gone"}, "urgent", "WorkloadPriorityClass/gone"),
+        ({}, "gone", "PriorityClass/gone"),
+    ],
+)
+def test_a_class_that_is_not_there_is_named(
+    labels: dict[str, str], name: str, missing: str
+) -> None:
+    of = job(labels=labels, pod=template(priorityClassName=name))
+    assert resolve_priority(of, WORKLOAD_CLASSES, CLASSES).missing == missing
+
+
+def test_of_several_defaults_the_lowest_counts() -> None:
+    classes = {str(n): pod_class(str(n), n, default=True) for n in (8, 3, 5)}
+    assert resolve_priority(job(), {}, classes).value == 3
+
+
+def test_absent_and_empty_fields_are_no_difference() -> None:
+    of = job()
+    own = workload(
+        of, pod={**TEMPLATE, "metadata": {"labels": {"app": "train"}, "annotations": {}}}
+    )
+    wanted = {"name": "main", "count": 4, "template": TEMPLATE}
+    assert not podsets_differ(own, [wanted])
+    assert podsets_differ(own, [{**wanted, "count": 5}])
+    assert podsets_differ(own, [{**wanted, "topologyRequest": {"required": "rack"}}])
+
+
+def test_the_mark_is_added_to_whatever_annotations_there_are() -> None:
+    assert mark_ops(job(), "w")[0]["path"] == "/metadata/annotations"
+    noted = job(meta={"annotations": {"a": "b"}})
+    assert mark_ops(noted, "w") == [
+        {"op": "add", "path": "/metadata/annotations/kueue.x-k8s.io~1workload", "value": "w"}
+    ]

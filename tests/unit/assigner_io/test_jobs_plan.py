@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import pytest
+
+from rackgate.api import names
+from rackgate.govern.job import StopPhase
+from rackgate.wire.batch import Job
+from rackgate.wire.kueue import Workload
+from rackgate_assigner import job_steps as steps
+from rackgate_assigner.job_facts import Priority, governs, name_of
+from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
+from tests.unit.assigner_io.builders import facts, job, template, workload
+
+EVICTED = {"Evicted": ("True", "ClusterQueueStopped")}
+READY = {"PodsReady": ("True", "Started")}
+FAILED_TO_START = {"Finished": ("True", "FailedToStart")}
+
+
+def step(of: Job, own: Workload | None = None, priority: Priority | None = None) -> steps.Step:
+    return plan_job(of, [own] if own is not None else [], facts(of, own, priority))
+
+
+def phase(found: steps.Step) -> StopPhase:
+    assert isinstance(found, steps.StopJob)
+    return found.next.phase
+
+
+def test_a_suspended_job_without_a_workload_gets_one() -> None:
+    waiting = job()
+    assert step(waiting) == steps.CreateWorkload(name_of(waiting))
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [job(count=0), job(finished="Complete"), job(meta={"deletionTimestamp": "2026-08-01"})],
+    ids=["no pods", "finished", "deleted"],
+)
+def test_a_job_that_needs_none_gets_no_workload(waiting: Job) -> None:
+    assert isinstance(step(waiting), steps.Nothing)
+
+
+def test_a_missing_class_delays_the_workload() -> None:
+    missing = Priority(missing="WorkloadPriorityClass/high")
+    assert isinstance(step(job(), priority=missing), steps.Nothing)
+
+
+@pytest.mark.requirement("TAS-09")
+def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_governed() -> None:
+    assert governs(job())
+    assert governs(job(managedBy="kubernetes.io/job-controller"))
+    assert not governs(job(queue=None))
+    assert not governs(job(managedBy="kueue.x-k8s.io/multikueue"))
+
+
+@pytest.mark.requirement("TAS-27")
+@pytest.mark.parametrize("own", [None, workload(job())], ids=["no workload", "pending"])
+def test_a_job_that_runs_without_admission_is_stopped(own: Workload | None) -> None:
+    assert phase(step(job(suspend=False), own)) is StopPhase.SUSPEND
+
+
+def test_a_topology_job_that_somebody_else_started_is_stopped() -> None:
+    running = job(suspend=False)
+    assert phase(step(running, workload(running, admitted=True, topology=True))) is (
+        StopPhase.SUSPEND
+    )
+
+
+def test_an_admitted_job_is_started_once_it_is_at_rest() -> None:
+    waiting = job()
+    own = workload(waiting, admitted=True)
+    assert step(waiting, own) == steps.StartJob(own)
+    assert isinstance(step(job(rest=False, active=2), own), steps.Nothing)
+
+
+def test_a_started_job_that_its_user_suspends_is_evicted() -> None:
+    suspended = job(started=True)
+    found = step(suspended, workload(suspended, admitted=True, conditions=READY))
+    assert isinstance(found, steps.EvictWorkload)
+    assert found.reason == "JobSuspended"
+
+
+@pytest.mark.requirement("TAS-24", "TAS-26")
+def test_an_evicted_job_is_suspended_then_restored_then_released() -> None:
+    running = job(suspend=False, started=True, pod=template(nodeSelector={"pool": "tas"}))
+    own = workload(running, admitted=True, conditions={**EVICTED, **READY})
+    assert phase(step(running, own)) is StopPhase.SUSPEND
+    going = job(started=True, rest=False, active=3, pod=template(nodeSelector={"pool": "tas"}))
+    assert isinstance(step(going, own), steps.Nothing)
+    resting = job(started=True, pod=template(nodeSelector={"pool": "tas"}))
+    restore = step(resting, own)
+    assert phase(restore) is StopPhase.RESTORE
+    assert isinstance(restore, steps.StopJob)
+    paths = [op["path"] for op in restore.next.operations]
+    assert paths[-1] == "/metadata/annotations/kueue.x-k8s.io~1workload"
+    assert any(path.endswith("nodeSelector") for path in paths)
+    assert step(job(), own) == steps.ReleaseQuota(own)
+
+
+def test_pods_ready_is_forgotten_after_the_release() -> None:
+    stopped = job()
+    own = workload(stopped, conditions={**EVICTED, **READY})
+    assert step(stopped, own) == steps.ForgetPods(own)
+
+
+def test_an_evicted_job_that_never_started_keeps_what_its_user_edited() -> None:
+    edited = job(pod=template(nodeSelector={"zone": "a"}))
+    own = workload(edited, admitted=True, conditions=EVICTED)
+    assert step(edited, own) == steps.ReleaseQuota(own)
+
+
+@pytest.mark.parametrize(
+    ("edited", "path"),
+    [
+        (job(count=6), "/spec/podSets"),
+        (job(pod=template(nodeSelector={"zone": "a"})), "/spec/podSets"),
+        (job(queue="other"), "/spec/queueName"),
+    ],
+    ids=["parallelism", "template", "queue"],
+)
+def test_an_edited_job_updates_its_pending_workload(edited: Job, path: str) -> None:
+    found = step(edited, workload(edited))
+    assert isinstance(found, steps.UpdateWorkload)
+    assert [op["path"] for op in found.ops] == [path]
+    admitted = step(edited, workload(edited, admitted=True))
+    assert isinstance(admitted, steps.EvictWorkload)
+    assert admitted.reason == "JobChanged"
+
+
+def test_a_priority_that_changes_is_taken_over_at_any_time() -> None:
+    ref = {"group": names.GROUP, "kind": "WorkloadPriorityClass", "name": "high"}
+    for of, own in (
+        (job(), workload(job())),
+        (
+            job(suspend=False, started=True, ready=4),
+            workload(job(), admitted=True, conditions=READY),
+        ),
+    ):
+        found = step(of, own, Priority(7, ref))
+        assert isinstance(found, steps.UpdateWorkload)
+        assert [op["value"] for op in found.ops] == [7, ref]
+
+
+def test_raising_a_plain_job_evicts_and_raising_a_topology_job_warns() -> None:
+    raised = job(suspend=False, started=True, count=6, ready=4)
+    plain = step(raised, workload(raised, admitted=True, conditions=READY))
+    assert isinstance(plain, steps.EvictWorkload)
+    own = workload(raised, admitted=True, topology=True, conditions=READY)
+    assert step(raised, own) == steps.WarnResize(own, 6, 4)
+
+
+def test_lowering_a_running_job_changes_nothing() -> None:
+    lowered = job(suspend=False, started=True, count=2, ready=2)
+    own = workload(lowered, admitted=True, conditions=READY)
+    assert isinstance(step(lowered, own), steps.Nothing)
+
+
+def test_a_job_without_pods_has_no_pending_workload() -> None:
+    empty = job(count=0)
+    assert isinstance(step(empty, workload(empty)), steps.DeleteWorkload)
+
+
+def test_readiness_is_written_when_it_changes() -> None:
+    running = job(suspend=False, started=True, ready=4)
+    own = workload(running, admitted=True)
+    assert step(running, own) == steps.MarkPods(own, True)
+    ready = workload(running, admitted=True, conditions=READY)
+    assert step(job(suspend=False, started=True, ready=3), ready) == steps.MarkPods(ready, False)
+
+
+@pytest.mark.parametrize(("end", "reason"), [("Complete", "Succeeded"), ("Failed", "Failed")])
+def test_a_finished_job_finishes_its_workload_and_lets_it_go(end: str, reason: str) -> None:
+    over = job(suspend=False, started=True, finished=end)
+    own = workload(over, admitted=True)
+    found = step(over, own)
+    assert isinstance(found, steps.FinishWorkload)
+    assert (found.reason, found.message) == (reason, "so it ended")
+    done = workload(over, admitted=True, conditions={"Finished": ("True", reason)})
+    assert step(over, done) == steps.ReleaseFinalizer(done)
+
+
+def test_a_deleted_workload_is_let_go_only_when_its_job_has_stopped() -> None:
+    running = job(suspend=False, started=True)
+    own = workload(running, admitted=True, deleted=True)
+    assert phase(step(running, own)) is StopPhase.SUSPEND
+    assert phase(step(job(started=True), own)) is StopPhase.RESTORE
+    assert step(job(), own) == steps.ReleaseFinalizer(own)
+    leaving = job(suspend=False, started=True, meta={"deletionTimestamp": "2026-08-01T12:00:00Z"})
+    assert step(leaving, own) == steps.ReleaseFinalizer(own)
+
+
+def test_a_second_workload_of_one_job_is_deleted() -> None:
+    waiting = job()
+    own, extra = workload(waiting), workload(waiting, name="another")
+    assert isinstance(plan_job(waiting, [own, extra], facts(waiting, own)), steps.DeleteWorkload)
+    gone = workload(waiting, name="another", deleted=True)
+    assert plan_job(waiting, [own, gone], facts(waiting, own)) == steps.ReleaseFinalizer(gone)
+
+
+def test_a_job_that_failed_to_start_waits_for_an_edit() -> None:
+    waiting = job()
+    failed = workload(waiting, admitted=True, conditions=FAILED_TO_START)
+    assert isinstance(step(waiting, failed), steps.Nothing)
+    edited = job(pod=template(nodeSelector={"zone": "a"}))
+    assert isinstance(step(edited, failed), steps.DeleteWorkload)
+    going = workload(edited, admitted=True, conditions=FAILED_TO_START, deleted=True)
+    assert step(edited, going) == steps.ReleaseFinalizer(going)
+
+
+def test_an_inactive_workload_is_not_started() -> None:
+    waiting = job()
+    assert isinstance(step(waiting, workload(waiting, admitted=True, active=False)), steps.Nothing)
+
+
+def test_a_job_without_label_is_stopped_cleaned_and_then_let_go() -> None:
+    marked = job(queue=None, pod=template(schedulingGates=[{"name": names.TOPOLOGY_GATE}]))
+    own = workload(marked)
+    found = plan_unlabelled(marked, own, facts(marked, own))
+    assert phase(found) is StopPhase.RESTORE
+    clean = job(queue=None)
+    assert isinstance(plan_unlabelled(clean, own, facts(clean, own)), steps.DeleteWorkload)
+    running = job(queue=None, suspend=False, started=True)
+    assert phase(plan_unlabelled(running, own, facts(running, own))) is StopPhase.SUSPEND
+
+
+def test_orphans_are_deleted_and_nobodys_workloads_released() -> None:
+    own = workload(job())
+    assert isinstance(plan_orphan(own), steps.DeleteWorkload)
+    gone = workload(job(), deleted=True)
+    assert plan_orphan(gone) == steps.ReleaseFinalizer(gone)
+    evicted = workload(admitted=True, conditions=EVICTED)
+    assert plan_alone(evicted) == steps.ReleaseQuota(evicted)
+    assert isinstance(plan_alone(workload(admitted=True)), steps.Nothing)
+    leaving = workload(deleted=True)
+    assert plan_alone(leaving) == steps.ReleaseFinalizer(leaving)

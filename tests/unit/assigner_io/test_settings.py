@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackgate.runtime.settings import SettingsError, load_settings
+from rackgate_assigner.settings import AssignerSettings
+
+pytestmark = pytest.mark.requirement("OPS-11")
+
+
+def test_defaults_stand_without_a_file() -> None:
+    found = load_settings(AssignerSettings, service="assigner")
+    assert found.cycle.min_interval == 0.1
+    assert found.budgets.admission.qps > found.budgets.queues.qps
+
+
+def test_a_file_sets_every_part(tmp_path: Path) -> None:
+    file = tmp_path / "assigner.yaml"
+    file.write_text(
+        "apiVersion: config.rackgate.dev/v1alpha1\n"
+        "kind: AssignerConfiguration\n"
+        "cycle: {minInterval: 0.5}\n"
+        "budgets: {queues: {qps: 5, burst: 5, concurrency: 2}}\n"
+        "queueStatus: {minInterval: 2}\n"
+        "featureGates: {DeactivateInvalidTopology: false}\n"
+    )
+    found = load_settings(AssignerSettings, service="assigner", config=file)
+    assert found.budgets.queues.concurrency == 2
+    assert found.queue_status.min_interval == 2
+    assert found.features.enabled("DeactivateInvalidTopology") is False
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("cycle.minIntervall=1", "minIntervall"),
+        ("queueStatus.minInterval=0.01", "minInterval"),
+        ("budgets.jobs.burst=0", "burst"),
+        ("featureGates={NoSuchGate: true}", "NoSuchGate"),
+    ],
+)
+def test_a_wrong_setting_is_named(flag: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load_settings(AssignerSettings, service="assigner", flags=[flag])

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rackgate.runtime.backoff import Backoff
+from rackgate_assigner.workqueue import WorkQueue
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.requirement("OPS-07")
+
+
+@asynccontextmanager
+async def running(
+    work: Callable[[str], Awaitable[None]], *first: str
+) -> AsyncIterator[WorkQueue[str]]:
+    queue = WorkQueue("test", work, workers=3, backoff=Backoff(base_s=0.001, cap_s=0.002))
+    task = asyncio.create_task(queue.run(first))
+    await asyncio.sleep(0)
+    try:
+        yield queue
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_a_key_is_never_worked_on_twice_at_once_and_once_more_when_added_meanwhile() -> None:
+    going, most, runs = 0, 0, 0
+    gate = asyncio.Event()
+
+    async def work(_key: str) -> None:
+        nonlocal going, most, runs
+        going += 1
+        runs += 1
+        most = max(most, going)
+        await gate.wait()
+        going -= 1
+
+    async with running(work, "a") as queue:
+        await until(lambda: runs == 1)
+        for _ in range(5):
+            queue.add("a")
+        gate.set()
+        await until(lambda: runs == 2 and going == 0)
+        await asyncio.sleep(0.01)
+    assert (most, runs) == (1, 2)
+
+
+async def test_failing_work_is_repeated_while_other_keys_go_on() -> None:
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+        if key == "poison" and seen.count("poison") < 4:
+            raise RuntimeError("as ordered")
+
+    async with running(work, "poison", "good") as queue:
+        await until(lambda: seen.count("poison") == 4)
+        queue.add("other")
+        await until(lambda: "other" in seen)
+    assert "good" in seen
+
+
+async def test_a_queue_that_does_not_run_keeps_no_names_and_starts_again() -> None:
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+
+    queue = WorkQueue("test", work, workers=1)
+    queue.add("lost")
+    assert len(queue) == 0
+    for turn in ("first", "second"):
+        task = asyncio.create_task(queue.run([turn]))
+        await until(lambda turn=turn: turn in seen)  # type: ignore[misc]  # bound at once
+        task.cancel()
+        await asyncio.wait((task,))
+    assert seen == ["first", "second"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.domains import TopologyAssignment, decode
+from rackgate.govern.job import StartConflict
+from rackgate.wire.kueue import Admission, QueueStatus, ResourceFlavor
+from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.jobs import labels_of
+from rackgate_assigner.queues import status_body, status_differs
+from rackgate_assigner.writer import admission_of, stated_admission
+from tests.unit.assigner_io.builders import workload
+
+WANTED: dict[str, Any] = {
+    "conditions": [{"type": "Active", "status": "True", "reason": "Ready", "message": "ok"}],
+    "pendingWorkloads": 1,
+    "reservingWorkloads": 2,
+    "admittedWorkloads": 2,
+    "flavorsReservation": [{"name": "tas", "resources": [{"name": "cpu", "total": "4"}]}],
+    "flavorsUsage": [],
+}
+
+
+@pytest.mark.requirement("TAS-11", "TAS-16")
+def test_a_grant_is_written_with_amounts_as_quantities_and_domains_in_order() -> None:
+    places = TopologyAssignment(("kubernetes.io/hostname",), ((("n2",), 3), (("n1",), 1)))
+    usage = {"cpu": 1500, "memory": 2**30}
+    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, usage, 4, places),))
+    written = admission_of(grant)
+    assert written["clusterQueue"] == "cq"
+    part = written["podSetAssignments"][0]
+    assert part["resourceUsage"] == {"cpu": "1500m", "memory": "1Gi"}
+    assert decode(part["topologyAssignment"]) == places
+
+
+def test_an_admission_is_stated_again_as_it_is() -> None:
+    for topology in (False, True):
+        own = workload(admitted=True, topology=topology)
+        stated = stated_admission(own)
+        assert msgspec.convert(stated, Admission) == own.status.admission
+        assert ("topologyAssignment" in str(stated)) is topology
+    assert stated_admission(workload()) is None
+
+
+def test_a_queue_is_written_only_when_its_status_says_something_else() -> None:
+    present = msgspec.convert(WANTED, QueueStatus)
+    assert not status_differs(present, WANTED)
+    assert status_differs(QueueStatus(), WANTED)
+    for field in ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads"):
+        assert status_differs(present, {**WANTED, field: 9})
+    assert status_differs(present, {**WANTED, "flavorsReservation": []})
+    stopped = {**WANTED["conditions"][0], "status": "False", "reason": "Stopped"}
+    assert status_differs(present, {**WANTED, "conditions": [stopped]})
+
+
+def test_the_time_of_a_queues_condition_moves_only_with_its_status() -> None:
+    old = {**WANTED["conditions"][0], "lastTransitionTime": "2026-08-01T12:00:00Z"}
+    present = msgspec.convert({**WANTED, "conditions": [old]}, QueueStatus)
+    renamed = {**WANTED, "conditions": [{**WANTED["conditions"][0], "message": "new"}]}
+    body = status_body(present, renamed, 5, "2026-08-02T00:00:00Z")
+    assert body["conditions"][0]["lastTransitionTime"] == old["lastTransitionTime"]
+    assert body["conditions"][0]["observedGeneration"] == 5
+
+
+def test_flavors_that_disagree_about_a_label_cannot_start_a_job() -> None:
+    def flavor(**labels: str) -> ResourceFlavor:
+        return msgspec.convert({"spec": {"nodeLabels": labels}}, ResourceFlavor)
+
+    assert labels_of([flavor(a="1"), flavor(b="2")]) == {"a": "1", "b": "2"}
+    assert isinstance(labels_of([flavor(a="1"), flavor(a="2")]), StartConflict)

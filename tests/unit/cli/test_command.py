@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from rackgate_cli import playground_verbs
+from rackgate_cli.__main__ import main
+from rackgate_cli.controlplane.cluster import COMPONENTS
+from rackgate_cli.controlplane.pki import ensure_pki
+from rackgate_cli.controlplane.processes import ProcessRecord
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.controlplane.state import Playground, StateFolder
+from rackgate_cli.errors import CommandError
+from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    subparsers = argparse.ArgumentParser(prog="rackgate").add_subparsers()
+    playground_verbs.add_parser(subparsers)
+    return dict(subparsers.choices)
+
+
+@pytest.mark.parametrize("verb", sorted(verbs()))
+def test_every_verb_explains_itself_with_examples(verb: str) -> None:
+    text = verbs()[verb].format_help()
+    assert "examples:" in text
+    assert text.count(f"rackgate {verb}") >= 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        ["nonsense"],
+        ["up", "--nodes", "-1"],
+        ["up", "--nodes", "many"],
+        ["up", "--services", "webhook,cook"],
+        ["scale", "etcd", "2"],
+        ["stop", "cook"],
+    ],
+)
+def test_wrong_usage_ends_with_code_2(line: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("line", [["status"], ["start", "assigner"], ["scale", "webhook", "2"]])
+def test_without_a_playground_the_error_says_how_to_make_one(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "none"
+    assert main([*line, "--state", str(state)]) == 1
+    assert capsys.readouterr().err == (
+        f'rackgate: there is no playground in {state}; "rackgate up" makes one\n'
+    )
+    assert not state.exists()
+
+
+def test_down_without_a_playground_is_fine(tmp_path: Path) -> None:
+    assert main(["down", "--state", str(tmp_path / "none")]) == 0
+
+
+@pytest.mark.parametrize("line", [["up", "--nodes", "0"], ["down", "--purge"]])
+def test_a_folder_of_other_things_is_never_touched(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert main([*line, "--state", str(tmp_path)]) == 1
+    assert 'is no playground and not empty (it has "thesis.txt")' in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_status_shows_what_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = StateFolder(tmp_path)
+    gone = ProcessRecord("etcd", 1, "an earlier boot/1", ("etcd",), "log", "https://127.0.0.1:1")
+    folder.save(
+        Playground(
+            server="https://127.0.0.1:1",
+            replicas={"webhook": 2, "assigner": 0, "ungater": 1},
+            processes={"etcd": gone},
+        )
+    )
+    assert main(["status", "--json", "--state", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kubeconfig"] == str(tmp_path / "kubeconfig")
+    assert found["server"] == "https://127.0.0.1:1"
+    assert found["state"] == str(tmp_path)
+    assert list(found["components"]) == [*COMPONENTS, "webhook-0", "webhook-1", "ungater-0"]
+    assert found["components"]["etcd"] == {
+        "pid": None,
+        "ready": False,
+        "log": str(tmp_path / "logs" / "etcd.log"),
+    }
+
+
+def test_down_after_a_crash_leaves_foreign_processes_alone(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    foreign = ProcessRecord("etcd", 1, "an earlier boot/1", ("etcd",), "log", "https://127.0.0.1:1")
+    folder.save(Playground(processes={"etcd": foreign}))
+    assert main(["down", "--state", str(tmp_path)]) == 0
+    again = folder.load()
+    assert again is not None
+    assert again.processes == {}
+
+
+def test_two_commands_do_not_change_one_playground_at_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = StateFolder(tmp_path)
+    folder.save(Playground())
+    with folder.exclusive():
+        assert main(["down", "--state", str(tmp_path)]) == 1
+    assert "another rackgate command is changing" in capsys.readouterr().err
+    assert main(["down", "--state", str(tmp_path)]) == 0
+
+
+def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    folder.save(Playground(format=2))
+    with pytest.raises(CommandError, match="has format 2, this rackgate knows 1"):
+        folder.load()
+    folder.record.write_text("{")
+    with pytest.raises(CommandError, match="is damaged"):
+        folder.load()
+
+
+def test_the_folders_follow_environment_and_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RACKGATE_STATE", "RACKGATE_CACHE", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert state_dir(None) == Path("/home/me/.local/state/rackgate/default")
+    assert cache_dir() == Path("/home/me/.cache/rackgate")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert state_dir(None) == Path("/state/rackgate/default")
+    assert cache_dir() == Path("/home/me/.cache/rackgate")
+    monkeypatch.setenv("RACKGATE_STATE", "/mine")
+    monkeypatch.setenv("RACKGATE_CACHE", "/programs")
+    assert state_dir(None) == Path("/mine")
+    assert state_dir("/other") == Path("/other")
+    assert cache_dir() == Path("/programs")
+
+
+def test_the_manifests_are_found() -> None:
+    assert (deploy_dir() / "controlplane" / "etcd" / "go.mod").is_file()
+
+
+def test_long_steps_show_that_they_still_run(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(heartbeat_s=0.01)
+    with progress.step("building etcd"):
+        while "still at it" not in capsys.readouterr().err:
+            pass
+    assert "building etcd: done in" in capsys.readouterr().err
+
+
+def test_authorities_survive_from_one_up_to_the_next(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    ensure_pki(folder.pki, ("127.0.0.1",))
+    before = (folder.pki / "ca.crt").read_bytes()
+    ensure_pki(folder.pki, ("127.0.0.1",))
+    assert (folder.pki / "ca.crt").read_bytes() == before

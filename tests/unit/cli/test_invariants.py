@@ -1,0 +1,167 @@
+"""Every invariant is planted broken once; a sound cluster shows none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate.wire.batch import Job
+from rackgate.wire.core import Node, Pod
+from rackgate.wire.kueue import Workload
+from rackgate_cli.invariants import Breach, Cluster, breaches, lasting
+
+UID = "job-uid"
+OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": True}]
+CONTAINERS = [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]
+
+
+def node(name: str, cpu: str = "8") -> Node:
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "labels": {names.HOSTNAME_LABEL: name}},
+            "status": {"allocatable": {"cpu": cpu, "pods": "10"}},
+        },
+        Node,
+    )
+
+
+def pod(
+    name: str,
+    host: str | None,
+    *,
+    gated: bool = False,
+    bound: bool = True,
+    uid: str = UID,
+    phase: str = "Running",
+    terminating: bool = False,
+) -> Pod:
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "team",
+        "uid": name,
+        "labels": {names.PODSET_LABEL: "main", names.TAS_LABEL: "true"},
+        "ownerReferences": [{**OWNER[0], "uid": uid}],
+    }
+    if terminating:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    spec: dict[str, Any] = {"containers": CONTAINERS}
+    if gated:
+        spec["schedulingGates"] = [{"name": names.TOPOLOGY_GATE}]
+    elif host:
+        spec["nodeSelector"] = {names.HOSTNAME_LABEL: host}
+        if bound:
+            spec["nodeName"] = host
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Pod)
+
+
+def job() -> Job:
+    metadata = {
+        "name": "train",
+        "namespace": "team",
+        "uid": UID,
+        "labels": {names.QUEUE_LABEL: "queue"},
+    }
+    return msgspec.convert({"metadata": metadata}, Job)
+
+
+def workload(hosts: dict[str, int], *, count: int | None = None, admitted: bool = True) -> Workload:
+    total = sum(hosts.values()) if count is None else count
+    template = {"spec": {"containers": CONTAINERS}}
+    status: dict[str, Any] = {}
+    if admitted:
+        individual = {"roots": list(hosts)}
+        piece = {
+            "domainCount": len(hosts),
+            "valuesPerLevel": [{"individual": individual}],
+            "podCounts": {"individual": list(hosts.values())},
+        }
+        topology = {"levels": [names.HOSTNAME_LABEL], "slices": [piece]}
+        grant = {
+            "name": "main",
+            "count": total,
+            "flavors": {"cpu": "tas"},
+            "topologyAssignment": topology,
+        }
+        status = {"admission": {"clusterQueue": "cq", "podSetAssignments": [grant]}}
+    raw = {
+        "metadata": {"name": "job-train", "namespace": "team", "ownerReferences": OWNER},
+        "spec": {"podSets": [{"name": "main", "count": total, "template": template}]},
+        "status": status,
+    }
+    return msgspec.json.decode(msgspec.json.encode(raw), type=Workload)
+
+
+def cluster(load: Workload, *pods: Pod, nodes: tuple[Node, ...] = ()) -> Cluster:
+    return Cluster(nodes or (node("n1"), node("n2")), pods, (job(),), (load,))
+
+
+def rules(found: list[Breach]) -> list[str]:
+    return [breach.rule for breach in found]
+
+
+def test_a_sound_cluster_has_no_breach() -> None:
+    load = workload({"n1": 2, "n2": 1})
+    sound = cluster(
+        load, pod("a", "n1"), pod("b", "n1"), pod("c", "n2"), pod("d", None, gated=True)
+    )
+    assert breaches(sound) == []
+
+
+@pytest.mark.requirement("UNG-10")
+def test_one_pod_too_many_in_a_domain_is_found() -> None:
+    load = workload({"n1": 1, "n2": 2})
+    found = breaches(cluster(load, pod("a", "n1"), pod("b", "n1"), pod("c", "n2")))
+    assert rules(found) == ["over-domain"]
+
+
+@pytest.mark.requirement("UNG-10")
+def test_one_pod_too_many_of_a_podset_is_found() -> None:
+    load = workload({"n1": 1})
+    found = breaches(cluster(load, pod("a", "n1"), pod("b", "n2")))
+    assert "over-granted" in rules(found)
+
+
+def test_a_terminated_pod_leaves_its_place_to_another() -> None:
+    load = workload({"n1": 1})
+    ended = pod("a", "n1", phase="Failed")
+    assert breaches(cluster(load, ended, pod("b", "n1"))) == []
+
+
+def test_an_ungated_pod_before_admission_is_found() -> None:
+    load = workload({"n1": 1}, admitted=False)
+    found = breaches(cluster(load, pod("a", "n1")))
+    assert rules(found) == ["ungated-before-admission"]
+
+
+def test_a_leaving_pod_of_an_evicted_workload_is_no_breach() -> None:
+    load = workload({"n1": 1}, admitted=False)
+    assert breaches(cluster(load, pod("a", "n1", terminating=True))) == []
+
+
+def test_a_pod_bound_outside_its_assignment_is_found() -> None:
+    load = workload({"n1": 1})
+    strayed = msgspec.structs.replace(
+        pod("a", "n1"), spec=msgspec.structs.replace(pod("a", "n1").spec, node_name="n2")
+    )
+    assert rules(breaches(cluster(load, strayed))) == ["outside-assignment"]
+
+
+def test_an_assignment_that_does_not_sum_to_its_count_is_found() -> None:
+    assert rules(breaches(cluster(workload({"n1": 1}, count=2)))) == ["assignment-sum"]
+
+
+@pytest.mark.requirement("CAP-04")
+def test_a_host_charged_beyond_its_allocatable_is_found() -> None:
+    foreign = pod("x", "n1", uid="other")
+    found = breaches(cluster(workload({"n1": 2}), foreign))
+    assert rules(found) == ["over-capacity"]
+    assert found[0].subject == "n1 cpu"
+
+
+def test_only_a_breach_that_stays_is_lasting() -> None:
+    here = Breach("over-domain", "a", "2 live")
+    assert lasting([here], [Breach("over-domain", "a", "3 live")]) == [here]
+    assert lasting([here], [Breach("over-domain", "b", "2 live")]) == []

@@ -1,0 +1,176 @@
+"""The manifests in deploy/, and what the playground makes of them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.runtime.settings import BaseServiceSettings, load_settings
+from rackgate_cli.controlplane import compose, defaults, install
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.controlplane.services import SERVICES, configuration
+from rackgate_cli.controlplane.state import Playground, StateFolder
+from rackgate_cli.locations import deploy_dir
+
+DEPLOY = deploy_dir()
+ROOT = DEPLOY.parent
+
+
+def objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
+    found = install.documents(DEPLOY / folder)
+    return {entry["metadata"]["name"]: entry for entry in found if entry["kind"] == kind}
+
+
+def settings_of(service: str) -> type[BaseServiceSettings]:
+    """The service's settings class, found by its kind."""
+    module = importlib.import_module(f"rackgate_{service}.settings")
+    kind = f"{service.capitalize()}Configuration"
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, BaseServiceSettings):
+            field = value.model_fields.get("kind")
+            if field is not None and field.default == kind:
+                return value
+    raise AssertionError(f"no settings of kind {kind}")
+
+
+def test_the_kustomization_has_every_manifest() -> None:
+    listed = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
+    there = [
+        str(path.relative_to(DEPLOY))
+        for folder in ("crds", "rbac", "services", "webhook")
+        for path in sorted((DEPLOY / folder).glob("*.yaml"))
+    ]
+    assert sorted(listed) == sorted(there)
+
+
+@pytest.mark.requirement("OPS-02")
+@pytest.mark.parametrize("service", SERVICES)
+def test_each_service_is_deployed_apart_from_the_others(service: str) -> None:
+    name = f"rackgate-{service}"
+    deployment = objects("services", "Deployment")[name]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == name
+    assert name in objects("rbac", "ServiceAccount")
+    assert name in objects("services", "PodDisruptionBudget")
+    assert pod["containers"][0]["command"][0] == name
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts[name] == f"rackgate_{service}.__main__:main"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_pods_of_services_fit_the_restricted_standard(service: str) -> None:
+    pod = objects("services", "Deployment")[f"rackgate-{service}"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"startupProbe", "livenessProbe", "readinessProbe", "resources"} <= set(container)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_each_service_accepts_the_configuration_it_is_deployed_with(
+    service: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(objects("services", "ConfigMap")[f"rackgate-{service}"]["data"]["config.yaml"])
+    loaded = load_settings(settings_of(service), service=service, config=path)
+    ports = objects("services", "Deployment")[f"rackgate-{service}"]["spec"]["template"]["spec"]
+    named = {entry["name"]: entry["containerPort"] for entry in ports["containers"][0]["ports"]}
+    assert loaded.health.port == named["health"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_each_service_accepts_the_playground_and_the_compose_configuration(
+    service: str, tmp_path: Path
+) -> None:
+    name = f"{service}-0"
+    playground = Playground(server="https://127.0.0.1:1", ports={name: 2, "webhook": 3})
+    cluster = Cluster(StateFolder(tmp_path), playground, DEPLOY, Progress(quiet=True))
+    for document in (configuration(cluster, service, name), compose.service_configuration(service)):
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(document))
+        loaded = load_settings(settings_of(service), service=service, config=path)
+        assert str(loaded.connection.token_file).endswith(f"/services/{service}/token")
+
+
+@pytest.mark.requirement("OPS-05")
+def test_no_role_of_a_service_has_a_wildcard_or_reads_all_secrets() -> None:
+    roles = {**objects("rbac", "ClusterRole"), **objects("rbac", "Role")}
+    for role in roles.values():
+        for rule in role["rules"]:
+            assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+            if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
+                assert rule["resourceNames"] == ["rackgate-webhook-tls"]
+                assert role["kind"] == "Role"
+            if any("webhookconfigurations" in name for name in rule["resources"]):
+                assert rule["resourceNames"] == ["rackgate-mutating", "rackgate-validating"]
+
+
+@pytest.mark.requirement("OPS-05", "OPS-15")
+def test_only_the_ungater_may_write_pods_and_only_the_assigner_jobs() -> None:
+    writers: dict[str, set[str]] = {}
+    for role in objects("rbac", "ClusterRole").values():
+        for rule in role["rules"]:
+            if set(rule["verbs"]) & {"create", "update", "patch", "delete"}:
+                for resource in rule["resources"]:
+                    writers.setdefault(resource, set()).add(role["metadata"]["name"])
+    assert writers["pods"] == {"rackgate-ungater"}
+    assert writers["jobs"] == {"rackgate-assigner"}
+    assert writers["workloads/status"] == {"rackgate-assigner"}
+
+
+def test_every_object_is_of_a_kind_that_up_can_apply() -> None:
+    documents = install.documents(DEPLOY / "crds", DEPLOY / "rbac", DEPLOY / "webhook")
+    documents += [*defaults.node_documents(1), *defaults.queue_documents(1)]
+    unknown = {
+        (entry["apiVersion"], entry["kind"])
+        for entry in documents
+        if (entry["apiVersion"], entry["kind"]) not in install._KINDS
+    }
+    assert unknown == set()
+
+
+def test_registrations_call_the_local_webhook_in_a_playground() -> None:
+    registrations = [
+        entry
+        for entry in install.documents(DEPLOY / "webhook")
+        if entry["kind"].endswith("WebhookConfiguration")
+    ]
+    assert len(registrations) == 2
+    for entry in registrations:
+        before = json.dumps(entry)
+        local = install.with_local_webhook(entry, "https://127.0.0.1:4")
+        assert json.dumps(entry) == before, "the manifest itself is left alone"
+        for original, changed in zip(entry["webhooks"], local["webhooks"], strict=True):
+            path = original["clientConfig"]["service"]["path"]
+            assert changed["clientConfig"] == {"url": f"https://127.0.0.1:4{path}"}
+
+
+def test_64_nodes_are_2_blocks_of_4_racks_of_8_nodes() -> None:
+    labels = [node["metadata"]["labels"] for node in defaults.node_documents(64)]
+    racks = Counter((entry[defaults.BLOCK_LABEL], entry[defaults.RACK_LABEL]) for entry in labels)
+    assert racks == {(f"b{block}", f"r{rack}"): 8 for block in (1, 2) for rack in (1, 2, 3, 4)}
+    assert len({entry["kubernetes.io/hostname"] for entry in labels}) == 64
+    assert {entry[defaults.NODE_GROUP_LABEL] for entry in labels} == {"tas"}
+
+
+def test_the_default_queue_may_use_every_node() -> None:
+    queue = next(d for d in defaults.queue_documents(64) if d["kind"] == "ClusterQueue")
+    (flavor,) = queue["spec"]["resourceGroups"][0]["flavors"]
+    assert {entry["name"]: entry["nominalQuota"] for entry in flavor["resources"]} == {
+        "cpu": "512",
+        "memory": "2048Gi",
+        "nvidia.com/gpu": "512",
+    }

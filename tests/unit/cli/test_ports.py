@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import socket
+
+from rackgate_cli.controlplane.ports import LOOPBACK, await_free, is_free, reserved
+
+
+def listen(port: int) -> socket.socket:
+    """Listen as servers do: with SO_REUSEADDR."""
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((LOOPBACK, port))
+    server.listen(1)
+    return server
+
+
+def test_the_owner_can_listen_on_a_port_that_is_still_held() -> None:
+    with reserved({"etcd": None}) as ports, listen(ports["etcd"]):
+        assert not is_free(ports["etcd"])
+
+
+def test_nobody_else_is_given_a_held_port() -> None:
+    wanted: dict[str, int | None] = {str(index): None for index in range(40)}
+    with reserved(wanted) as first, reserved(wanted) as second:
+        assert len({*first.values(), *second.values()}) == 80
+
+
+def test_a_port_used_before_is_kept_when_it_is_free() -> None:
+    with reserved({"etcd": None}) as ports:
+        before = ports["etcd"]
+    with reserved({"etcd": before}) as ports:
+        assert ports == {"etcd": before}
+
+
+def test_a_port_used_before_is_given_up_when_somebody_listens_there() -> None:
+    with reserved({"etcd": None}) as ports:
+        before = ports["etcd"]
+    with listen(before), reserved({"etcd": before}) as ports:
+        assert ports["etcd"] != before
+
+
+def test_two_names_never_get_the_same_port() -> None:
+    with reserved({"a": None}) as ports:
+        before = ports["a"]
+    with reserved({"a": before, "b": before}) as ports:
+        assert ports["a"] != ports["b"]
+
+
+def test_waiting_for_ports_names_the_busy_ones() -> None:
+    with reserved({"a": None, "b": None}) as ports:
+        pass
+    with listen(ports["a"]):
+        assert await_free(ports.values(), 0.05) == [ports["a"]]
+    assert await_free(ports.values(), 5) == []

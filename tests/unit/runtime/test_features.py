@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from rackgate.runtime.features import GATES, FeatureGates, Gate, Stage, UnknownGateError
+
+TABLE = (Gate("On", True, Stage.BETA, "x"), Gate("Off", False, Stage.ALPHA, "y"))
+
+
+def test_defaults_come_from_the_table() -> None:
+    assert FeatureGates(table=TABLE).as_dict() == {"On": True, "Off": False}
+
+
+def test_overrides_change_only_what_they_name() -> None:
+    gates = FeatureGates({"Off": True}, TABLE)
+    assert gates.enabled("Off")
+    assert gates.enabled("On")
+
+
+def test_unknown_names_refuse_and_name_the_nearest() -> None:
+    with pytest.raises(UnknownGateError, match=r'"Of" \(did you mean "Off"\?\); known: Off, On'):
+        FeatureGates({"Of": True}, TABLE)
+    with pytest.raises(UnknownGateError):
+        FeatureGates(table=TABLE).enabled("Zzz")
+
+
+def test_names_are_unique_and_purposes_written() -> None:
+    assert len({gate.name for gate in GATES}) == len(GATES)
+    assert all(gate.purpose for gate in GATES)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import structlog
+
+from rackgate.runtime.service import default_identity, run_service
+from rackgate.runtime.settings import BaseServiceSettings
+
+
+class Example(BaseServiceSettings):
+    kind: Literal["ExampleConfiguration"] = "ExampleConfiguration"
+    """Kind."""
+    ending: str = "stop"
+    """How the example ends."""
+
+
+async def main(settings: Example, stop: asyncio.Event) -> None:
+    assert settings.identity
+    if settings.ending == "crash":
+        raise LookupError("planted")
+    if settings.ending == "stop":
+        stop.set()
+
+
+def run(*arguments: str) -> int:
+    return run_service("example", main, settings=Example, description="An example.", argv=arguments)
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_a_requested_stop_is_success() -> None:
+    assert run() == 0
+
+
+def test_a_crash_is_a_failure_that_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--set", "ending=crash") == 1
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert last["event"] == "service_failed"
+    assert "LookupError: planted" in last["exception"]
+
+
+def test_an_end_that_nobody_asked_for_is_a_failure() -> None:
+    assert run("--set", "ending=return") == 1
+
+
+@pytest.mark.requirement("OPS-11")
+def test_wrong_settings_exit_with_2_and_name_the_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: config.rackgate.dev/v1alpha1\nkind: ExampleConfiguration\nendin: x\n"
+    )
+    assert run("--config", str(config)) == 2
+    expected = 'config: unknown key "endin" (did you mean "ending"?)\n'
+    assert capsys.readouterr().err == expected
+
+
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("--nonsense")
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_help_lists_flags_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("--help")
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    for text in ("An example.", "--config", "--set", "ending: How the example ends.", "RACKGATE_"):
+        assert text in out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("rackgate-example ")
+
+
+def test_identities_are_never_shared() -> None:
+    assert default_identity() != default_identity()

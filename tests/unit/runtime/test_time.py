@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from structlog.testing import capture_logs
+
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.batching import Batcher
+from rackgate.runtime.tasks import supervise
+from tests.support import virtualtime
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time() - 1_000_000
+
+
+def test_a_burst_becomes_one_batch_in_order_of_first_addition() -> None:
+    async def burst() -> None:
+        batcher = Batcher[str](window_s=1.0)
+        taken = asyncio.create_task(batcher.take())
+        await asyncio.sleep(5)
+        for key in ("a", "b", "a"):
+            batcher.add(key)
+            await asyncio.sleep(0.3)
+        assert await taken == ["a", "b"]
+        assert now() == pytest.approx(6.0)
+        assert len(batcher) == 0
+
+    virtualtime.run(burst())
+
+
+def test_a_key_added_after_the_window_opens_the_next_one() -> None:
+    async def two() -> None:
+        batcher = Batcher[str](window_s=1.0)
+        batcher.add("a")
+        assert await batcher.take() == ["a"]
+        batcher.add("a")
+        assert await batcher.take() == ["a"]
+        assert now() == pytest.approx(2.0)
+
+    virtualtime.run(two())
+
+
+def test_a_busy_taker_gets_an_old_batch_at_once() -> None:
+    async def busy() -> None:
+        batcher = Batcher[str](window_s=1.0)
+        batcher.add("a")
+        await asyncio.sleep(3)
+        batcher.add("b")
+        assert await batcher.take() == ["a", "b"]
+        assert now() == pytest.approx(3.0)
+
+    virtualtime.run(busy())
+
+
+def test_backoff_doubles_within_its_jitter_up_to_the_cap() -> None:
+    backoff = Backoff(base_s=1.0, cap_s=8.0, rng=random.Random(7))
+    for full in (1, 2, 4, 8, 8, 8):
+        assert full / 2 <= backoff.next("x") <= full
+    assert backoff.next("y") <= 1, "keys fail apart"
+    backoff.reset("x")
+    assert backoff.next("x") <= 1
+
+
+def test_backoff_survives_any_number_of_failures() -> None:
+    backoff = Backoff()
+    waits = [backoff.next() for _ in range(5000)]
+    assert max(waits) <= 30
+    assert backoff.failures() == 5000
+
+
+def test_supervised_work_is_started_again_with_growing_waits_and_told() -> None:
+    starts: list[float] = []
+
+    async def work() -> None:
+        starts.append(now())
+        if len(starts) < 4:
+            raise LookupError("planted")
+
+    with capture_logs() as logs:
+        virtualtime.run(supervise("worker", work, backoff=Backoff(base_s=1.0)))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    for gap, full in zip(gaps, (1, 2, 4), strict=True):
+        assert full / 2 <= gap <= full
+    assert [(line["event"], line["task"]) for line in logs] == [("task_failed", "worker")] * 3
+
+
+def test_supervised_work_can_be_cancelled() -> None:
+    async def cancel() -> None:
+        async def work() -> None:
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(supervise("worker", work))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    virtualtime.run(cancel())
+
+
+def test_timestamps_are_written_as_kubernetes_does() -> None:
+    moment = datetime(2026, 3, 4, 7, 6, 7, 891, tzinfo=timezone(timedelta(hours=2)))
+    assert clock.rfc3339(moment) == "2026-03-04T05:06:07Z"
+    assert clock.rfc3339_micro(moment) == "2026-03-04T05:06:07.000891Z"
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-03-04T05:06:07Z", "2026-03-04T07:06:07+02:00", "2026-03-04T05:06:07.000000Z"]
+)
+def test_timestamps_are_read_in_every_form(text: str) -> None:
+    assert clock.parse_rfc3339(text) == datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+def test_a_timestamp_without_an_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="no offset"):
+        clock.parse_rfc3339("2026-03-04T05:06:07")

@@ -1,0 +1,134 @@
+"""Builders of rows: each method returns a changed copy, so a test reads as a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.domains import Domain, TopologyAssignment, encode
+from rackgate_ungater.plan import Grant, Ungate
+from rackgate_ungater.ranks import RankSource
+from rackgate_ungater.rows import PodRow, PodSetRow, PodUid, WorkloadRow
+
+HOST = names.HOSTNAME_LABEL
+INDEX = names.COMPLETION_INDEX_LABEL
+OWNER = "job-uid"
+R1, R2, R3 = ("b1", "r1"), ("b1", "r2"), ("b2", "r1")
+LEVELS = ("block", "rack")
+RANKED = RankSource(INDEX)
+
+
+@dataclass(frozen=True)
+class PodBuilder:
+    """A gated pod of PodSet `main` of Workload `team/train`."""
+
+    name: str = "pod-0"
+    uid: str = ""
+    version: int = 1
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def _with(self, **facts: Any) -> Self:
+        return replace(self, facts={**self.facts, **facts})
+
+    def rank(self, index: int) -> Self:
+        return self.label(INDEX, index)
+
+    def label(self, key: str, index: int) -> Self:
+        return self._with(indices={**self.facts.get("indices", {}), key: index})
+
+    def pinned(self, **selector: str) -> Self:
+        return self._with(selector=selector)
+
+    def ungated(self, domain: Domain, levels: tuple[str, ...] = LEVELS) -> Self:
+        return self._with(gated=False, selector=dict(zip(levels, domain, strict=True)))
+
+    def at(self, version: int) -> Self:
+        return replace(self, version=version)
+
+    def terminating(self) -> Self:
+        return self._with(terminating=True)
+
+    def terminal(self) -> Self:
+        return self._with(terminal=True)
+
+    def offset(self, value: int) -> Self:
+        return self._with(index_offset=value)
+
+    def of(self, podset: str = "main", workload: str = "train", owner: str = OWNER) -> Self:
+        return self._with(podset=podset, workload=workload, owner_uid=owner)
+
+    def row(self) -> PodRow:
+        facts: dict[str, Any] = {
+            "workload": "train",
+            "podset": "main",
+            "owner_uid": OWNER,
+            "gated": True,
+            "terminating": False,
+            "terminal": False,
+            "selector": {},
+            "indices": {},
+        }
+        return PodRow(
+            namespace="team",
+            name=self.name,
+            uid=PodUid(self.uid or f"uid-{self.name}"),
+            resource_version=str(self.version),
+            version=self.version,
+            **{**facts, **self.facts},
+        )
+
+
+def pod(name: str | int = 0) -> PodBuilder:
+    return PodBuilder(name if isinstance(name, str) else f"pod-{name}")
+
+
+def ranked(*indices: int) -> list[PodRow]:
+    return [pod(index).rank(index).row() for index in indices]
+
+
+def assignment(*counts: tuple[Domain, int], levels: tuple[str, ...] = LEVELS) -> TopologyAssignment:
+    return TopologyAssignment(levels, counts)
+
+
+def grant(
+    *counts: tuple[Domain, int],
+    ranks: RankSource | None = None,
+    levels: tuple[str, ...] = LEVELS,
+    count: int | None = None,
+    unhealthy: tuple[str, ...] = (),
+) -> Grant:
+    total = sum(number for _, number in counts)
+    return Grant(
+        podset="main",
+        count=total if count is None else count,
+        assignment=assignment(*counts, levels=levels),
+        ranks=ranks,
+        unhealthy=unhealthy,
+    )
+
+
+def podset(*counts: tuple[Domain, int], name: str = "main", **facts: Any) -> PodSetRow:
+    raw = msgspec.json.encode(encode(assignment(*counts)))
+    return PodSetRow(name, sum(number for _, number in counts), raw, **facts)
+
+
+def workload(*podsets: PodSetRow, version: int = 1, **facts: Any) -> WorkloadRow:
+    return WorkloadRow(
+        namespace="team",
+        name="train",
+        uid=facts.pop("uid", "workload-uid"),
+        resource_version=str(version),
+        version=version,
+        owner_uid=OWNER,
+        granting=facts.pop("granting", True),
+        podsets=podsets,
+        **facts,
+    )
+
+
+def where(ungates: tuple[Ungate, ...] | list[Ungate]) -> dict[str, Domain]:
+    """Pod name to domain."""
+    return {ungate.pod.name: ungate.domain for ungate in ungates}

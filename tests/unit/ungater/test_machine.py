@@ -1,0 +1,275 @@
+"""Expectations: what the machine does while its own writes are not seen yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackgate_ungater.events import (
+    Failure,
+    PodGone,
+    PodSeen,
+    UngateAccepted,
+    UngateFailed,
+    WorkloadGone,
+    WorkloadSeen,
+)
+from rackgate_ungater.machine import Limits, Machine
+from rackgate_ungater.plan import Ungate
+from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
+from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
+
+KEY = WorkloadKey("team/train")
+
+
+def machine_with(row: WorkloadRow, *pods: PodBuilder) -> Machine:
+    machine = Machine(Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8))
+    machine.handle(WorkloadSeen(row))
+    for builder in pods:
+        machine.handle(PodSeen(builder.row()))
+    return machine
+
+
+def act(machine: Machine, now: float = 0.0) -> list[Ungate]:
+    """Propose and commit, as the reconciler does."""
+    ungates = machine.propose(KEY, now).ungates
+    machine.commit(ungates, now)
+    machine.check()
+    return ungates
+
+
+def fail(machine: Machine, row: PodRow, failure: Failure, now: float = 0.0) -> None:
+    machine.handle(UngateFailed(row.uid, row.resource_version, failure, now))
+    machine.check()
+
+
+@pytest.mark.requirement("UNG-05", "UNG-07")
+@pytest.mark.field_note("U1")
+def test_nothing_more_is_released_while_a_release_is_not_seen() -> None:
+    machine = machine_with(workload(podset((R1, 2))), pod(0))
+    assert where(act(machine)) == {"pod-0": R1}
+    machine.handle(PodSeen(pod(1).row()))
+    proposal = machine.propose(KEY, 0.0)
+    assert proposal.ungates == []
+    assert proposal.held == 2
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row()))
+    assert where(act(machine)) == {"pod-1": R1}
+
+
+@pytest.mark.requirement("UNG-05")
+def test_an_accepted_request_alone_ends_no_expectation() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    (ungate,) = act(machine)
+    machine.handle(UngateAccepted(ungate.pod.uid, "1", 0.0))
+    assert ungate.pod.uid in machine.expectations
+
+
+@pytest.mark.requirement("UNG-06")
+def test_an_expectation_ends_with_its_pod() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
+    (ungate,) = act(machine)
+    machine.handle(PodGone(ungate.pod.uid))
+    assert machine.expectations == {}
+    assert where(act(machine)) == {"pod-1": R1}
+
+
+@pytest.mark.requirement("UNG-06", "UNG-17")
+def test_a_refused_pod_pauses_and_the_others_go_on() -> None:
+    machine = machine_with(workload(podset((R1, 2))), pod(0), pod(1))
+    first, second = act(machine)
+    machine.handle(PodSeen(pod(1).ungated(R1).at(2).row()))
+    fail(machine, first.pod, Failure.REFUSED)
+    machine.handle(PodSeen(pod(2).row()))
+    assert where(act(machine)) == {"pod-2": R1}
+    assert second.pod.uid not in machine.expectations
+
+
+@pytest.mark.requirement("UNG-17")
+def test_a_refused_pod_is_read_and_tried_again_with_growing_pauses() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    now, pauses = 0.0, []
+    for _ in range(6):
+        (ungate,) = act(machine, now)
+        fail(machine, ungate.pod, Failure.REFUSED, now)
+        assert act(machine, now) == []
+        woken = machine.wake_at(KEY, now)
+        assert woken is not None
+        pauses.append(woken - now)
+        now = woken
+        assert machine.propose(KEY, now).reads == [ungate.pod]
+        machine.handle(PodSeen(ungate.pod, live=True))
+    assert pauses == [1, 2, 4, 8, 8, 8]
+
+
+@pytest.mark.requirement("UNG-14")
+def test_a_lost_answer_is_settled_by_a_live_read_only() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
+    (ungate,) = act(machine)
+    fail(machine, ungate.pod, Failure.LOST)
+    proposal = machine.propose(KEY, 1000.0)
+    assert proposal.ungates == []
+    assert proposal.reads == [ungate.pod]
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row(), live=True))
+    assert act(machine, 1000.0) == [], "it was written: the one place is taken"
+
+
+@pytest.mark.requirement("UNG-14")
+def test_a_lost_request_that_may_still_arrive_is_repeated_before_any_other() -> None:
+    machine = machine_with(workload(podset((R2, 1), (R1, 1))), pod("m"), pod("n"))
+    machine.handle(PodGone(pod("n").row().uid))
+    (ungate,) = act(machine)
+    assert ungate.domain == R2
+    fail(machine, ungate.pod, Failure.LOST)
+    machine.handle(PodSeen(pod("a").row()))  # sorts first, would get R2 otherwise
+    assert machine.propose(KEY, 1.0).reads == [ungate.pod]
+    machine.handle(PodSeen(ungate.pod, live=True))
+    assert where(act(machine, 1.0)) == {"m": R2, "a": R1}
+
+
+@pytest.mark.requirement("UNG-14")
+def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_granted() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
+    (ungate,) = act(machine)
+    fail(machine, ungate.pod, Failure.LOST)
+    machine.handle(WorkloadSeen(workload(podset((R2, 1)), version=2)))
+    machine.propose(KEY, 1.0)
+    machine.handle(PodSeen(ungate.pod, live=True))
+    assert machine.propose(KEY, 1.0).ungates == []
+    assert machine.propose(KEY, 61.0).reads == [ungate.pod], "no request lives that long"
+    machine.handle(PodSeen(ungate.pod, live=True))
+    assert where(act(machine, 61.0)) == {"pod-0": R2}
+
+
+@pytest.mark.requirement("UNG-14")
+def test_a_later_version_of_a_gated_pod_ends_the_doubt() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    (ungate,) = act(machine)
+    fail(machine, ungate.pod, Failure.LOST)
+    machine.handle(PodSeen(pod(0).at(2).row()))
+    (again,) = act(machine)
+    assert again.pod.resource_version == "2"
+
+
+@pytest.mark.requirement("UNG-06")
+@pytest.mark.field_note("U15")
+def test_after_a_conflict_the_pod_is_read_before_the_next_act() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
+    (ungate,) = act(machine)
+    fail(machine, ungate.pod, Failure.CONFLICT)
+    assert machine.propose(KEY, 0.0).ungates == []
+    # Somebody else had taken the gate off, and sent the pod nowhere.
+    machine.handle(PodSeen(pod(0).ungated(R3).at(2).row(), live=True))
+    assert act(machine) == []
+
+
+@pytest.mark.requirement("UNG-06")
+def test_a_failure_of_an_earlier_request_says_nothing_about_the_next() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    (first,) = act(machine)
+    fail(machine, first.pod, Failure.LOST)
+    machine.handle(PodSeen(pod(0).at(2).row()))
+    (second,) = act(machine)
+    fail(machine, first.pod, Failure.CONFLICT)
+    assert not machine.expectations[second.pod.uid].doubtful
+
+
+@pytest.mark.requirement("UNG-06", "UNG-18")
+def test_an_unseen_release_is_looked_up_after_a_while() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    (ungate,) = act(machine)
+    machine.handle(UngateAccepted(ungate.pod.uid, "1", 5.0))
+    assert machine.wake_at(KEY, 5.0) == 15.0
+    assert machine.propose(KEY, 14.0).reads == []
+    proposal = machine.propose(KEY, 15.0)
+    assert (proposal.reads, proposal.overdue) == ([ungate.pod], 1)
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row(), live=True))
+    assert machine.expectations == {}
+
+
+@pytest.mark.requirement("UNG-18")
+def test_a_watch_behind_a_live_read_changes_nothing() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    machine.handle(PodSeen(pod(0).ungated(R1).at(9).row(), live=True))
+    machine.handle(PodSeen(pod(0).at(4).row()))
+    assert act(machine) == []
+
+
+@pytest.mark.requirement("UNG-18")
+def test_a_late_read_does_not_bring_a_deleted_pod_back() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    machine.handle(PodGone(pod(0).row().uid))
+    machine.handle(PodSeen(pod(0).ungated(R1).row(), live=True))
+    assert machine.pods == {}
+
+
+def test_a_pod_that_returns_to_the_watch_is_known_again() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    machine.handle(PodGone(pod(0).row().uid))  # its label was taken away
+    machine.handle(PodSeen(pod(0).at(3).row()))
+    assert where(act(machine)) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-11")
+def test_a_workload_that_is_gone_or_not_granting_releases_nothing() -> None:
+    assert act(machine_with(workload(podset((R1, 1)), granting=False), pod(0))) == []
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    machine.handle(WorkloadGone(KEY, "workload-uid"))
+    assert act(machine) == []
+    assert [orphan.name for orphan in machine.orphans()] == ["pod-0"]
+
+
+@pytest.mark.requirement("UNG-02")
+@pytest.mark.field_note("U8")
+def test_a_pod_of_another_owner_neither_counts_nor_is_released() -> None:
+    forged = pod("forged").of(owner="somebody").ungated(R1)
+    machine = machine_with(workload(podset((R1, 1))), forged, pod("x").of(owner=""), pod(0))
+    assert where(act(machine)) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-07")
+def test_podsets_hold_each_for_itself() -> None:
+    row = workload(podset((R1, 2)), podset((R2, 1), name="leader"))
+    machine = machine_with(row, pod(0))
+    act(machine)
+    machine.handle(PodSeen(pod(1).row()))
+    machine.handle(PodSeen(pod("lead").of("leader").row()))
+    assert where(act(machine)) == {"lead": R2}
+
+
+@pytest.mark.requirement("UNG-16")
+def test_after_readmission_pods_of_the_old_run_fill_no_new_room() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod("old").ungated(R1).at(3))
+    machine.handle(WorkloadSeen(workload(podset((R2, 2)), version=7)))
+    machine.handle(PodSeen(pod("old").ungated(R1).terminating().at(4).row()))
+    for n in (0, 1):
+        machine.handle(PodSeen(pod(n).row()))
+    assert where(act(machine)) == {"pod-0": R2}
+    machine.handle(PodSeen(pod(0).ungated(R2).at(8).row()))
+    machine.handle(PodGone(pod("old").row().uid))
+    assert where(act(machine)) == {"pod-1": R2}
+
+
+@pytest.mark.requirement("UNG-01")
+def test_events_that_bring_no_work_wake_nobody() -> None:
+    machine = machine_with(workload(podset((R1, 2))))
+    assert machine.handle(PodSeen(pod(0).row())) == KEY
+    assert machine.handle(PodSeen(pod(0).at(2).row())) is None, "only the version moved"
+    assert machine.handle(PodSeen(pod(0).ungated(R1).at(3).row())) is None, "nobody waits"
+    assert machine.handle(PodSeen(pod(0).ungated(R1).terminal().at(4).row())) is None
+    assert machine.handle(PodSeen(pod(1).row())) == KEY
+    assert machine.handle(WorkloadSeen(workload(podset((R1, 2)), version=2))) is None
+
+
+def test_an_unreadable_assignment_is_reported_and_releases_nothing() -> None:
+    broken = podset((R1, 1))
+    broken = type(broken)(broken.name, broken.count, b'{"levels":["a"],"slices":7}')
+    proposal = machine_with(workload(broken), pod(0)).propose(KEY, 0.0)
+    assert proposal.ungates == []
+    assert [report.reason for report in proposal.reports] == ["AssignmentUnreadable"]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0))
+    act(machine)
+    machine.handle(WorkloadGone(KEY, "workload-uid"))
+    machine.handle(PodGone(pod(0).row().uid))
+    assert (machine.groups, machine.pods, machine.expectations) == ({}, {}, {})

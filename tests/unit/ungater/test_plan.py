@@ -1,0 +1,205 @@
+"""Which pods go where."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rackgate_ungater.plan import plan_ungating
+from rackgate_ungater.rows import PodRow
+from tests.unit.ungater.builders import HOST, INDEX, R1, R2, R3, RANKED, grant, pod, ranked, where
+
+
+@pytest.mark.requirement("UNG-01", "UNG-09")
+def test_gated_pods_fill_domains_in_list_order() -> None:
+    plan = plan_ungating(grant((R2, 2), (R1, 1)), [pod(i).row() for i in range(3)])
+    assert where(plan.ungates) == {"pod-0": R2, "pod-1": R2, "pod-2": R1}
+
+
+@pytest.mark.requirement("UNG-01", "UNG-09")
+def test_live_ungated_pods_hold_room_where_their_selector_says() -> None:
+    running = pod("a").ungated(R1).row()
+    plan = plan_ungating(grant((R1, 2), (R2, 1)), [running, *(pod(i).row() for i in range(5))])
+    assert where(plan.ungates) == {"pod-0": R1, "pod-1": R2}
+
+
+@pytest.mark.requirement("UNG-09")
+@pytest.mark.field_note("U12")
+def test_an_ended_pod_leaves_its_domain_to_its_replacement() -> None:
+    ended = pod("a").ungated(R1).terminal().row()
+    running = pod("b").ungated(R2).row()
+    plan = plan_ungating(grant((R1, 1), (R2, 1)), [ended, running, pod(0).row()])
+    assert where(plan.ungates) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-10")
+def test_a_terminating_pod_holds_its_room_until_it_is_gone() -> None:
+    leaving = pod("a").ungated(R1).terminating().row()
+    assert plan_ungating(grant((R1, 1)), [leaving, pod(0).row()]).ungates == ()
+
+
+def test_a_terminating_gated_pod_is_not_released() -> None:
+    plan = plan_ungating(grant((R1, 1)), [pod(0).terminating().row(), pod(1).row()])
+    assert where(plan.ungates) == {"pod-1": R1}
+
+
+@pytest.mark.requirement("UNG-10", "UNG-16")
+@pytest.mark.field_note("U2")
+def test_an_ungated_pod_of_no_assigned_domain_counts_against_the_total() -> None:
+    stray = pod("a").ungated(R3).row()
+    plan = plan_ungating(grant((R1, 1), (R2, 1)), [stray, pod(0).row(), pod(1).row()])
+    assert where(plan.ungates) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-16")
+def test_a_selector_of_an_earlier_run_fills_no_room_of_other_domains() -> None:
+    old = pod("a").ungated(("h9",), levels=(HOST,)).terminating().row()
+    plan = plan_ungating(grant((R1, 2)), [old, pod(0).row(), pod(1).row()])
+    assert where(plan.ungates) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-12")
+def test_surplus_pods_stay_gated_and_are_reported() -> None:
+    plan = plan_ungating(grant((R1, 2)), [pod(i).row() for i in range(4)])
+    assert len(plan.ungates) == 2
+    assert plan.waiting == 2
+    assert [report.reason for report in plan.reports] == ["SurplusPods"]
+
+
+def test_a_replacement_of_a_terminating_pod_is_no_surplus() -> None:
+    leaving = pod("a").ungated(R1).terminating().row()
+    assert plan_ungating(grant((R1, 1)), [leaving, pod(0).row()]).reports == ()
+
+
+@pytest.mark.requirement("UNG-08")
+def test_a_conflicting_selector_keeps_only_its_own_pod_gated() -> None:
+    stubborn = pod("a").pinned(rack="r9").row()
+    plan = plan_ungating(grant((R1, 3)), [stubborn, pod(0).row(), pod(1).row()])
+    assert where(plan.ungates) == {"pod-0": R1, "pod-1": R1}
+    (report,) = plan.reports
+    assert report.reason == "NodeSelectorConflict"
+    assert report.pod == stubborn
+    assert '"rack" = "r9"' in report.message
+
+
+@pytest.mark.requirement("UNG-08")
+def test_a_pod_bound_to_one_rack_by_its_user_takes_that_rack_first() -> None:
+    picky = pod("z").pinned(rack="r1", disk="ssd").row()
+    plan = plan_ungating(grant((R1, 1), (R2, 2)), [pod(0).row(), pod(1).row(), picky])
+    assert where(plan.ungates) == {"pod-0": R2, "pod-1": R2, "z": R1}
+
+
+@pytest.mark.requirement("RNK-01", "RNK-04")
+def test_ranks_map_to_domains_by_cumulative_counts() -> None:
+    plan = plan_ungating(grant((R2, 4), (R1, 2), ranks=RANKED), ranked(*range(6)))
+    assert where(plan.ungates) == {
+        **{f"pod-{rank}": R2 for rank in range(4)},
+        **{f"pod-{rank}": R1 for rank in (4, 5)},
+    }
+
+
+@pytest.mark.requirement("RNK-07")
+def test_ranks_hold_whatever_the_order_and_the_batches() -> None:
+    pods = ranked(*range(12))
+    wanted = where(plan_ungating(grant((R1, 5), (R2, 4), (R3, 3), ranks=RANKED), pods).ungates)
+    rng = random.Random(7)
+    for _ in range(20):
+        rng.shuffle(pods)
+        seen: dict[str, tuple[str, ...]] = {}
+        present: list[PodRow] = []
+        for start in (0, 5, 7):
+            present += pods[start : {0: 5, 5: 7, 7: 12}[start]]
+            plan = plan_ungating(grant((R1, 5), (R2, 4), (R3, 3), ranks=RANKED), present)
+            seen |= where(plan.ungates)
+            done = where(plan.ungates)
+            present = [
+                pod(p.name).rank(p.indices[INDEX]).ungated(done[p.name]).row()
+                if p.name in done
+                else p
+                for p in present
+            ]
+        assert seen == wanted
+
+
+@pytest.mark.requirement("RNK-07")
+def test_a_recreated_rank_returns_to_its_domain() -> None:
+    running = [pod(i).rank(i).ungated(R1 if i < 2 else R2).row() for i in (0, 2, 3)]
+    plan = plan_ungating(
+        grant((R1, 2), (R2, 2), ranks=RANKED), [*running, pod("new").rank(1).row()]
+    )
+    assert where(plan.ungates) == {"new": R1}
+
+
+def test_a_replacement_waits_for_its_terminating_twin_and_not_elsewhere() -> None:
+    twin = pod("old").rank(0).ungated(R1).terminating().row()
+    pods = [twin, pod("new").rank(0).row(), pod("b").rank(1).row()]
+    plan = plan_ungating(grant((R1, 1), (R2, 1), ranks=RANKED), pods)
+    assert where(plan.ungates) == {"b": R2}
+    assert plan.reports == ()
+
+
+@pytest.mark.requirement("RNK-06")
+@pytest.mark.field_note("U4")
+def test_a_live_pod_outside_its_ranks_domain_sends_all_to_greedy_filling() -> None:
+    misplaced = pod("a").rank(0).ungated(R2).row()
+    plan = plan_ungating(grant((R1, 1), (R2, 1), ranks=RANKED), [misplaced, pod("b").rank(1).row()])
+    assert where(plan.ungates) == {"b": R1}, "rank 1 belongs to R2, which is full"
+    assert [report.reason for report in plan.reports] == ["RankOrderIgnored"]
+
+
+@pytest.mark.requirement("RNK-06")
+def test_a_fallback_never_exceeds_a_domain() -> None:
+    pods = [*ranked(0, 1, 2), pod("double").rank(1).row()]
+    plan = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED), pods)
+    assert where(plan.ungates) == {"pod-0": R1, "pod-1": R2, "double": R1, "pod-2": R2}
+    assert '"double" and "pod-1" both have rank 1' in plan.reports[0].message
+
+
+@pytest.mark.field_note("U5")
+def test_a_rank_beyond_the_assignment_skips_only_that_pod() -> None:
+    # Slice size 2 of 5 pods: the assignment covers 4 of them.
+    plan = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED, count=5), ranked(*range(5)))
+    assert where(plan.ungates) == {"pod-0": R1, "pod-1": R1, "pod-2": R2, "pod-3": R2}
+    assert [report.reason for report in plan.reports] == ["SurplusPods"]
+
+
+@pytest.mark.field_note("U3")
+def test_no_pod_is_sent_to_a_node_that_awaits_replacement() -> None:
+    for ranks in (None, RANKED):
+        spot = grant((("h1",), 1), (("h2",), 1), levels=(HOST,), unhealthy=("h1",), ranks=ranks)
+        assert set(where(plan_ungating(spot, ranked(0, 1)).ungates).values()) == {("h2",)}
+
+
+def test_a_pod_whose_write_may_still_arrive_gets_the_same_domain_again() -> None:
+    pods = [pod(i).row() for i in range(3)]
+    plan = plan_ungating(grant((R1, 1), (R2, 1)), pods, pinned={pods[2].uid: R1})
+    assert where(plan.ungates) == {"pod-2": R1, "pod-0": R2}
+
+
+def test_a_barred_pod_is_passed_over() -> None:
+    pods = [pod(i).row() for i in range(2)]
+    plan = plan_ungating(grant((R1, 1)), pods, barred={pods[0].uid})
+    assert where(plan.ungates) == {"pod-1": R1}
+
+
+def test_a_host_named_like_a_rack_is_another_domain() -> None:
+    odd = grant((("a,b", "c"), 1), (("a", "b,c"), 1))
+    running = pod("x").ungated(("a", "b,c")).row()
+    assert where(plan_ungating(odd, [running, pod(0).row()]).ungates) == {"pod-0": ("a,b", "c")}
+
+
+@pytest.mark.requirement("TAS-31")
+@pytest.mark.parametrize("depth", [1, 2, 3, 8, 16])
+def test_any_number_of_levels_is_ungated(depth: int) -> None:
+    levels = tuple(f"level-{n}" for n in range(depth))
+    first, second = tuple("a" * depth), (*tuple("a" * (depth - 1)), "b")
+    plan = plan_ungating(
+        grant((first, 1), (second, 1), levels=levels), [pod(0).row(), pod(1).row()]
+    )
+    assert where(plan.ungates) == {"pod-0": first, "pod-1": second}
+    assert plan.ungates[0].levels == levels
+
+
+def test_an_empty_assignment_is_legal_and_releases_nothing() -> None:
+    assert plan_ungating(grant(), [pod(0).row()]).ungates == ()

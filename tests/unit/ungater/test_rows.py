@@ -1,0 +1,158 @@
+"""Projection of watched objects to rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate_ungater.rows import decode_pod, decode_workload
+
+LONG = "job-" + "x" * 200
+
+
+def pod_json(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "metadata": {
+            "name": "train-0",
+            "namespace": "team",
+            "uid": "u1",
+            "resourceVersion": "42",
+            "labels": {names.PODSET_LABEL: "main", names.TAS_LABEL: "true", "rank": "7"},
+            "annotations": {names.WORKLOAD_ANNOTATION: LONG},
+            "ownerReferences": [
+                {"uid": "other", "kind": "X", "name": "x"},
+                {"uid": "job", "kind": "Job", "name": "train", "controller": True},
+            ],
+        },
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "schedulingGates": [{"name": "foreign"}, {"name": names.TOPOLOGY_GATE}],
+            "nodeSelector": {"disk": "ssd"},
+        },
+        "status": {"phase": "Pending"},
+    }
+    for path, value in changes.items():
+        section, _, key = path.partition("__")
+        document[section][key] = value
+    return document
+
+
+def row(**changes: Any) -> Any:
+    return decode_pod(msgspec.json.encode(pod_json(**changes)))
+
+
+@pytest.mark.requirement("UNG-02")
+def test_a_pod_names_its_workload_by_an_annotation_longer_than_a_label() -> None:
+    found = row()
+    assert found.workload_key == f"team/{LONG}"
+    assert (found.podset, found.owner_uid, found.version) == ("main", "job", 42)
+    assert found.gated
+    assert found.indices == {"rank": 7}
+    assert found.selector == {"disk": "ssd"}
+
+
+def test_a_pod_with_only_foreign_gates_is_not_gated() -> None:
+    assert not row(spec__schedulingGates=[{"name": "foreign"}]).gated
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_an_ended_pod_is_terminal(phase: str) -> None:
+    assert row(status__phase=phase).terminal
+
+
+def test_a_deletion_timestamp_makes_a_pod_terminating() -> None:
+    assert row(metadata__deletionTimestamp="2026-01-01T00:00:00Z").terminating
+
+
+@pytest.mark.parametrize("value", ["-1", "1.0", "", "١", "9" * 30, "x"])
+@pytest.mark.requirement("RNK-06")
+def test_a_label_that_is_no_small_whole_number_is_no_index(value: str) -> None:
+    assert row(metadata__labels={"rank": value}).indices == {}
+
+
+def test_a_pod_without_owner_or_labels_is_read() -> None:
+    bare = decode_pod(b'{"metadata":{"name":"x","uid":"u"},"spec":{}}')
+    assert (bare.workload, bare.podset, bare.owner_uid, bare.gated) == ("", "", "", False)
+
+
+def workload_json() -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "w",
+            "namespace": "team",
+            "uid": "wu",
+            "resourceVersion": "9",
+            "ownerReferences": [{"uid": "job", "controller": True}],
+        },
+        "spec": {
+            "podSets": [
+                {
+                    "name": "main",
+                    "count": 2,
+                    "template": {"spec": {"containers": []}},
+                    "topologyRequest": {"required": "rack", "podIndexLabel": "idx"},
+                }
+            ]
+        },
+        "status": {
+            "conditions": [
+                {
+                    "type": "Admitted",
+                    "status": "True",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+            "admission": {
+                "clusterQueue": "cq",
+                "podSetAssignments": [
+                    {"name": "main", "count": 2, "topologyAssignment": {"levels": ["rack"]}}
+                ],
+            },
+        },
+    }
+
+
+def test_a_workload_row_keeps_the_assignment_as_bytes() -> None:
+    found = decode_workload(msgspec.json.encode(workload_json()))
+    assert found.granting
+    assert found.owner_uid == "job"
+    assert found.cluster_queue == "cq"
+    (podset,) = found.podsets
+    assert podset.assignment == b'{"levels":["rack"]}'
+    assert podset.pod_index_label == "idx"
+
+
+@pytest.mark.requirement("UNG-11")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"conditions": []}},
+        {"status": {"admission": None}},
+        {"spec": {"active": False}},
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"evicted": "Evicted"},
+        {"evicted": "Finished"},
+    ],
+)
+def test_a_workload_that_is_not_running_grants_nothing(change: dict[str, Any]) -> None:
+    document = workload_json()
+    if kind := change.pop("evicted", None):
+        document["status"]["conditions"].append({"type": kind, "status": "True"})
+    for section, values in change.items():
+        document[section].update(values)
+    assert not decode_workload(msgspec.json.encode(document)).granting
+
+
+def test_a_podset_without_assignment_stays_without() -> None:
+    document = workload_json()
+    for value in (None, ...):
+        assigned = document["status"]["admission"]["podSetAssignments"][0]
+        if value is None:
+            assigned["topologyAssignment"] = None
+        else:
+            del assigned["topologyAssignment"]
+        found = decode_workload(msgspec.json.encode(document))
+        assert found.podsets[0].assignment is None

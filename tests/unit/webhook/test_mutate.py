@@ -1,0 +1,141 @@
+"""Mutations: Jobs that enter and leave, the net below for pods, defaults of Workloads."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from rackgate.api import names
+from rackgate_webhook.mutate import mutate
+from tests.support.objects import RACK, job
+from tests.unit.govern.patching import apply_patch
+from tests.unit.webhook.reviews import review
+
+JOB, POD, WORKLOAD = "batch/Job", "/Pod", f"{names.GROUP}/Workload"
+
+
+def without_label(found: dict[str, Any]) -> dict[str, Any]:
+    plain = copy.deepcopy(found)
+    plain["metadata"]["labels"] = {}
+    return plain
+
+
+def governed(**changes: Any) -> dict[str, Any]:
+    found = job("train", 2, required=RACK, **changes)
+    result: dict[str, Any] = apply_patch(found, mutate(review(JOB, found)).operations)
+    return result
+
+
+@pytest.mark.requirement("HOOK-06")
+def test_mutating_its_own_output_changes_nothing() -> None:
+    assert mutate(review(JOB, governed())).operations == []
+
+
+@pytest.mark.requirement("HOOK-05")
+def test_an_ungoverned_job_passes_without_a_word() -> None:
+    found = job("plain", 2, queue=None, required=RACK, annotations={"a": "b"})
+    verdict = mutate(review(JOB, found))
+    assert (verdict.operations, verdict.warnings, verdict.allowed) == ([], [], True)
+
+
+@pytest.mark.requirement("TAS-08")
+def test_topology_annotations_on_the_job_itself_are_warned_about() -> None:
+    found = job("train", 2)
+    found["metadata"]["annotations"] = {names.REQUIRED_TOPOLOGY: RACK, "other": "x"}
+    (warning,) = mutate(review(JOB, found)).warnings
+    assert warning.startswith(f"metadata.annotations[{names.REQUIRED_TOPOLOGY}] has no effect")
+    assert "spec.template.metadata.annotations" in warning
+
+
+@pytest.mark.requirement("HOOK-04")
+def test_a_suspended_job_that_gets_the_label_is_marked_like_a_new_one() -> None:
+    found = job("train", 2, required=RACK, spec={"suspend": True})
+    operations = mutate(review(JOB, found, without_label(found))).operations
+    assert apply_patch(found, operations) == governed(spec={"suspend": True})
+
+
+def test_a_running_job_that_gets_the_label_is_not_touched() -> None:
+    found = job("train", 2, required=RACK, spec={"suspend": False})
+    assert mutate(review(JOB, found, without_label(found))).operations == []
+
+
+def test_a_suspended_job_that_loses_the_label_loses_our_marks() -> None:
+    stored = governed()
+    operations = mutate(review(JOB, without_label(stored), stored)).operations
+    user = without_label(job("train", 2, required=RACK, spec={"suspend": True}))
+    assert apply_patch(without_label(stored), operations) == user
+
+
+def test_a_template_whose_pods_still_run_is_not_touched_when_the_label_goes() -> None:
+    stored = governed()
+    stored["status"] = {"active": 2, "startTime": "T"}
+    assert mutate(review(JOB, without_label(stored), stored)).operations == []
+
+
+def test_other_updates_of_a_governed_job_are_not_touched() -> None:
+    stored = governed()
+    started = copy.deepcopy(stored)
+    started["spec"]["suspend"] = False
+    del started["spec"]["template"]["spec"]["schedulingGates"]
+    assert mutate(review(JOB, started, stored)).operations == []
+    assert mutate(review(JOB, started, stored, sub_resource="status")).operations == []
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    metadata = {
+        "labels": {names.PODSET_LABEL: "main"},
+        "annotations": {names.WORKLOAD_ANNOTATION: "w"},
+    }
+    return {"metadata": metadata, "spec": {"containers": [], **spec}}
+
+
+@pytest.mark.requirement("HOOK-04")
+@pytest.mark.parametrize("gates", [None, [], [{"name": "other"}]])
+def test_a_started_pod_without_the_gate_gets_it(gates: list[dict[str, str]] | None) -> None:
+    found = pod() if gates is None else pod(schedulingGates=gates)
+    result = apply_patch(found, mutate(review(POD, found)).operations)
+    expected = [*(gates or []), {"name": names.TOPOLOGY_GATE}]
+    assert result["spec"]["schedulingGates"] == expected
+    assert mutate(review(POD, result)).operations == []
+
+
+@pytest.mark.requirement("HOOK-08")
+def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
+    verdict = mutate(review(POD, pod(nodeName="n1")))
+    assert verdict.operations == []
+    assert verdict.allowed
+    assert verdict.warnings[0].startswith("spec.nodeName is set")
+
+
+def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated() -> None:
+    found = pod()
+    found["metadata"]["labels"]["ray.io/node-type"] = "redis-cleanup"
+    assert mutate(review(POD, found)).operations == []
+
+
+@pytest.mark.requirement("HOOK-05")
+@pytest.mark.parametrize("missing", ["labels", "annotations"])
+def test_a_pod_without_both_marks_is_left_alone(missing: str) -> None:
+    found = pod()
+    del found["metadata"][missing]
+    assert mutate(review(POD, found)).operations == []
+
+
+@pytest.mark.requirement("HOOK-03", "TAS-10")
+def test_a_workload_gets_the_request_its_template_asks_for() -> None:
+    template = {"metadata": {"annotations": {names.REQUIRED_TOPOLOGY: RACK}}, "spec": {}}
+    found = {"spec": {"podSets": [{"count": 2, "template": template}]}}
+    result = apply_patch(found, mutate(review(WORKLOAD, found)).operations)
+    assert result["spec"]["podSets"][0]["topologyRequest"] == {"required": RACK}
+    assert result["spec"]["podSets"][0]["name"] == "main"
+    assert result["spec"]["active"] is True
+    assert mutate(review(WORKLOAD, result)).operations == []
+
+
+def test_a_request_that_is_there_is_kept() -> None:
+    template = {"metadata": {"annotations": {names.REQUIRED_TOPOLOGY: RACK}}, "spec": {}}
+    podset = {"name": "a", "template": template, "topologyRequest": {"preferred": RACK}}
+    found = {"spec": {"active": False, "podSets": [podset, {"name": "b", "template": {}}]}}
+    assert mutate(review(WORKLOAD, found)).operations == []

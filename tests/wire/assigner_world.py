@@ -1,0 +1,306 @@
+"""A fake cluster for the assigner: the fake API server, plus what its other controllers would do.
+
+Added to the plain fake: field ownership of applied status, finalizers, generations, garbage
+collection, and a Job controller that obeys `spec.suspend` at once and, as the real API server,
+refuses template edits of a Job that is not at rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.resources import Resource
+from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.settings import AssignerSettings
+from tests.support import objects
+from tests.support.apiserver import FakeApiServer, Object, Request
+from tests.support.apiserver_objects import Refused, Target
+from tests.support.waiting import until
+
+NAMESPACE = "team"
+START = "2026-08-01T12:00:00Z"
+
+
+class World(FakeApiServer):
+    """The fake cluster; `broken_rules` collects breaches of invariants as they happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken_rules: list[str] = []
+        self._applied: dict[tuple[str, str, str], Object] = {}
+
+    async def __aenter__(self) -> World:
+        await self.start()
+        return self
+
+    # What the API server does with requests.
+
+    def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
+        known = self._objects.get(target.full_name, {}).get(target.key)
+        content = seen.headers.get("Content-Type", "")
+        if known is not None and content.startswith("application/apply-patch"):
+            manager = seen.query["fieldManager"]
+            return 200, self._apply(target, known, json.loads(seen.body), manager)
+        if known is not None and seen.method == "DELETE" and known["metadata"].get("finalizers"):
+            marked = copy.deepcopy(known)
+            marked["metadata"]["deletionTimestamp"] = START
+            return 200, self._store(target, marked, known)
+        return super()._do(target, seen)
+
+    def _apply(self, target: Target, known: Object, patch: Object, manager: str) -> Object:
+        version = patch["metadata"].get("resourceVersion")
+        if version and version != known["metadata"]["resourceVersion"]:
+            raise Refused(409, "Conflict", "the object has been modified")
+        owned = (target.full_name, target.key, manager)
+        before, after = self._applied.get(owned, {}), patch.get("status", {})
+        status = copy.deepcopy(known.get("status", {}))
+        listed = {c["type"]: c for c in status.get("conditions", [])}
+        for condition in before.get("conditions", []):
+            listed.pop(condition["type"], None)
+        for condition in after.get("conditions", []):
+            listed[condition["type"]] = condition
+        for field in before:
+            status.pop(field, None)
+        status.update(after)
+        status["conditions"] = list(listed.values())
+        self._applied[owned] = after
+        return self._store(target, {**known, "status": status}, known)
+
+    def _store(self, target: Target, item: Object, known: Object | None) -> Object:
+        item = copy.deepcopy(item)
+        meta = item["metadata"]
+        if known is None:
+            meta["generation"] = 1
+        elif known.get("spec") != item.get("spec"):
+            meta["generation"] = known["metadata"].get("generation", 1) + 1
+        if target.full_name == "jobs.batch":
+            self._job_changes(item, known)
+        stored = super()._store(target, item, known)
+        if target.full_name == kinds.WORKLOADS.full_name:
+            self._check_workload(stored)
+        if stored["metadata"].get("deletionTimestamp") and not meta.get("finalizers"):
+            self._drop(target.full_name, f"{meta.get('namespace', '')}/{meta['name']}")
+        return stored
+
+    def _drop(self, full_name: str, key: str) -> None:
+        gone = self._objects[full_name][key]
+        super()._drop(full_name, key)
+        for owned in self.workloads():
+            uids = [owner["uid"] for owner in owned["metadata"].get("ownerReferences", [])]
+            if gone["metadata"]["uid"] in uids:
+                self.delete(kinds.WORKLOADS, owned["metadata"]["name"])
+
+    def _publish(self, kind: str, full_name: str, item: Object) -> None:
+        super()._publish(kind, full_name, item)
+        for stream in self.streams:
+            # As the real one: an object that a selector no longer matches leaves its watch.
+            same = stream.target.full_name == full_name and stream.target.holds(item)
+            if same and kind == "MODIFIED" and not stream.follows(full_name, item):
+                stream.event("DELETED", item)
+
+    # What the Job controller does.
+
+    def _job_changes(self, item: Object, known: Object | None) -> None:
+        spec, status = item["spec"], item.setdefault("status", {})
+        if known is not None and known["spec"]["template"] != spec["template"]:
+            at_rest = spec.get("suspend") and not known["status"].get("active")
+            if not at_rest or not known["spec"].get("suspend", False):
+                started = known["spec"].get("suspend") and not spec.get("suspend")
+                if not started:
+                    raise Refused(422, "Invalid", "spec.template: field is immutable")
+        over = any(c["type"] in ("Complete", "Failed") for c in status.get("conditions", []))
+        if over:
+            return
+        suspended = bool(spec.get("suspend"))
+        if not suspended and (known is None or known["spec"].get("suspend")):
+            self._check_start(item)
+        count = 0 if suspended else spec.get("parallelism", 1)
+        flag = "True" if suspended else "False"
+        status.update(active=count, ready=count)
+        status["conditions"] = [{"type": "Suspended", "status": flag}]
+
+    def complete(self, name: str) -> None:
+        """The Job's pods succeed."""
+        job = copy.deepcopy(self.job(name))
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True", "message": "done"}]}
+        self.put(kinds.JOBS, job)
+
+    # Invariants, judged at every write.
+
+    def _check_start(self, job: Object) -> None:
+        workload = self.workload_of(job)
+        if names.QUEUE_LABEL in job["metadata"].get("labels", {}) and not (
+            workload and workload.get("status", {}).get("admission")
+        ):
+            self.broken_rules.append(f"{job['metadata']['name']} runs without an admission")
+
+    def _check_workload(self, workload: Object) -> None:
+        owner = workload["metadata"].get("ownerReferences", [{}])[0]
+        job = self.get(kinds.JOBS, owner.get("name", ""), NAMESPACE)
+        over = any(
+            c["type"] == "Finished" and c["status"] == "True"
+            for c in workload.get("status", {}).get("conditions", [])
+        )
+        if job is None or job["metadata"]["uid"] != owner.get("uid") or over:
+            return
+        if job["status"].get("active") and not workload.get("status", {}).get("admission"):
+            self.broken_rules.append(f"quota of {owner['name']} was released while it runs")
+        siblings = [w for w in self.workloads() if owner in w["metadata"]["ownerReferences"]]
+        if len(siblings) > 1:
+            self.broken_rules.append(f"{owner['name']} has {len(siblings)} Workloads")
+
+    # What users and tests do.
+
+    def delete(self, resource: Resource, name: str) -> None:
+        """Delete an object as a user would: finalizers hold it."""
+        space = NAMESPACE if resource.namespaced else ""
+        known = self._objects.get(resource.full_name, {}).get(f"{space}/{name}")
+        if known is None:
+            return
+        if known["metadata"].get("finalizers"):
+            self.change(resource, name, lambda o: o["metadata"].update(deletionTimestamp=START))
+        else:
+            self.remove(resource, name, space)
+
+    def change(self, resource: Resource, name: str, edit: Callable[[Object], object]) -> None:
+        """Edit an object as a user would."""
+        item = copy.deepcopy(self.get(resource, name, NAMESPACE if resource.namespaced else ""))
+        assert item is not None, f"no {resource.kind} {name}"
+        edit(item)
+        self.put(resource, item)
+
+    def submit(self, name: str, count: int = 4, **options: Any) -> Object:
+        """A Job as it is stored after the webhook suspended it."""
+        job = objects.job(name, count, **{"cpu": "4", **options})
+        job["metadata"]["namespace"] = NAMESPACE
+        job["spec"]["suspend"] = options.get("spec", {}).get("suspend", True)
+        return self.put(kinds.JOBS, job)
+
+    def job(self, name: str) -> Object:
+        """A Job as stored."""
+        found = self.get(kinds.JOBS, name, NAMESPACE)
+        assert found is not None, f"no Job {name}"
+        return found
+
+    def workloads(self) -> list[Object]:
+        """All Workloads."""
+        return list(self._objects.get(kinds.WORKLOADS.full_name, {}).values())
+
+    def workload_of(self, job: Object) -> Object | None:
+        """The Workload that a Job controls."""
+        uid = job["metadata"].get("uid")
+        for workload in self.workloads():
+            owners = workload["metadata"].get("ownerReferences", [])
+            if any(owner["uid"] == uid for owner in owners):
+                return workload
+        return None
+
+    def workload(self, job_name: str) -> Object:
+        """The Workload of a Job."""
+        found = self.workload_of(self.job(job_name))
+        assert found is not None, f"no Workload of {job_name}"
+        return found
+
+    def shows(self, job_name: str, type_: str, status: str, reason: str = "") -> Callable[[], bool]:
+        """A question: does this condition of the Job's Workload look like that?"""
+
+        def holds() -> bool:
+            found = self.condition(job_name, type_)
+            return found[0] == status and reason in ("", found[1])
+
+        return holds
+
+    def started(self, job_name: str) -> Callable[[], bool]:
+        """A question: was the Job started?"""
+        return lambda: self.runs(job_name)
+
+    def condition(self, job_name: str, type_: str) -> tuple[str, str]:
+        """Status and reason of a condition of a Job's Workload; empty when absent."""
+        found = self.workload_of(self.job(job_name)) or {}
+        for condition in found.get("status", {}).get("conditions", []):
+            if condition["type"] == type_:
+                return condition["status"], condition["reason"]
+        return "", ""
+
+    def runs(self, name: str) -> bool:
+        """Whether the Job was started."""
+        return self.job(name)["spec"]["suspend"] is False
+
+    def admitted(self, name: str) -> bool:
+        """Whether the Job's Workload is admitted."""
+        return self.condition(name, "Admitted")[0] == "True"
+
+    def writes(self) -> list[Request]:
+        """Everything that was asked besides reads, Events and Leases."""
+        quiet = ("/events", "/leases")
+        return [
+            request
+            for request in self.requests
+            if request.method != "GET" and not any(part in request.path for part in quiet)
+        ]
+
+    def events(self, reason: str) -> list[Object]:
+        """Events with that reason."""
+        stored = self._objects.get(kinds.EVENTS.full_name, {}).values()
+        return [event for event in stored if event["reason"] == reason]
+
+
+def furnish(world: World, **queue: Any) -> None:
+    """FX-A nodes of 8 cpu, a topology queue `queue` and a plain queue `plain`."""
+    world.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {}}})
+    world.put(kinds.TOPOLOGIES, objects.topology_object("dc"))
+    world.put(kinds.FLAVORS, objects.flavor("tas", "pool", "dc"))
+    world.put(kinds.FLAVORS, objects.flavor("plain", "other", None))
+    quota = {"cpu": "64"}
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", quota, **queue))
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("plain", "plain", quota))
+    for name, cluster_queue in (("queue", "cq"), ("plain", "plain")):
+        local = objects.local_queue(name, cluster_queue)
+        local["metadata"]["namespace"] = NAMESPACE
+        world.put(kinds.LOCAL_QUEUES, local)
+    for node in objects.fx_a_nodes("pool"):
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        world.put(kinds.NODES, node)
+
+
+def settings(**changes: Any) -> AssignerSettings:
+    """Quick rounds, and usage checked after every cycle."""
+    given: Mapping[str, Any] = {
+        "cycle": {"minInterval": 0.01, "checkUsage": True},
+        "queueStatus": {"minInterval": 0.2},
+        "identity": "test",
+        **changes,
+    }
+    return AssignerSettings(**given)
+
+
+@asynccontextmanager
+async def assigner(world: World, *, acts: bool = True) -> AsyncIterator[Assigner]:
+    """A replica that follows the world and, unless it stands by, acts on it."""
+    client = world.client()
+    replica = Assigner(settings(), client)
+    tasks = [asyncio.create_task(replica.follow())]
+    try:
+        await asyncio.wait_for(replica.synced(), 5)
+        if acts:
+            tasks.append(asyncio.create_task(replica.act()))
+        yield replica
+        for task in tasks:
+            assert not task.done(), task.exception()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await client.close()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait for a condition on the world."""
+    await until(condition, within_s=8.0)

@@ -1,0 +1,392 @@
+"""The assigner against a fake cluster over real HTTP: Jobs in, Workloads and running Jobs out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rackgate.api import names
+from rackgate.domains import decode
+from rackgate.kube import resources as kinds
+from rackgate.kube.resources import Resource
+from rackgate_assigner.reconciler import Assigner
+from tests.support import objects
+from tests.support.apiserver import Fault, Object
+from tests.support.objects import BLOCK, RACK
+from tests.wire.assigner_world import World, assigner, eventually, furnish
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    async with World() as running:
+        furnish(running)
+        yield running
+        assert running.broken_rules == []
+
+
+def _more_cycles(replica: Assigner, seen: int) -> bool:
+    return replica.cycle.cycles > seen
+
+
+def _has_finalizer(world: World, kind: Resource, name: str) -> bool:
+    found = world.get(kind, name)
+    return found is not None and bool(found["metadata"].get("finalizers"))
+
+
+def template(world: World, name: str) -> Object:
+    found: Object = world.job(name)["spec"]["template"]
+    return found
+
+
+@pytest.mark.requirement("TAS-16", "TAS-25", "TST-06", "TAS-10")
+async def test_a_job_gets_a_workload_an_assignment_and_one_start_patch(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+    workload = world.workload("train")
+    meta = workload["metadata"]
+    assert meta["finalizers"] == [names.IN_USE_FINALIZER]
+    assert meta["labels"] == {names.JOB_UID_LABEL: world.job("train")["metadata"]["uid"]}
+    assert workload["spec"]["podSets"][0]["topologyRequest"]["required"] == RACK
+    assert names.WORKLOAD_ANNOTATION not in str(workload["spec"]["podSets"])
+    given = workload["status"]["admission"]["podSetAssignments"][0]
+    assert given["resourceUsage"] == {"cpu": "16"}
+    assert decode(given["topologyAssignment"]).count == 4
+    started = template(world, "train")
+    assert started["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] == meta["name"]
+    assert started["metadata"]["labels"][names.PODSET_LABEL] == "main"
+    assert started["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
+    patches = [r for r in world.writes() if "/jobs/" in r.path]
+    assert len(patches) == 1
+
+
+@pytest.mark.requirement("TAS-16")
+async def test_no_observer_sees_an_admission_without_its_assignment(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+    for _, _, resource, item in world._history:
+        if resource == kinds.WORKLOADS.full_name and item.get("status", {}).get("admission"):
+            states = {c["type"]: c["status"] for c in item["status"]["conditions"]}
+            assert states["QuotaReserved"] == states["Admitted"] == "True"
+            assert "topologyAssignment" in str(item["status"]["admission"])
+
+
+@pytest.mark.requirement("TAS-17", "CAP-07", "OPS-09")
+async def test_a_job_without_room_waits_with_one_event_and_starts_when_a_node_comes(
+    world: World,
+) -> None:
+    async with assigner(world) as replica:
+        world.submit("train", 5, required=RACK)
+        await eventually(lambda: world.condition("train", "QuotaReserved")[0] == "False")
+        await eventually(lambda: world.events("TopologyPlacementFailed"))
+        for seen in range(replica.cycle.cycles, replica.cycle.cycles + 3):
+            replica.cycle.replan()
+            await eventually(functools.partial(_more_cycles, replica, seen))
+        assert len(world.events("TopologyPlacementFailed")) == 1
+        assert not world.runs("train")
+        node: Any = world.get(kinds.NODES, "pool-11-1")
+        bigger = {**node["status"], "allocatable": {"cpu": "16", "pods": "110"}}
+        world.put(kinds.NODES, {**node, "status": bigger})
+        await eventually(lambda: world.runs("train"))
+
+
+@pytest.mark.requirement("TAS-24", "TAS-26", "TST-11")
+async def test_a_deactivated_workload_gives_back_template_and_usage_and_returns(
+    world: World,
+) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        original = template(world, "train")
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+        name = world.workload("train")["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=False))
+        await eventually(lambda: world.condition("train", "Admitted") == ("False", "NoReservation"))
+        assert world.condition("train", "Evicted") == ("True", "Deactivated")
+        assert world.condition("train", "Requeued") == ("False", "Deactivated")
+        assert "admission" not in world.workload("train")["status"]
+        assert template(world, "train") == original
+        assert names.WORKLOAD_ANNOTATION not in str(world.job("train")["metadata"])
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
+        await eventually(lambda: world.runs("train"))
+        assert world.condition("train", "Evicted") == ("False", "QuotaReserved")
+        assert world.condition("train", "Requeued") == ("True", "Reactivated")
+
+
+async def test_a_job_suspended_by_its_user_is_queued_again(world: World) -> None:
+    async with assigner(world):
+        for name, queue in (("tas", "queue"), ("plain", "plain")):
+            world.submit(name, queue=queue)
+            await eventually(world.started(name))
+            world.change(kinds.JOBS, name, lambda o: o["spec"].update(suspend=True))
+            await eventually(world.shows(name, "Requeued", "True", "JobSuspended"))
+            await eventually(world.started(name))
+
+
+async def test_a_raised_plain_job_is_queued_at_its_new_size(world: World) -> None:
+    async with assigner(world):
+        world.submit("plain", 2, queue="plain")
+        await eventually(lambda: world.runs("plain"))
+        world.change(kinds.JOBS, "plain", lambda o: o["spec"].update(parallelism=3, completions=3))
+        await eventually(lambda: world.condition("plain", "Requeued") == ("True", "JobChanged"))
+        await eventually(
+            lambda: (
+                world.workload("plain")["spec"]["podSets"][0]["count"] == 3 and world.runs("plain")
+            )
+        )
+    assert len(world.events("EvictedDueToJobChanged")) == 1
+
+
+async def test_a_raised_topology_job_runs_on_and_says_how_to_resize(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", 2, required=RACK)
+        await eventually(lambda: world.runs("train"))
+        world.change(kinds.JOBS, "train", lambda o: o["spec"].update(parallelism=3, completions=3))
+        await eventually(lambda: world.events("ResizeNotSupported"))
+        assert world.runs("train")
+        assert world.condition("train", "Evicted") == ("", "")
+
+
+@pytest.mark.requirement("CAP-02")
+async def test_a_finished_job_frees_its_room_and_its_workload(world: World) -> None:
+    async with assigner(world):
+        world.submit("first", 16, preferred=RACK)
+        await eventually(lambda: world.runs("first"))
+        world.submit("second", 4, required=RACK)
+        await eventually(lambda: world.condition("second", "QuotaReserved")[0] == "False")
+        world.complete("first")
+        await eventually(lambda: world.runs("second"))
+        await eventually(lambda: not world.workload("first")["metadata"].get("finalizers"))
+        assert world.condition("first", "Finished") == ("True", "Succeeded")
+
+
+@pytest.mark.requirement("CAP-02")
+async def test_a_deleted_job_takes_its_workload_along(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: world.workloads() == [])
+
+
+async def test_a_deleted_workload_stops_its_job_and_is_made_anew(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        first = world.workload("train")["metadata"]["uid"]
+        world.delete(kinds.WORKLOADS, world.workload("train")["metadata"]["name"])
+        await eventually(
+            lambda: (
+                world.workload_of(world.job("train"))
+                and world.workload("train")["metadata"]["uid"] != first
+                and world.runs("train")
+            )
+        )
+    stops = [r for r in world.writes() if "/jobs/" in r.path and b'"value":true' in r.body]
+    assert len(stops) == 1
+
+
+@pytest.mark.field_note("W9")
+async def test_a_workload_is_owned_by_uid_not_by_name(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        old = world.workload("train")["metadata"]["name"]
+        world.delete(kinds.JOBS, "train")
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.runs("train"))
+        await eventually(lambda: len(world.workloads()) == 1)
+        assert world.workload("train")["metadata"]["name"] != old
+
+
+async def test_a_job_that_runs_without_admission_is_stopped_and_queued(world: World) -> None:
+    async with assigner(world):
+        world.submit("stray", 20, required=BLOCK, spec={"suspend": False})
+        await eventually(lambda: world.condition("stray", "QuotaReserved")[0] == "False")
+        assert not world.runs("stray")
+    assert world.broken_rules == ["stray runs without an admission"]
+    world.broken_rules.clear()
+
+
+async def test_an_unknown_priority_class_delays_the_workload_until_it_appears(
+    world: World,
+) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK, labels={names.PRIORITY_CLASS_LABEL: "high"})
+        await eventually(lambda: world.events("WorkloadPriorityClassNotFound"))
+        assert world.workloads() == []
+        world.put(kinds.WORKLOAD_PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 7})
+        await eventually(lambda: world.runs("train"))
+        assert world.workload("train")["spec"]["priority"] == 7
+
+
+async def test_flavors_that_disagree_fail_to_start_and_a_mended_job_is_queued_anew(
+    world: World,
+) -> None:
+    def two_groups(queue: Object) -> None:
+        quota = [{"name": "memory", "nominalQuota": "64Gi"}]
+        flavor = {"name": "slow", "resources": quota}
+        group = {"coveredResources": ["memory"], "flavors": [flavor]}
+        queue["spec"]["resourceGroups"].append(group)
+
+    world.put(kinds.FLAVORS, objects.flavor("slow", "third", None))
+    world.change(kinds.CLUSTER_QUEUES, "plain", two_groups)
+    requests = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    async with assigner(world):
+        world.submit("train", queue="plain", pod={"containers": [{"name": "c", **requests}]})
+        await eventually(world.shows("train", "Finished", "True", "FailedToStart"))
+        assert not world.runs("train")
+        await eventually(lambda: world.events("FailedToStart"))
+        assert "nodeSelector" in world.events("FailedToStart")[0]["note"]
+        requests["resources"]["requests"].pop("memory")
+        edited = [{"name": "c", **requests}]
+        world.change(
+            kinds.JOBS,
+            "train",
+            lambda o: o["spec"]["template"]["spec"].update(containers=edited),
+        )
+        await eventually(world.started("train"))
+
+
+async def test_a_job_of_another_controller_or_without_label_is_left_alone(world: World) -> None:
+    async with assigner(world):
+        world.submit("foreign", spec={"managedBy": "kueue.x-k8s.io/multikueue"})
+        world.submit("free", queue=None)
+        world.submit("none", 0)
+        world.submit("marker", queue="plain")
+        await eventually(lambda: world.runs("marker"))
+    touched = [r.path for r in world.writes() if "/jobs/" in r.path]
+    assert all(path.endswith("/marker") for path in touched)
+    assert len(world.workloads()) == 1
+
+
+async def test_a_removed_queue_label_leaves_the_job_as_its_user_wrote_it(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", 20, required=RACK)
+        original = template(world, "train")
+
+        def created(job: Object) -> None:
+            inner = job["spec"]["template"]
+            inner["spec"]["schedulingGates"] = [{"name": names.TOPOLOGY_GATE}]
+            inner["metadata"]["labels"] = {names.PODSET_LABEL: "main"}
+
+        world.change(kinds.JOBS, "train", created)
+        await eventually(lambda: world.condition("train", "QuotaReserved")[0] == "False")
+        world.change(kinds.JOBS, "train", lambda o: o["metadata"].update(labels={}))
+        await eventually(lambda: world.workloads() == [])
+        assert template(world, "train") == original
+        assert not world.runs("train")
+        await eventually(lambda: world.events("DeletedWorkload"))
+
+
+@pytest.mark.requirement("CAP-11")
+async def test_an_unanswered_admission_is_never_given_away(world: World) -> None:
+    world.faults.append(Fault.cut(applied=True, method="PATCH", path="/workloads/job-first"))
+    async with assigner(world):
+        world.submit("first", 4, required=RACK)
+        await eventually(world.workloads)
+        for index in range(4):
+            world.submit(f"other-{index}", 4, required=RACK)
+        await eventually(lambda: world.runs("first"))
+        await eventually(lambda: sum(world.runs(f"other-{i}") for i in range(4)) == 3)
+    hosts = [
+        host
+        for workload in world.workloads()
+        if (given := workload["status"].get("admission"))
+        for host, _ in decode(given["podSetAssignments"][0]["topologyAssignment"]).domains
+    ]
+    assert len(hosts) == len(set(hosts)) == 8
+
+
+@pytest.mark.requirement("OPS-07", "CAP-11")
+@pytest.mark.parametrize("code", [403, 409, 429, 500])
+async def test_a_refused_write_is_decided_again(world: World, code: int) -> None:
+    world.faults.append(Fault.status(code, method="PATCH", path="/workloads/", times=2))
+    world.faults.append(Fault.status(code, method="PATCH", path="/jobs/", times=2))
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+
+
+async def test_a_start_refused_for_what_it_says_is_no_crash_loop(world: World) -> None:
+    world.faults.append(Fault.status(422, "Invalid", "no way", method="PATCH", path="/jobs/"))
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(world.shows("train", "Finished", "True", "FailedToStart"))
+        await eventually(lambda: world.events("FailedToStart"))
+    assert world.events("FailedToStart")[0]["note"] == "no way"
+
+
+async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None:
+    async with assigner(world) as replica:
+        world.submit("train", required=RACK)
+        world.submit("huge", 40, required=RACK)
+
+        def counted() -> bool:
+            queue: Any = world.get(kinds.CLUSTER_QUEUES, "cq")
+            status = queue.get("status", {})
+            return (status.get("pendingWorkloads"), status.get("admittedWorkloads")) == (1, 1)
+
+        await eventually(counted)
+        local: Any = world.get(kinds.LOCAL_QUEUES, "queue", "team")
+        await eventually(lambda: local["status"]["admittedWorkloads"] == 1)
+        before = replica.statuses.writes
+        replica.statuses.mark_all()
+        await asyncio.sleep(0.3)  # one whole round
+        assert replica.statuses.writes == before
+
+
+async def test_an_idle_cluster_is_left_alone(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        world.submit("huge", 40, required=RACK)
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+        await eventually(lambda: world.condition("huge", "QuotaReserved")[0] == "False")
+        seen = -1
+        while seen != len(world.requests):  # until a whole second brings nothing new
+            seen = len(world.requests)
+            await asyncio.sleep(1.0)
+        assert [r.path for r in world.requests[seen:]] == []
+
+
+@pytest.mark.requirement("OPS-06")
+async def test_a_standby_writes_nothing_and_takes_over_without_new_events(world: World) -> None:
+    async with assigner(world, acts=False) as replica:
+        world.submit("train", required=RACK)
+        await eventually(lambda: "team/train" in replica.watches.jobs.store)
+        assert world.writes() == []
+        taking_over = asyncio.create_task(replica.act())
+        await eventually(lambda: world.runs("train"))
+        taking_over.cancel()
+        await asyncio.wait((taking_over,))
+        await eventually(lambda: not replica.acting)
+
+
+async def test_kinds_in_use_keep_their_finalizer(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+        for kind, name in (
+            (kinds.TOPOLOGIES, "dc"),
+            (kinds.FLAVORS, "tas"),
+            (kinds.CLUSTER_QUEUES, "cq"),
+        ):
+            await eventually(functools.partial(_has_finalizer, world, kind, name))
+            world.delete(kind, name)
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: world.get(kinds.CLUSTER_QUEUES, "cq") is None)
+        await eventually(lambda: world.get(kinds.TOPOLOGIES, "dc") is None)
+
+
+async def test_unsupported_fields_are_told_once(world: World) -> None:
+    async with assigner(world):
+        world.change(
+            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(fairSharing={"weight": "2"})
+        )
+        await eventually(lambda: world.events("UnsupportedField"))
+        assert "spec.fairSharing" in world.events("UnsupportedField")[0]["note"]

@@ -1,0 +1,246 @@
+"""Replicas of the webhook around one Secret: they agree, and nobody is ever refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import TransportError
+from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.selfcall import call_self
+from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.settings import CertificateSettings
+from rackgate_webhook.tls import server_context
+from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.requirement("HOOK-13")
+
+NAMESPACE, SECRET = "rackgate-system", "rackgate-webhook-tls"
+MUTATING, VALIDATING = "rackgate-mutating", "rackgate-validating"
+WRITES = ("POST", "PUT", "PATCH")
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(api: FakeApiServer) -> AsyncIterator[Client]:
+    running = api.client()
+    yield running
+    await running.close()
+
+
+def register(api: FakeApiServer) -> None:
+    for resource, name in ((MUTATING_CONFIGS, MUTATING), (VALIDATING_CONFIGS, VALIDATING)):
+        webhooks = [{"name": f"{i}", "clientConfig": {"url": "https://x"}} for i in (0, 1)]
+        api.put(resource, {"metadata": {"name": name}, "webhooks": webhooks})
+
+
+def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
+    settings = CertificateSettings(
+        dns_names=list(names or ("localhost",)), settle=0.3, check_interval=0.02, **changes
+    )
+    return CertificateKeeper(client, settings, server_context())
+
+
+async def fine(_: bytes) -> str:
+    return ""
+
+
+def secret(api: FakeApiServer) -> dict[str, bytes]:
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    return {name: base64.b64decode(value) for name, value in found["data"].items()}
+
+
+def registered(api: FakeApiServer) -> list[bytes]:
+    found = [api.get(MUTATING_CONFIGS, MUTATING), api.get(VALIDATING_CONFIGS, VALIDATING)]
+    webhooks = [webhook for entry in found if entry for webhook in entry["webhooks"]]
+    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks]
+
+
+def writes(api: FakeApiServer) -> int:
+    return sum(request.method in WRITES for request in api.requests)
+
+
+async def test_the_first_look_makes_the_secret_and_registers_its_authority(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    replica = keeper(client)
+    await replica.step(fine)
+    assert replica.loaded.is_set()
+    assert replica.problem == ""
+    assert set(registered(api)) == {secret(api)["ca.crt"]}
+    assert len(registered(api)) == 4
+
+
+@pytest.mark.field_note("W5")
+async def test_later_looks_and_other_replicas_write_nothing(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    first = keeper(client)
+    await first.step(fine)
+    count = writes(api)
+    for replica in (first, keeper(client), keeper(client)):
+        await replica.step(fine)
+    assert writes(api) == count
+
+
+@pytest.mark.field_note("W5")
+async def test_replicas_that_start_together_serve_one_certificate(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    replicas = [keeper(client) for _ in range(4)]
+    await asyncio.gather(*(replica.step(fine) for replica in replicas))
+    await asyncio.gather(*(replica.step(fine) for replica in replicas))
+    assert {replica.bundle for replica in replicas} == {secret(api)["ca.crt"]}
+    assert set(registered(api)) == {secret(api)["ca.crt"]}
+    assert all(replica.problem == "" for replica in replicas)
+
+
+async def test_a_bundle_that_somebody_overwrote_is_put_back(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    replica = keeper(client)
+    await replica.step(fine)
+    register(api)
+    await replica.step(fine)
+    assert set(registered(api)) == {secret(api)["ca.crt"]}
+
+
+async def test_other_fields_of_a_prepared_secret_are_kept(
+    api: FakeApiServer, client: Client
+) -> None:
+    metadata = {"name": SECRET, "namespace": NAMESPACE, "labels": {"team": "a"}}
+    api.put(SECRETS, {"metadata": metadata, "type": "kubernetes.io/tls", "immutable": False})
+    await keeper(client).step(fine)
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    assert (found["type"], found["metadata"]["labels"]) == ("kubernetes.io/tls", {"team": "a"})
+    assert "tls.crt" in found["data"]
+
+
+@pytest.mark.parametrize("field", ["tls.crt", "tls.key", "ca.crt"])
+async def test_a_broken_secret_is_mended(api: FakeApiServer, client: Client, field: str) -> None:
+    replica = keeper(client)
+    await replica.step(fine)
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    api.put(SECRETS, {**found, "data": {**found["data"], field: "eA=="}})
+    await replica.step(fine)
+    assert await keeper_serves(replica) == ""
+
+
+async def keeper_serves(replica: CertificateKeeper) -> str:
+    server = WebhookServer("127.0.0.1", 0, replica.context)
+    await server.start()
+    try:
+        return await call_self(server.private_port, "localhost", replica.bundle)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.field_note("W4")
+async def test_readiness_waits_for_the_self_call_and_for_the_registrations(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    replica = keeper(client)
+
+    async def refused(_: bytes) -> str:
+        return "refused"
+
+    assert replica.problem.startswith("no certificate yet")
+    await replica.step(refused)
+    assert replica.problem == "TLS call to itself: refused"
+    api.faults.append(Fault.status(409, "Conflict", method="PATCH", times=1))
+    register(api)
+    await replica.step(fine)
+    assert replica.problem == f"CA bundle not yet in {MUTATING}"
+    await replica.step(fine)
+    assert replica.problem == ""
+
+
+async def test_registrations_that_do_not_exist_hold_nothing_up(
+    api: FakeApiServer, client: Client
+) -> None:
+    replica = keeper(client)
+    await replica.step(fine)
+    assert replica.problem == ""
+
+
+@pytest.mark.requirement("HOOK-15")
+async def test_a_replica_stays_ready_while_the_api_server_is_away(
+    api: FakeApiServer, client: Client
+) -> None:
+    register(api)
+    replica = keeper(client)
+    await replica.step(fine)
+    await api.stop()
+    with pytest.raises(TransportError):
+        await replica.step(fine)
+    assert replica.problem == ""
+    assert await keeper_serves(replica) == ""
+
+
+@pytest.mark.field_note("W5")
+async def test_callers_that_trust_the_registered_bundle_are_never_refused(
+    api: FakeApiServer, client: Client
+) -> None:
+    """Two replicas rotate under callers that take the bundle from the registration."""
+    register(api)
+    await keeper(client).step(fine)
+    before = secret(api)
+    replicas = [keeper(client, "localhost", "new.name") for _ in range(2)]
+    servers = [WebhookServer("127.0.0.1", 0, replica.context) for replica in replicas]
+    failures: list[str] = []
+    calls = 0
+
+    async def call_for_ever(server: WebhookServer) -> None:
+        nonlocal calls
+        while True:
+            failure = await call_self(server.private_port, "localhost", registered(api)[0])
+            calls += 1
+            if failure:
+                failures.append(failure)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(replica.run(fine)) for replica in replicas]
+        for replica, server in zip(replicas, servers, strict=True):
+            await replica.loaded.wait()
+            await server.start()
+        tasks += [group.create_task(call_for_ever(server)) for server in servers]
+        await until(lambda: secret(api)["tls.crt"] != before["tls.crt"])
+        seen = calls
+        await until(lambda: calls > seen + 10)
+        for task in tasks:
+            task.cancel()
+    for server in servers:
+        await server.stop()
+    assert failures == []
+    assert set(read_bundle(before["ca.crt"])) < set(read_bundle(registered(api)[0]))
+    assert "next.crt" not in secret(api)
+
+
+async def test_no_private_key_of_an_authority_is_kept(api: FakeApiServer, client: Client) -> None:
+    await keeper(client).step(fine)
+    assert set(secret(api)) == {"ca.crt", "tls.crt", "tls.key"}
+    assert b"PRIVATE KEY" not in secret(api)["ca.crt"]
+    assert json.dumps(api.get(SECRETS, SECRET, NAMESPACE)).count("tls.key") == 1

@@ -1,0 +1,189 @@
+"""A fake API server with Workloads and gated pods, and ungater replicas inside this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from typing import Any
+
+from rackgate.api import names
+from rackgate.domains import Domain, TopologyAssignment, encode
+from rackgate.kube.client import Client
+from rackgate.kube.events import EventRecorder
+from rackgate.kube.resources import EVENTS, PODS, WORKLOADS
+from rackgate.runtime import clock, metrics
+from rackgate_ungater.reconciler import Ungater
+from rackgate_ungater.reporter import Reporter
+from rackgate_ungater.settings import UngaterConfiguration, UngatingSettings
+from rackgate_ungater.writer import Writer
+from tests.support.apiserver import FakeApiServer, Request
+from tests.support.waiting import until
+
+Object = dict[str, Any]
+LEVELS = ("block", "rack")
+R1, R2 = ("b1", "r1"), ("b1", "r2")
+FOREIGN = "example.com/wait"
+WINDOW_S = 0.02
+
+
+def sample(metric: str, /, **labels: str) -> float:
+    """A metric's value; 0 before the first."""
+    return metrics.REGISTRY.get_sample_value(f"rackgate_{metric}", labels) or 0.0
+
+
+def condition(kind: str, status: str = "True") -> Object:
+    return {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+class World:
+    """What other actors of a cluster do, and what the tests look at."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self.server = server
+
+    def workload(
+        self, counts: dict[Domain, int], *, name: str = "train", conditions: tuple[str, ...] = ()
+    ) -> Object:
+        total = sum(counts.values())
+        assigned = encode(TopologyAssignment(LEVELS, tuple(counts.items())))
+        return self.server.put(
+            WORKLOADS,
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "team",
+                    "ownerReferences": [
+                        {"kind": "Job", "name": name, "uid": f"{name}-job", "controller": True}
+                    ],
+                },
+                "spec": {
+                    "podSets": [{"name": "main", "count": total, "template": {"spec": {}}}],
+                },
+                "status": {
+                    "conditions": [condition(kind) for kind in ("Admitted", *conditions)],
+                    "admission": {
+                        "clusterQueue": "cq",
+                        "podSetAssignments": [
+                            {"name": "main", "count": total, "topologyAssignment": assigned}
+                        ],
+                    },
+                },
+            },
+        )
+
+    def pod(self, number: int, *, workload: str = "train", **spec: Any) -> Object:
+        gates = [{"name": FOREIGN}, {"name": names.TOPOLOGY_GATE}]
+        return self.server.put(
+            PODS,
+            {
+                "metadata": {
+                    "name": f"{workload}-{number}",
+                    "namespace": "team",
+                    "labels": {
+                        names.PODSET_LABEL: "main",
+                        names.TAS_LABEL: "true",
+                        names.COMPLETION_INDEX_LABEL: str(number),
+                    },
+                    "annotations": {names.WORKLOAD_ANNOTATION: workload},
+                    "ownerReferences": [
+                        {"kind": "Job", "name": "j", "uid": f"{workload}-job", "controller": True}
+                    ],
+                },
+                "spec": {"schedulingGates": gates, "nodeSelector": {"disk": "ssd"}, **spec},
+                "status": {"phase": "Pending"},
+            },
+        )
+
+    def pods(self, *numbers: int, **options: Any) -> None:
+        for number in numbers:
+            self.pod(number, **options)
+
+    def change(self, number: int, **sections: Object) -> None:
+        """Somebody else changes a pod."""
+        pod = json.loads(json.dumps(self.server.get(PODS, f"train-{number}", "team")))
+        for section, values in sections.items():
+            pod[section].update(values)
+        self.server.put(PODS, pod)
+
+    def domains(self) -> dict[str, Domain]:
+        """Released pods by name, with the domain their selector names."""
+        found = {}
+        for key, pod in self.server._objects.get("pods", {}).items():
+            gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
+            if names.TOPOLOGY_GATE not in gates:
+                selector = pod["spec"]["nodeSelector"]
+                found[key.partition("/")[2]] = tuple(selector.get(key, "") for key in LEVELS)
+        return found
+
+    def counts(self) -> Counter[Domain]:
+        return Counter(self.domains().values())
+
+    async def released(self, count: int, within_s: float = 10.0) -> None:
+        await until(lambda: len(self.domains()) >= count, within_s)
+
+    def asked(self, method: str, part: str = "/pods/") -> list[Request]:
+        return [r for r in self.server.requests if r.method == method and part in r.path]
+
+    def events(self) -> list[Object]:
+        return list(self.server._objects.get(EVENTS.full_name, {}).values())
+
+
+class Replica:
+    """One ungater that leads at once, without a lease."""
+
+    def __init__(self, server: FakeApiServer, **settings: Any) -> None:
+        self.client: Client = server.client()
+        self.settings = UngaterConfiguration(
+            batch_window=settings.pop("batch_window", WINDOW_S),
+            ungating=UngatingSettings(qps=0, concurrency=settings.pop("concurrency", 16)),
+            **settings,
+        )
+        self.stop = asyncio.Event()
+        recorder = EventRecorder(self.client, "ungater", qps=0)
+        writer = Writer(
+            self.client.budget(0, 1, self.settings.ungating.concurrency),
+            concurrency=self.settings.ungating.concurrency,
+            deadline=lambda: float("-inf") if self.stop.is_set() else float("inf"),
+        )
+        self.ungater = Ungater(self.settings, self.client, writer, Reporter(recorder), self.stop)
+        self._background = [
+            asyncio.create_task(self.ungater.watch()),
+            asyncio.create_task(recorder.run()),
+        ]
+        self.leading: asyncio.Task[None] | None = None
+
+    def lead(self) -> asyncio.Task[None]:
+        self.leading = asyncio.create_task(self.ungater.lead())
+        return self.leading
+
+    async def synced(self) -> None:
+        await until(lambda: not self.ungater.missing())
+
+    async def knows(self, pods: int) -> None:
+        """Its watch has shown that many pods."""
+        await until(lambda: len(self.ungater.pods.store) == pods)
+
+    async def settled(self) -> None:
+        """Nothing is expected any more."""
+        await until(lambda: not self.ungater.machine.expectations)
+        self.ungater.machine.check()
+
+    def is_idle(self) -> bool:
+        """No look is under way, and none is due but those that only watch over a time limit."""
+        due = self.ungater._schedule.next_at()
+        return not self.ungater._active and (due is None or due > clock.monotonic() + 1)
+
+    async def idle(self) -> None:
+        await until(self.is_idle)
+
+    async def kill(self) -> None:
+        """End at once, in the middle of whatever happens."""
+        tasks = [*self._background, *([self.leading] if self.leading else [])]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.client.close()
