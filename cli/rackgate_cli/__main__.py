@@ -60,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"rackgate: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        # A folder that cannot be written, a full disk: the path is in the words.
+        print(f"rackgate: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("rackgate: interrupted", file=sys.stderr)
         return 1

@@ -74,7 +74,7 @@ def _add_up(subparsers: Subparsers) -> None:
         f"~/.cache/rackgate), else from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
         "rackgate up",
-        "rackgate up --nodes 16 --state /tmp/mine",
+        "rackgate up --nodes 16 --state ./mine",
         "rackgate up --nodes 0 --services none",
         "kubectl --kubeconfig ~/.local/state/rackgate/default/kubeconfig get nodes",
     )

@@ -78,6 +78,7 @@ async def test_a_workload_is_released_by_rank_and_measured(world: World, start: 
     replica = start()
     await world.released(6)
     await replica.settled()
+    await replica.idle()
     assert world.domains() == {
         **{f"train-{rank}": R2 for rank in range(4)},
         **{f"train-{rank}": R1 for rank in (4, 5)},
@@ -108,6 +109,7 @@ async def test_no_request_is_sent_when_nothing_changes(world: World, start: Star
 
 
 @pytest.mark.requirement("UNG-04")
+@pytest.mark.field_note("U10")
 async def test_a_thousand_pods_within_the_window_are_looked_at_at_most_twice(
     world: World, start: Start
 ) -> None:
@@ -157,8 +159,11 @@ async def test_conflicts_are_read_again_and_all_places_are_filled(
 ) -> None:
     world.server.faults.append(Fault.status(409, "Conflict", method="PATCH", times=15))
     world.workload({R1: 5, R2: 5})
-    world.pods(*range(12))
-    replica = start()
+    replica = start(batch_window=0)
+    await replica.synced()
+    for number in range(12):
+        world.pod(number)
+        await asyncio.sleep(0)
     await world.released(10)
     await replica.settled()
     assert world.counts() == {R1: 5, R2: 5}

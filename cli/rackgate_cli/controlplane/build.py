@@ -56,7 +56,7 @@ def build(
             "RACKGATE_BINARIES_URL and RACKGATE_BINARIES_SHA256, or install Go (go.dev)"
         )
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"{target.name}.lock", target, progress):
+    with locked(target, progress):
         if target.is_dir():
             return
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
@@ -71,8 +71,10 @@ def build(
 
 
 @contextlib.contextmanager
-def _locked(path: Path, target: Path, progress: Progress) -> Iterator[None]:
-    with path.open("w") as file:
+def locked(target: Path, progress: Progress) -> Iterator[None]:
+    """Let one process at a time make the cache folder `target`; the others wait and say so."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane.build import build, cache_key
+from rackgate_cli.controlplane.build import build, cache_key, locked
 from rackgate_cli.controlplane.components import BINARIES, Binary, reported_version
 from rackgate_cli.controlplane.download import DownloadSource, download
 from rackgate_cli.controlplane.progress import Progress
@@ -61,16 +61,17 @@ def _cached(
     if source is None:
         build(module, binaries, folder, folder.parent, progress)
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        download(source, binaries, scratch, progress)
-        _refuse_other_versions(binaries, scratch)
-        scratch.chmod(0o755)
-        if not folder.is_dir():
+    with locked(folder, progress):
+        if folder.is_dir():
+            return folder
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            download(source, binaries, scratch, progress)
+            _refuse_other_versions(binaries, scratch)
+            scratch.chmod(0o755)
             scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 

@@ -87,7 +87,12 @@ def name_of(job: Job) -> str:
 
 
 def governs(job: Job) -> bool:
-    """Whether Rackgate acts on this Job: queue label present and no foreign controller."""
+    """Whether Rackgate acts on this Job: queue label present and no foreign controller.
+
+    Jobs of `UNMANAGED_NAMESPACES` are left alone, label or not.
+    """
+    if job.metadata.namespace in names.UNMANAGED_NAMESPACES:
+        return False
     managed_by = job.spec.managed_by
     return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and managed_by in (
         None,
@@ -238,19 +243,24 @@ def _ref_json(ref: PriorityClassRef | None) -> dict[str, str] | None:
 def podsets_differ(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the Workload's PodSets ask for something else than `wanted`."""
     present = [_plain(podset) for podset in workload.spec.pod_sets]
-    return present != [_without_empty(podset) for podset in wanted]
+    if present == wanted:
+        return False
+    return [_without_empty(podset) for podset in present] != [
+        _without_empty(podset) for podset in wanted
+    ]
 
 
 def _plain(podset: PodSet) -> dict[str, Any]:
-    request = podset.topology_request
-    plain = {
+    plain: dict[str, Any] = {
         "name": podset.name,
         "count": podset.count,
-        "minCount": podset.min_count,
         "template": msgspec.json.decode(podset.template),
-        "topologyRequest": None if request is None else msgspec.to_builtins(request),
     }
-    return _without_empty(plain)
+    if podset.min_count is not None:
+        plain["minCount"] = podset.min_count
+    if podset.topology_request is not None:
+        plain["topologyRequest"] = _without_empty(msgspec.to_builtins(podset.topology_request))
+    return plain
 
 
 def _without_empty(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,10 @@ def plan_orphan(workload: Workload) -> Step:
 
 def plan_alone(workload: Workload) -> Step:
     """The next step for a Workload without a controller: there is no job to wait for."""
+    if names.JOB_UID_LABEL in workload.metadata.labels:
+        # Made for a Job that was deleted with its dependents left behind. Its pods, if any, are
+        # now pods like others, and count as such on their nodes.
+        return _dropped(workload, "its Job does not exist")
     if workload.metadata.deletion_timestamp is not None:
         return _dropped(workload, "")
     evicted = workload.is_true(WorkloadCondition.EVICTED)

@@ -20,9 +20,10 @@ from rackgate.kube.resources import Resource
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
-from rackgate_assigner import finalizers, jobs
+from rackgate_assigner import finalizers, job_writer
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.cycle import SchedulingCycle
+from rackgate_assigner.jobs import JobController
 from rackgate_assigner.queues import QueueStatuses
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
@@ -55,8 +56,8 @@ class Assigner:
         for_jobs = _budget(client, budgets.jobs)
         writer = WorkloadWriter(_budget(client, budgets.admission), pending, for_jobs, self._report)
         watches = self.watches
-        self.jobs = jobs.JobController(
-            jobs.Stores(
+        self.jobs = JobController(
+            job_writer.Stores(
                 watches.jobs.store,
                 watches.workloads.store,
                 watches.flavors.store,

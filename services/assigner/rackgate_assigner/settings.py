@@ -16,7 +16,7 @@ class BudgetSettings(ConfigModel):
     """Requests a second in the long run; 0 for no limit."""
     burst: int = Field(default=100, ge=1, le=100_000)
     """Requests that may go out at once after a quiet time."""
-    concurrency: int = Field(default=32, ge=1, le=1_000)
+    concurrency: int = Field(default=16, ge=1, le=1_000)
     """Requests under way at the same time."""
 
 
@@ -60,5 +60,5 @@ class AssignerSettings(BaseServiceSettings):
     """Writing the status of queues."""
     budgets: BudgetsSettings = BudgetsSettings()
     """Requests a second, by purpose."""
-    job_workers: int = Field(default=32, ge=1, le=1_000)
+    job_workers: int = Field(default=16, ge=1, le=1_000)
     """Jobs that are reconciled at the same time."""

@@ -197,11 +197,11 @@ class WorkloadWriter:
         self._report.workload(workload, f"EvictedDueTo{reason}", message, warning=True)
         return True
 
-    async def release(self, workload: Workload) -> None:
-        """Clear the admission of an evicted Workload whose job has stopped."""
+    async def release(self, workload: Workload) -> Workload:
+        """Clear the admission of an evicted Workload whose job has stopped; returns it so."""
         changes = conditions.released(workload)
         listed = self._conditions(workload, ADMISSION_TYPES, changes)
-        await self._apply(self._admission, workload, listed, None)
+        answer = await self._apply(self._admission, workload, listed, None)
         evicted = workload.condition(WorkloadCondition.EVICTED)
         reason = evicted.reason if evicted is not None else ""
         admission = workload.status.admission
@@ -210,36 +210,39 @@ class WorkloadWriter:
         latency = metrics.EVICTION_LATENCY.labels(cluster_queue=queue, reason=reason)
         latency.observe(_seconds_since(since))
         log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
+        return answer
 
-    async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> None:
-        """Write condition Finished."""
+    async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
+        """Write condition Finished; returns the Workload as it is then."""
         listed = self._conditions(workload, JOB_TYPES, conditions.finished(reason, message))
-        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
         admission = workload.status.admission
         queue = admission.cluster_queue if admission is not None else ""
         metrics.FINISHED.labels(cluster_queue=queue, reason=reason).inc()
         log.info("workload_finished", workload=workload.metadata.key, reason=reason)
+        return answer
 
-    async def mark_pods(self, workload: Workload, *, ready: bool) -> None:
-        """Write condition PodsReady."""
+    async def mark_pods(self, workload: Workload, *, ready: bool) -> Workload:
+        """Write condition PodsReady; returns the Workload as it is then."""
         changes = conditions.pods_ready(workload, ready=ready)
         listed = self._conditions(workload, JOB_TYPES, changes)
-        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
-    async def forget_pods(self, workload: Workload) -> None:
+    async def forget_pods(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
         drop = (WorkloadCondition.PODS_READY,)
         listed = self._conditions(workload, JOB_TYPES, (), drop=drop)
-        await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
     async def patch(
         self, workload: Workload, ops: Iterable[JsonPatchOp], *, client: Client | None = None
-    ) -> None:
-        """JSON patch on the Workload itself, bound to uid and version."""
+    ) -> Workload:
+        """JSON patch on the Workload itself, bound to uid and version; returns the result."""
         meta = workload.metadata
         body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
         sender = client or self._jobs
-        await sender.patch(_path(workload), msgspec.json.encode(body), PatchType.JSON)
+        answer = await sender.patch(_path(workload), msgspec.json.encode(body), PatchType.JSON)
+        return _decode_workload(answer)
 
     async def create(self, body: dict[str, Any]) -> None:
         """Create a Workload."""

@@ -24,7 +24,14 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
-from rackgate_ungater.events import Event, PodGone, PodSeen, WorkloadGone, WorkloadSeen
+from rackgate_ungater.events import (
+    Event,
+    PodGone,
+    PodSeen,
+    UngateAccepted,
+    WorkloadGone,
+    WorkloadSeen,
+)
 from rackgate_ungater.machine import Limits, Machine, Proposal
 from rackgate_ungater.plan import Ungate
 from rackgate_ungater.reporter import Reporter
@@ -68,6 +75,7 @@ class Ungater:
         self._stop = stop
         self._schedule: Schedule[WorkloadKey] = Schedule()
         self._active: set[WorkloadKey] = set()
+        self._again: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
         self._changed = asyncio.Event()
         self._leading = False
@@ -119,6 +127,7 @@ class Ungater:
         finally:
             self._leading = False
             self._active.clear()
+            self._again.clear()
 
     # Hearing ------------------------------------------------------------------------------
 
@@ -178,7 +187,7 @@ class Ungater:
                 if key is None:
                     break
                 if key in self._active:
-                    self._schedule.add(key, clock.monotonic() + self.settings.batch_window)
+                    self._again.add(key)  # never two looks at one Workload at a time
                     continue
                 self._active.add(key)
                 spawn(group, self._look(key), f"look {key}")
@@ -211,6 +220,9 @@ class Ungater:
             self._backoff.reset(key)
         else:
             self._due(key, self._backoff.next(key))
+        if key in self._again:
+            self._again.discard(key)
+            self._due(key, 0.0)
         now = clock.monotonic()
         wake_at = self.machine.wake_at(key, now)
         if wake_at is not None:
@@ -258,8 +270,14 @@ class Ungater:
         started = clock.monotonic()
         self.machine.commit(ungates, started)
         metrics.BATCH.observe(len(ungates))
-        done, failed = await self._writer.patch_pods(ungates, self._heard)
-        _observe_wait(row, done)
+        wait_s = _wait_since(row)
+
+        def tell(event: Event) -> None:
+            if wait_s is not None and isinstance(event, UngateAccepted):
+                _observe_wait(row, wait_s + event.now - started)
+            self._heard(event)
+
+        done, failed = await self._writer.patch_pods(ungates, tell)
         log.info(
             "pods_ungated",
             workload=row.key,
@@ -288,17 +306,18 @@ class Ungater:
             await asyncio.sleep(self.settings.resync_period)
 
 
-def _observe_wait(row: WorkloadRow, pods: int) -> None:
-    """Count how long `pods` gates of a Workload stayed on after its admission."""
-    if row.admitted_at is None or not pods:
-        return
+def _wait_since(row: WorkloadRow) -> float | None:
+    """Seconds since the Workload was admitted, by the wall clocks of both; None if unknown."""
+    if row.admitted_at is None:
+        return None
     try:
         admitted = clock.parse_rfc3339(row.admitted_at)
     except ValueError:
-        return
-    wait_s = max(0.0, (clock.now() - admitted).total_seconds())
-    histogram = metrics.GATE_REMOVAL.labels(
-        name=names.TOPOLOGY_GATE, cluster_queue=row.cluster_queue
+        return None
+    return max(0.0, (clock.now() - admitted).total_seconds())
+
+
+def _observe_wait(row: WorkloadRow, wait_s: float) -> None:
+    metrics.GATE_REMOVAL.labels(name=names.TOPOLOGY_GATE, cluster_queue=row.cluster_queue).observe(
+        wait_s
     )
-    for _ in range(pods):
-        histogram.observe(wait_s)

@@ -98,7 +98,7 @@ class Writer:
                     tail = tails[ungate.domain] = patch_tail(ungate.levels, ungate.domain)
                 try:
                     result, event = await self._patch_pod(ungate.pod, tail)
-                except asyncio.CancelledError:
+                except BaseException:  # the lease is lost, or a fault of ours: it may be written
                     tell(self._failed(ungate.pod, "lost", Failure.LOST)[1])
                     raise
                 results[result] = results.get(result, 0) + 1

@@ -12,6 +12,9 @@ GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 SYSTEM_NAMESPACE: Final = "rackgate-system"
+# Nothing is governed here: a cluster must be able to mend itself whatever state Rackgate is in.
+# The webhook configurations and policies of deploy/webhook leave out the same namespaces.
+UNMANAGED_NAMESPACES: Final = ("kube-system", SYSTEM_NAMESPACE)
 
 # Labels of a job.
 QUEUE_LABEL: Final = f"{GROUP}/queue-name"

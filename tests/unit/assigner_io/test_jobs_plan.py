@@ -52,6 +52,11 @@ def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_governed() -
     assert not governs(job(managedBy="kueue.x-k8s.io/multikueue"))
 
 
+@pytest.mark.parametrize("namespace", ["kube-system", "rackgate-system"])
+def test_labelled_jobs_of_system_namespaces_are_left_alone(namespace: str) -> None:
+    assert not governs(job(meta={"namespace": namespace}))
+
+
 @pytest.mark.requirement("TAS-27")
 @pytest.mark.parametrize("own", [None, workload(job())], ids=["no workload", "pending"])
 def test_a_job_that_runs_without_admission_is_stopped(own: Workload | None) -> None:

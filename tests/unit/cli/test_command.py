@@ -8,7 +8,7 @@ import pytest
 
 from rackgate_cli import playground_verbs
 from rackgate_cli.__main__ import main
-from rackgate_cli.controlplane.cluster import COMPONENTS
+from rackgate_cli.controlplane.components import COMPONENTS
 from rackgate_cli.controlplane.pki import ensure_pki
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.progress import Progress

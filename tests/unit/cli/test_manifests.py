@@ -15,8 +15,9 @@ import yaml
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
 from rackgate_cli.controlplane import compose, defaults, install
 from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.components import SERVICES
 from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.controlplane.services import SERVICES, configuration
+from rackgate_cli.controlplane.services import configuration
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.locations import deploy_dir
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from rackgate.api import names
+
 DEPLOY = Path(__file__).parents[3] / "deploy" / "webhook"
-SYSTEM = {"kube-system", "rackgate-system"}
+SYSTEM = set(names.UNMANAGED_NAMESPACES)
 
 
 def documents(*names: str) -> list[dict[str, Any]]:
