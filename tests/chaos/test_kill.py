@@ -68,7 +68,7 @@ async def kill_now_and_then(
 ) -> None:
     """Kill a service's replicas at random moments, start them again a moment later."""
     while not done.is_set():
-        await asyncio.sleep(0.3 + dice.random() * 2.5)
+        await asyncio.sleep(1 + dice.random() * 4)
         service = SERVICES[len(killed) % len(SERVICES)]
         for pid in playground.pids(service):
             os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.errors import BadRequestError, UnprocessableError
 from tests.support.cluster import Cluster, until
-from tests.support.objects import BLOCK, RACK, job
+from tests.support.objects import BLOCK, RACK, Object, job
 
 pytestmark = pytest.mark.integration
 
@@ -44,8 +44,8 @@ async def test_counts_that_are_no_counts_are_refused_with_their_path(cluster: Cl
         with pytest.raises(UnprocessableError, match=path):
             await cluster.create(kinds.JOBS, job("train", 2, required=RACK, spec=spec))
     for count in (MAX_INT32 + 1, 1.5, "two"):
+        wish = job("train", 2, required=RACK, spec={"parallelism": count})
         with pytest.raises((UnprocessableError, BadRequestError), match="parallelism"):
-            wish = job("train", 2, required=RACK, spec={"parallelism": count})
             await cluster.create(kinds.JOBS, wish)
 
 
@@ -139,11 +139,8 @@ async def test_a_running_job_may_be_labelled_and_annotated_but_not_moved_or_rebu
         with pytest.raises(UnprocessableError, match=words):
             await cluster.merge(kinds.JOBS, "train", change)
 
-    def other_image(stored: dict[str, object]) -> None:
-        spec: dict[str, object] = stored["spec"]  # type: ignore[assignment] # plain JSON
-        template: dict[str, object] = spec["template"]  # type: ignore[assignment] # plain JSON
-        inner: dict[str, list[dict[str, object]]] = template["spec"]  # type: ignore[assignment] # plain JSON
-        inner["containers"][0]["image"] = "registry.example/other:2"
+    def other_image(stored: Object) -> None:
+        stored["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/other:2"
 
     with pytest.raises(UnprocessableError, match="immutable"):
         await cluster.replace(kinds.JOBS, "train", other_image)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from typing import Any
 
 import pytest
@@ -89,9 +88,10 @@ async def test_requests_beyond_the_clamp_count_as_the_clamp(cluster: Cluster) ->
     assert 'excluded: resource "memory": 2' in text
 
     async def counted() -> bool:
-        status = (await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue"))["status"]
-        (flavor,) = status["flavorsUsage"]
-        return [entry["total"] for entry in flavor["resources"]] == [f"{2**46}m", "64Ti"]
+        queue = await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue")
+        flavors = queue.get("status", {}).get("flavorsUsage", [])
+        totals = [entry["total"] for flavor in flavors for entry in flavor["resources"]]
+        return totals == [f"{2**46}m", "64Ti"]
 
     await until("the ClusterQueue states the same amounts", counted)
 
@@ -108,7 +108,10 @@ async def test_quotas_hold_to_the_last_unit(cluster: Cluster) -> None:
     assert "(501m) > maximum capacity (500m)" in await message_of(
         cluster, "milli", "ExceedsMaxQuota"
     )
-    await cluster.create(kinds.JOBS, asking("all", 5, {"cpu": "100m", "memory": "307.2Mi"}))
+    # A fifth of the quota is no whole number of bytes: five pods are four bytes too many.
+    await cluster.create(kinds.JOBS, asking("fifths", 5, {"memory": "307.2Mi"}))
+    assert "(1610612740)" in await message_of(cluster, "fifths", "ExceedsMaxQuota")
+    await cluster.create(kinds.JOBS, asking("all", 4, {"cpu": "125m", "memory": "0.375Gi"}))
     assert await usage_of(cluster, "all") == {"cpu": "500m", "memory": "1536Mi"}
 
 

@@ -28,10 +28,10 @@ Right: TypeAlias = tuple[str, str, str]
 
 
 def entries(log: Path) -> list[dict[str, Any]]:
-    """Audit entries of completed requests."""
+    """Audit entries of answered requests; a watch answers long before it completes."""
     lines = log.read_text().splitlines()
     found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-    return [entry for entry in found if entry["stage"] == "ResponseComplete"]
+    return [entry for entry in found if entry["stage"] in ("ResponseStarted", "ResponseComplete")]
 
 
 def used(log: Path, service: str) -> set[Right]:

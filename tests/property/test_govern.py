@@ -62,7 +62,8 @@ METADATA = sometimes(labels=maps(), annotations=maps(KEYS | TOPOLOGY), name=VALU
 SPEC = sometimes(
     nodeSelector=maps(), tolerations=TOLERATIONS, schedulingGates=GATES, hostname=VALUES
 )
-TEMPLATES = sometimes(metadata=METADATA, spec=SPEC)
+# The API server stores no template without a spec.
+TEMPLATES = st.fixed_dictionaries({"spec": SPEC}, optional={"metadata": METADATA})
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,7 +12,6 @@ import pytest_asyncio
 from rackgate.api import names
 from rackgate.domains import decode
 from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
 from rackgate_assigner.reconciler import Assigner
 from tests.support import objects
 from tests.support.apiserver import Fault, Object
@@ -31,11 +29,6 @@ async def world() -> AsyncIterator[World]:
 
 def _more_cycles(replica: Assigner, seen: int) -> bool:
     return replica.cycle.cycles > seen
-
-
-def _has_finalizer(world: World, kind: Resource, name: str) -> bool:
-    found = world.get(kind, name)
-    return found is not None and bool(found["metadata"].get("finalizers"))
 
 
 def template(world: World, name: str) -> Object:
@@ -115,6 +108,36 @@ async def test_a_deactivated_workload_gives_back_template_and_usage_and_returns(
         world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
         await eventually(lambda: world.runs("train"))
         assert world.condition("train", "Evicted") == ("False", "QuotaReserved")
+        assert world.condition("train", "Requeued") == ("True", "Reactivated")
+
+
+@pytest.mark.requirement("VAL-02", "VAL-13")
+async def test_an_unknown_level_deactivates_with_its_reason_until_it_is_mended(
+    world: World,
+) -> None:
+    async with assigner(world):
+        world.submit("train", required="example.com/shelf")
+        await eventually(
+            lambda: (
+                (own := world.workload_of(world.job("train"))) and own["spec"]["active"] is False
+            )
+        )
+        own = world.workload("train")
+        assert world.condition("train", "Evicted") == ("True", "DeactivatedDueToInvalidTopology")
+        assert world.condition("train", "DeactivationTarget")[0] == "True"
+        assert "example.com/shelf" in str(own["status"]["conditions"])
+        await eventually(lambda: world.events("EvictedDueToDeactivatedDueToInvalidTopology"))
+        assert not world.runs("train")
+        marks = {names.REQUIRED_TOPOLOGY: RACK}
+        world.change(
+            kinds.JOBS,
+            "train",
+            lambda o: o["spec"]["template"]["metadata"].update(annotations=marks),
+        )
+        name = own["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
+        await eventually(world.started("train"))
+        assert world.condition("train", "DeactivationTarget") == ("", "")
         assert world.condition("train", "Requeued") == ("True", "Reactivated")
 
 
@@ -320,73 +343,3 @@ async def test_a_start_refused_for_what_it_says_is_no_crash_loop(world: World) -
         await eventually(world.shows("train", "Finished", "True", "FailedToStart"))
         await eventually(lambda: world.events("FailedToStart"))
     assert world.events("FailedToStart")[0]["note"] == "no way"
-
-
-async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None:
-    async with assigner(world) as replica:
-        world.submit("train", required=RACK)
-        world.submit("huge", 40, required=RACK)
-
-        def counted() -> bool:
-            queue: Any = world.get(kinds.CLUSTER_QUEUES, "cq")
-            status = queue.get("status", {})
-            return (status.get("pendingWorkloads"), status.get("admittedWorkloads")) == (1, 1)
-
-        await eventually(counted)
-        local: Any = world.get(kinds.LOCAL_QUEUES, "queue", "team")
-        await eventually(lambda: local["status"]["admittedWorkloads"] == 1)
-        before = replica.statuses.writes
-        replica.statuses.mark_all()
-        await asyncio.sleep(0.3)  # one whole round
-        assert replica.statuses.writes == before
-
-
-async def test_an_idle_cluster_is_left_alone(world: World) -> None:
-    async with assigner(world):
-        world.submit("train", required=RACK)
-        world.submit("huge", 40, required=RACK)
-        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
-        await eventually(lambda: world.condition("huge", "QuotaReserved")[0] == "False")
-        seen = -1
-        while seen != len(world.requests):  # until a whole second brings nothing new
-            seen = len(world.requests)
-            await asyncio.sleep(1.0)
-        assert [r.path for r in world.requests[seen:]] == []
-
-
-@pytest.mark.requirement("OPS-06")
-async def test_a_standby_writes_nothing_and_takes_over_without_new_events(world: World) -> None:
-    async with assigner(world, acts=False) as replica:
-        world.submit("train", required=RACK)
-        await eventually(lambda: "team/train" in replica.watches.jobs.store)
-        assert world.writes() == []
-        taking_over = asyncio.create_task(replica.act())
-        await eventually(lambda: world.runs("train"))
-        taking_over.cancel()
-        await asyncio.wait((taking_over,))
-        await eventually(lambda: not replica.acting)
-
-
-async def test_kinds_in_use_keep_their_finalizer(world: World) -> None:
-    async with assigner(world):
-        world.submit("train", required=RACK)
-        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
-        for kind, name in (
-            (kinds.TOPOLOGIES, "dc"),
-            (kinds.FLAVORS, "tas"),
-            (kinds.CLUSTER_QUEUES, "cq"),
-        ):
-            await eventually(functools.partial(_has_finalizer, world, kind, name))
-            world.delete(kind, name)
-        world.delete(kinds.JOBS, "train")
-        await eventually(lambda: world.get(kinds.CLUSTER_QUEUES, "cq") is None)
-        await eventually(lambda: world.get(kinds.TOPOLOGIES, "dc") is None)
-
-
-async def test_unsupported_fields_are_told_once(world: World) -> None:
-    async with assigner(world):
-        world.change(
-            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(fairSharing={"weight": "2"})
-        )
-        await eventually(lambda: world.events("UnsupportedField"))
-        assert "spec.fairSharing" in world.events("UnsupportedField")[0]["note"]

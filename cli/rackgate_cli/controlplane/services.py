@@ -21,6 +21,8 @@ CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
 
 # Short, so that tests see a standby take over within seconds.
 LEASE_DURATION_S: Final = 4
+# A standby waits this long beyond the lease: writes of a killed holder may still be on their way.
+REQUEST_TIMEOUT_S: Final = 4
 # No load balancer has to hear first that a local replica goes.
 DRAIN_DELAY_S: Final = 0.5
 
@@ -97,6 +99,7 @@ def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
             "server": playground.server,
             "caFile": str(folder.pki / "ca.crt"),
             "tokenFile": str(token_file(folder, service)),
+            "requestTimeout": REQUEST_TIMEOUT_S,
         },
         "health": {"host": ports.LOOPBACK, "port": playground.ports[name]},
         "leaderElection": {

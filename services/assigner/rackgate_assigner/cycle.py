@@ -21,6 +21,7 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.admit import plan
 from rackgate_assigner.core.decisions import Admit, Deactivate, Evict, Hold
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
@@ -132,7 +133,9 @@ class SchedulingCycle:
 
     def _plan_once(self) -> None:
         started = clock.monotonic()
-        decisions = self._cache.plan(features=self._features)
+        snapshot = self._cache.freeze()
+        metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
+        decisions = plan(snapshot, self._features)
         admitted = 0
         waiting: dict[str, Hold] = {}
         for decision in decisions:

@@ -56,19 +56,7 @@ class Assigner:
         for_jobs = _budget(client, budgets.jobs)
         writer = WorkloadWriter(_budget(client, budgets.admission), pending, for_jobs, self._report)
         watches = self.watches
-        self.jobs = JobController(
-            job_writer.Stores(
-                watches.jobs.store,
-                watches.workloads.store,
-                watches.flavors.store,
-                watches.workload_classes.store,
-                watches.classes.store,
-            ),
-            for_jobs,
-            writer,
-            self._report,
-            workers=settings.job_workers,
-        )
+        self.jobs = self._job_controller(for_jobs, writer, settings.job_workers)
         self.in_use = finalizers.InUse(
             finalizers.Stores(
                 watches.topologies.store,
@@ -97,6 +85,24 @@ class Assigner:
             check_usage=settings.cycle.check_usage,
         )
         self._listen()
+
+    def _job_controller(
+        self, client: Client, writer: WorkloadWriter, workers: int
+    ) -> JobController:
+        watches = self.watches
+        return JobController(
+            job_writer.Stores(
+                watches.jobs.store,
+                watches.workloads.store,
+                watches.flavors.store,
+                watches.workload_classes.store,
+                watches.classes.store,
+            ),
+            client,
+            writer,
+            self._report,
+            workers=workers,
+        )
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""

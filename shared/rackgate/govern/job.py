@@ -23,6 +23,7 @@ from rackgate.govern.predicates import is_governed
 from rackgate.govern.templates import (
     Template,
     items,
+    labels_of,
     replaced,
     section,
     strip_reserved,
@@ -158,8 +159,9 @@ def release_job(job: Mapping[str, Any]) -> list[JsonPatchOp]:
 def _created(template: Template) -> dict[str, Any]:
     if not asks_for_topology(template):
         return dict(template)
-    marked = with_entries(template, "metadata", "labels", {PODSET_LABEL: PODSET})
-    return with_gate(marked, TOPOLOGY_GATE)
+    # A podset label of the user's own stays as it is, so that it is refused and not papered over.
+    marks = {} if PODSET_LABEL in labels_of(template) else {PODSET_LABEL: PODSET}
+    return with_gate(with_entries(template, "metadata", "labels", marks), TOPOLOGY_GATE)
 
 
 def started_template(

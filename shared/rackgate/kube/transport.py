@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -132,7 +133,8 @@ class Transport:
             method,
             URL(self._base + path, encoded=False),
             params=params,
-            data=body,
+            # A reader, because aiohttp warns of large bodies given as bytes.
+            data=None if body is None else io.BytesIO(body),
             headers=headers,
             timeout=timeout,
             proxy=self._proxy,

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from rackgate.api import names
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
@@ -88,26 +86,15 @@ def workload(
     count: int = 4,
     pod: Mapping[str, Any] | None = None,
     priority: int = 0,
+    labels: Mapping[str, str] | None = None,
     conditions: Mapping[str, tuple[str, str]] | None = None,
 ) -> Workload:
     """The Workload of a Job (none: nobody's). `conditions` maps types to status and reason."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID}
-    states = dict(conditions or {})
     assignment: dict[str, Any] = {"name": "main", "flavors": {"cpu": "tas"}, "count": count}
     if topology:
         assignment["topologyAssignment"] = {"levels": [], "slices": []}
-    status: dict[str, Any] = {
-        "conditions": [
-            {
-                "type": type_,
-                "status": status,
-                "reason": reason,
-                "message": f"{reason} it is",
-                "lastTransitionTime": AT,
-            }
-            for type_, (status, reason) in states.items()
-        ]
-    }
+    status: dict[str, Any] = {"conditions": _conditions(conditions or {})}
     if admitted:
         status["admission"] = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
     body = {
@@ -117,6 +104,7 @@ def workload(
             "uid": "w",
             "resourceVersion": "9",
             "generation": 3,
+            "labels": dict(labels or {}),
             "finalizers": [names.IN_USE_FINALIZER] if finalizer else [],
             "deletionTimestamp": AT if deleted else None,
             "ownerReferences": [{**owner, "controller": True}] if of is not None else [],
@@ -132,11 +120,19 @@ def workload(
     return decode_workload(json.dumps(body).encode())
 
 
+def _conditions(states: Mapping[str, tuple[str, str]]) -> list[dict[str, str]]:
+    return [
+        {
+            "type": type_,
+            "status": status,
+            "reason": reason,
+            "message": f"{reason} it is",
+            "lastTransitionTime": AT,
+        }
+        for type_, (status, reason) in states.items()
+    ]
+
+
 def facts(of: Job, own: Workload | None = None, priority: Priority | None = None) -> Facts:
     """What `jobs` finds out about both before it asks for a step."""
     return facts_of(of, own, priority or Priority())
-
-
-def plain(value: Any) -> Any:
-    """A struct as JSON data."""
-    return msgspec.to_builtins(value)

@@ -227,6 +227,13 @@ def test_a_job_without_label_is_stopped_cleaned_and_then_let_go() -> None:
     assert phase(plan_unlabelled(running, own, facts(running, own))) is StopPhase.SUSPEND
 
 
+def test_a_workload_that_its_job_left_behind_is_deleted() -> None:
+    left = workload(admitted=True, labels={names.JOB_UID_LABEL: "gone"})
+    assert isinstance(plan_alone(left), steps.DeleteWorkload)
+    going = workload(admitted=True, deleted=True, labels={names.JOB_UID_LABEL: "gone"})
+    assert plan_alone(going) == steps.ReleaseFinalizer(going)
+
+
 def test_orphans_are_deleted_and_nobodys_workloads_released() -> None:
     own = workload(job())
     assert isinstance(plan_orphan(own), steps.DeleteWorkload)

@@ -67,6 +67,14 @@ def test_a_template_that_asks_gets_gate_and_podset_label_in_maps_that_were_absen
     assert template["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
 
 
+@pytest.mark.requirement("HOOK-09")
+def test_a_podset_label_of_the_users_own_is_left_to_be_refused() -> None:
+    asked = job("train", 2, required=RACK)
+    asked["spec"]["template"]["metadata"]["labels"] = {names.PODSET_LABEL: "mine"}
+    template = apply_patch(asked, govern_job(asked))["spec"]["template"]
+    assert template["metadata"]["labels"] == {names.PODSET_LABEL: "mine"}
+
+
 @pytest.mark.requirement("HOOK-07")
 def test_a_template_without_metadata_is_started() -> None:
     template: dict[str, Any] = {"spec": {"containers": []}}

@@ -1,0 +1,243 @@
+"""Deletions at every moment: Jobs leave nothing behind, what is in use stays until it is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.resources import Resource
+from tests.support.cluster import Cluster, until
+from tests.support.objects import (
+    BLOCK,
+    HOST,
+    RACK,
+    Object,
+    flavor,
+    topology_object,
+)
+
+pytestmark = pytest.mark.integration
+
+
+async def prepare(cluster: Cluster, **queue: tuple[str, ...]) -> str:
+    """Nodes and one queue; the name of its Topology, flavor and ClusterQueue."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(levels=queue.get("levels", ()))
+    return f"{cluster.pool}-queue"
+
+
+async def delete_job(cluster: Cluster, name: str, propagation: str) -> None:
+    options = json.dumps({"propagationPolicy": propagation}).encode()
+    await cluster.client.delete(kinds.JOBS.path(cluster.namespace, name), options)
+
+
+async def nothing_left(cluster: Cluster, *, pods: int = 0) -> None:
+    """Wait until no Job and Workload is left, and both queues count nothing."""
+
+    async def empty() -> bool:
+        for kind in (kinds.JOBS, kinds.WORKLOADS):
+            if await cluster.list_all(kind):
+                return False
+        for kind, name in (
+            (kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue"),
+            (kinds.LOCAL_QUEUES, "queue"),
+        ):
+            status = (await cluster.get(kind, name)).get("status", {})
+            totals = [
+                entry["total"]
+                for field in ("flavorsReservation", "flavorsUsage")
+                for usage in status.get(field, [])
+                for entry in usage["resources"]
+            ]
+            counts = ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
+            if set(totals) != {"0"} or any(status.get(field) for field in counts):
+                return False
+        return len(await cluster.list_all(kinds.PODS)) == pods
+
+    await until("nothing is left and the queues count nothing", empty)
+
+
+@pytest.mark.requirement("CAP-02")
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+async def test_a_job_deleted_at_any_moment_leaves_nothing(
+    cluster: Cluster, propagation: str
+) -> None:
+    await prepare(cluster)
+    await cluster.submit("unseen", 2, required=RACK)
+    await delete_job(cluster, "unseen", propagation)
+    await cluster.submit("pending", 5, required=RACK)
+    await cluster.condition("pending", "QuotaReserved", "False")
+    await delete_job(cluster, "pending", propagation)
+    await cluster.submit("queued", 2, required=RACK)
+    await cluster.workload_of("queued")
+    await delete_job(cluster, "queued", propagation)
+    await cluster.submit("starting", 2, required=RACK)
+    await cluster.condition("starting", "Admitted")
+    await delete_job(cluster, "starting", propagation)
+    await cluster.submit("running", 4, required=RACK)
+    await cluster.bound("running", 4)
+    await delete_job(cluster, "running", propagation)
+    await nothing_left(cluster)
+
+
+@pytest.mark.requirement("CAP-02", "CAP-03")
+async def test_pods_left_behind_by_their_job_hold_room_but_no_quota(cluster: Cluster) -> None:
+    await prepare(cluster)
+    await cluster.submit("train", 4, required=RACK)
+    await cluster.bound("train", 4)
+    await delete_job(cluster, "train", "Orphan")
+    await nothing_left(cluster, pods=4)
+    await cluster.submit("next", 16, preferred=RACK)
+    waiting = await cluster.condition("next", "QuotaReserved", "False")
+    (entry,) = [c for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"]
+    assert "allows to fit only 12 out of 16 pod(s)" in entry["message"]
+
+
+async def leaving(cluster: Cluster, kind: Resource, name: str) -> None:
+    """Delete what is in use, once it carries its finalizer, and see that it stays."""
+
+    async def held() -> bool:
+        found = await cluster.get(kind, name)
+        return names.IN_USE_FINALIZER in found["metadata"].get("finalizers", [])
+
+    await until(f"{kind.kind} {name} is kept by a finalizer", held)
+    await cluster.delete(kind, name)
+    found = await cluster.get(kind, name)
+    assert found["metadata"]["deletionTimestamp"]
+
+
+async def renewed(cluster: Cluster, pods: list[Object]) -> list[Object]:
+    """Have all pods of Job `train` replaced; the new ones, once they are bound.
+
+    Not by deleting pods: the Job controller would count failures, and pause.
+    """
+    old = {pod["metadata"]["uid"] for pod in pods}
+
+    async def replaced() -> list[Object]:
+        now = [pod for pod in await cluster.pods_of("train") if pod["spec"].get("nodeName")]
+        fresh = len(now) == len(pods) and not old & {pod["metadata"]["uid"] for pod in now}
+        return now if fresh else []
+
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 0}})
+
+    async def none_left() -> bool:
+        return not await cluster.pods_of("train")
+
+    await until("no pod of train is left", none_left)
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": len(pods)}})
+    return await until("all pods of train are new", replaced)
+
+
+async def gone(cluster: Cluster, *kinds_: Resource) -> None:
+    async def all_gone() -> bool:
+        name = f"{cluster.pool}-queue"
+        return not any([await cluster.find(kind, name) for kind in kinds_])
+
+    await until(f"{', '.join(kind.kind for kind in kinds_)} are gone", all_gone)
+
+
+async def active(cluster: Cluster, status: str) -> Object:
+    """The ClusterQueue's Active condition, once it has that status."""
+
+    async def holds() -> Object | None:
+        queue = await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue")
+        for entry in queue.get("status", {}).get("conditions", []):
+            if entry["type"] == "Active" and entry["status"] == status:
+                return dict(entry)
+        return None
+
+    found = await until(f"ClusterQueue is Active={status}", holds)
+    assert found is not None
+    return found
+
+
+@pytest.mark.requirement("TAS-23")
+async def test_what_is_in_use_stays_until_its_last_user_is_gone(cluster: Cluster) -> None:
+    name = await prepare(cluster)
+    await cluster.submit("train", 4, required=RACK, indexed=False, completions=40)
+    pods = await cluster.bound("train", 4)
+    given = (await cluster.workload_of("train"))["status"]["admission"]
+    for kind in (kinds.TOPOLOGIES, kinds.FLAVORS, kinds.CLUSTER_QUEUES):
+        await leaving(cluster, kind, name)
+    entry = await active(cluster, "False")
+    assert entry["reason"] == "Terminating"
+    # The Job goes on, and new pods of it find their place.
+    await renewed(cluster, pods)
+    assert (await cluster.workload_of("train"))["status"]["admission"] == given
+    # Nobody else comes in.
+    await cluster.submit("late", 1, required=RACK)
+    await cluster.condition("late", "QuotaReserved", "False")
+    for kind in (kinds.TOPOLOGIES, kinds.FLAVORS, kinds.CLUSTER_QUEUES):
+        assert await cluster.find(kind, name) is not None
+    await cluster.delete(kinds.JOBS, "late")
+    await cluster.delete(kinds.JOBS, "train")
+    await gone(cluster, kinds.TOPOLOGIES, kinds.FLAVORS, kinds.CLUSTER_QUEUES)
+
+
+async def test_a_flavor_and_its_topology_go_when_no_queue_offers_them(cluster: Cluster) -> None:
+    name = await prepare(cluster)
+    await leaving(cluster, kinds.FLAVORS, name)
+    await leaving(cluster, kinds.TOPOLOGIES, name)
+    await cluster.submit("train", 1, required=RACK)
+    await cluster.bound("train", 1)  # on its way out, but still there
+    await cluster.create(kinds.FLAVORS, flavor(f"{name}-other", cluster.pool, None))
+    await offer(cluster, f"{name}-other")
+    await gone(cluster, kinds.FLAVORS, kinds.TOPOLOGIES)
+    assert len(await cluster.bound("train", 1)) == 1
+
+
+async def offer(cluster: Cluster, flavor_name: str) -> None:
+    """Make the ClusterQueue offer this flavor and no other."""
+    flavors = [{"name": flavor_name, "resources": [{"name": "cpu", "nominalQuota": "1000"}]}]
+    groups = [{"coveredResources": ["cpu"], "flavors": flavors}]
+    change = {"spec": {"resourceGroups": groups}}
+    await cluster.merge(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", change)
+
+
+@pytest.mark.requirement("TAS-15", "TAS-23")
+async def test_a_running_job_keeps_the_levels_it_was_given(cluster: Cluster) -> None:
+    name = await prepare(cluster, levels=(BLOCK, RACK))
+    await cluster.submit("train", 4, cpu="1", required=RACK, indexed=False, completions=40)
+    pods = await cluster.bound("train", 4)
+    before = {key: pods[0]["spec"]["nodeSelector"][key] for key in (BLOCK, RACK)}
+    # The Topology is made anew with other levels, under the feet of the Job.
+    await cluster.create(kinds.FLAVORS, flavor(f"{name}-other", cluster.pool, None))
+    await offer(cluster, f"{name}-other")
+    await cluster.delete(kinds.FLAVORS, name)
+    await cluster.delete(kinds.TOPOLOGIES, name)
+    await gone(cluster, kinds.FLAVORS, kinds.TOPOLOGIES)
+    await cluster.create(kinds.TOPOLOGIES, topology_object(name, (HOST,)))
+    await cluster.create(kinds.FLAVORS, flavor(name, cluster.pool, name))
+    await offer(cluster, name)
+    await active(cluster, "True")
+    await cluster.submit("new", 1, required=HOST)
+    (other,) = await cluster.bound("new", 1)
+    assert BLOCK not in other["spec"]["nodeSelector"]
+    for pod in await renewed(cluster, pods):
+        selector = pod["spec"]["nodeSelector"]
+        assert {key: selector.get(key) for key in (BLOCK, RACK)} == before
+        assert HOST not in selector
+
+
+@pytest.mark.requirement("TAS-23", "VAL-02")
+async def test_edited_levels_count_for_those_who_wait_only(cluster: Cluster) -> None:
+    name = await prepare(cluster)
+    await cluster.submit("train", 4, required=RACK)
+    await cluster.bound("train", 4)
+    given = (await cluster.workload_of("train"))["status"]["admission"]
+    await cluster.submit("waiting", 9, required=BLOCK)
+    await cluster.condition("waiting", "QuotaReserved", "False")
+    levels = [{"nodeLabel": RACK}, {"nodeLabel": HOST}]
+    await cluster.merge(kinds.TOPOLOGIES, name, {"spec": {"levels": levels}})
+
+    async def inactive() -> bool:
+        return (await cluster.workload_of("waiting"))["spec"].get("active") is False
+
+    await until("the request for a level that went is deactivated", inactive)
+    await cluster.submit("new", 4, required=RACK)
+    await cluster.bound("new", 4)
+    assert (await cluster.workload_of("train"))["status"]["admission"] == given
+    assert len(await cluster.bound("train", 4)) == 4

@@ -1,0 +1,80 @@
+"""The webhook's certificate is replaced while Jobs are created: no call fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from rackgate.kube import resources as kinds
+from tests.support.cluster import Cluster, until
+from tests.support.objects import RACK, job
+from tests.support.playground import Playground
+
+pytestmark = pytest.mark.integration
+
+
+def renamed(playground: Playground, folder: Path) -> Path:
+    """The configuration of a replica that wants one more name in the certificate."""
+    given = yaml.safe_load((playground.state / "services" / "webhook-0.yaml").read_text())
+    given["health"]["port"] = 0
+    given["certificates"]["dnsNames"].append("webhook.localhost")
+    given["certificates"] |= {"settle": 2, "checkInterval": 0.5}
+    path = folder / "renamed.yaml"
+    path.write_text(yaml.safe_dump(given))
+    return path
+
+
+def start_replica(config: Path, log: Path) -> subprocess.Popen[bytes]:
+    """One more webhook process on the playground's port."""
+    command = [sys.executable, "-m", "rackgate_webhook", "--config", str(config)]
+    with log.open("wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out)
+
+
+async def create_until(cluster: Cluster, done: asyncio.Event) -> int:
+    """Create governed Jobs (dry-run) that come unsuspended: without the webhook each is refused."""
+    created = 0
+    body = json.dumps(job("probe", 1, required=RACK)).encode()
+    while not done.is_set():
+        answer = await cluster.client.create(
+            kinds.JOBS.path(cluster.namespace), body, {"dryRun": "All"}
+        )
+        assert json.loads(answer)["spec"]["suspend"] is True
+        created += 1
+    return created
+
+
+@pytest.mark.requirement("HOOK-13", "HOOK-12")
+@pytest.mark.field_note("W5")
+async def test_a_certificate_is_replaced_without_a_failed_call(
+    playground: Playground, cluster: Cluster, tmp_path: Path
+) -> None:
+    config = await cluster.get(kinds.MUTATING_CONFIGS, "rackgate-mutating")
+    url = urlsplit(config["webhooks"][0]["clientConfig"]["url"])
+    address = (str(url.hostname), int(url.port or 443))
+    before = await asyncio.to_thread(ssl.get_server_certificate, address)
+
+    async def replaced() -> bool:
+        # Connections are shared by both replicas: ask until each must have answered.
+        seen = [await asyncio.to_thread(ssl.get_server_certificate, address) for _ in range(12)]
+        return before not in seen
+
+    extra = start_replica(renamed(playground, tmp_path), tmp_path / "log")
+    done = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            creating = group.create_task(create_until(cluster, done))
+            await until("both replicas serve the new certificate", replaced, timeout_s=90)
+            done.set()
+        assert creating.result() > 20
+    finally:
+        extra.terminate()
+        assert await asyncio.to_thread(extra.wait, 30) == 0

@@ -1,0 +1,99 @@
+"""What the assigner does around Jobs: queue status, finalizers, standing by, and resting."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.resources import Resource
+from tests.support.objects import RACK
+from tests.wire.assigner_world import World, assigner, eventually, furnish
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    async with World() as running:
+        furnish(running)
+        yield running
+        assert running.broken_rules == []
+
+
+def _has_finalizer(world: World, kind: Resource, name: str) -> bool:
+    found = world.get(kind, name)
+    return found is not None and bool(found["metadata"].get("finalizers"))
+
+
+async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None:
+    async with assigner(world) as replica:
+        world.submit("train", required=RACK)
+        world.submit("huge", 40, required=RACK)
+
+        def counted() -> bool:
+            queue: Any = world.get(kinds.CLUSTER_QUEUES, "cq")
+            status = queue.get("status", {})
+            return (status.get("pendingWorkloads"), status.get("admittedWorkloads")) == (1, 1)
+
+        await eventually(counted)
+        local: Any = world.get(kinds.LOCAL_QUEUES, "queue", "team")
+        await eventually(lambda: local["status"]["admittedWorkloads"] == 1)
+        before = replica.statuses.writes
+        replica.statuses.mark_all()
+        await asyncio.sleep(0.3)  # one whole round
+        assert replica.statuses.writes == before
+
+
+async def test_an_idle_cluster_is_left_alone(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        world.submit("huge", 40, required=RACK)
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+        await eventually(lambda: world.condition("huge", "QuotaReserved")[0] == "False")
+        seen = -1
+        while seen != len(world.requests):  # until a whole second brings nothing new
+            seen = len(world.requests)
+            await asyncio.sleep(1.0)
+        assert [r.path for r in world.requests[seen:]] == []
+
+
+@pytest.mark.requirement("OPS-06")
+async def test_a_standby_writes_nothing_and_takes_over_without_new_events(world: World) -> None:
+    async with assigner(world, acts=False) as replica:
+        world.submit("train", required=RACK)
+        await eventually(lambda: "team/train" in replica.watches.jobs.store)
+        assert world.writes() == []
+        taking_over = asyncio.create_task(replica.act())
+        await eventually(lambda: world.runs("train"))
+        taking_over.cancel()
+        await asyncio.wait((taking_over,))
+        await eventually(lambda: not replica.acting)
+
+
+async def test_kinds_in_use_keep_their_finalizer(world: World) -> None:
+    async with assigner(world):
+        world.submit("train", required=RACK)
+        await eventually(lambda: world.condition("train", "PodsReady")[0] == "True")
+        for kind, name in (
+            (kinds.TOPOLOGIES, "dc"),
+            (kinds.FLAVORS, "tas"),
+            (kinds.CLUSTER_QUEUES, "cq"),
+        ):
+            await eventually(functools.partial(_has_finalizer, world, kind, name))
+            world.delete(kind, name)
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: world.get(kinds.CLUSTER_QUEUES, "cq") is None)
+        await eventually(lambda: world.get(kinds.TOPOLOGIES, "dc") is None)
+
+
+async def test_unsupported_fields_are_told_once(world: World) -> None:
+    async with assigner(world):
+        world.change(
+            kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(fairSharing={"weight": "2"})
+        )
+        await eventually(lambda: world.events("UnsupportedField"))
+        assert "spec.fairSharing" in world.events("UnsupportedField")[0]["note"]
