@@ -200,7 +200,7 @@ async def offer(cluster: Cluster, flavor_name: str) -> None:
 @pytest.mark.requirement("TAS-15", "TAS-23")
 async def test_a_running_job_keeps_the_levels_it_was_given(cluster: Cluster) -> None:
     name = await prepare(cluster, levels=(BLOCK, RACK))
-    await cluster.submit("train", 4, cpu="1", required=RACK, indexed=False, completions=40)
+    await cluster.submit("train", 4, required=RACK, indexed=False, completions=40)
     pods = await cluster.bound("train", 4)
     before = {key: pods[0]["spec"]["nodeSelector"][key] for key in (BLOCK, RACK)}
     # The Topology is made anew with other levels, under the feet of the Job.

@@ -103,6 +103,7 @@ def test_equal_shapes_are_equal_whatever_the_workload_is_called() -> None:
     [
         ("PodsReadyTimeout", "2030-01-01T00:00:00Z"),
         ("AdmissionCheck", "2030-01-01T00:00:00Z"),
+        ("JobSuspended", "2030-01-01T00:00:00Z"),
         ("ClusterQueueStopped", CREATED),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rackgate.domains import TopologyAssignment
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.cache import checks, facts, status
@@ -17,7 +18,13 @@ from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Decision, Grant
 from rackgate_assigner.core.evictions import DRAIN
 from rackgate_assigner.core.forest import Forest, plant
-from rackgate_assigner.core.rows import PodShape, WorkloadRow, pod_row, workload_row
+from rackgate_assigner.core.rows import (
+    HOST_LEVELS,
+    PodShape,
+    WorkloadRow,
+    pod_row,
+    workload_row,
+)
 
 
 class Cache(Objects):
@@ -224,7 +231,7 @@ class Cache(Objects):
         if new is not None:
             self.holdings[key] = new
             self._count(new, 1)
-        self.pods.assign(key, new.owner_uid if new else "", new.assignments if new else {})
+        self.pods.assign(key, new.owner_uid if new else "", self._covering(new))
         return _moves(old) != _moves(new)
 
     def _count(self, holding: Holding, sign: int) -> None:
@@ -243,6 +250,32 @@ class Cache(Objects):
         return forest is None or any(
             grove.tree.leaf_of_node(node) is not None for grove in forest.groves.values()
         )
+
+    def _covering(self, holding: Holding | None) -> dict[str, TopologyAssignment]:
+        """Assignments by PodSet that are charged to a tree, so that their pods need not be.
+
+        One with other levels than its flavor has now (the Topology was deleted and made anew)
+        fits no leaf of the tree: there its pods are charged to their nodes instead.
+        """
+        if holding is None:
+            return {}
+        pairs = zip(holding.assignments.items(), holding.charges, strict=True)
+        return {
+            podset: assignment
+            for (podset, assignment), charge in pairs
+            if self._fits_tree(charge.flavor, assignment.levels)
+        }
+
+    def _fits_tree(self, flavor: str, levels: tuple[str, ...]) -> bool:
+        row = self.flavors.get(flavor)
+        if row is None or not row.levels or levels[-1:] == HOST_LEVELS:
+            return True
+        return levels == row.levels
+
+    def _relevelled(self, flavor: str) -> None:
+        for key, holding in self.holdings.items():
+            if any(charge.flavor == flavor for charge in holding.charges):
+                self.pods.assign(key, holding.owner_uid, self._covering(holding))
 
     def _relabelled(self, node: str) -> None:
         if self.pods.relabel(node):

@@ -114,12 +114,15 @@ class Objects:
         self.flavors[row.name] = row
         if old is None or (old.node_labels, old.levels) != (row.node_labels, row.levels):
             self._trees.pop(row.name, None)
+        if (old.levels if old else ()) != row.levels:
+            self._relevelled(row.name)
         self._fell()
 
     def drop_flavor(self, name: str) -> None:
         """A flavor is gone; what Workloads hold of it stays theirs."""
         if self.flavors.pop(name, None) is not None:
             self._trees.pop(name, None)
+            self._relevelled(name)
             self._fell()
 
     # Queues, and what they refer to.
@@ -177,6 +180,9 @@ class Objects:
         """Some tree is no longer right, or a flavor around it changed."""
         self._forest = None
         self.epoch += 1
+
+    def _relevelled(self, flavor: str) -> None:
+        """A flavor got other levels, or none: assignments may not fit its tree any more."""
 
     def _relabelled(self, node: str) -> None:
         """Labels of a node changed: whoever derives domains from them must look again."""

@@ -22,7 +22,9 @@ from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, T
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
 # Evictions that keep a Workload's place by the time of the eviction instead of its creation.
-_AGEING_EVICTIONS: Final = frozenset({"PodsReadyTimeout", "AdmissionCheck"})
+_AGEING_EVICTIONS: Final = frozenset(
+    {"PodsReadyTimeout", "AdmissionCheck", names.EvictionReason.JOB_SUSPENDED}
+)
 
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
 
