@@ -10,6 +10,7 @@ from rackgate.kube import resources as kinds
 from rackgate.kube.errors import BadRequestError, UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import BLOCK, Object, cluster_queue, job, node
+from tests.support.playground import SERVICES, Playground
 
 pytestmark = pytest.mark.integration
 
@@ -160,3 +161,10 @@ async def test_a_node_may_offer_resources_that_nobody_has_heard_of(cluster: Clus
     await cluster.create(kinds.JOBS, made)
     assert await usage_of(cluster, "chips") == {"example.com/chip-of-2.x": "3"}
     await cluster.bound("chips", 3)
+
+
+def test_nothing_above_made_a_service_stumble(playground: Playground) -> None:
+    """Unforeseen failures are logged with their trace; nothing in a log may be one."""
+    for service in SERVICES:
+        lines = playground.log(f"{service}-0").splitlines()
+        assert [line for line in lines if '"exception":' in line] == []

@@ -128,7 +128,6 @@ async def test_marks_on_the_job_itself_do_not_confuse_it(cluster: Cluster) -> No
     await prepare(cluster)
     forged = {
         names.WORKLOAD_ANNOTATION: "another",
-        names.STOPPING_ANNOTATION: "true",
         names.TOPOLOGY_GATE: "x",
     }
     wish = job("train", 2, required=RACK)

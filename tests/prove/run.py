@@ -1,34 +1,65 @@
 """Plants one fault at a time in a copy of the sources; each must turn its tests red.
 
 Faults are kept in `faults.yaml` beside this file: the file, what is found there, what replaces it,
-the ledger rows that it breaks, and the tests that must notice. A fault that no longer applies, or
-that its tests do not notice, fails the run. The tests are first run on the sound copy: they must
-be green there, so that a red one means the fault.
+the ledger rows that it breaks, and the tests that must notice: for every row of a fault a test
+that carries the row's mark must turn red (`noticing.py` runs no others). The tests are first run
+on the sound copy: they must be green there, so that a red one means the fault. A fault that no
+longer applies or goes unnoticed fails the run, and so does a group of the ledger without a fault.
+
+Faults with `slow: true` are noticed by tests on a real control plane; each starts a playground of
+its own from the copied sources.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+FAULTS = Path(__file__).parent / "faults.yaml"
 FOLDERS = ("shared", "services", "cli", "tests", "deploy", "docs", "bench", "requirements")
 FILES = ("pyproject.toml", "docker-compose.yaml", "Dockerfile", "README.md", "Makefile")
+# Ledger groups that the main job touches, with the fewest faults each must have.
+LEAST = {
+    "TAS": 6,
+    "CAP": 5,
+    "RNK": 4,
+    "UNG": 8,
+    "HOOK": 6,
+    "VAL": 6,
+    "OPS": 5,
+    "USR": 2,
+    "TST": 2,
+}
+FAST_LIMIT_S, SLOW_LIMIT_S = 300.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One planted fault."""
+    """One planted fault.
+
+    Attributes:
+        name: what is wrong, in words with dashes.
+        rows: ledger rows that it breaks; each must be noticed by a test marked for it.
+        file: where it is planted, from the root.
+        find: text that is there exactly once.
+        replace: what stands there instead.
+        tests: files, folders or tests that must notice.
+        slow: the tests need a control plane.
+    """
 
     name: str
     rows: tuple[str, ...]
@@ -36,21 +67,19 @@ class Fault:
     find: str
     replace: str
     tests: tuple[str, ...]
+    slow: bool = False
+
+    @property
+    def groups(self) -> set[str]:
+        """Ledger groups of its rows."""
+        return {row.partition("-")[0] for row in self.rows}
 
 
 def faults() -> list[Fault]:
     """All faults of faults.yaml, in its order."""
-    raw = yaml.safe_load((Path(__file__).parent / "faults.yaml").read_text())
     return [
-        Fault(
-            entry["name"],
-            tuple(entry["rows"]),
-            entry["file"],
-            entry["find"],
-            entry["replace"],
-            tuple(entry["tests"]),
-        )
-        for entry in raw
+        Fault(**{**entry, "rows": tuple(entry["rows"]), "tests": tuple(entry["tests"])})
+        for entry in yaml.safe_load(FAULTS.read_text())
     ]
 
 
@@ -65,25 +94,65 @@ def copy_tree(target: Path) -> None:
             shutil.copy(ROOT / file, target / file)
 
 
-def run_tests(tree: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests against the copied sources: its folders come first on the path."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a test run said.
+
+    Attributes:
+        code: exit code of pytest; -1 when it took too long.
+        marked: tests that were run.
+        red: red tests by row.
+        broken: tests whose fixtures failed.
+        tail: last lines that pytest printed.
+    """
+
+    code: int
+    marked: dict[str, list[str]] = field(default_factory=dict)
+    red: dict[str, list[str]] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    tail: str = ""
+
+
+def run_tests(
+    tree: Path, tests: Iterable[str], rows: Iterable[str], *, slow: bool, run_on: bool = False
+) -> Result:
+    """Run the tests of some rows against the copied sources: its folders come first on the path.
+
+    Services that a test starts inherit the path, so they run the copied sources too.
+    """
     folders = [
         tree / "shared",
         *(tree / "services" / name for name in ("webhook", "assigner", "ungater")),
         tree / "cli",
         tree,
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:randomly"]
-    return subprocess.run(
-        [*command, *tests],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONDONTWRITEBYTECODE": "1",  # two edits within a second would look alike
+    }
+    report = tree / "report.json"
+    report.unlink(missing_ok=True)
+    plugin = ["-p", "tests.prove.noticing", "--prove-report", str(report)]
+    chosen = ["--prove-rows", ",".join(sorted(rows)), *(["--prove-all"] if run_on else [])]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", *plugin, *chosen, *tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SLOW_LIMIT_S if slow else FAST_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return Result(-1, tail=f"no end within {late.timeout:g} s")
+    tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+    if not report.exists():
+        return Result(done.returncode, tail=tail)
+    answer: dict[str, Any] = json.loads(report.read_text())
+    return Result(done.returncode, **answer, tail=tail)
 
 
 def plant(tree: Path, fault: Fault) -> str:
@@ -102,53 +171,100 @@ def plant(tree: Path, fault: Fault) -> str:
     return sound
 
 
-def judge(tree: Path, fault: Fault) -> str | None:
-    """None when the tests notice the fault, else what is wrong."""
+def judge(tree: Path, fault: Fault, *, run_on: bool = False) -> tuple[str | None, Result | None]:
+    """None when the tests notice the fault, else what is wrong; and what the tests said."""
     try:
         sound = plant(tree, fault)
     except (LookupError, FileNotFoundError) as error:
-        return str(error)
+        return str(error), None
     try:
-        result = run_tests(tree, fault.tests)
+        result = run_tests(tree, fault.tests, fault.rows, slow=fault.slow, run_on=run_on)
     finally:
         (tree / fault.file).write_text(sound)
-    if result.returncode == 1:
-        return None
-    tail = "\n".join(result.stdout.splitlines()[-5:])
-    return f"no test turned red (exit code {result.returncode}):\n{tail}"
+    unnoticed = [row for row in fault.rows if not result.red.get(row)]
+    if not unnoticed:
+        return None, result
+    broken = f", {len(result.broken)} could not begin" if result.broken else ""
+    return (
+        f"no red test is marked for {', '.join(unnoticed)}: {len(result.marked)} marked tests"
+        f"{broken}, exit code {result.code}:\n{result.tail}",
+        result,
+    )
+
+
+def sound_tests_fail(tree: Path, chosen: Sequence[Fault]) -> str | None:
+    """Run all chosen tests without any fault; what they say when they are not green."""
+    for slow in (False, True):
+        of_kind = [fault for fault in chosen if fault.slow is slow]
+        if not of_kind:
+            continue
+        tests = sorted({test for fault in of_kind for test in fault.tests})
+        rows = {row for fault in of_kind for row in fault.rows}
+        result = run_tests(tree, tests, rows, slow=slow, run_on=True)
+        if result.code != 0:
+            return f"the tests fail without any fault:\n{result.tail}\n"
+    return None
+
+
+def tell(result: Result) -> None:
+    """List which marked tests noticed a fault and which did not."""
+    red = {nodeid for nodeids in result.red.values() for nodeid in nodeids}
+    names = Counter(nodeid.partition("[")[0] for nodeid in result.marked)
+    for name, cases in sorted(names.items()):
+        noticed = sum(nodeid.partition("[")[0] == name for nodeid in red)
+        rows = {row for nodeid, of in result.marked.items() if nodeid.startswith(name) for row in of}
+        sys.stdout.write(
+            f"    {noticed:4} of {cases:4} red  {name} ({', '.join(sorted(rows))})\n"
+        )
 
 
 def main() -> int:
     """Plant every fault, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only faults whose name contains one of these")
+    parser.add_argument("--fast", action="store_true", help="leave out what needs a control plane")
+    parser.add_argument("--all", action="store_true", help="list every test that notices, and not")
+    parser.add_argument("--trust", action="store_true", help="skip the run without any fault")
     arguments = parser.parse_args()
     chosen = [
         fault
         for fault in faults()
-        if not arguments.names or any(part in fault.name for part in arguments.names)
+        if not (fault.slow and arguments.fast)
+        and (not arguments.names or any(part in fault.name for part in arguments.names))
     ]
-    failures = 0
+    planted: Counter[str] = Counter()
+    noticed: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="rackgate-prove-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        every = sorted({test for fault in chosen for test in fault.tests})
-        sound = run_tests(tree, every)
-        if sound.returncode != 0:
-            sys.stderr.write(f"the tests fail without any fault:\n{sound.stdout[-3000:]}\n")
+        if not arguments.trust and (problem := sound_tests_fail(tree, chosen)):
+            sys.stderr.write(problem)
             return 1
         for fault in chosen:
             begin = time.monotonic()
-            wrong = judge(tree, fault)
-            mark = "✗" if wrong else "✓"
+            wrong, result = judge(tree, fault, run_on=arguments.all)
             took = time.monotonic() - begin
+            planted.update(fault.groups)
+            noticed.update(() if wrong else fault.groups)
+            mark = "✗" if wrong else "✓"
             sys.stdout.write(f"{mark} {fault.name} ({', '.join(fault.rows)}; {took:.1f} s)\n")
-            sys.stdout.flush()
             if wrong:
-                failures += 1
-                sys.stderr.write(f"  {wrong}\n")
-    sys.stdout.write(f"{len(chosen) - failures} of {len(chosen)} faults were noticed\n")
-    return 1 if failures else 0
+                sys.stdout.write(f"  {wrong}\n")
+            if result is not None and arguments.all:
+                tell(result)
+            sys.stdout.flush()
+    return summary(planted, noticed, whole=not (arguments.names or arguments.fast))
+
+
+def summary(planted: Counter[str], noticed: Counter[str], *, whole: bool) -> int:
+    """Print the figures per ledger group; 1 when something is unnoticed, or a group is bare."""
+    for group in LEAST:
+        if planted[group] or whole:
+            sys.stdout.write(f"{group}: {noticed[group]} of {planted[group]} faults were noticed\n")
+    bare = [group for group, least in LEAST.items() if planted[group] < least] if whole else []
+    if bare:
+        sys.stdout.write(f"too few faults for {', '.join(bare)}\n")
+    return 1 if bare or planted != noticed else 0
 
 
 if __name__ == "__main__":

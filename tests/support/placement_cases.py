@@ -45,7 +45,7 @@ def amounts(largest: int) -> st.SearchStrategy[dict[str, int]]:
 def nodes(draw: st.DrawFn, levels: list[str]) -> list[NodeFacts]:
     """Up to a dozen nodes; some lack a label, are cordoned, not ready or tainted."""
     found = []
-    for number in range(draw(st.integers(0, 12))):
+    for number in range(draw(st.integers(0, 12) | st.integers(6, 12))):
         labels = {
             level: draw(st.sampled_from(VALUES[: draw(st.integers(1, len(VALUES)))]))
             for level in levels
@@ -61,9 +61,10 @@ def nodes(draw: st.DrawFn, levels: list[str]) -> list[NodeFacts]:
                 name=f"node-{number}",
                 labels=labels,
                 allocatable={
-                    "cpu": draw(st.integers(0, 12)),
-                    "gpu": draw(st.integers(0, 4)),
-                    "pods": draw(st.sampled_from([0, 2, 5, 110])),
+                    # Mostly roomy: what nothing can hold says little about where things go.
+                    "cpu": draw(st.sampled_from([0, 1, 2, 3, 4, 4, 6, 8, 8, 12])),
+                    "gpu": draw(st.sampled_from([0, 1, 4, 4, 8])),
+                    "pods": draw(st.sampled_from([0, 2, 5, 110, 110, 110])),
                 },
                 taints=tuple(draw(st.lists(st.sampled_from(TAINTS), max_size=1))),
                 unschedulable=draw(st.integers(0, 15)) == 0,
@@ -102,12 +103,13 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @st.composite
 def topology_requests(draw: st.DrawFn, levels: list[str]) -> TopologyRequest | None:
     known = st.sampled_from([*levels, *levels, *levels, "topo/none"])
-    kind = draw(st.sampled_from(["implied", "required", "preferred", "unconstrained", "bare"]))
+    kinds = ["implied", "required", "required", "preferred", "preferred", "unconstrained", "bare"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "implied":
         return None
     layers: list[SliceLayer] = []
     if draw(st.booleans()):
-        size = draw(st.sampled_from([1, 2, 4, 6]))
+        size = draw(st.sampled_from([1, 2, 2, 4]))
         layers.append(SliceLayer(draw(known), size))
         if draw(st.integers(0, 2)) == 0:
             layers.append(SliceLayer(draw(known), draw(st.sampled_from([1, 2, 3]))))
@@ -129,10 +131,10 @@ def podsets_of(draw: st.DrawFn, levels: list[str]) -> list[PodSetRequest]:
         workers = PodSetRequest(
             name=f"ps{number}",
             count=size * draw(st.integers(0, 6)),
-            requests=draw(amounts(4)),
+            requests=draw(amounts(2)),
             topology=request,
             group=draw(st.sampled_from([None, f"g{number}"])),
-            node_selector=draw(st.sampled_from([{}, {}, {"gen": "1"}])),
+            node_selector=draw(st.sampled_from([{}, {}, {}, {}, {"gen": "1"}])),
             tolerations=tuple(
                 draw(st.lists(st.just(Toleration("spot", "Equal", "true")), max_size=1))
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,44 @@ SERVICES: list[tuple[str, Main]] = [
 ]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A start of one service that must be refused."""
+
+    kind: str
+    main: Main
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.yaml"
+
+    def refused(self, text: str | None) -> str:
+        """What the service says about a configuration (None: no file) that it refuses."""
+        if text is not None:
+            self.config.write_text(text)
+        service = f"rackgate-{self.kind.lower()}"
+        self.monkeypatch.setattr(sys, "argv", [service, "--config", str(self.config)])
+        assert self.main() == 2
+        said = self.capsys.readouterr().err
+        assert "Traceback" not in said
+        return said
+
+
 @pytest.fixture(params=SERVICES, ids=lambda service: str(service[0]))
-def service(request: pytest.FixtureRequest) -> tuple[str, Main]:
-    found: tuple[str, Main] = request.param
-    return found
+def attempt(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Attempt:
+    kind, main = request.param
+    return Attempt(kind, main, tmp_path, capsys, monkeypatch)
+
+
+HEAD = "apiVersion: config.rackgate.dev/v1alpha1\nkind: {kind}Configuration\n"
 
 
 @pytest.mark.requirement("OPS-11")
@@ -36,50 +71,21 @@ def service(request: pytest.FixtureRequest) -> tuple[str, Main]:
         ("featureGates: {NoSuchGate: true}", 'unknown feature gate "NoSuchGate"'),
         ("health: {port: many}", "health.port"),
         ("health: [", "config: "),
-        ("- a list", "config: "),
     ],
 )
 def test_a_wrong_configuration_ends_a_service_at_once_with_the_field(
-    service: tuple[str, Main],
-    text: str,
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    attempt: Attempt, text: str, says: str
 ) -> None:
-    kind, main = service
-    head = f"apiVersion: config.rackgate.dev/v1alpha1\nkind: {kind}Configuration\n"
-    config = tmp_path / "config.yaml"
-    config.write_text(text if text.startswith("-") else head + text)
-    monkeypatch.setattr(sys, "argv", [f"rackgate-{kind.lower()}", "--config", str(config)])
-    assert main() == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert "Traceback" not in said
+    assert says in attempt.refused(HEAD.format(kind=attempt.kind) + text)
 
 
-def test_a_configuration_of_another_service_is_refused(
-    service: tuple[str, Main],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    kind, main = service
-    config = tmp_path / "config.yaml"
-    config.write_text("apiVersion: config.rackgate.dev/v1alpha1\nkind: OtherConfiguration\n")
-    monkeypatch.setattr(sys, "argv", [f"rackgate-{kind.lower()}", "--config", str(config)])
-    assert main() == 2
-    assert f"{kind}Configuration" in capsys.readouterr().err
+def test_a_configuration_of_another_service_is_refused(attempt: Attempt) -> None:
+    assert f"{attempt.kind}Configuration" in attempt.refused(HEAD.format(kind="Other"))
 
 
-def test_a_configuration_that_is_not_there_is_refused_with_its_path(
-    service: tuple[str, Main],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    kind, main = service
-    config = tmp_path / "absent.yaml"
-    monkeypatch.setattr(sys, "argv", [f"rackgate-{kind.lower()}", "--config", str(config)])
-    assert main() == 2
-    assert str(config) in capsys.readouterr().err
+def test_a_configuration_that_is_no_map_is_refused(attempt: Attempt) -> None:
+    assert attempt.refused("- a list").startswith("config: ")
+
+
+def test_a_configuration_that_is_not_there_is_refused_with_its_path(attempt: Attempt) -> None:
+    assert str(attempt.config) in attempt.refused(None)

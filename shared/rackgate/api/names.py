@@ -45,8 +45,6 @@ TAS_LABEL_VALUE: Final = "true"
 TOPOLOGY_GATE: Final = f"{GROUP}/topology"
 ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
 
-# Annotation of a Job while its stop (suspend, wait, restore) is under way.
-STOPPING_ANNOTATION: Final = f"{GROUP}/stopping"
 
 # Of Workloads.
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"

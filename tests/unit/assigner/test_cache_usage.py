@@ -293,3 +293,25 @@ def test_hostname_levels_are_stored_alone() -> None:
     (part,) = running(cache).podsets
     assert part.topology is not None
     assert part.topology.levels == (HOST,)
+
+
+@pytest.mark.requirement("CAP-02", "CAP-04")
+def test_pods_assigned_by_levels_that_went_are_charged_to_their_nodes() -> None:
+    cache = cache_with([node("a"), node("b")])
+    cache.set_topology(topology(levels=(BLOCK, RACK)))
+    running(cache)
+    for name in ("w-0", "w-1"):
+        cache.set_pod(pod(name, "a", workload="w"))
+    assert free(cache, "b1/r1") == 6000
+    # Deleted and made anew with other levels: the assignment fits no leaf any more.
+    cache.drop_topology("default")
+    cache.set_topology(topology(levels=(RACK, HOST)))
+    assert (free(cache, "a"), free(cache, "b")) == (2000, 4000)
+    assert cache.rebuild_matches() == []
+    cache.drop_pod("team/w-1")
+    assert free(cache, "a") == 3000
+    cache.drop_flavor("tas")
+    cache.set_topology(topology(levels=(BLOCK, RACK)))
+    cache.set_flavor(flavor())
+    assert free(cache, "b1/r1") == 6000
+    assert cache.rebuild_matches() == []
