@@ -212,10 +212,10 @@ def tell(result: Result) -> None:
     names = Counter(nodeid.partition("[")[0] for nodeid in result.marked)
     for name, cases in sorted(names.items()):
         noticed = sum(nodeid.partition("[")[0] == name for nodeid in red)
-        rows = {row for nodeid, of in result.marked.items() if nodeid.startswith(name) for row in of}
-        sys.stdout.write(
-            f"    {noticed:4} of {cases:4} red  {name} ({', '.join(sorted(rows))})\n"
-        )
+        rows = {
+            row for nodeid, of in result.marked.items() if nodeid.startswith(name) for row in of
+        }
+        sys.stdout.write(f"    {noticed:4} of {cases:4} red  {name} ({', '.join(sorted(rows))})\n")
 
 
 def main() -> int:
