@@ -56,9 +56,11 @@ chaos: controlplane ## kill services at work, then check every invariant
 
 bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: placement" $(BIN)/python -m bench.placement
+	@$(STEP) "bench: decoding watch events" $(BIN)/python -m bench.decode
+	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
 
-prove: setup ## plant faults; each must turn a marked test red
+prove: controlplane ## plant faults; each must turn a marked test red
 	@$(STEP) "planted faults" $(BIN)/python -m tests.prove.run
 
 behaviour: setup ## write docs/behaviour.md from the tests' marks

@@ -51,6 +51,20 @@ def ratios(rounds: Sequence[Round], base: str) -> list[float]:
     return [ours.rate / theirs.rate for ours, theirs in pairs]
 
 
+def own_cpu_s(one: Round) -> float:
+    """CPU seconds of everything that belongs to the bench: control plane, services, itself."""
+    return sum(spent for name, spent in one.cpu_s.items() if name != "others")
+
+
+def work_ratios(rounds: Sequence[Round], base: str) -> list[float]:
+    """A baseline's CPU time against ours, round by round: the ratio of rates of a full machine.
+
+    Foreign work changes it far less than it changes the rates.
+    """
+    pairs = zip(of_mode(rounds, "rackgate"), of_mode(rounds, base), strict=True)
+    return [own_cpu_s(theirs) / own_cpu_s(ours) for ours, theirs in pairs]
+
+
 def pooled(rounds: Iterable[Round], name: str) -> list[float]:
     return [value for one in rounds for value in getattr(one, name)]
 
@@ -79,6 +93,9 @@ def summary(rounds: Sequence[Round], memory_mib: dict[str, float]) -> dict[str, 
         "rackgate_against": {
             base: spread(ratios(rounds, base)) for base in MODES if base != "rackgate"
         },
+        "work_against": {
+            base: spread(work_ratios(rounds, base)) for base in MODES if base != "rackgate"
+        },
         "admission_s": quantiles(pooled(ours, "admission_s")),
         "gate_wait_s": quantiles(pooled(ours, "gate_s")),
         "held_s": {
@@ -106,11 +123,14 @@ def table(found: dict[str, Any]) -> list[str]:
         lines.append(_row(f"  {mode}", (f"{value:.1f}" for value in figures.values())))
     for base, figures in found["rackgate_against"].items():
         lines.append(_row(f"  rackgate / {base}", (f"{value:.2f}" for value in figures.values())))
+    for base, figures in found["work_against"].items():
+        cells = (f"{value:.2f}" for value in figures.values())
+        lines.append(_row(f"  {base} CPU / our CPU", cells))
     lines += ["", _row("seconds", ("p50", "p90", "p99", "max"))]
     lines.append(_row("  Job created to admitted", _seconds(found["admission_s"])))
     lines.append(_row("  admitted to pod ungated", _seconds(found["gate_wait_s"])))
     for mode, figures in found["held_s"].items():
-        lines.append(_row(f"  pod seen to ungated {mode}"[:26], _seconds(figures)))
+        lines.append(_row(f"  pod held, {mode}", _seconds(figures)))
     lines += ["", _row("CPU ms per bound pod", MODES)]
     cpu = found["cpu_ms_per_pod"]
     for name in cpu["plain"]:
@@ -136,6 +156,8 @@ def verdict(found: dict[str, Any]) -> tuple[list[str], bool]:
         f" aim {AIM} {_met(limit >= AIM)}",
         f"services {total:.0f} MiB: aim < {MEMORY_AIM_MIB:.0f} {_met(total < MEMORY_AIM_MIB)}",
     ]
+    if found["leases_lost"]:
+        lines.append(f"a service lost its lease {found['leases_lost']} times: it began again then")
     if found["foreign_share"] > FOREIGN_SHARE:
         lines.append(
             f"other programs took up to {found['foreign_share']:.0%} of the work in a round:"

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.figures import foreign_share, summary, table, verdict
 from bench.processes import pss_mib
 from bench.rounds import Round, play
-from bench.world import MODES, Size, playground, prepare, quiet, say, sweep
+from bench.world import MODES, Size, leases_lost, playground, prepare, quiet, say, sweep
 from tests.support.objects import HOST
 from tests.support.playground import SERVICES, Playground
 
@@ -83,7 +83,8 @@ def main() -> int:
     quiet()
     with playground() as started:
         rounds, memory = asyncio.run(measure(arguments, started))
-    found = summary(rounds, memory)
+        lost = leases_lost(started)
+    found = {**summary(rounds, memory), "leases_lost": lost}
     if arguments.json:
         document = {"summary": found, "rounds": [asdict(one) for one in rounds]}
         arguments.json.write_text(json.dumps(document, indent=1))

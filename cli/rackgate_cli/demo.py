@@ -17,7 +17,7 @@ from rich.live import Live
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import NotFoundError
+from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate_cli.demo_story import (
     ACTS,
     BLOCK,
@@ -65,22 +65,44 @@ class Stage:
                 continue
             own = [pod for pod in pods if _is_of(pod, act) and not _ended(pod)]
             self.taken[act.name] = seats(own, self.nodes)
-            self.states[act.name] = _state(jobs[act.name], _of(workloads, act), len(own), act)
+            ended = any(_is_of(pod, act) and _ended(pod) for pod in pods)
+            workload = _of(workloads, act)
+            bound = len(self.taken[act.name])
+            self.states[act.name] = _state(jobs[act.name], workload, bound, act, ended=ended)
 
-    async def _list(self, kind: kinds.Resource) -> list[Object]:
+    async def _list(self, kind: kinds.Resource, *, everywhere: bool = False) -> list[Object]:
         items: list[Object] = []
-        path = kind.path(NAMESPACE if kind.namespaced else None)
+        path = kind.path(NAMESPACE if kind.namespaced and not everywhere else None)
         async for page in self.client.list_pages(path):
             items.extend(json.loads(page)["items"])
         return items
+
+    async def foreign(self) -> list[str]:
+        """Unfinished Workloads and pods of all namespaces that would take the story's room."""
+        workloads = [
+            f"Workload {_full_name(obj)}"
+            for obj in await self._list(kinds.WORKLOADS, everywhere=True)
+            if _conditions(obj).get("Finished", {}).get("status") != "True"
+        ]
+        pods = [
+            f"pod {_full_name(obj)}"
+            for obj in await self._list(kinds.PODS, everywhere=True)
+            if not _ended(obj)
+        ]
+        return sorted(workloads) + sorted(pods)
 
     async def workload(self, act: Act) -> Object | None:
         """The Workload of a Job of the story."""
         return _of(await self._list(kinds.WORKLOADS), act)
 
 
+def _full_name(obj: Object) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
 def _is_of(pod: Object, act: Act) -> bool:
-    return bool(pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == act.name)
+    labels = pod["metadata"].get("labels", {})
+    return bool(labels.get("batch.kubernetes.io/job-name") == act.name)
 
 
 def _ended(pod: Object) -> bool:
@@ -95,7 +117,7 @@ def _of(workloads: list[Object], act: Act) -> Object | None:
     return None
 
 
-def _state(job: Object, workload: Object | None, pods: int, act: Act) -> str:
+def _state(job: Object, workload: Object | None, bound: int, act: Act, *, ended: bool) -> str:
     """One line for a person: finished, running, starting, or why it waits."""
     for entry in job.get("status", {}).get("conditions", []):
         if entry["type"] in ("Complete", "Failed") and entry["status"] == "True":
@@ -105,9 +127,9 @@ def _state(job: Object, workload: Object | None, pods: int, act: Act) -> str:
     if quota is not None and quota["status"] == "False":
         return f"waits ({quota['reason']}): {quota['message']}"
     if conditions.get("Admitted", {}).get("status") == "True":
-        if job.get("status", {}).get("succeeded"):
+        if ended or job.get("status", {}).get("succeeded"):
             return "ending"
-        return "running" if pods == act.count else "admitted, pods are released"
+        return "running" if bound == act.count else "admitted, pods are released"
     return "submitted"
 
 
@@ -195,6 +217,12 @@ class Story:
         self.stage.taken.clear()
         await self.until("Jobs of an earlier demo are gone", gone)
         self.stage.states.clear()
+        if foreign := await self.stage.foreign():
+            raise CommandError(
+                f"the story needs an empty playground, and {foreign[0]} is there"
+                + (f" (and {len(foreign) - 1} more)" if foreign[1:] else "")
+                + "; delete it, or name another folder with --state"
+            )
 
     async def submit(self, act: Act) -> None:
         """Create one Job of the story."""
@@ -277,7 +305,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Bring a playground up and tell the story on it."""
-    from rackgate_cli.playground import open_client, up
+    from rackgate_cli.playground import open_client, status, up
 
     begin = time.monotonic()
     state = up(arguments.state, nodes=NODES)
@@ -287,6 +315,21 @@ def run(arguments: argparse.Namespace) -> int:
         async with open_client(state) as client:
             return await tell(client, arguments.limit)
 
-    code = asyncio.run(told())
-    sys.stdout.write(f"the playground stays up; end it with: rackgate down --state {state}\n")
+    try:
+        code = asyncio.run(told())
+    except (CommandError, KubeError) as error:
+        raise CommandError(f"{error}{ailing(status(state))}") from error
+    finally:
+        sys.stdout.write(f"the playground stays up; end it with: rackgate down --state {state}\n")
     return code
+
+
+def ailing(found: Object) -> str:
+    """Say which components of a playground are not ready, and where to read on; "" for none.
+
+    Args:
+        found: what `rackgate_cli.playground.status` returned.
+    """
+    parts = found["components"]
+    down = [f"{name} (log: {part['log']})" for name, part in parts.items() if not part["ready"]]
+    return f"\nnot ready: {', '.join(down)}" if down else ""

@@ -236,6 +236,8 @@ def _cluster(folder: StateFolder, playground: Playground, progress: Progress) ->
 
 
 def _refuse_foreign(folder: StateFolder) -> None:
+    if folder.path.exists() and not folder.path.is_dir():
+        raise CommandError(f"{folder.path} is not a folder; name another one with --state")
     if folder.path.is_dir() and not folder.record.exists():
         others = sorted(path.name for path in folder.path.iterdir() if path != folder.lock)
         if others:

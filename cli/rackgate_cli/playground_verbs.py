@@ -214,7 +214,10 @@ def _add_download(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
     if number < 0:
         raise argparse.ArgumentTypeError(f'"{text}" is negative')
     return number
@@ -327,6 +330,8 @@ def _kubectl(arguments: argparse.Namespace) -> int:
     program = playground.require(folder).binaries.get("kubectl")
     if program is None or not os.access(program, os.X_OK):
         raise CommandError(f'there is no kubectl in "{program}"; "rackgate binaries" makes one')
+    if not folder.kubeconfig.is_file():
+        raise CommandError(f'{folder.kubeconfig} is missing; "rackgate up" writes it again')
     environment = {**os.environ, "KUBECONFIG": str(folder.kubeconfig)}
     # Replaces this process, so that signals and the terminal are kubectl's.
     os.execve(program, [program, *arguments.arguments], environment)  # noqa: S606 # by absolute path

@@ -49,7 +49,6 @@ async def prepare(cluster: Cluster) -> str:
     return full
 
 
-@pytest.mark.requirement("TAS-13")
 async def test_the_longest_names_work(cluster: Cluster) -> None:
     full = await prepare(cluster)
     queue = long("queue", 63)
@@ -123,7 +122,7 @@ async def test_an_empty_queue_label_is_answered(cluster: Cluster) -> None:
         await cluster.client.create(path, json.dumps(wish).encode())
 
 
-@pytest.mark.requirement("TAS-02")
+@pytest.mark.requirement("VAL-12")
 async def test_a_requested_level_may_have_63_characters(cluster: Cluster) -> None:
     """The request's schema allows no more, though a Topology's level may be longer."""
     prefix = "example.com/"

@@ -45,7 +45,6 @@ async def message_of(cluster: Cluster, job_name: str, reason: str) -> str:
     return str(found[0]["message"])
 
 
-@pytest.mark.requirement("CAP-01")
 async def test_every_spelling_of_a_request_is_charged_exactly(cluster: Cluster) -> None:
     vast = odd_node(cluster.pool, "vast", cpu="1e30", memory="1e30")
     await cluster.add_nodes([vast])

@@ -103,7 +103,7 @@ async def test_the_marks_of_a_waiting_job_and_its_pods_are_frozen_with_their_fie
     await refused(cluster.merge(kinds.PODS, name, ungate), "spec.schedulingGates")
 
 
-@pytest.mark.requirement("UNG-20", "TAS-26")
+@pytest.mark.requirement("UNG-08")
 async def test_a_foreign_gate_is_neither_touched_nor_waited_for(cluster: Cluster) -> None:
     await prepare(cluster)
     gate = {"name": FOREIGN_GATE}

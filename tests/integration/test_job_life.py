@@ -35,7 +35,7 @@ async def test_raised_parallelism_leaves_the_surplus_gated(cluster: Cluster) -> 
     assert len([p for p in await cluster.pods_of("train") if p["spec"].get("nodeName")]) == 3
 
 
-@pytest.mark.requirement("HOOK-09")
+@pytest.mark.requirement("HOOK-10")
 async def test_a_queue_label_cannot_be_added_to_a_running_job(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("plain", 1, queue=None)
@@ -128,6 +128,17 @@ async def test_an_unknown_level_deactivates_until_it_is_mended(cluster: Cluster)
     assert "example.com/shelf" in text
     assert RACK in text
     assert await cluster.pods_of("train") == []
+    mended = {"metadata": {"annotations": {names.REQUIRED_TOPOLOGY: RACK}}}
+    await cluster.merge(kinds.JOBS, "train", {"spec": {"template": mended}})
+
+    async def asked_anew() -> bool:
+        workload = await cluster.workload_of("train")
+        return workload["spec"]["podSets"][0]["topologyRequest"]["required"] == RACK
+
+    await until("its Workload asks for the rack", asked_anew)
+    name = workload["metadata"]["name"]
+    await cluster.merge(kinds.WORKLOADS, name, {"spec": {"active": True}})
+    await cluster.bound("train", 2)
 
 
 @pytest.mark.requirement("VAL-03")
@@ -168,7 +179,7 @@ async def test_a_user_suspending_a_running_job_frees_its_room_first(cluster: Clu
     await until("the Job runs again with new pods", renewed)
 
 
-@pytest.mark.requirement("HOOK-05", "HOOK-15", "TAS-09")
+@pytest.mark.requirement("HOOK-05", "TAS-09")
 async def test_a_job_without_the_label_is_left_alone(cluster: Cluster) -> None:
     await prepare(cluster)
     made = await cluster.submit("plain", 2, queue=None, required=RACK)

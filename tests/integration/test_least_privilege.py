@@ -115,7 +115,6 @@ def requests_since(log: Path, offset: int) -> list[str]:
 
 
 @pytest.mark.field_note("U9", "C7")
-@pytest.mark.requirement("OPS-07")
 async def test_an_idle_cluster_causes_nothing_but_leases_and_watches(
     playground: Playground, cluster: Cluster
 ) -> None:
@@ -129,7 +128,7 @@ async def test_an_idle_cluster_causes_nothing_but_leases_and_watches(
 
     async def quiet() -> bool:
         offset = log.stat().st_size
-        await asyncio.sleep(6)
+        await asyncio.sleep(12)
         return not requests_since(log, offset)
 
-    await until("six seconds pass without a request", quiet, timeout_s=60)
+    await until("twelve seconds pass without a request", quiet, timeout_s=120)

@@ -14,7 +14,7 @@ from tests.support.objects import BLOCK, RACK, Object, node
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.requirement("USR-01", "TAS-06", "TAS-17", "TST-02", "TST-08", "TAS-05")
+@pytest.mark.requirement("USR-01", "TAS-06", "TAS-17", "TST-08")
 async def test_a_required_rack_holds_all_four_pods_in_one_rack(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -23,7 +23,7 @@ async def test_a_required_rack_holds_all_four_pods_in_one_rack(cluster: Cluster)
     assert len({(block, rack) for block, rack, _ in places}) == 1
 
 
-@pytest.mark.requirement("USR-01", "TST-03", "TST-07", "TST-01", "CAP-07", "CAP-08", "TAS-20")
+@pytest.mark.requirement("USR-01", "TST-07", "CAP-07", "TAS-20")
 async def test_five_pods_wait_with_a_reason_until_a_rack_grows(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -39,7 +39,7 @@ async def test_five_pods_wait_with_a_reason_until_a_rack_grows(cluster: Cluster)
     assert {(block, rack) for block, rack, _ in places} == {("block-2", "rack-3")}
 
 
-@pytest.mark.requirement("USR-02", "TAS-07", "TAS-18", "TAS-19", "TST-04", "TST-05", "TST-08")
+@pytest.mark.requirement("USR-02", "TAS-07", "TAS-18", "TAS-19", "TST-08")
 @pytest.mark.parametrize(("count", "blocks", "racks"), [(4, 1, 1), (6, 1, 2), (16, 2, 4)])
 async def test_a_preferred_rack_widens_step_by_step(
     cluster: Cluster, count: int, blocks: int, racks: int
@@ -52,7 +52,7 @@ async def test_a_preferred_rack_widens_step_by_step(
     assert len({(block, rack) for block, rack, _ in places}) == racks
 
 
-@pytest.mark.requirement("USR-02", "TAS-19", "TST-05")
+@pytest.mark.requirement("USR-02", "TAS-19")
 async def test_seventeen_pods_wait_for_room_even_when_they_only_prefer(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -61,7 +61,7 @@ async def test_seventeen_pods_wait_for_room_even_when_they_only_prefer(cluster: 
     assert await cluster.pods_of("train") == []
 
 
-@pytest.mark.requirement("USR-03", "TAS-14", "CAP-11", "CAP-02")
+@pytest.mark.requirement("USR-03", "TAS-14", "CAP-02")
 async def test_two_workloads_never_race_for_a_rack(cluster: Cluster) -> None:
     await cluster.add_nodes(
         node(cluster.pool, "block-1", f"rack-{r}", f"r{r}-{i}") for r in (1, 2, 3) for i in (1, 2)
@@ -76,7 +76,7 @@ async def test_two_workloads_never_race_for_a_rack(cluster: Cluster) -> None:
     assert not wide & narrow
 
 
-@pytest.mark.requirement("USR-08", "RNK-01", "RNK-02", "RNK-04", "RNK-05", "RNK-07")
+@pytest.mark.requirement("USR-08", "RNK-01", "RNK-02", "RNK-04", "RNK-05")
 async def test_consecutive_ranks_share_a_rack(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -88,8 +88,7 @@ async def test_consecutive_ranks_share_a_rack(cluster: Cluster) -> None:
     assert racks[0][0] == racks[4][0]
 
 
-@pytest.mark.requirement("TAS-25", "TST-06", "TST-09", "HOOK-04", "HOOK-10", "TAS-09", "UNG-08")
-@pytest.mark.requirement("TST-10", "TAS-27")
+@pytest.mark.requirement("TAS-25", "TST-09", "HOOK-04", "HOOK-10", "TAS-09", "UNG-08", "TST-10")
 async def test_every_pod_is_born_gated_and_released_with_its_selector(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -111,7 +110,7 @@ async def test_every_pod_is_born_gated_and_released_with_its_selector(cluster: C
     assert gates == [{"name": names.TOPOLOGY_GATE}]
 
 
-@pytest.mark.requirement("TAS-10", "TAS-11", "TAS-12", "TAS-13", "TAS-16", "OPS-03")
+@pytest.mark.requirement("TAS-10", "TAS-11", "TAS-13")
 async def test_admission_carries_quota_and_one_assignment(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
@@ -158,7 +157,7 @@ async def test_the_sources_job_of_ten_runs_unchanged_inside_one_large_rack(
     assert len({rack for _, rack, _ in places}) == 1
 
 
-@pytest.mark.requirement("TST-11", "TAS-24", "TAS-26", "UNG-16")
+@pytest.mark.requirement("TST-11", "TAS-24", "TAS-26")
 async def test_a_stopped_workload_gives_back_template_and_room_and_returns(
     cluster: Cluster,
 ) -> None:

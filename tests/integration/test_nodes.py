@@ -75,7 +75,7 @@ def _conditions(found: Object) -> list[Object]:
     return list(found["status"]["conditions"])
 
 
-@pytest.mark.requirement("CAP-07", "TAS-04")
+@pytest.mark.requirement("CAP-07")
 async def test_a_relabelled_node_joins_its_new_rack(cluster: Cluster) -> None:
     await two_racks(cluster)
     await cluster.submit("wide", 6, required=RACK)
@@ -120,7 +120,7 @@ async def test_an_unconstrained_job_is_placed_host_by_host(cluster: Cluster) -> 
     assert workload["spec"]["podSets"][0]["topologyRequest"]["unconstrained"] is True
 
 
-@pytest.mark.requirement("TAS-25")
+@pytest.mark.requirement("TAS-25", "TAS-03")
 async def test_a_queue_without_topology_starts_jobs_without_gates(cluster: Cluster) -> None:
     await cluster.add_nodes([node(cluster.pool, *HERE, "n1")])
     await cluster.add_queue(topology=False, quota={"cpu": "8"})

@@ -93,9 +93,15 @@ async def test_a_topology_queue_with_cohort_and_preemption_says_both(cluster: Cl
 
 
 @pytest.mark.requirement("VAL-07", "VAL-08")
-@pytest.mark.parametrize("controller", [names.MULTIKUEUE_CONTROLLER, names.PROVISIONING_CONTROLLER])
+@pytest.mark.parametrize(
+    ("controller", "kind"),
+    [
+        (names.MULTIKUEUE_CONTROLLER, "MultiKueue"),
+        (names.PROVISIONING_CONTROLLER, "ProvisioningRequest"),
+    ],
+)
 async def test_a_topology_queue_with_an_unsupported_check_is_inactive(
-    cluster: Cluster, controller: str
+    cluster: Cluster, controller: str, kind: str
 ) -> None:
     await cluster.add_fx_a()
     check = {
@@ -108,7 +114,7 @@ async def test_a_topology_queue_with_an_unsupported_check_is_inactive(
     strategy = {"admissionChecks": [{"name": f"{cluster.pool}-check"}]}
     await cluster.add_queue(admissionChecksStrategy=strategy)
     entry = await active(cluster, f"{cluster.pool}-queue", "False")
-    assert f"{cluster.pool}-check" in entry["message"]
+    assert f"TAS is not supported with a {kind} admission check" in entry["message"]
 
 
 @pytest.mark.requirement("VAL-10")

@@ -52,7 +52,7 @@ async def create_until(cluster: Cluster, done: asyncio.Event) -> int:
     return created
 
 
-@pytest.mark.requirement("HOOK-13", "HOOK-12")
+@pytest.mark.requirement("HOOK-13")
 @pytest.mark.field_note("W5")
 async def test_a_certificate_is_replaced_without_a_failed_call(
     playground: Playground, cluster: Cluster, tmp_path: Path

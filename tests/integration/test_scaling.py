@@ -59,7 +59,7 @@ async def watch_invariants(cluster: Cluster, done: asyncio.Event) -> list[str]:
     return found
 
 
-@pytest.mark.requirement("USR-16", "OPS-02", "OPS-06", "HOOK-14")
+@pytest.mark.requirement("USR-16", "OPS-02", "HOOK-14")
 async def test_services_are_scaled_and_restarted_while_jobs_run(running: Playground) -> None:
     async with running.client() as client:
         cluster = Cluster(client, "default", "stream")

@@ -97,7 +97,7 @@ async def test_only_the_assigner_unsuspends_a_governed_job(cluster: Cluster) -> 
     await refused(cluster.merge(kinds.JOBS, "train", change), "unsuspended by Rackgate")
 
 
-@pytest.mark.requirement("HOOK-05")
+@pytest.mark.requirement("TAS-09")
 async def test_a_job_that_leaves_its_queue_is_the_users_again(cluster: Cluster) -> None:
     user = await cluster.create(kinds.JOBS, suspended("plain") | {"metadata": {"name": "plain"}})
     await cluster.create(kinds.JOBS, suspended("train"))

@@ -7,6 +7,7 @@ contain separators, Node names that differ from hostname labels.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -112,7 +113,7 @@ class CacheMachine(RuleBasedStateMachine):
         of=st.sampled_from([None, *WORKLOADS]),
         part=st.sampled_from(PODSETS),
         owner=st.sampled_from([None, "stranger"]),
-        phase=st.sampled_from(["Running", "Running", "Running", "Succeeded"]),
+        phase=st.sampled_from(["Running", "Running", "Leaving", "Succeeded"]),
     )
     def set_pod(
         self,
@@ -125,7 +126,8 @@ class CacheMachine(RuleBasedStateMachine):
         owner: str | None,
         phase: str,
     ) -> None:
-        found = pod(name, on, cpu=cpu, workload=of, podset=part, owner=owner, phase=phase)
+        marks: dict[str, Any] = {"workload": of, "podset": part, "owner": owner}
+        found = pod(name, on, cpu=cpu, phase=phase, leaving=phase == "Leaving", **marks)
         if found.terminal:
             self.pods.pop(name, None)
         else:
@@ -364,7 +366,7 @@ def _live(machine: CacheMachine, rng: random.Random) -> None:
             machine.flavor_goes(rng.choice([*FLAVORS, *RACK_FLAVORS]), True)
         case _:
             owner = rng.choice([None, None, "stranger"])
-            phase = rng.choice(["Running", "Running", "Succeeded"])
+            phase = rng.choice(["Running", "Leaving", "Succeeded"])
             on, part = rng.choice(NODES), rng.choice(PODSETS)
             claimed = rng.choice([None, of])
             machine.set_pod(

@@ -129,7 +129,7 @@ def deeds(world: World, rng: random.Random) -> dict[Callable[[], None], int]:
     }
 
 
-@pytest.mark.requirement("UNG-10", "UNG-11", "UNG-13", "UNG-14", "UNG-15", "UNG-16", "UNG-18")
+@pytest.mark.requirement("UNG-10", "UNG-11", "UNG-13", "UNG-14", "UNG-16", "UNG-18")
 @pytest.mark.field_note("U1", "U2")
 @pytest.mark.parametrize("ranks", [False, True])
 def test_long_histories_never_exceed_a_count_and_release_all_in_the_end(ranks: bool) -> None:

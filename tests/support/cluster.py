@@ -31,7 +31,7 @@ from tests.support.objects import (
 )
 
 T = TypeVar("T")
-DEADLINE_S = 45.0
+DEADLINE_S = 90.0
 
 
 class WaitedTooLongError(AssertionError):

@@ -185,6 +185,40 @@ def large_cases(draw: st.DrawFn) -> Case:
     return Case(Cluster(levels, found), podsets)
 
 
+def dense_case(seed: int) -> Case:
+    """Many small hosts and one or two questions that need several of them, but not all."""
+    chance = random.Random(seed)
+    levels = chance.choice(([RACK, HOST], [BLOCK, RACK, HOST], [BLOCK, RACK, HOST], [ZONE, RACK]))
+    found = [
+        NodeFacts(
+            name=f"node-{number}",
+            labels={
+                ZONE: f"z{chance.randrange(2)}",
+                BLOCK: f"b{chance.randrange(2)}",
+                RACK: f"r{chance.randrange(3)}",
+                HOST: f"x{number}",
+            },
+            allocatable={"cpu": chance.choice([0, 1, 2, 2, 3, 4]), "gpu": 2, "pods": 110},
+        )
+        for number in range(chance.randint(6, 14))
+    ]
+    podsets = []
+    for number in range(chance.randint(1, 2)):
+        level = chance.choice(levels)
+        required, preferred = chance.choice([(level, None), (None, level)])
+        size = chance.choice([1, 1, 2])
+        slices = (SliceLayer(chance.choice(levels), size),) if size > 1 else ()
+        podsets.append(
+            PodSetRequest(
+                name=f"ps{number}",
+                count=size * chance.randint(1, 6),
+                requests=chance.choice([{"cpu": 1}, {"cpu": 1, "gpu": 1}, {"cpu": 2}]),
+                topology=TopologyRequest(required, preferred, False, slices),
+            )
+        )
+    return Case(Cluster(levels, found), podsets)
+
+
 def capacity_of(cluster: Cluster) -> Capacity:
     """The engine's view of a cluster, charged."""
     tree = TopologyTree.build(cluster.levels, cluster.nodes, node_labels=cluster.node_labels)

@@ -56,6 +56,7 @@ def test_more_domains_than_a_slice_holds_continue_in_the_next() -> None:
 
 
 @pytest.mark.requirement("TAS-30")
+@pytest.mark.field_note("C23")
 @pytest.mark.parametrize("count", [10_000, 100_000])
 def test_very_many_host_names_stay_below_the_limit_of_a_request(count: int) -> None:
     domains = tuple(((f"gpu-node-{i:06d}.cluster.example",), 8 - i % 2) for i in range(count))

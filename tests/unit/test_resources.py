@@ -17,6 +17,7 @@ def container(
     return Container(name="c", resources=resources, restart_policy="Always" if sidecar else None)
 
 
+@pytest.mark.requirement("CAP-05")
 def test_containers_add_up() -> None:
     spec = PodSpec(
         containers=(container({"cpu": "1"}), container({"cpu": "500m", "memory": "1Gi"}))
@@ -55,6 +56,7 @@ def test_sidecars_run_beside_later_init_containers_and_the_main_ones() -> None:
     assert pod_requests(spec) == {"cpu": 6000}
 
 
+@pytest.mark.requirement("CAP-05")
 def test_sidecars_add_to_the_containers() -> None:
     spec = PodSpec(
         init_containers=(container({"cpu": "1"}, sidecar=True),),

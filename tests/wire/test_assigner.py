@@ -36,7 +36,7 @@ def template(world: World, name: str) -> Object:
     return found
 
 
-@pytest.mark.requirement("TAS-16", "TAS-25", "TST-06", "TAS-10")
+@pytest.mark.requirement("TAS-16", "TAS-25", "TAS-10")
 async def test_a_job_gets_a_workload_an_assignment_and_one_start_patch(world: World) -> None:
     async with assigner(world):
         world.submit("train", required=RACK)
@@ -89,7 +89,7 @@ async def test_a_job_without_room_waits_with_one_event_and_starts_when_a_node_co
         await eventually(lambda: world.runs("train"))
 
 
-@pytest.mark.requirement("TAS-24", "TAS-26", "TST-11")
+@pytest.mark.requirement("TAS-24", "TAS-26")
 async def test_a_deactivated_workload_gives_back_template_and_usage_and_returns(
     world: World,
 ) -> None:
@@ -188,7 +188,6 @@ async def test_a_finished_job_frees_its_room_and_its_workload(world: World) -> N
         assert world.condition("first", "Finished") == ("True", "Succeeded")
 
 
-@pytest.mark.requirement("CAP-02")
 async def test_a_deleted_job_takes_its_workload_along(world: World) -> None:
     async with assigner(world):
         world.submit("train", required=RACK)
@@ -326,7 +325,7 @@ async def test_an_unanswered_admission_is_never_given_away(world: World) -> None
     assert len(hosts) == len(set(hosts)) == 8
 
 
-@pytest.mark.requirement("OPS-07", "CAP-11")
+@pytest.mark.requirement("OPS-07")
 @pytest.mark.parametrize("code", [403, 409, 429, 500])
 async def test_a_refused_write_is_decided_again(world: World, code: int) -> None:
     world.faults.append(Fault.status(code, method="PATCH", path="/workloads/", times=2))

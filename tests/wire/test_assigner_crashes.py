@@ -18,8 +18,6 @@ from tests.support.apiserver_faults import Fault, Handler
 from tests.support.objects import RACK
 from tests.wire.assigner_world import World, assigner, eventually, furnish
 
-pytestmark = pytest.mark.requirement("OPS-07")
-
 # Writes of one whole life below. Some may be left out (a waiting reason that is outdated before it
 # is written), so the last kills may find nothing to strike.
 LIFE, AT_LEAST = 16, 11
@@ -96,7 +94,7 @@ async def _while_running(replicas: Awaitable[None], story: Awaitable[None]) -> N
             await running
 
 
-@pytest.mark.requirement("TAS-26", "OPS-12", "CAP-09")
+@pytest.mark.requirement("TAS-26", "OPS-12", "OPS-07")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", range(LIFE))
 async def test_a_death_at_any_write_loses_nothing(number: int, applied: bool) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -190,3 +191,27 @@ def test_the_big_client_library_is_imported_only_for_kubeconfigs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.requirement("OPS-11")
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("kubeconfig", "kubeconfig"),
+        ("caFile", "ca_file"),
+        ("tokenFile", "token_file"),
+        ("clientCertificateFile", "client_certificate_file"),
+        ("clientKeyFile", "client_key_file"),
+    ],
+)
+async def test_a_missing_file_is_named_with_its_setting(
+    key: str, field: str, server_cert: Certificate, tmp_path: Path
+) -> None:
+    files = {"client_certificate_file": server_cert.cert, "client_key_file": server_cert.key}
+    given: dict[str, Any] = files if field in files else {}
+    server = None if field == "kubeconfig" else "https://127.0.0.1:1"
+    settings = ConnectionSettings(server=server, **{**given, field: tmp_path / "none"})
+    with pytest.raises(ConfigError) as refused:
+        await connect(settings, user_agent="test/1")
+    text = f'connection.{key}: cannot read "{tmp_path / "none"}": No such file or directory'
+    assert refused.value.lines == (text,)

@@ -186,7 +186,6 @@ async def test_registrations_that_do_not_exist_hold_nothing_up(
     assert replica.problem == ""
 
 
-@pytest.mark.requirement("HOOK-15")
 async def test_a_replica_stays_ready_while_the_api_server_is_away(
     api: FakeApiServer, client: Client
 ) -> None:

@@ -14,7 +14,12 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 
-from rackgate.kube.errors import KubeError
+from rackgate.kube.errors import (
+    BadRequestError,
+    ForbiddenError,
+    KubeError,
+    UnprocessableError,
+)
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
@@ -29,6 +34,8 @@ from rackgate_assigner.writer import WorkloadWriter
 Verdict: TypeAlias = Admit | Deactivate | Evict
 
 HOLD_WORKERS: Final = 8
+# So often may a Workload be refused before others stop waiting for the room it was meant to get.
+PATIENCE: Final = 3
 
 log = structlog.get_logger()
 
@@ -40,11 +47,18 @@ class _Decided:
     Attributes:
         workload: as judged.
         repeated: the write may have been sent before and cut off without an answer.
+        overtaken: something else was decided meanwhile, and has to be once more afterwards.
     """
 
     workload: Workload
     verdict: Verdict
     repeated: bool = False
+    overtaken: bool = False
+
+    def differs(self, workload: Workload, verdict: Verdict) -> bool:
+        """Whether this decision is about another object, or says something else."""
+        same = self.workload.metadata.uid == workload.metadata.uid
+        return not same or self.verdict != verdict
 
 
 class SchedulingCycle:
@@ -135,7 +149,8 @@ class SchedulingCycle:
         started = clock.monotonic()
         snapshot = self._cache.freeze()
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
-        decisions = plan(snapshot, self._features)
+        snapshot.waiting = [row for row in snapshot.waiting if not self._gives_way(row.key)]
+        decisions = plan(snapshot, self._features, metrics.time_placement)
         admitted = 0
         waiting: dict[str, Hold] = {}
         for decision in decisions:
@@ -166,7 +181,10 @@ class SchedulingCycle:
         """Queue a verdict's write; False when it has to wait."""
         key = verdict.workload
         workload = self._workloads.get(key)
-        if workload is None or key in self._decided or key in self._resting:
+        if workload is None or key in self._resting:
+            return False
+        if (decided := self._decided.get(key)) is not None:
+            decided.overtaken |= decided.differs(workload, verdict)
             return False
         if isinstance(verdict, Admit):
             if not self._in_step(workload):
@@ -201,6 +219,8 @@ class SchedulingCycle:
         else:
             del self._decided[key]
             self._backoff.reset(key)
+            if decided.overtaken:
+                self.replan()
 
     async def _write(self, key: str, decided: _Decided) -> None:
         workload = decided.workload
@@ -221,13 +241,24 @@ class SchedulingCycle:
         if error is not None:
             level = log.debug if error.status in (404, 409) else log.warning
             level("verdict_refused", workload=key, error=str(error)[:500])
+            # A deactivation is a patch, and 422 may only say that the Workload moved on.
+            refused = isinstance(error, BadRequestError | ForbiddenError | UnprocessableError)
+            if refused and not isinstance(decided.verdict, Deactivate):
+                self._writer.tell_refused(decided.workload, error)
         self._rest(key)
         self.replan()
 
     def _rest(self, key: str) -> None:
         """Leave a Workload alone for a while; longer each time."""
+        if key not in self._workloads:
+            self._backoff.reset(key)
+            return
         loop = asyncio.get_running_loop()
         self._resting[key] = loop.call_later(self._backoff.next(key), self._rested, key)
+
+    def _gives_way(self, key: str) -> bool:
+        """Whether a Workload rests that was refused time and again."""
+        return key in self._resting and self._backoff.failures(key) > PATIENCE
 
     def changed(self, key: str) -> None:
         """A Workload asks for something else now: what was refused before counts no more."""

@@ -24,6 +24,7 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     AlreadyExistsError,
     BadRequestError,
+    ForbiddenError,
     NotFoundError,
     PayloadTooLargeError,
     UnprocessableError,
@@ -198,12 +199,19 @@ class StepTaker:
             await self._writer.create(body)
         except AlreadyExistsError:
             found = await self._writer.read(namespace, name)
-            if found is not None and not owned_by(found, job.metadata.uid):
+            if found is None:
+                raise  # it went in between: the name is free now
+            if not owned_by(found, job.metadata.uid):
                 note = f'the name "{name}" is taken by a Workload of another owner'
                 self._report.job(job, "ErrWorkloadCompose", note, warning=True)
                 raise
             return
-        except (UnprocessableError, BadRequestError, PayloadTooLargeError) as error:
+        except (
+            UnprocessableError,
+            BadRequestError,
+            ForbiddenError,
+            PayloadTooLargeError,
+        ) as error:
             note = f"the Workload was refused: {error.message}"
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
@@ -272,7 +280,11 @@ class StepTaker:
         meta = job.metadata
         body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
         path = JOBS.path(meta.namespace, meta.name)
-        answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
+        try:
+            answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
+        except (BadRequestError, ForbiddenError) as error:  # a policy of the cluster, perhaps
+            self._report.job(job, "JobUpdateRefused", error.message, warning=True)
+            raise
         self.own_writes.written(JOBS.kind, meta, _decode_job(answer).metadata)
 
 

@@ -2,8 +2,7 @@
 
 Level-triggered: a step is judged from what the watches show now, bound to the versions it was
 judged by, and repeated with growing pauses when refused. Nothing is remembered between steps but
-which keys wait for a class or a flavor to appear, and which of our own writes the watch has yet
-to show.
+which keys wait for a flavor to appear, and which of our own writes the watch has yet to show.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final, NamedTuple
 
 from rackgate.api import names
 from rackgate.kube.client import Client
-from rackgate.kube.resources import WORKLOADS
+from rackgate.kube.resources import WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import (
@@ -52,7 +51,11 @@ def job_owner(workload: Workload) -> str | None:
 
 
 class JobController:
-    """Turns Jobs into Workloads, starts and stops them. Callbacks may run on standbys, too."""
+    """Turns Jobs into Workloads, starts and stops them. Callbacks may run on standbys, too.
+
+    Attributes:
+        waiting: Jobs that wait for a flavor to appear, each with its `kind/name`.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class JobController:
         self._steps = StepTaker(stores, client, writer, reporter, waits_for=self._waits_for)
         self._own_writes = self._steps.own_writes
         self._by_owner: dict[str, set[str]] = defaultdict(set)
-        self._waiting: dict[str, set[Key]] = defaultdict(set)
+        self.waiting: dict[Key, str] = {}
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
@@ -83,6 +86,7 @@ class JobController:
 
     def job_gone(self, job: Job) -> None:
         """A Job was deleted, or lost its queue label."""
+        self.waiting.pop(Key(KIND, job.metadata.key), None)
         self._own_writes.forget(KIND, job.metadata.key)
         for key in self._by_owner.get(job.metadata.uid, ()):
             self.queue.add(Key(WORKLOADS.kind, key))
@@ -112,9 +116,22 @@ class JobController:
             del self._by_owner[owner.uid]
 
     def appeared(self, what: str) -> None:
-        """A class or flavor that a Job may wait for is there: `kind/name`."""
-        for key in self._waiting.pop(what, ()):
+        """A flavor that a Job may wait for is there: `kind/name`."""
+        for key in [key for key, missing in self.waiting.items() if missing == what]:
+            del self.waiting[key]
             self.queue.add(key)
+
+    def class_changed(self, kind: str, name: str) -> None:
+        """A priority class came, went or has another value: look at all Jobs it may count for.
+
+        The Jobs that name no WorkloadPriorityClass follow PriorityClasses, one of which may be
+        the default.
+        """
+        ours = kind == WORKLOAD_PRIORITY_CLASSES.kind
+        for key, job in self._stores.jobs.items():
+            named = job.metadata.labels.get(names.PRIORITY_CLASS_LABEL)
+            if named == name if ours else not named:
+                self.queue.add(Key(KIND, key))
 
     def in_step(self, workload: Workload) -> bool:
         """Whether a pending Workload asks for what its Job asks for now, and the Job is at rest."""
@@ -122,10 +139,14 @@ class JobController:
         if job is None or not owned_by(workload, job.metadata.uid):
             return workload.metadata.controller is None or job_owner(workload) is None
         facts = facts_of(job, workload, self._priority_of(job))
-        return facts.stopped and not spec_ops(job, workload, facts)
+        if facts.stopped and not spec_ops(job, workload, facts):
+            return True
+        # Should nothing else bring the two together, this does.
+        self.queue.add(Key(KIND, job.metadata.key))
+        return False
 
     def _waits_for(self, job: Job, what: str) -> None:
-        self._waiting[what].add(Key(KIND, job.metadata.key))
+        self.waiting[Key(KIND, job.metadata.key)] = what
 
     def _add_for(self, workload: Workload) -> None:
         job = self._stores.jobs.get(job_owner(workload) or "")
@@ -150,9 +171,11 @@ class JobController:
             self._own_writes.behind(WORKLOADS.kind, workload.metadata) for workload in workloads
         ):
             return  # the watch will show our last write, and bring this key back
-        priority = self._priority(job)
         expected = name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
+        priority = self._priority_of(job)
+        if own is None and job.finished is None:
+            self._tell_missing(job, priority)
         await self._steps.take(job, plan_job(job, workloads, facts_of(job, own, priority)))
 
     async def _reconcile_workload(self, key: Key) -> None:
@@ -183,11 +206,8 @@ class JobController:
     def _priority_of(self, job: Job) -> Priority:
         return resolve_priority(job, self._stores.workload_classes, self._stores.classes)
 
-    def _priority(self, job: Job) -> Priority:
-        priority = self._priority_of(job)
+    def _tell_missing(self, job: Job, priority: Priority) -> None:
         if priority.missing is not None:
-            self._waits_for(job, priority.missing)
             kind, _, name = priority.missing.partition("/")
             note = f'{kind} "{name}" does not exist; the Workload is created when it does'
             self._report.job(job, f"{kind}NotFound", note, warning=True)
-        return priority

@@ -156,7 +156,8 @@ def _with_finished_job(job: Job, workload: Workload) -> Step:
 def _with_finished_workload(job: Job, workload: Workload, facts: Facts) -> Step:
     if facts.started or not job.spec.suspend:
         return _stop(facts, "its Workload is finished")
-    if facts.at_rest and podsets_differ(workload, facts.podsets):
+    moved = job.metadata.labels.get(names.QUEUE_LABEL, "") != workload.spec.queue_name
+    if facts.at_rest and (moved or podsets_differ(workload, facts.podsets)):
         return DeleteWorkload(workload, "the Job was changed after its Workload finished")
     return Nothing("the Workload is finished")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Final
 
 from rackgate.runtime.metrics import counter, gauge, histogram
@@ -9,6 +10,7 @@ from rackgate.runtime.metrics import counter, gauge, histogram
 # 1, then 2.5 and doubling: waits last from a second to hours.
 WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
 CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)
 
 PENDING: Final = gauge(
     "pending_workloads",
@@ -35,6 +37,12 @@ ATTEMPT_DURATION: Final = histogram(
 )
 SNAPSHOT_DURATION: Final = histogram(
     "snapshot_duration_seconds", "Freezing the cache for one cycle.", (), CYCLE_BUCKETS
+)
+PLACEMENT_DURATION: Final = histogram(
+    "placement_duration_seconds",
+    "One placement of a Workload's PodSets in a flavor, fitting or not.",
+    ("flavor",),
+    PLACEMENT_BUCKETS,
 )
 QUOTA_RESERVED: Final = counter(
     "quota_reserved_workloads_total", "Workloads that were given quota.", ("cluster_queue",)
@@ -70,3 +78,8 @@ ADMISSION_WRITES: Final = histogram(
     "admission_write_duration_seconds", "One admission write, retries included.", ("result",)
 )
 JOB_STEPS: Final = counter("job_steps_total", "Steps taken for jobs, by kind.", ("step", "result"))
+
+
+def time_placement(flavor: str) -> AbstractContextManager[object]:
+    """Measure one placement in a flavor."""
+    return PLACEMENT_DURATION.labels(flavor=flavor).time()

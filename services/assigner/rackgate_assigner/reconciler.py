@@ -194,7 +194,19 @@ class Assigner:
 
     def _class_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)
-        watch.tell(lambda _before, item: self.jobs.appeared(f"{kind}/{item.metadata.name}"))
+
+        def counts(item: Any) -> tuple[int, bool]:
+            return item.value, getattr(item, "global_default", False)
+
+        def upserted(before: Any, item: Any) -> None:
+            if self.acting and (before is None or counts(before) != counts(item)):
+                self.jobs.class_changed(kind, item.metadata.name)
+
+        def deleted(item: Any) -> None:
+            if self.acting:
+                self.jobs.class_changed(kind, item.metadata.name)
+
+        watch.tell(upserted, deleted)
 
     def _in_use_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)

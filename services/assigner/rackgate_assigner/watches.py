@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from sys import intern
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ T = TypeVar("T")
 V = TypeVar("V", bound=Object)
 
 _decode_job = msgspec.json.Decoder(batch.Job).decode
-_decode_pod = msgspec.json.Decoder(core.Pod).decode
+_encode = msgspec.msgpack.Encoder().encode
 _decode_workload = msgspec.json.Decoder(kueue.Workload).decode
 
 
@@ -63,23 +64,72 @@ def decode_workload(raw: bytes | msgspec.Raw) -> kueue.Workload:
     return msgspec.structs.replace(workload, spec=spec)
 
 
+class _PodSpecView(core.View, frozen=True):
+    node_name: str | None = None
+    containers: tuple[core.Container, ...] = ()
+    init_containers: tuple[core.Container, ...] = ()
+    overhead: dict[str, str | int | float] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    resources: core.Resources = core.Resources()
+
+
+class _PodStatusView(core.View, frozen=True):
+    phase: str = ""
+
+
+class _PodView(core.View, frozen=True):
+    """What is not kept of a pod is not even decoded."""
+
+    metadata: core.Meta = core.Meta()
+    spec: _PodSpecView = _PodSpecView()
+    status: _PodStatusView = _PodStatusView()
+
+
+_decode_pod = msgspec.json.Decoder(_PodView).decode
+
+
 def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
-    """A bound pod: where it is, what it asks for and whose it is."""
-    pod = _decode_pod(raw)
-    meta = msgspec.structs.replace(
-        pod.metadata,
-        labels=_only(pod.metadata.labels, _POD_LABELS),
-        annotations=_only(pod.metadata.annotations, _POD_ANNOTATIONS),
-        finalizers=(),
+    """A bound pod: where it is, what it asks for and whose it is.
+
+    Pods of one job differ in little: what is equal is kept once for all of them.
+    """
+    view = _decode_pod(raw)
+    found, spec = view.metadata, view.spec
+    meta = core.Meta(
+        name=found.name,
+        namespace=intern(found.namespace),
+        uid=found.uid,
+        resource_version=found.resource_version,
+        deletion_timestamp=found.deletion_timestamp,
+        labels=_shared(_only(found.labels, _POD_LABELS)),
+        annotations=_shared(_only(found.annotations, _POD_ANNOTATIONS)),
+        owner_references=_shared(found.owner_references),
     )
-    spec = core.PodSpec(
-        node_name=pod.spec.node_name,
-        containers=pod.spec.containers,
-        init_containers=pod.spec.init_containers,
-        overhead=pod.spec.overhead,
-        resources=pod.spec.resources,
+    spec_kept = core.PodSpec(
+        node_name=intern(spec.node_name) if spec.node_name else None,
+        containers=_shared(spec.containers),
+        init_containers=_shared(spec.init_containers),
+        overhead=_shared(spec.overhead),
+        resources=_shared(spec.resources),
     )
-    return core.Pod(metadata=meta, spec=spec, status=core.PodStatus(phase=pod.status.phase))
+    return core.Pod(
+        metadata=meta, spec=spec_kept, status=_shared(core.PodStatus(view.status.phase))
+    )
+
+
+_SHARED_LIMIT: Final = 4096
+_parts: dict[tuple[type, bytes], Any] = {}
+
+
+def _shared(part: T) -> T:
+    """An equal part decoded before, if it is still at hand; nobody may change it."""
+    key = (type(part), _encode(part))
+    known: T | None = _parts.get(key)
+    if known is not None:
+        return known
+    if len(_parts) >= _SHARED_LIMIT:
+        _parts.clear()  # what is in use stays in use; only new pods get parts of their own
+    _parts[key] = part
+    return part
 
 
 def _copied(raw: msgspec.Raw) -> msgspec.Raw:

@@ -18,7 +18,13 @@ from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
 from rackgate.domains import encode
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import ConflictError, NotFoundError, ServerError, TransportError
+from rackgate.kube.errors import (
+    ConflictError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TransportError,
+)
 from rackgate.kube.resources import WORKLOADS
 from rackgate.quantity import format_amount
 from rackgate.runtime import clock
@@ -178,6 +184,10 @@ class WorkloadWriter:
         await self.patch(answer, ops, client=self._admission)
         log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
         self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
+
+    def tell_refused(self, workload: Workload, error: KubeError) -> None:
+        """Say what the API server, or somebody's policy, has against a write; it is repeated."""
+        self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
 
     async def evict(self, workload: Workload, reason: str, message: str) -> bool:
         """Announce an eviction; its quota is released after the job has stopped.

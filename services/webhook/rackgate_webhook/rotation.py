@@ -7,6 +7,7 @@ bound to the version it has read. Who loses reads again and finds the step done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from rackgate.kube.errors import (
 from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS, Resource
 from rackgate.runtime import clock, metrics
 from rackgate_webhook.certs import Issued, issue, read_bundle
-from rackgate_webhook.expiry import Holding, Step, names_to_issue, next_step
+from rackgate_webhook.expiry import Holding, Step, due_at, names_to_issue, next_step
 from rackgate_webhook.registration import bundle_patch, carried_authorities
 from rackgate_webhook.secret import (
     PUBLISHED_ANNOTATION,
@@ -45,6 +46,7 @@ EXPIRY: Final = metrics.gauge(
     "certificate_expiry_timestamp_seconds", "When the served certificate expires, Unix time."
 )
 SOON_S: Final = 0.5
+IDLE_S: Final = 3600.0
 STEPS_AT_ONCE: Final = 5
 
 log = structlog.get_logger()
@@ -81,25 +83,47 @@ class CertificateKeeper:
         self.bundle = b""
         self._served = b""
         self._absent = True
+        self._due_at: datetime | None = None
         self._carried: frozenset[str] = frozenset()
 
-    async def run(self, check: Check) -> None:
+    async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
         """Look, act and check for ever; failures are logged and tried again.
 
         Args:
             check: a TLS call to this very server trusting the given bundle; returns what went
                 wrong, empty when it was answered.
+            changed: set by whoever follows Secret and registrations: then nothing is asked of
+                the API server while all is well and no rotation is due. Without it they are
+                looked at again and again.
         """
         while True:
+            if changed is not None:
+                changed.clear()
             try:
                 await self.step(check)
             except (KubeError, ssl.SSLError, OSError, ValueError) as error:
                 log.warning("certificate_step_failed", error=str(error))
                 if not self.loaded.is_set():
                     self.problem = f"no certificate yet: {error}"
-            every = self._settings.check_interval
-            soon = self._absent or self.problem
-            await asyncio.sleep(min(every, SOON_S) if soon else every)
+                await asyncio.sleep(min(self._settings.check_interval, SOON_S))
+                continue
+            if changed is None:
+                every = self._settings.check_interval
+                soon = self._absent or self.problem
+                await asyncio.sleep(min(every, SOON_S) if soon else every)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._rest_s()):
+                    await changed.wait()
+
+    def _rest_s(self) -> float:
+        """Seconds until time alone gives something to do."""
+        every = self._settings.check_interval
+        if self.problem:
+            return min(every, SOON_S)
+        if self._due_at is None:
+            return every
+        return min(max((self._due_at - clock.now()).total_seconds(), every), IDLE_S)
 
     async def step(self, check: Check) -> None:
         """Bring Secret, served certificate and registrations as far as they may go now.
@@ -109,6 +133,10 @@ class CertificateKeeper:
         """
         stored = await self._settled_secret()
         self._serve(stored.secret)
+        holding, rules = stored.secret.holding, self._settings.rules
+        # While the next pair waits to be used, or none is there, there is no quiet time.
+        quiet = holding.serving is not None and holding.upcoming is None
+        self._due_at = due_at(holding.serving, rules) if quiet and holding.serving else None
         self.bundle = stored.secret.bundle
         missing = await self._inject(self.bundle)
         failure = await check(self.bundle)

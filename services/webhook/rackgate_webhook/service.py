@@ -11,6 +11,7 @@ from rackgate.kube.config import connect
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
+from rackgate_webhook.following import follow
 from rackgate_webhook.rotation import CertificateKeeper
 from rackgate_webhook.selfcall import call_self
 from rackgate_webhook.server import WebhookServer
@@ -48,11 +49,16 @@ class WebhookService:
             self._keeper = keeper
             health = HealthServer(settings.health.port, self.missing, host=settings.health.host)
             async with health, asyncio.TaskGroup() as group:
-                rotation = spawn(group, keeper.run(self._check), "certificates")
+                changed = asyncio.Event()
+                tasks = [
+                    spawn(group, keeper.run(self._check, changed), "certificates"),
+                    spawn(group, follow(client, settings.certificates, changed), "follow"),
+                ]
                 try:
                     await self._serve(keeper, stop)
                 finally:
-                    rotation.cancel()
+                    for task in tasks:
+                        task.cancel()
         finally:
             await self._server.stop()
             await client.close()

@@ -48,7 +48,7 @@ class CertificateSettings(ConfigModel):
     settle: float = Field(default=30.0, ge=0, le=86400)
     """Seconds between publishing the next authority and serving with it."""
     check_interval: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds between two looks at the Secret and the registrations."""
+    """Seconds between two looks at Secret and registrations while a rotation is under way."""
     configuration_names: list[str] = Field(
         default=["rackgate-mutating", "rackgate-validating"], max_length=16
     )

@@ -79,6 +79,7 @@ def _condition(name: str) -> Column:
     return Column(name, f".status.conditions[?(@.type=='{name}')].status")
 
 
+_QUOTA_RESERVED: Final = ".status.conditions[?(@.type=='QuotaReserved')]"
 _PENDING: Final = Column("Pending Workloads", ".status.pendingWorkloads", "integer")
 _ADMITTED: Final = Column("Admitted Workloads", ".status.admittedWorkloads", "integer")
 
@@ -142,7 +143,10 @@ KINDS: Final = (
             Column("Reserved in", ".status.admission.clusterQueue"),
             _condition("Admitted"),
             _condition("Finished"),
+            # Why it waits, at a glance; the words themselves with `-o wide`.
+            Column("Reason", _QUOTA_RESERVED + ".reason"),
             Column("Priority", ".spec.priority", "integer", 1),
+            Column("Message", _QUOTA_RESERVED + ".message", priority=1),
             _AGE,
         ),
         selectable=(".status.admission.clusterQueue",),

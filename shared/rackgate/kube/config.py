@@ -9,15 +9,18 @@ from typing import Any, Final
 
 from rackgate.kube.client import Client
 from rackgate.kube.transport import Credentials, HookedToken, TokenFile, Transport
-from rackgate.runtime.settings import ConnectionSettings
+from rackgate.runtime.settings import ConnectionSettings, SettingsError
 
 __all__ = ["ConfigError", "ConnectionSettings", "connect"]
 
 IN_CLUSTER_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ConfigError(ValueError):
+class ConfigError(SettingsError):
     """The connection settings do not lead to an API server."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__([message])
 
 
 async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
@@ -30,6 +33,7 @@ async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
     Raises:
         ConfigError: a file is missing or unusable, or this is no Pod.
     """
+    _require_files(settings)
     try:
         if settings.kubeconfig:
             transport = await _from_kubeconfig(settings, user_agent)
@@ -38,6 +42,24 @@ async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"connection: {error}") from error
     return Client(transport, request_timeout_s=settings.request_timeout)
+
+
+def _require_files(settings: ConnectionSettings) -> None:
+    """Say which file cannot be read: TLS libraries and kubeconfig loaders do not."""
+    for key, path in (
+        ("kubeconfig", settings.kubeconfig),
+        ("caFile", settings.ca_file),
+        ("tokenFile", settings.token_file),
+        ("clientCertificateFile", settings.client_certificate_file),
+        ("clientKeyFile", settings.client_key_file),
+    ):
+        if path is None:
+            continue
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            text = f'connection.{key}: cannot read "{path}": {error.strerror}'
+            raise ConfigError(text) from error
 
 
 def _from_files(settings: ConnectionSettings, user_agent: str) -> Transport:

@@ -52,7 +52,8 @@ class KubeError(Exception):
     def __init__(
         self, verb: str, path: str, *, status: int = 0, reason: str = "", message: str = ""
     ) -> None:
-        super().__init__(f"{verb} {path}: {status or 'no answer'} {reason}: {message}")
+        outcome = f"{status or 'no answer'} {reason}".rstrip()
+        super().__init__(f"{verb} {path}: {outcome}: {message}")
         self.verb, self.path = verb, path
         self.status, self.reason, self.message = status, reason, message
 

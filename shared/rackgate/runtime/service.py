@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -27,6 +28,8 @@ from rackgate.runtime.tasks import spawn
 S = TypeVar("S", bound=BaseServiceSettings)
 
 log = structlog.get_logger()
+
+_NO_PORT = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
 def default_identity() -> str:
@@ -67,17 +70,35 @@ def run_service(
             flags=options.set,
         )
     except SettingsError as error:
-        for line in error.lines:
-            print(f"config: {line}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     if not loaded.identity:
         loaded.identity = default_identity()
     logs.configure(service, level=loaded.log.level, format=loaded.log.format)
     try:
         return asyncio.run(_run(main, loaded))
-    except Exception:
-        log.exception("service_failed")
+    except Exception as error:
+        cause = _only_cause(error)
+        if isinstance(cause, SettingsError):
+            return _refuse(cause)
+        if isinstance(cause, OSError) and cause.errno in _NO_PORT:
+            # The words say it all; a traceback would bury them.
+            log.error("service_failed", error=str(cause))  # noqa: TRY400
+        else:
+            log.exception("service_failed")
         return 1
+
+
+def _refuse(error: SettingsError) -> int:
+    for line in error.lines:
+        print(f"config: {line}", file=sys.stderr)
+    return 2
+
+
+def _only_cause(error: Exception) -> Exception:
+    """What is inside of task groups that failed for one reason."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 async def _run(main: Callable[[S, asyncio.Event], Awaitable[None]], settings: S) -> int:

@@ -64,7 +64,6 @@ def test_no_file_is_left_of_a_kind_that_is_gone() -> None:
     assert {path.name for path in CRDS.glob("*.yaml")} == set(crd_documents()), STALE
 
 
-@pytest.mark.requirement("OPS-04")
 def test_a_changed_model_would_be_noticed(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     name = "kueue.x-k8s.io_topologies.yaml"

@@ -206,9 +206,12 @@ def pod(
     podset: str = "main",
     owner: str | None = None,
     phase: str = "Running",
+    leaving: bool = False,
 ) -> core.Pod:
     """A pod bound to a node; with `workload` it carries our marks and that job's uid."""
     meta: dict[str, Any] = {"name": name, "namespace": namespace}
+    if leaving:
+        meta["deletionTimestamp"] = CREATED
     if workload is not None:
         meta["annotations"] = {names.WORKLOAD_ANNOTATION: workload}
         meta["labels"] = {names.PODSET_LABEL: podset}

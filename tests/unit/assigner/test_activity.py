@@ -134,7 +134,7 @@ def test_any_kind_of_preemption_counts(preemption: dict[str, Any]) -> None:
     assert "preemption" in active(cache_with(queue=cluster_queue(preemption=preemption)))[2]
 
 
-@pytest.mark.requirement("VAL-05", "VAL-06")
+@pytest.mark.requirement("VAL-05")
 def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended() -> None:
     cache = cache_with([node("a")], queue=cluster_queue(cohortName="all"))
     cache.set_workload(workload("w", [podset(topology={"required": RACK})]))

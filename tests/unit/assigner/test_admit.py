@@ -36,7 +36,7 @@ def racks_of(hosts: dict[str, int]) -> set[str]:
     return {host.rpartition("-")[0] for host in hosts}
 
 
-@pytest.mark.requirement("TAS-16", "TAS-20", "USR-01")
+@pytest.mark.requirement("TAS-16", "TAS-20", "USR-01", "TST-02")
 def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(4)))
@@ -48,7 +48,7 @@ def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> Non
     assert len(racks_of(placed)) == 1
 
 
-@pytest.mark.requirement("TAS-17", "TAS-20", "USR-01")
+@pytest.mark.requirement("TAS-17", "TAS-20", "USR-01", "TST-03")
 def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
@@ -60,6 +60,30 @@ def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
             'topology "default" allows to fit only 4 out of 5 pod(s)',
         )
     ]
+
+
+@pytest.mark.requirement("TST-01", "USR-01", "CAP-07")
+def test_a_node_that_joins_a_rack_lets_the_job_in_wholly_there() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", racked(5)))
+    assert isinstance(cache.plan()[0], Hold)
+    cache.set_node(node("b1-r2-3", "b1/r2", cpu="8"))
+    (decision,) = cache.plan()
+    assert isinstance(decision, Admit)
+    placed = domains(decision.grant)
+    assert sum(placed.values()) == 5
+    assert racks_of(placed) == {"b1-r2"}
+
+
+@pytest.mark.requirement("TAS-20")
+def test_quota_that_others_hold_is_waited_for() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "16"}}))
+    cache.set_workload(workload("w1", racked(3)))
+    cache.set_workload(workload("w2", racked(2)))
+    admit, hold = cache.plan()
+    assert isinstance(admit, Admit)
+    assert isinstance(hold, Hold)
+    assert (hold.workload, hold.reason) == ("team/w2", "WaitingForQuota")
 
 
 @pytest.mark.requirement("TAS-20")

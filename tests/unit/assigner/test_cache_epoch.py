@@ -81,11 +81,20 @@ def test_nodes_of_no_flavor_wake_nobody(cache: Cache) -> None:
     assert not rises(cache, lambda: cache.set_pod(pod("web", "x")))
 
 
-@pytest.mark.requirement("CAP-07", "USR-01")
+@pytest.mark.requirement("CAP-07")
 def test_a_node_that_makes_room_lets_a_waiting_job_in(cache: Cache) -> None:
     assert admissions(cache.plan()) == {}
     assert rises(cache, lambda: cache.set_node(node("b")))
     assert list(admissions(cache.plan())) == ["next"]
+
+
+@pytest.mark.requirement("CAP-07")
+@pytest.mark.parametrize("change", [{"ready": False}, {"unschedulable": True}])
+def test_a_node_that_stops_taking_pods_lets_nobody_in(cache: Cache, change: dict[str, Any]) -> None:
+    cache.set_node(node("b"))
+    assert list(admissions(cache.plan())) == ["next"]
+    cache.set_node(node("b", **change))
+    assert admissions(cache.plan()) == {}
 
 
 def _finish(cache: Cache) -> None:

@@ -73,8 +73,10 @@ def test_a_deleted_workload_gives_everything_back() -> None:
 def test_a_resumed_workload_gets_a_new_assignment() -> None:
     cache = cache_with([node("a"), node("b")])
     first = running(cache, count=4)
+    (host,) = domains(first)
     cache.set_workload(workload("w", [podset(count=4)], version="3"))
-    cache.set_pod(pod("foreign", next(iter(domains(first))), cpu="4"))
+    assert free(cache, host) == 4000
+    cache.set_pod(pod("foreign", host, cpu="4"))
     second = admissions(cache.plan())["w"]
     assert domains(second).keys() != domains(first).keys()
 
@@ -186,6 +188,7 @@ def test_pods_follow_a_node_whose_labels_come_late() -> None:
     assert free(cache, "a") == 2000
 
 
+@pytest.mark.requirement("TAS-33")
 @pytest.mark.field_note("C13")
 def test_flavors_that_share_a_node_share_its_usage() -> None:
     cache = cache_with([node("a")], queue=cluster_queue("cq", {"tas": {"cpu": "9"}}))

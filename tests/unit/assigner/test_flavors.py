@@ -202,6 +202,7 @@ def test_a_topology_request_in_a_plain_queue_waits() -> None:
     )
 
 
+@pytest.mark.requirement("TAS-03")
 def test_without_a_request_a_topology_flavor_of_a_mixed_queue_is_skipped() -> None:
     quota = {"tas": {"cpu": "99"}, "plain": {"cpu": "1"}}
     decision = decide([podset()], quota)
@@ -213,7 +214,6 @@ def test_without_a_request_a_topology_flavor_of_a_mixed_queue_is_skipped() -> No
     )
 
 
-@pytest.mark.requirement("CH-07")
 def test_without_a_request_all_topology_flavors_imply_a_placement() -> None:
     decision = decide([podset(count=2)])
     assert isinstance(decision, Admit)
@@ -231,7 +231,6 @@ def test_a_flavor_without_the_level_is_skipped_for_one_that_has_it() -> None:
     assert decision.grant.podsets[0].flavors == {"cpu": "tas"}
 
 
-@pytest.mark.requirement("CH-28")
 def test_a_podset_over_two_topology_flavors_is_not_admitted() -> None:
     cache = cache_with(
         fx_a(),

@@ -63,6 +63,7 @@ def test_a_job_that_runs_without_admission_is_stopped(own: Workload | None) -> N
     assert phase(step(job(suspend=False), own)) is StopPhase.SUSPEND
 
 
+@pytest.mark.requirement("TAS-27")
 def test_a_topology_job_that_somebody_else_started_is_stopped() -> None:
     running = job(suspend=False)
     assert phase(step(running, workload(running, admitted=True, topology=True))) is (

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,16 @@ def test_without_a_playground_the_error_says_how_to_make_one(
     assert not state.exists()
 
 
+def test_kubectl_without_a_kubeconfig_does_not_look_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    StateFolder(tmp_path).save(Playground(binaries={"kubectl": sys.executable}))
+    assert main(["kubectl", "--state", str(tmp_path), "get", "pods"]) == 1
+    missing = tmp_path / "kubeconfig"
+    expected = f'rackgate: {missing} is missing; "rackgate up" writes it again\n'
+    assert capsys.readouterr().err == expected
+
+
 def test_down_without_a_playground_is_fine(tmp_path: Path) -> None:
     assert main(["down", "--state", str(tmp_path / "none")]) == 0
 
@@ -72,6 +83,21 @@ def test_a_folder_of_other_things_is_never_touched(
     assert main([*line, "--state", str(tmp_path)]) == 1
     assert 'is no playground and not empty (it has "thesis.txt")' in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_no_playground(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years of work")
+    assert main(["up", "--nodes", "0", "--state", str(thesis)]) == 1
+    expected = f"rackgate: {thesis} is not a folder; name another one with --state\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("count", ["many", "1.5", ""])
+def test_a_count_that_is_no_number_is_named(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--nodes", count])
+    assert f'argument --nodes: "{count}" is not a whole number' in capsys.readouterr().err
 
 
 def test_status_shows_what_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_compose_file_is_the_generated_one() -> None:
     )
 
 
-@pytest.mark.requirement("OPS-10", "OPS-01")
+@pytest.mark.requirement("OPS-10")
 def test_compose_has_the_control_plane_and_the_three_services() -> None:
     document = yaml.safe_load(COMPOSE_FILE.read_text())
     services = document["services"]
@@ -81,6 +81,15 @@ def test_compose_has_the_control_plane_and_the_three_services() -> None:
         for volume in service["volumes"]:
             source = volume.partition(":")[0]
             assert source.startswith("./") or source in document["volumes"]
+
+
+@pytest.mark.requirement("OPS-01")
+def test_the_repository_is_laid_out_by_service() -> None:
+    root = COMPOSE_FILE.parent
+    for service in SERVICES:
+        assert (root / "services" / service / f"rackgate_{service}" / "__main__.py").is_file()
+    assert all((root / name).is_dir() for name in ("shared", "deploy", "tests"))
+    assert COMPOSE_FILE.is_file()
 
 
 def test_only_an_asked_for_audit_log_changes_the_api_server(tmp_path: Path) -> None:

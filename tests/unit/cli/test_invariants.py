@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from rackgate.api import names
 from rackgate.wire.batch import Job
@@ -110,14 +109,12 @@ def test_a_sound_cluster_has_no_breach() -> None:
     assert breaches(sound) == []
 
 
-@pytest.mark.requirement("UNG-10")
 def test_one_pod_too_many_in_a_domain_is_found() -> None:
     load = workload({"n1": 1, "n2": 2})
     found = breaches(cluster(load, pod("a", "n1"), pod("b", "n1"), pod("c", "n2")))
     assert rules(found) == ["over-domain"]
 
 
-@pytest.mark.requirement("UNG-10")
 def test_one_pod_too_many_of_a_podset_is_found() -> None:
     load = workload({"n1": 1})
     found = breaches(cluster(load, pod("a", "n1"), pod("b", "n2")))
@@ -153,7 +150,6 @@ def test_an_assignment_that_does_not_sum_to_its_count_is_found() -> None:
     assert rules(breaches(cluster(workload({"n1": 1}, count=2)))) == ["assignment-sum"]
 
 
-@pytest.mark.requirement("CAP-04")
 def test_a_host_charged_beyond_its_allocatable_is_found() -> None:
     foreign = pod("x", "n1", uid="other")
     found = breaches(cluster(workload({"n1": 2}), foreign))

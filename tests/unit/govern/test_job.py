@@ -152,7 +152,7 @@ def test_a_podset_template_holds_none_of_our_keys() -> None:
     assert podsets_of(governed)[0]["template"] == asked["spec"]["template"]
 
 
-@pytest.mark.requirement("TAS-25")
+@pytest.mark.requirement("TAS-25", "TST-06")
 def test_start_is_one_patch_with_gate_annotation_labels_and_the_flavors_keys() -> None:
     asked = job("train", 2, required=RACK, pod={"nodeSelector": {"zone": "a"}})
     asked = apply_patch(asked, govern_job(asked))

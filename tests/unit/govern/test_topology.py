@@ -26,7 +26,7 @@ def template(**annotations: str) -> dict[str, Any]:
     return {"metadata": {"annotations": marks}}
 
 
-@pytest.mark.requirement("TAS-06", "TAS-07")
+@pytest.mark.requirement("TAS-06", "TAS-07", "TAS-10")
 @pytest.mark.parametrize(
     ("annotations", "request_"),
     [
@@ -84,7 +84,7 @@ def test_two_requests_on_one_template_are_refused_with_both_values() -> None:
     assert f'{names.PREFERRED_TOPOLOGY}="block"' in error
 
 
-@pytest.mark.requirement("VAL-12", "TAS-02")
+@pytest.mark.requirement("VAL-12")
 @pytest.mark.parametrize(
     "key", ["", "Block/x", "a//b", "/rack", "rack/", "-rack", "rack-", "ra ck", "a/b/c", "räck"]
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 import structlog
 
 from rackgate.runtime.service import default_identity, run_service
-from rackgate.runtime.settings import BaseServiceSettings
+from rackgate.runtime.settings import BaseServiceSettings, SettingsError
 
 
 class Example(BaseServiceSettings):
@@ -21,10 +22,19 @@ class Example(BaseServiceSettings):
     """How the example ends."""
 
 
+async def refuse() -> None:
+    raise SettingsError(["connection: leads nowhere"])
+
+
 async def main(settings: Example, stop: asyncio.Event) -> None:
     assert settings.identity
     if settings.ending == "crash":
         raise LookupError("planted")
+    if settings.ending == "refuse":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(refuse())
+    if settings.ending == "no-port":
+        raise OSError(errno.EADDRINUSE, "address 127.0.0.1:8081 already in use")
     if settings.ending == "stop":
         stop.set()
 
@@ -53,6 +63,24 @@ def test_a_crash_is_a_failure_that_is_logged(capsys: pytest.CaptureFixture[str])
     last = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert last["event"] == "service_failed"
     assert "LookupError: planted" in last["exception"]
+
+
+@pytest.mark.requirement("OPS-11")
+def test_settings_that_show_wrong_only_later_exit_with_2_as_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--set", "ending=refuse") == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1] == "config: connection: leads nowhere"
+    assert "Traceback" not in err
+
+
+def test_a_taken_port_is_said_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--set", "ending=no-port") == 1
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert last["event"] == "service_failed"
+    assert "127.0.0.1:8081 already in use" in last["error"]
+    assert "exception" not in last
 
 
 def test_an_end_that_nobody_asked_for_is_a_failure() -> None:

@@ -55,7 +55,7 @@ def test_nothing_more_is_released_while_a_release_is_not_seen() -> None:
     assert where(act(machine)) == {"pod-1": R1}
 
 
-@pytest.mark.requirement("UNG-05")
+@pytest.mark.requirement("UNG-06")
 def test_an_accepted_request_alone_ends_no_expectation() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)

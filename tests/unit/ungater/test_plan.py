@@ -97,6 +97,8 @@ def test_ranks_map_to_domains_by_cumulative_counts() -> None:
         **{f"pod-{rank}": R2 for rank in range(4)},
         **{f"pod-{rank}": R1 for rank in (4, 5)},
     }
+    first = plan_ungating(grant((R2, 4), (R1, 2), ranks=RANKED), ranked(3, 4, 5))
+    assert where(first.ungates) == {"pod-3": R2, "pod-4": R1, "pod-5": R1}
 
 
 @pytest.mark.requirement("RNK-07")
@@ -124,11 +126,11 @@ def test_ranks_hold_whatever_the_order_and_the_batches() -> None:
 
 @pytest.mark.requirement("RNK-07")
 def test_a_recreated_rank_returns_to_its_domain() -> None:
-    running = [pod(i).rank(i).ungated(R1 if i < 2 else R2).row() for i in (0, 2, 3)]
-    plan = plan_ungating(
-        grant((R1, 2), (R2, 2), ranks=RANKED), [*running, pod("new").rank(1).row()]
-    )
-    assert where(plan.ungates) == {"new": R1}
+    running = [pod(i).rank(i).ungated(R1 if i < 2 else R2).row() for i in (0, 2)]
+    for rank, place in ((1, R1), (3, R2)):
+        pods = [*running, pod("new").rank(rank).row()]
+        plan = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED), pods)
+        assert where(plan.ungates) == {"new": place}
 
 
 def test_a_replacement_waits_for_its_terminating_twin_and_not_elsewhere() -> None:

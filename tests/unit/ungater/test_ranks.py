@@ -114,8 +114,7 @@ def test_a_request_without_index_label_has_no_order() -> None:
 def test_any_label_can_carry_the_order() -> None:
     source = rank_source(PodSetRow("main", 2, b"{}", True, "example.com/order"), [])
     assert source is not None
-    pods = [pod(f"p{n}").label("example.com/order", n).row() for n in (1, 0)]
-    assert where(plan_ungating(grant((R1, 1), (R2, 1), ranks=source), pods).ungates) == {
-        "p0": R1,
-        "p1": R2,
-    }
+    second, first = (pod(f"p{n}").label("example.com/order", 1 - n).row() for n in (0, 1))
+    spot = grant((R1, 1), (R2, 1), ranks=source)
+    assert where(plan_ungating(spot, [second]).ungates) == {"p0": R2}
+    assert where(plan_ungating(spot, [second, first]).ungates) == {"p0": R2, "p1": R1}

@@ -28,7 +28,7 @@ WEBHOOKS = [
 POLICIES = documents("policies.yaml")
 
 
-@pytest.mark.requirement("HOOK-02")
+@pytest.mark.requirement("HOOK-02", "HOOK-12")
 @pytest.mark.field_note("W1", "W2")
 @pytest.mark.parametrize("webhook", WEBHOOKS, ids=lambda webhook: webhook["name"])
 def test_every_webhook_is_opt_in_and_fails_open(webhook: dict[str, Any]) -> None:

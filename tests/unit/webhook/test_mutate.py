@@ -83,6 +83,13 @@ def test_other_updates_of_a_governed_job_are_not_touched() -> None:
     assert mutate(review(JOB, started, stored, sub_resource="status")).operations == []
 
 
+@pytest.mark.requirement("HOOK-12")
+def test_a_write_of_the_status_alone_changes_no_form() -> None:
+    found = job("train", 2, required=RACK, spec={"suspend": True})
+    assert mutate(review(JOB, found, without_label(found), sub_resource="status")).operations == []
+    assert mutate(review(POD, pod(), sub_resource="binding")).operations == []
+
+
 def pod(**spec: Any) -> dict[str, Any]:
     metadata = {
         "labels": {names.PODSET_LABEL: "main"},

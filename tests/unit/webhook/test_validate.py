@@ -218,6 +218,7 @@ def test_malformed_levels_are_refused_with_their_path(levels: tuple[str, ...]) -
     assert error.startswith("spec.levels")
 
 
+@pytest.mark.requirement("TAS-01")
 def test_sixteen_levels_are_accepted() -> None:
     assert refusals(TOPOLOGY, topology_object("t", tuple(f"l{i}" for i in range(16)))) == []
 

@@ -4,6 +4,8 @@ A pod is covered when its Workload holds an assignment for its PodSet, its contr
 Workload's owner, and its node lies in an assigned domain that is not full yet. Every other bound
 pod takes room of its node until it is gone: foreign pods, pods of finished or evicted Workloads
 (C4), pods in domains a newer assignment dropped (U2), and pods beyond a domain's count.
+A pod that is being deleted is still covered: the ungater sends no other pod to its place before it
+is gone (CH-31), so the room is taken once.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from rackgate.api.names import EvictionReason, PendingReason
 from rackgate.domains import TopologyAssignment
@@ -26,8 +27,17 @@ GATE_DEACTIVATE: Final = "DeactivateInvalidTopology"
 GATE_REQUIRE_ALL: Final = "RequireTopologyOnAllPodSets"
 MESSAGE_LIMIT: Final = 1024
 
+# Given a flavor's name, a context that lasts as long as one placement in it.
+Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
-def plan(snapshot: Snapshot, features: Mapping[str, bool]) -> list[Decision]:
+
+def _untimed(_flavor: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def plan(
+    snapshot: Snapshot, features: Mapping[str, bool], timing: Timing = _untimed
+) -> list[Decision]:
     """Decide about every Workload of the snapshot; the same snapshot gives the same decisions.
 
     Admissions are charged to the snapshot's own copies as they are made, so no two share room.
@@ -35,6 +45,7 @@ def plan(snapshot: Snapshot, features: Mapping[str, bool]) -> list[Decision]:
     Args:
         snapshot: used up by this call: its free amounts are changed.
         features: state of feature gates; a missing gate has its default.
+        timing: measures each placement; decisions do not depend on it.
 
     Returns:
         Evictions by key, then admissions, deactivations and holds in cycle order. A hold that
@@ -43,7 +54,7 @@ def plan(snapshot: Snapshot, features: Mapping[str, bool]) -> list[Decision]:
     decisions: list[Decision] = [
         *evictions(snapshot.holding, snapshot.local_queues, snapshot.cluster_queues)
     ]
-    cycle = _Cycle(snapshot, features)
+    cycle = _Cycle(snapshot, features, timing)
     for row in cycle_order(snapshot.waiting, snapshot.priorities):
         decision = cycle.decide(row)
         if not isinstance(decision, Hold) or _is_news(row, decision):
@@ -81,8 +92,8 @@ class _Tried:
 class _Cycle:
     """State of one cycle: what was refused already, and which StrictFIFO queues are blocked."""
 
-    def __init__(self, snapshot: Snapshot, features: Mapping[str, bool]) -> None:
-        self.snapshot, self.features = snapshot, features
+    def __init__(self, snapshot: Snapshot, features: Mapping[str, bool], timing: Timing) -> None:
+        self.snapshot, self.features, self.timing = snapshot, features, timing
         self.placement_gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
         self.activities: dict[str, Activity] = {}
         # Where a LocalQueue (`namespace/name`) leads to.
@@ -202,14 +213,15 @@ class _Cycle:
         self, flavor: str, podsets: Sequence[PodSetPlan]
     ) -> dict[str, TopologyAssignment] | Refusal:
         grove = self.snapshot.forest.groves[flavor]
-        placement = place(
-            grove.tree,
-            grove.capacity,
-            [podset.request for podset in podsets],
-            topology_name=grove.flavor.topology or "",
-            flavor_tolerations=grove.flavor.tolerations,
-            gates=self.placement_gates,
-        )
+        with self.timing(flavor):
+            placement = place(
+                grove.tree,
+                grove.capacity,
+                [podset.request for podset in podsets],
+                topology_name=grove.flavor.topology or "",
+                flavor_tolerations=grove.flavor.tolerations,
+                gates=self.placement_gates,
+            )
         if placement.refused is not None:
             return _refusal(podsets, placement.refused.podset, placement.refused.message)
         return dict(placement.assignments)

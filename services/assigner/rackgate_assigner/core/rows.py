@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,7 @@ from rackgate.quantity import QuantityError, amount, quota_amount
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
+from rackgate_assigner.core.affinity import node_affinity
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
 from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
 
@@ -214,11 +215,6 @@ def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequ
     return TopologyRequest(asked.required, asked.preferred, unconstrained, slices)
 
 
-def _node_affinity(spec: wire.PodSpec) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = (spec.affinity or {}).get("nodeAffinity")
-    return found or None
-
-
 def _shape_of(request: PodSetRequest) -> Hashable:
     affinity = request.node_affinity
     return (
@@ -235,10 +231,11 @@ def _shape_of(request: PodSetRequest) -> Hashable:
 
 def _podset_row(podset: kueue.PodSet) -> PodSetRow:
     problem = None
-    spec, requests = wire.PodSpec(), {}
+    spec, requests, affinity = wire.PodSpec(), {}, None
     try:
         spec = _template_decoder.decode(podset.template).spec
         requests = pod_requests(spec)
+        affinity = node_affinity(spec)
     except (msgspec.MsgspecError, QuantityError) as error:
         problem = f"spec.podSets[{podset.name}].template: {error}"
     negative = sorted(resource for resource, value in requests.items() if value < 0)
@@ -253,7 +250,7 @@ def _podset_row(podset: kueue.PodSet) -> PodSetRow:
         group=(asked.pod_set_group_name if asked else None) or None,
         node_selector=spec.node_selector,
         tolerations=spec.tolerations,
-        node_affinity=_node_affinity(spec),
+        node_affinity=affinity,
     )
     return PodSetRow(request, (_shape_of(request), problem), problem)
 

@@ -37,7 +37,7 @@ def test_racks_of_one_name_in_two_blocks_are_not_one_rack() -> None:
     assert (answer.refused.podset, answer.refused.members) == ("main", ("main",))
 
 
-@pytest.mark.requirement("TAS-07", "TAS-18")
+@pytest.mark.requirement("TAS-07", "TAS-18", "TST-04")
 def test_preferred_climbs_from_the_named_level_until_one_domain_is_enough() -> None:
     room = capacity(FOUR)
     assert spots(ask(room, podset(1, preferred=RACK))) == {"x1": 1}
@@ -45,7 +45,15 @@ def test_preferred_climbs_from_the_named_level_until_one_domain_is_enough() -> N
     assert spots(ask(room, podset(3, preferred=RACK))) == {"x1": 1, "x2": 1, "x3": 1}
 
 
-@pytest.mark.requirement("TAS-19")
+@pytest.mark.requirement("TAS-07", "TAS-18")
+def test_preferred_leaves_no_level_out_on_its_way_up() -> None:
+    # From the host to the rack: from there b2/r1 is the tightest, from the blocks b1 would be.
+    rooms = {"b1/r1/x1": 1, "b1/r1/x2": 1, "b1/r1/x3": 1}
+    rooms |= {"b2/r1/x4": 1, "b2/r1/x5": 1, "b2/r2/x6": 1, "b2/r2/x7": 1}
+    assert spots(ask(capacity(rooms), podset(2, preferred=HOST))) == {"x4": 1, "x5": 1}
+
+
+@pytest.mark.requirement("TAS-19", "TST-05")
 def test_preferred_is_refused_only_when_all_room_together_is_too_little() -> None:
     assert spots(ask(capacity(FOUR), podset(4, preferred=RACK)))
     text = refusal(ask(capacity(FOUR), podset(5, preferred=RACK)))
@@ -95,6 +103,7 @@ def test_a_podset_of_no_pods_gets_an_empty_assignment() -> None:
         assert answer.assignments["main"].domains == ()
 
 
+@pytest.mark.requirement("CAP-05")
 @pytest.mark.field_note("C8")
 def test_pods_run_out_like_any_other_resource() -> None:
     room = capacity({"b1/r1/x1": 1000})
