@@ -148,7 +148,7 @@ def run_tests(
         )
     except subprocess.TimeoutExpired as late:
         return Result(-1, tail=f"no end within {late.timeout:g} s")
-    tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+    tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
     if not report.exists():
         return Result(done.returncode, tail=tail)
     answer: dict[str, Any] = json.loads(report.read_text())

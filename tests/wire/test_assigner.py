@@ -319,7 +319,7 @@ async def test_an_unanswered_admission_is_never_given_away(world: World) -> None
     hosts = [
         host
         for workload in world.workloads()
-        if (given := workload["status"].get("admission"))
+        if (given := workload.get("status", {}).get("admission"))
         for host, _ in decode(given["podSetAssignments"][0]["topologyAssignment"]).domains
     ]
     assert len(hosts) == len(set(hosts)) == 8
