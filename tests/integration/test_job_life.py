@@ -133,7 +133,7 @@ async def test_an_unknown_level_deactivates_until_it_is_mended(cluster: Cluster)
 
     async def asked_anew() -> bool:
         workload = await cluster.workload_of("train")
-        return workload["spec"]["podSets"][0]["topologyRequest"]["required"] == RACK
+        return bool(workload["spec"]["podSets"][0]["topologyRequest"]["required"] == RACK)
 
     await until("its Workload asks for the rack", asked_anew)
     name = workload["metadata"]["name"]
