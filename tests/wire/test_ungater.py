@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,32 +13,11 @@ from rackgate.api import names
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate_ungater.events import WorkloadSeen
 from rackgate_ungater.rows import decode_workload
-from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import FOREIGN, R1, R2, Replica, World, sample
 
 Start = Callable[..., Replica]
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with FakeApiServer() as server:
-        yield World(server)
-
-
-@pytest.fixture
-async def start(world: World) -> AsyncIterator[Start]:
-    replicas: list[Replica] = []
-
-    def started(*, lead: bool = True, **settings: Any) -> Replica:
-        replicas.append(Replica(world.server, **settings))
-        if lead:
-            replicas[-1].lead()
-        return replicas[-1]
-
-    yield started
-    for replica in replicas:
-        await replica.kill()
 
 
 @pytest.mark.requirement("UNG-08", "TAS-27", "TAS-15")

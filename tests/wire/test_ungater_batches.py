@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from rackgate.kube.resources import PODS
-from tests.support.apiserver import FakeApiServer
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, R2, Replica, World, sample
 
 Start = Callable[..., Replica]
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with FakeApiServer() as server:
-        yield World(server)
-
-
-@pytest.fixture
-async def start(world: World) -> AsyncIterator[Start]:
-    replicas: list[Replica] = []
-
-    def started(*, lead: bool = True, **settings: Any) -> Replica:
-        replicas.append(Replica(world.server, **settings))
-        if lead:
-            replicas[-1].lead()
-        return replicas[-1]
-
-    yield started
-    for replica in replicas:
-        await replica.kill()
 
 
 @pytest.mark.requirement("UNG-04")

@@ -94,9 +94,8 @@ def download(
 def _fetch(url: str, target: Path) -> str:
     digest = hashlib.sha256()
     try:
-        # The scheme was checked by download_source.
         with (
-            urllib.request.urlopen(url, timeout=_CONNECT_LIMIT_S) as answer,  # noqa: S310
+            urllib.request.urlopen(url, timeout=_CONNECT_LIMIT_S) as answer,  # noqa: S310 # http(s) only
             target.open("wb") as file,
         ):
             while chunk := answer.read(_CHUNK_BYTES):

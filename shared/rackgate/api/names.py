@@ -45,7 +45,6 @@ TAS_LABEL_VALUE: Final = "true"
 TOPOLOGY_GATE: Final = f"{GROUP}/topology"
 ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
 
-
 # Of Workloads.
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"

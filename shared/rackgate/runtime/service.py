@@ -81,8 +81,7 @@ def run_service(
         if isinstance(cause, SettingsError):
             return _refuse(cause)
         if isinstance(cause, OSError) and cause.errno in _NO_PORT:
-            # The words say it all; a traceback would bury them.
-            log.error("service_failed", error=str(cause))  # noqa: TRY400
+            log.error("service_failed", error=str(cause))  # noqa: TRY400 - a trace buries it
         else:
             log.exception("service_failed")
         return 1
