@@ -20,11 +20,17 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("webhook", "assigner", "ungater")
 USER = "system:serviceaccount:rackgate-system:rackgate-{}"
-# Granted for what only some runs show: (service, verb, resource) with the reason.
-UNSEEN = {
-    ("assigner", "update", "jobs/finalizers"): "asked for by OwnerReferencesPermissionEnforcement",
-}
 Right: TypeAlias = tuple[str, str, str]
+# Granted for what only some runs show, with the reason.
+UNSEEN: dict[str, dict[Right, str]] = {
+    "webhook": {},
+    "assigner": {
+        ("update", "batch", "jobs/finalizers"): "asked for by OwnerReferencesPermissionEnforcement",
+    },
+    "ungater": {
+        ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",
+    },
+}
 
 
 def entries(log: Path) -> list[dict[str, Any]]:
@@ -92,8 +98,9 @@ def test_every_right_of_a_service_is_used_and_every_use_is_granted(
 ) -> None:
     """Runs last (see conftest): by then the other tests have made the services do everything."""
     uses, rights = used(playground.audit_log, service), granted()[service]
-    spare = {right for right in rights - uses if (service, right[0], right[2]) not in UNSEEN}
-    assert sorted(spare) == []
+    unseen = set(UNSEEN[service])
+    assert sorted(rights - uses - unseen) == []
+    assert unseen <= rights
     assert sorted(uses - rights) == []
 
 
