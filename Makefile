@@ -56,6 +56,9 @@ chaos: controlplane ## kill services at work, then check every invariant
 
 bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: placement" $(BIN)/python -m bench.placement
+	@$(STEP) "bench: trees" $(BIN)/python -m bench.tree
+	@$(STEP) "bench: encoded assignments" $(BIN)/python -m bench.encoding
+	@$(STEP) "bench: profiles" $(BIN)/python -m bench.profiles
 	@$(STEP) "bench: decoding watch events" $(BIN)/python -m bench.decode
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound

@@ -28,6 +28,7 @@ VERBS: Final = {
     "kubectl": _PLAYGROUND,
     "binaries": _PLAYGROUND,
     "place": "rackgate_cli.place",
+    "explain": "rackgate_cli.explain",
 }
 
 

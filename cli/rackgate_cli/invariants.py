@@ -16,9 +16,13 @@ from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment, decode
 from rackgate.quantity import amount
 from rackgate.resources import pod_requests
+from rackgate.runtime.clock import parse_rfc3339
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Node, Pod, PodTemplate
 from rackgate.wire.kueue import PodSetAssignment, ResourceFlavor, Workload
+
+# A deletion so many seconds after its grace period is one that its node cannot finish.
+OVERDUE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,6 +40,9 @@ class Cluster:
 
     The lists are read one after another, so a breach of a moving cluster counts only when it
     shows in two readings in a row (`lasting`).
+
+    Attributes:
+        read_at: Unix time of the reading; 0 counts no deletion as overdue.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -43,6 +50,7 @@ class Cluster:
     jobs: tuple[Job, ...] = ()
     workloads: tuple[Workload, ...] = ()
     flavors: tuple[ResourceFlavor, ...] = ()
+    read_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ def breaches(cluster: Cluster) -> list[Breach]:
     granted = _granted(cluster.workloads)
     found = [
         *_ungated_before_admission(cluster, granted),
-        *_over_count(granted.values()),
+        *_over_count(cluster, granted.values()),
         *_misplaced(cluster, granted.values()),
         *_assignment_shape(granted.values()),
         *_over_capacity(cluster, granted),
@@ -124,12 +132,18 @@ def _domain_of(pod: Pod, levels: tuple[str, ...]) -> Domain | None:
     return values if all(values) else None
 
 
-def _over_count(granted: Iterable[_Granted]) -> Iterator[Breach]:
+def _over_count(cluster: Cluster, granted: Iterable[_Granted]) -> Iterator[Breach]:
     """Rule 1: live ungated pods never exceed what was granted, in total and per domain."""
     for podset in granted:
         if podset.topology is None:
             continue
-        live = podset.live
+        # Nobody waits for a node that cannot say that its pod ended, once it was given up.
+        assigned = {domain for domain, _ in podset.topology.domains}
+        live = [
+            pod
+            for pod in podset.live
+            if _domain_of(pod, podset.topology.levels) in assigned or not _overdue(pod, cluster)
+        ]
         if len(live) > podset.assignment.count:
             yield Breach(
                 "over-granted",
@@ -141,17 +155,22 @@ def _over_count(granted: Iterable[_Granted]) -> Iterator[Breach]:
         # Pods of an earlier admission may still be on their way out of domains it had.
         leaving = {_domain_of(p, podset.topology.levels) for p in live if _terminating(p)}
         for domain, count in counts.items():
-            assigned = room.get(domain or (), 0)
-            if count > assigned and not (assigned == 0 and domain in leaving):
+            places = room.get(domain or (), 0)
+            if count > places and not (places == 0 and domain in leaving):
                 yield Breach(
                     "over-domain",
                     f"{podset.subject} {'/'.join(domain or ('none',))}",
-                    f"{count} live ungated pods, {assigned} assigned",
+                    f"{count} live ungated pods, {places} assigned",
                 )
 
 
 def _terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None
+
+
+def _overdue(pod: Pod, cluster: Cluster) -> bool:
+    ends = pod.metadata.deletion_timestamp
+    return ends is not None and parse_rfc3339(ends).timestamp() <= cluster.read_at - OVERDUE_S
 
 
 def _misplaced(cluster: Cluster, granted: Iterable[_Granted]) -> Iterator[Breach]:
@@ -205,7 +224,7 @@ def _over_capacity(
         request = _requests_of(podset.workload, name)
         for (host,), count in podset.topology.domains:
             _charge(used[node_of_host.get(host, "")], request, count)
-    counted = {pod.metadata.uid for podset in granted.values() for pod in podset.live}
+    counted = set(_covered(cluster, granted.values()))
     for pod in cluster.pods:
         if pod.spec.node_name and not pod.terminal and pod.metadata.uid not in counted:
             _charge(used[pod.spec.node_name], pod_requests(pod.spec), 1)
@@ -218,6 +237,19 @@ def _over_capacity(
                     f"{node.metadata.name} {resource}",
                     f"{total} charged, {room} allocatable",
                 )
+
+
+def _covered(cluster: Cluster, granted: Iterable[_Granted]) -> Iterator[str]:
+    """Pods on hosts assigned to them; one on a host that was given up takes room of its own."""
+    labels = {node.metadata.name: node.metadata.labels for node in cluster.nodes}
+    for podset in granted:
+        if podset.topology is None or podset.topology.levels != (names.HOSTNAME_LABEL,):
+            continue
+        assigned = {host for (host,), _ in podset.topology.domains}
+        for pod in podset.live:
+            node = labels.get(pod.spec.node_name or "", {})
+            if node.get(names.HOSTNAME_LABEL) in assigned:
+                yield pod.metadata.uid
 
 
 def _requests_of(workload: Workload, podset: str) -> dict[str, int]:

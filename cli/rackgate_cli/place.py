@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import sys
 import zlib
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 STDIN: Final = "-"
+MAX_BYTES: Final = 256 << 20  # of JSON: twenty scenarios of 40,000 nodes and more
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,12 +58,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(name: str) -> bytes:
     try:
-        body = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
-    except OSError as error:
-        raise UsageError(f'"{name}" cannot be read: {error.strerror or error}') from error
-    if not body.startswith(GZIP_MAGIC):
-        return body
+        if name == STDIN:
+            body = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                body = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: no file has such a name
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise UsageError(f'"{name[:200]}" cannot be read: {reason or error}') from error
+    if body.startswith(GZIP_MAGIC):
+        body = _unpacked(name, body)
+    if len(body) > MAX_BYTES:
+        raise UsageError(f'"{name}" has more than {MAX_BYTES >> 20} MiB: split its scenarios')
+    return body
+
+
+def _unpacked(name: str, body: bytes) -> bytes:
+    """No more of a gzip file than shows that it is too large."""
     try:
-        return gzip.decompress(body)
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            return file.read(MAX_BYTES + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise UsageError(f'"{name}" is not a whole gzip file: {error}') from error

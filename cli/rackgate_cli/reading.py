@@ -8,6 +8,7 @@ import msgspec
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.runtime import clock
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Node, Pod, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
@@ -40,4 +41,4 @@ async def read_cluster(client: Client) -> Cluster:
     workloads = await read_all(client, kinds.WORKLOADS, Workload)
     jobs = await read_all(client, kinds.JOBS, Job)
     flavors = await read_all(client, kinds.FLAVORS, ResourceFlavor)
-    return Cluster(nodes, pods, jobs, workloads, flavors)
+    return Cluster(nodes, pods, jobs, workloads, flavors, clock.now().timestamp())

@@ -48,6 +48,25 @@ class ContainerLike(Protocol):
         ...
 
 
+class ContainerStatusLike(Protocol):
+    """What a container holds on its node, as `wire.core.ContainerStatus` has it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the container."""
+        ...
+
+    @property
+    def resources(self) -> ResourcesLike:
+        """What the node has set for it."""
+        ...
+
+    @property
+    def allocated_resources(self) -> Quantities:
+        """What the node has set aside for it."""
+        ...
+
+
 class PodSpecLike(Protocol):
     """The part of a pod spec that is counted, as `wire.core.PodSpec` has it."""
 
@@ -99,12 +118,24 @@ def _raise_to(total: Amounts, floor: Amounts) -> None:
         total[resource] = max(total.get(resource, value), value)
 
 
-def _container_requests(spec: PodSpecLike) -> Amounts:
+def _held(statuses: Sequence[ContainerStatusLike]) -> dict[str, Amounts]:
+    """What containers hold on their node, by name."""
+    held: dict[str, Amounts] = {}
+    for status in statuses:
+        where = f'status["{status.name}"]'
+        amounts = held.setdefault(status.name, {})
+        _raise_to(amounts, _amounts(status.resources.requests, where))
+        _raise_to(amounts, _amounts(status.allocated_resources, where))
+    return held
+
+
+def _container_requests(spec: PodSpecLike, held: Mapping[str, Amounts]) -> Amounts:
     """Max of the running phase and every init phase; sidecars stay from their start on."""
     sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
         phase = _asked(container, "initContainers")
+        _raise_to(phase, held.get(container.name, {}))
         if container.restart_policy == "Always":
             _add(sidecars, phase)
             phase = {}
@@ -112,12 +143,14 @@ def _container_requests(spec: PodSpecLike) -> Amounts:
         _raise_to(peak, phase)
     running = dict(sidecars)
     for container in spec.containers:
-        _add(running, _asked(container, "containers"))
+        asked = _asked(container, "containers")
+        _raise_to(asked, held.get(container.name, {}))
+        _add(running, asked)
     _raise_to(running, peak)
     return running
 
 
-def pod_requests(spec: PodSpecLike) -> dict[str, int]:
+def pod_requests(spec: PodSpecLike, statuses: Sequence[ContainerStatusLike] = ()) -> dict[str, int]:
     """Amounts that one pod takes from a node: cpu in millicores, else base units.
 
     The larger of the running phase (containers and sidecars) and each init phase, then pod-level
@@ -125,6 +158,9 @@ def pod_requests(spec: PodSpecLike) -> dict[str, int]:
 
     Args:
         spec: `wire.core.PodSpec`, or anything of that shape.
+        statuses: of its containers and init containers. A container that is resized in place
+            counts with the larger of what it asks for and what it holds, as for the scheduler:
+            what it gives up is free only when the node has taken it back.
 
     Returns:
         By resource name, without `pods`: callers count the pod itself.
@@ -132,7 +168,7 @@ def pod_requests(spec: PodSpecLike) -> dict[str, int]:
     Raises:
         QuantityError: a quantity cannot be read; the message names its place in the spec.
     """
-    total = _container_requests(spec)
+    total = _container_requests(spec, _held(statuses))
     whole = _amounts(spec.resources.requests, "resources.requests")
     for resource, limit in _amounts(spec.resources.limits, "resources.limits").items():
         # As the API server's default: containers' sum first, the pod's limit where they are silent.

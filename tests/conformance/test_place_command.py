@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rackgate_cli import place
 from rackgate_cli.__main__ import main
 
 DATA = Path(__file__).parent / "data" / "tas"
@@ -41,10 +42,16 @@ SCENARIO = {
     ("body", "says"),
     [
         (b"{", "truncated"),
-        (b"\xff\xfe", "not a tas-scenario/1 file"),
+        (b"\xff\xfe", "the file is not UTF-8: invalid start byte"),
         (b"\x1f\x8b\x08broken", "is not a whole gzip file"),
-        (b'{"format": "tas-scenario/9", "scenarios": []}', 'format is "tas-scenario/9"'),
-        (b'{"format": "tas-scenario/1", "scenarios": [{"id": 4}]}', "$.scenarios[0].id"),
+        (
+            b'{"format": "tas-scenario/9", "scenarios": []}',
+            'format: "tas-scenario/9": must be "tas-scenario/1"',
+        ),
+        (
+            b'{"format": "tas-scenario/1", "scenarios": [{"id": 4}]}',
+            "scenarios[0].id: 4: must be a string",
+        ),
         (
             json.dumps(
                 {
@@ -55,7 +62,7 @@ SCENARIO = {
                     ],
                 }
             ).encode(),
-            'scenario "two": unknown feature gate "Nonsense"',
+            'scenarios[1].gates: "Nonsense": unknown feature gate (known: Elastic',
         ),
         (
             json.dumps(
@@ -69,7 +76,7 @@ SCENARIO = {
                     ],
                 }
             ).encode(),
-            'scenario "one": "x" is not a quantity',
+            'scenarios[0].podSets[0].requests["cpu"]: "x": must be a quantity',
         ),
     ],
 )
@@ -88,3 +95,26 @@ def test_a_bad_file_is_refused_with_its_fault_and_prints_no_answer(
 def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["place", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [".", "no\0name", "x" * 5000])
+def test_what_is_no_file_is_said_without_a_traceback(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["place", name]) == 2
+    assert "cannot be read: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_too_large_is_not_read_whole(
+    packed: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(place, "MAX_BYTES", 1 << 20)
+    body = b" " * (5 << 20)
+    file = tmp_path / "large.json"
+    file.write_bytes(gzip.compress(body) if packed else body)
+    assert main(["place", str(file)]) == 2
+    assert "has more than 1 MiB: split its scenarios" in capsys.readouterr().err

@@ -195,6 +195,31 @@ async def test_without_webhook_a_started_pod_without_the_gate_is_refused(
     await cluster.create(kinds.PODS, pod("gated", owner))
 
 
+def unlabelled(name: str, owner: Object) -> Object:
+    """A gated pod without the label that the ungater follows."""
+    found = pod(name, owner)
+    del found["metadata"]["labels"][names.TAS_LABEL]
+    return found
+
+
+@pytest.mark.requirement("HOOK-04")
+@pytest.mark.field_note("U8")
+async def test_a_gated_pod_without_the_label_gets_it_at_birth(
+    cluster: Cluster, owner: Object
+) -> None:
+    stored = await cluster.create(kinds.PODS, unlabelled("late", owner))
+    assert stored["metadata"]["labels"][names.TAS_LABEL] == names.TAS_LABEL_VALUE
+
+
+@pytest.mark.requirement("HOOK-15")
+@pytest.mark.field_note("U8")
+@pytest.mark.usefixtures("webhook_down")
+async def test_without_webhook_a_gated_pod_that_nobody_would_release_is_refused(
+    cluster: Cluster, owner: Object
+) -> None:
+    await refused(cluster.create(kinds.PODS, unlabelled("late", owner)), "has no label")
+
+
 @pytest.mark.requirement("HOOK-09")
 async def test_gate_and_marks_of_a_pod_are_not_the_users_to_change(
     cluster: Cluster, owner: Object

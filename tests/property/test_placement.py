@@ -26,11 +26,11 @@ from tests.support.placement_cases import (
     plain,
 )
 
-FEW = settings(max_examples=100, deadline=None)
+FEW = settings(max_examples=50, deadline=None)
 
 
 @pytest.mark.requirement("TAS-06", "TAS-07", "TAS-17", "TAS-18", "TAS-21", "CAP-05")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_the_engine_answers_as_the_oracle_does(case: Case) -> None:
     assert plain(placed(case)) == placement_oracle.answer(case.cluster, case.podsets)
@@ -44,7 +44,7 @@ def test_the_engine_answers_as_the_oracle_does_where_hosts_are_small() -> None:
         assert plain(placed(case)) == expected, f"seed {seed}"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(large_cases())
 def test_the_engine_answers_as_the_oracle_does_on_hundreds_of_hosts(case: Case) -> None:
     assert plain(placed(case)) == placement_oracle.answer(case.cluster, case.podsets)

@@ -17,7 +17,7 @@ from tests.property.ungater_world import ANSWERS, World
 
 COUNTS = st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any)
 PASSED = (0.0, 0.5, 2.0, 11.0, 40.0)
-CHANGES = ("end", "terminate", "remove", "touch")
+CHANGES = ("end", "terminate", "stick", "remove", "touch")
 PICK = st.integers(0, 30)
 
 

@@ -29,6 +29,7 @@ from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload
 KEY = WorkloadKey("team/train")
 DOMAINS: tuple[Domain, ...] = (("b1", "r1"), ("b1", "r2"), ("b2", "r1"), ("b2", "r2"))
 LIMITS = Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8)
+WALL = 1_000_000.0  # Unix time: the deletion of a pod that sticks was due long ago
 ANSWERS = ("ok", "applied, lost", "dropped", "delayed", "conflict", "refuse", "throttle")
 FAILURES = {
     "dropped": Failure.LOST,
@@ -82,6 +83,10 @@ class Server:
     def ungated(self) -> list[PodRow]:
         return [row for row in self.pods.values() if not row.terminal and not row.gated]
 
+    def given_up(self, row: PodRow) -> bool:
+        """Whether a pod is overdue on a domain that is not assigned any more."""
+        return row.ends_at > 0 and tuple(row.selector.values()) not in self.counts
+
     def patch(self, request: Request) -> bool | None:
         """Apply a patch: True, None when the pod is gone, False for a conflict."""
         row = self.pods.get(request.row.uid)
@@ -96,7 +101,8 @@ class Server:
         there = sum(tuple(row.selector.values()) == request.domain for row in ungated)
         granted = self.counts.get(request.domain, there)
         assert there <= granted, "domain over its count"
-        assert len(ungated) <= sum(self.counts.values()), "PodSet over its count"
+        counted = [row for row in ungated if not self.given_up(row)]
+        assert len(counted) <= sum(self.counts.values()), "PodSet over its count"
         return True
 
 
@@ -132,6 +138,9 @@ class World:
             self.server.change(row.uid, terminal=True)
         elif how == "terminate":
             self.server.change(row.uid, terminating=True)
+        elif how == "stick" and not row.gated:
+            # Its node died: it is deleted, and nobody says that it ended.
+            self.server.change(row.uid, terminating=True, ends_at=1.0)
         elif how == "touch":
             self.server.change(row.uid)
 
@@ -186,16 +195,16 @@ class World:
         self.delayed = [request for request in self.delayed if request.until > self.now]
         if self.sent:
             return  # one look at a time: the last batch is not answered yet
-        proposal = self.machine.propose(KEY, self.now)
+        proposal = self.machine.propose(KEY, self.now, WALL)
         if proposal.reads:
             if reads_work:
                 self._read(proposal)
-            proposal = self.machine.propose(KEY, self.now)
+            proposal = self.machine.propose(KEY, self.now, WALL)
         if not proposal.ungates:
             return
         self.machine.handle(WorkloadSeen(self.server.workload, live=True))
         if self.machine.groups[KEY].version != proposal.version:
-            proposal = self.machine.propose(KEY, self.now)
+            proposal = self.machine.propose(KEY, self.now, WALL)
         self.machine.commit(proposal.ungates, self.now)
         self.sent += [Request(ungate.pod, ungate.domain) for ungate in proposal.ungates]
 

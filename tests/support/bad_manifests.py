@@ -149,8 +149,8 @@ BAD = [
         "spec.podSets",
     ),
     Bad(
-        "required and preferred",
-        request(required=RACK, preferred=BLOCK),
+        "required and unconstrained",
+        request(required=RACK, unconstrained=True),
         "spec.podSets[0].topologyRequest",
     ),
     Bad(

@@ -282,10 +282,12 @@ def settings(**changes: Any) -> AssignerSettings:
 
 
 @asynccontextmanager
-async def assigner(world: World, *, acts: bool = True) -> AsyncIterator[Assigner]:
+async def assigner(
+    world: World, *, acts: bool = True, configured: AssignerSettings | None = None
+) -> AsyncIterator[Assigner]:
     """A replica that follows the world and, unless it stands by, acts on it."""
     client = world.client()
-    replica = Assigner(settings(), client)
+    replica = Assigner(configured or settings(), client)
     tasks = [asyncio.create_task(replica.follow())]
     try:
         await asyncio.wait_for(replica.synced(), 5)

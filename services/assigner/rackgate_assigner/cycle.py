@@ -8,7 +8,7 @@ judged by; what the API server refuses is decided again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +18,7 @@ from rackgate.kube.errors import (
     BadRequestError,
     ForbiddenError,
     KubeError,
+    PayloadTooLargeError,
     UnprocessableError,
 )
 from rackgate.runtime import clock
@@ -27,15 +28,29 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.admit import plan
-from rackgate_assigner.core.decisions import Admit, Deactivate, Evict, Hold
+from rackgate_assigner.core.cycle import Snapshot
+from rackgate_assigner.core.decisions import (
+    Admit,
+    Deactivate,
+    Evict,
+    Hold,
+    Reassign,
+    Repair,
+    Stuck,
+    Unmark,
+)
+from rackgate_assigner.node_writer import NodeWriter
+from rackgate_assigner.verification import verify
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
-Verdict: TypeAlias = Admit | Deactivate | Evict
+Verdict: TypeAlias = Admit | Deactivate | Evict | Reassign | Unmark
 
 HOLD_WORKERS: Final = 8
 # So often may a Workload be refused before others stop waiting for the room it was meant to get.
 PATIENCE: Final = 3
+# Answers that repeating the same write will not change.
+_REFUSALS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
 
 log = structlog.get_logger()
 
@@ -71,6 +86,8 @@ class SchedulingCycle:
         writer: WorkloadWriter,
         *,
         features: Mapping[str, bool],
+        nodes: NodeWriter,
+        repairs: Callable[[Snapshot], Sequence[Repair]] = lambda _snapshot: (),
         in_step: Callable[[Workload], bool] = lambda _workload: True,
         min_interval_s: float = 0.1,
         workers: int = 32,
@@ -83,6 +100,8 @@ class SchedulingCycle:
             workloads: as the watch shows them, by key.
             writer: carries decisions out.
             features: state of feature gates.
+            nodes: carries out what is decided about broken nodes.
+            repairs: the second pass; it charges what it gives to the snapshot.
             in_step: whether a Workload asks for what its job asks for now. One that does not is
                 about to be changed, and admitting it would only be taken back.
             min_interval_s: between the starts of two cycles at least.
@@ -91,6 +110,8 @@ class SchedulingCycle:
         """
         self._cache, self._workloads, self._writer = cache, workloads, writer
         self._features = dict(features)
+        self._nodes, self._repairs = nodes, repairs
+        self._stuck: dict[str, str] = {}
         self._in_step = in_step
         self._min_interval_s = min_interval_s
         self._check_usage = check_usage
@@ -150,12 +171,14 @@ class SchedulingCycle:
         snapshot = self._cache.freeze()
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
         snapshot.waiting = [row for row in snapshot.waiting if not self._gives_way(row.key)]
+        self._mend(snapshot)
         decisions = plan(snapshot, self._features, metrics.time_placement)
         admitted = 0
         waiting: dict[str, Hold] = {}
         for decision in decisions:
             if isinstance(decision, Hold):
                 waiting[decision.workload] = decision
+                self._count_defect(decision)
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
         self._replace_holds(waiting)
@@ -174,8 +197,25 @@ class SchedulingCycle:
             admitted=admitted,
             duration_s=round(spent_s, 4),
         )
-        if self._check_usage and (wrong := self._cache.rebuild_matches()):
-            log.error("usage_diverged", rows=wrong[:20])
+        if self._check_usage and verify(self._cache):
+            self.poke()
+
+    def _mend(self, snapshot: Snapshot) -> None:
+        """What runs and lost nodes comes before what waits."""
+        failing = {row.key for row in snapshot.failing}
+        self._stuck = {key: text for key, text in self._stuck.items() if key in failing}
+        snapshot.failing = [
+            row
+            for row in snapshot.failing
+            if row.key not in self._decided and row.key not in self._resting
+        ]
+        for repair in self._repairs(snapshot):
+            if not isinstance(repair, Stuck):
+                self._decide(repair)
+            elif self._stuck.get(repair.workload) != repair.message:
+                self._stuck[repair.workload] = repair.message
+                if (workload := self._workloads.get(repair.workload)) is not None:
+                    self._nodes.tell_stuck(workload, repair.message)
 
     def _decide(self, verdict: Verdict) -> bool:
         """Queue a verdict's write; False when it has to wait."""
@@ -191,9 +231,19 @@ class SchedulingCycle:
                 self._rest(key)
                 return False
             self._cache.assume(key, verdict.grant)
+        elif isinstance(verdict, Reassign):
+            self._cache.assume(key, verdict.grant, instead=True)
         self._decided[key] = _Decided(workload, verdict)
         self._verdicts.add(key)
         return True
+
+    def _count_defect(self, hold: Hold) -> None:
+        """A hold with a defect of ours behind it is counted each time, and logged when new."""
+        if not hold.error:
+            return
+        metrics.DECISION_ERRORS.inc()
+        if self._holds.get(hold.workload) != hold:
+            log.error("decision_failed", workload=hold.workload, error=hold.error)
 
     def _replace_holds(self, waiting: dict[str, Hold]) -> None:
         """Only the newest word about each Workload is written."""
@@ -228,6 +278,13 @@ class SchedulingCycle:
             case Admit(_, grant):
                 version = await self._writer.admit(workload, grant, repeated=decided.repeated)
                 self._cache.confirm(key, version)
+            case Reassign(_, grant, replaced):
+                repeated = decided.repeated
+                version = await self._nodes.reassign(workload, grant, replaced, repeated=repeated)
+                self._cache.confirm(key, version)
+            case Unmark(_, names, message):
+                self._nodes.tell_stuck(workload, message)
+                await self._nodes.unmark(workload, names)
             case Deactivate(_, reason, message):
                 await self._writer.deactivate(workload, reason, message)
             case Evict(_, reason, message):
@@ -236,14 +293,14 @@ class SchedulingCycle:
     def _failed(self, key: str, decided: _Decided, error: KubeError | None) -> None:
         """Take back what was assumed; judge this Workload again after a pause of its own."""
         del self._decided[key]
-        if isinstance(decided.verdict, Admit):
+        if isinstance(decided.verdict, Admit | Reassign):
             self._cache.forget(key)
         if error is not None:
             level = log.debug if error.status in (404, 409) else log.warning
             level("verdict_refused", workload=key, error=str(error)[:500])
             # A deactivation is a patch, and 422 may only say that the Workload moved on.
-            refused = isinstance(error, BadRequestError | ForbiddenError | UnprocessableError)
-            if refused and not isinstance(decided.verdict, Deactivate):
+            refused = isinstance(error, _REFUSALS)
+            if refused and not isinstance(decided.verdict, Deactivate | Unmark):
                 self._writer.tell_refused(decided.workload, error)
         self._rest(key)
         self.replan()
@@ -281,6 +338,7 @@ class SchedulingCycle:
     def forget(self, key: str) -> None:
         """A Workload is gone: nothing about it has to be remembered."""
         self._holds.pop(key, None)
+        self._stuck.pop(key, None)
         timer = self._resting.pop(key, None)
         if timer is not None:
             timer.cancel()

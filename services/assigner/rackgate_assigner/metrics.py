@@ -29,6 +29,9 @@ QUEUE_STATUS: Final = gauge(
 ATTEMPTS: Final = counter(
     "admission_attempts_total", "Decisions about waiting Workloads.", ("result",)
 )
+DECISION_ERRORS: Final = counter(
+    "decision_errors_total", "Workloads held because deciding about them failed: a defect.", ()
+)
 ATTEMPT_DURATION: Final = histogram(
     "admission_attempt_duration_seconds",
     "One scheduling cycle, from the snapshot to the last decision.",
@@ -68,14 +71,43 @@ EVICTED: Final = counter(
 FINISHED: Final = counter(
     "finished_workloads_total", "Workloads that finished.", ("cluster_queue", "reason")
 )
+NODE_REPLACEMENTS: Final = counter(
+    "node_replacements_total",
+    "Broken nodes of running Workloads: replaced, recovered, or stuck without another place.",
+    ("result",),
+)
+PODS_ENDED: Final = counter(
+    "pods_terminated_total", "Pods set Failed because they waited for a broken node."
+)
 EVICTION_LATENCY: Final = histogram(
     "workload_eviction_latency_seconds",
     "From the announcement of an eviction to the release of its quota.",
     ("cluster_queue", "reason"),
     WAIT_BUCKETS,
 )
+FLAVOR_SKIPPED: Final = gauge(
+    "flavor_skipped_nodes",
+    "Nodes with a TAS flavor's labels that its topology leaves out, by the rule that keeps them "
+    "out: missingLevel, hostname, notReady, unschedulable.",
+    ("flavor", "reason"),
+)
+FLAVOR_OVERLAP: Final = gauge(
+    "flavor_overlap_nodes",
+    "Nodes that two TAS flavors have in common; there should be none.",
+    ("flavor", "other"),
+)
 ADMISSION_WRITES: Final = histogram(
     "admission_write_duration_seconds", "One admission write, retries included.", ("result",)
+)
+CACHE_VERIFICATIONS: Final = counter(
+    "assigner_cache_verifications_total",
+    "Comparisons of the cache with a rebuild from scratch: match, mismatch or failed.",
+    ("result",),
+)
+CACHE_MISMATCHES: Final = counter(
+    "assigner_cache_mismatches_total",
+    "What the cache and a rebuild disagreed on; it was rebuilt afterwards.",
+    ("what",),
 )
 JOB_STEPS: Final = counter("job_steps_total", "Steps taken for jobs, by kind.", ("step", "result"))
 

@@ -22,11 +22,18 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
 from rackgate_assigner import finalizers, job_writer
 from rackgate_assigner.cache import Cache
+from rackgate_assigner.core.cycle import Snapshot
+from rackgate_assigner.core.decisions import Repair
+from rackgate_assigner.core.second_pass import second_pass
 from rackgate_assigner.cycle import SchedulingCycle
+from rackgate_assigner.failures import GATE, NodeFailures
+from rackgate_assigner.flavor_report import FlavorReport
 from rackgate_assigner.jobs import JobController
+from rackgate_assigner.node_writer import NodeWriter
 from rackgate_assigner.queues import QueueStatuses
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
+from rackgate_assigner.verification import Verification
 from rackgate_assigner.watches import Object, Watch, Watches
 from rackgate_assigner.writer import WorkloadWriter
 
@@ -48,13 +55,14 @@ class Assigner:
         features = settings.features.as_dict()
         budgets = settings.budgets
         self.acting = False
-        self.cache = Cache(features)
+        self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
         self.watches = Watches(client)
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
-        writer = WorkloadWriter(_budget(client, budgets.admission), pending, for_jobs, self._report)
+        admission = _budget(client, budgets.admission)
+        writer = WorkloadWriter(admission, pending, for_jobs, self._report)
         watches = self.watches
         self.jobs = self._job_controller(for_jobs, writer, settings.job_workers)
         self.in_use = finalizers.InUse(
@@ -66,6 +74,7 @@ class Assigner:
             ),
             pending,
         )
+        self.flavors = FlavorReport(self.cache, watches.flavors.store, self._report)
         self.statuses = QueueStatuses(
             self.cache,
             watches.cluster_queues.store,
@@ -74,16 +83,27 @@ class Assigner:
             features=features,
             min_interval_s=settings.queue_status.min_interval,
         )
+        nodes = NodeWriter(admission, self._report)
+        self.failures = NodeFailures(
+            self.cache,
+            watches.workloads.store,
+            pending,
+            nodes,
+            replan=self._replan,
+        )
         self.cycle = SchedulingCycle(
             self.cache,
             watches.workloads.store,
             writer,
             features=features,
+            nodes=nodes,
+            repairs=self._repairs,
             in_step=self.jobs.in_step,
             min_interval_s=settings.cycle.min_interval,
             workers=budgets.admission.concurrency,
             check_usage=settings.cycle.check_usage,
         )
+        self.verification = Verification(self.cache, self._replan, period_s=settings.verify_period)
         self._listen()
 
     def _job_controller(
@@ -104,6 +124,15 @@ class Assigner:
             workers=workers,
         )
 
+    def _replan(self) -> None:
+        self.cycle.replan()
+
+    def _repairs(self, snapshot: Snapshot) -> list[Repair]:
+        features = self.cache.features
+        if not features.get(GATE, True):
+            return []
+        return second_pass(snapshot, self.failures.hosts, self.failures.asked, features)
+
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""
         return [line for informer in self.watches.informers() for line in informer.missing()]
@@ -112,6 +141,7 @@ class Assigner:
         """Keep the cache up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             spawn(group, self.recorder.run(), "events")
+            spawn(group, self.verification.run(), "verification")
             for informer in self.watches.informers():
                 spawn(group, informer.run(), f"watch {informer.resource.full_name}")
 
@@ -129,7 +159,9 @@ class Assigner:
                 spawn(group, self.cycle.run(), "cycle")
                 spawn(group, self.jobs.run(), "jobs")
                 spawn(group, self.in_use.run(), "finalizers")
+                spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
+                spawn(group, self.flavors.run(), "flavor-report")
         finally:
             self.acting = False
 
@@ -151,6 +183,10 @@ class Assigner:
         self._fold(watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue)
         self._fold(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
         self._fold(watches.workloads, cache.set_workload, cache.drop_workload)
+        failures = self.failures
+        watches.nodes.tell(failures.node_seen, failures.node_gone)
+        watches.pods.tell(failures.pod_seen, failures.pod_gone)
+        watches.workloads.tell(failures.workload_seen, failures.workload_gone)
         watches.jobs.tell(self.jobs.job_seen, self.jobs.job_gone)
         watches.jobs.tell(self._job_changed)
         watches.workloads.tell(self._workload_seen, self._workload_gone)
@@ -162,6 +198,9 @@ class Assigner:
             self._queue_listener(queue)
         for other in (watches.topologies, watches.flavors, watches.checks):
             self._other_listener(other)
+        watches.nodes.tell(self.flavors.node_seen, lambda _node: self.flavors.mark())
+        for kind in (watches.topologies, watches.flavors):
+            kind.tell(lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark())
 
     def _fold(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate.kube.resources import JOBS, WORKLOADS, Resource
+from rackgate.kube.resources import JOBS, PODS, WORKLOADS, Resource
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.core.broken import PodFact
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"
@@ -29,6 +30,11 @@ class Reporter:
     def job(self, job: Job, reason: str, note: str, *, warning: bool = False) -> None:
         """An Event on a Job."""
         self._record(JOBS, job.metadata, reason, _RECONCILE, note, warning=warning)
+
+    def pod(self, pod: PodFact, reason: str, note: str) -> None:
+        """An Event on a pod."""
+        meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
+        self._record(PODS, meta, reason, _ADMISSION, note, warning=False)
 
     def configuration(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
         """A Warning on an object of the administrator."""

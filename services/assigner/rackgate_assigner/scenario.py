@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from rackgate.domains import TopologyAssignment
 from rackgate.quantity import QuantityError, amount
-from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.core.capacity import Capacity
 from rackgate_assigner.core.model import (
     NodeFacts,
@@ -21,138 +18,60 @@ from rackgate_assigner.core.model import (
 )
 from rackgate_assigner.core.placement import place, replace
 from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.scenario_checks import check_scenario
+from rackgate_assigner.scenario_format import (
+    FORMAT,
+    GivenAssignment,
+    GivenTopologyRequest,
+    Scenario,
+    ScenarioError,
+    decode_scenarios,
+)
 
-FORMAT = "tas-scenario/1"
+__all__ = [
+    "FORMAT",
+    "Scenario",
+    "ScenarioError",
+    "answer",
+    "answers",
+    "podset_requests",
+    "read_scenarios",
+    "tree_and_capacity",
+]
+
 ENDED_PHASES = ("Succeeded", "Failed")
 
 
-class ScenarioError(ValueError):
-    """The text is no scenario file, or a scenario in it cannot be read."""
-
-
-class _View(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of the format's objects; unknown fields are ignored."""
-
-
-class _Flavor(_View, frozen=True):
-    topology: str
-    node_labels: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-
-
-class _Node(_View, frozen=True):
-    name: str
-    labels: dict[str, str] = {}
-    allocatable: dict[str, str | int | float] = {}
-    taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
-    ready: bool = True
-
-
-class _Pod(_View, frozen=True):
-    name: str = ""
-    requests: dict[str, str | int | float] = {}
-    node: str | None = None
-    phase: str = ""
-
-
-class _Usage(_View, frozen=True):
-    values: tuple[str, ...]
-    count: int
-    requests: dict[str, str | int | float] = {}
-
-
-class _Domain(_View, frozen=True):
-    values: tuple[str, ...]
-    count: int
-
-
-class _Assignment(_View, frozen=True):
-    levels: tuple[str, ...]
-    domains: tuple[_Domain, ...]
-
-
-class _Layer(_View, frozen=True):
-    topology: str
-    size: int = 0
-
-
-class _TopologyRequest(_View, frozen=True):
-    required: str | None = None
-    preferred: str | None = None
-    unconstrained: bool = False
-    slices: tuple[_Layer, ...] = ()
-
-
-class _PodSet(_View, frozen=True):
-    name: str
-    count: int
-    requests: dict[str, str | int | float] = {}
-    topology_request: _TopologyRequest | None = None
-    group: str | None = None
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-    node_affinity: dict[str, Any] | None = None
-    previous_assignment: _Assignment | None = None
-
-
-class _Replacement(_View, frozen=True):
-    unhealthy_nodes: tuple[str, ...] = ()
-    assignments: dict[str, _Assignment] = {}
-    owned_by_single_pod: bool = False
-
-
-class Scenario(_View, frozen=True):
-    """One placement question, with the expected answer where the file knows one."""
-
-    id: str
-    levels: tuple[str, ...]
-    flavor: _Flavor
-    nodes: tuple[_Node, ...]
-    pod_sets: tuple[_PodSet, ...]
-    gates: dict[str, bool] = {}
-    pods: tuple[_Pod, ...] = ()
-    usage: tuple[_Usage, ...] = ()
-    simulate_empty: bool = False
-    replacement: _Replacement | None = None
-    expected: dict[str, Any] | None = None
-    title: str = ""
-    tags: tuple[str, ...] = ()
-
-
-class _File(_View, frozen=True):
-    format: str
-    scenarios: tuple[Scenario, ...]
-
-
 def read_scenarios(text: bytes) -> tuple[Scenario, ...]:
-    """Decode a scenario file.
+    """Decode a scenario file; every scenario in it has an answer.
 
     Raises:
-        ScenarioError: no JSON, another format, or a field of the wrong kind (with its path).
+        ScenarioError: no JSON, another format, or a field that makes no sense: its path in the
+            document, the value found and what it must be.
     """
-    try:
-        file = msgspec.json.decode(text, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"not a {FORMAT} file: {error}") from error
-    if file.format != FORMAT:
-        raise ScenarioError(f'format is "{file.format}", only "{FORMAT}" can be read')
-    return file.scenarios
+    scenarios = decode_scenarios(text)
+    for index, scenario in enumerate(scenarios):
+        check_scenario(scenario, f"scenarios[{index}]")
+    return scenarios
 
 
-def answer(scenario: Scenario) -> dict[str, Any]:
+def answer(scenario: Scenario, path: str = "scenario") -> dict[str, Any]:
     """Place a scenario's PodSets.
+
+    Args:
+        scenario: as `read_scenarios` gives it.
+        path: where it stands, for messages.
 
     Returns:
         PodSet name to `{"assignment": ...}` or `{"failure": text}`, as `expected` in the data.
 
     Raises:
-        ScenarioError: a quantity, gate or level list that makes no sense.
+        ScenarioError: the engine cannot work with it.
     """
     try:
         return _answer_of(_solve(scenario))
     except (QuantityError, ValueError) as error:
-        raise ScenarioError(f'scenario "{scenario.id}": {error}') from error
+        raise ScenarioError(f"{path}: {error}") from error
 
 
 def answers(text: bytes) -> Iterator[dict[str, Any]]:
@@ -161,8 +80,8 @@ def answers(text: bytes) -> Iterator[dict[str, Any]]:
     Raises:
         ScenarioError: as `read_scenarios` and `answer`.
     """
-    for scenario in read_scenarios(text):
-        yield {"id": scenario.id, "expected": answer(scenario)}
+    for index, scenario in enumerate(read_scenarios(text)):
+        yield {"id": scenario.id, "expected": answer(scenario, f"scenarios[{index}]")}
 
 
 def tree_and_capacity(scenario: Scenario) -> tuple[TopologyTree, Capacity]:
@@ -261,7 +180,7 @@ def _amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     return {resource: amount(resource, value) for resource, value in quantities.items()}
 
 
-def _topology(request: _TopologyRequest | None) -> TopologyRequest | None:
+def _topology(request: GivenTopologyRequest | None) -> TopologyRequest | None:
     if request is None:
         return None
     return TopologyRequest(
@@ -272,7 +191,7 @@ def _topology(request: _TopologyRequest | None) -> TopologyRequest | None:
     )
 
 
-def _assignment(given: _Assignment | None) -> TopologyAssignment | None:
+def _assignment(given: GivenAssignment | None) -> TopologyAssignment | None:
     if given is None:
         return None
     return TopologyAssignment(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -49,6 +49,15 @@ class QueueStatusSettings(ConfigModel):
     """Seconds between two rounds at least; each queue is written once a round, if it changed."""
 
 
+class ResourcesSettings(ConfigModel):
+    """Which resources count."""
+
+    exclude_resource_prefixes: list[Annotated[str, Field(min_length=1, max_length=316)]] = Field(
+        default_factory=list, max_length=64
+    )
+    """Resources whose names start so count neither for quota nor for room on nodes."""
+
+
 class AssignerSettings(BaseServiceSettings):
     """What the assigner can be told."""
 
@@ -60,5 +69,9 @@ class AssignerSettings(BaseServiceSettings):
     """Writing the status of queues."""
     budgets: BudgetsSettings = BudgetsSettings()
     """Requests a second, by purpose."""
+    resources: ResourcesSettings = ResourcesSettings()
+    """Which resources count."""
+    verify_period: float = Field(default=0, ge=0, le=86_400)
+    """Seconds between comparisons of the cache with a rebuild from scratch; 0 for none."""
     job_workers: int = Field(default=16, ge=1, le=1_000)
     """Jobs that are reconciled at the same time."""

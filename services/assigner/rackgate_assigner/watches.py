@@ -74,6 +74,8 @@ class _PodSpecView(core.View, frozen=True):
 
 class _PodStatusView(core.View, frozen=True):
     phase: str = ""
+    container_statuses: tuple[core.ContainerStatus, ...] = ()
+    init_container_statuses: tuple[core.ContainerStatus, ...] = ()
 
 
 class _PodView(core.View, frozen=True):
@@ -111,9 +113,12 @@ def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
         overhead=_shared(spec.overhead),
         resources=_shared(spec.resources),
     )
-    return core.Pod(
-        metadata=meta, spec=spec_kept, status=_shared(core.PodStatus(view.status.phase))
+    status = core.PodStatus(
+        phase=view.status.phase,
+        container_statuses=view.status.container_statuses,
+        init_container_statuses=view.status.init_container_statuses,
     )
+    return core.Pod(metadata=meta, spec=spec_kept, status=_shared(status))
 
 
 _SHARED_LIMIT: Final = 4096

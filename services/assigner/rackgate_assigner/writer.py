@@ -6,8 +6,7 @@ on, and every apply is complete for its field manager (see `conditions`).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -15,59 +14,30 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
-from rackgate.domains import encode
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import (
-    ConflictError,
-    KubeError,
-    NotFoundError,
-    ServerError,
-    TransportError,
-)
+from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.resources import WORKLOADS
-from rackgate.quantity import format_amount
 from rackgate.runtime import clock
-from rackgate.runtime.backoff import Backoff
+from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Admission, Workload
 from rackgate_assigner import conditions, metrics
-from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change
+from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES
 from rackgate_assigner.core.decisions import Grant
 from rackgate_assigner.reporting import Reporter
+from rackgate_assigner.status_writes import (
+    admission_of,
+    listed_conditions,
+    path_of,
+    settle,
+    stated_admission,
+    status_body,
+)
 
 log = structlog.get_logger()
 
 MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
-_decode_workload = msgspec.json.Decoder(Workload).decode
-
-
-def admission_of(grant: Grant) -> dict[str, Any]:
-    """A grant as `status.admission` is written."""
-    assignments = []
-    for podset in grant.podsets:
-        usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
-        assignment: dict[str, Any] = {
-            "name": podset.name,
-            "flavors": dict(podset.flavors),
-            "resourceUsage": usage,
-            "count": podset.count,
-        }
-        if podset.topology is not None:
-            assignment["topologyAssignment"] = encode(podset.topology)
-        assignments.append(assignment)
-    return {"clusterQueue": grant.cluster_queue, "podSetAssignments": assignments}
-
-
-def stated_admission(workload: Workload) -> dict[str, Any] | None:
-    """The admission a Workload has now, as it is written; None without one."""
-    if workload.status.admission is None:
-        return None
-    stated: dict[str, Any] = msgspec.to_builtins(workload.status.admission)
-    for assignment in stated["podSetAssignments"]:
-        if assignment["topologyAssignment"] is None:
-            del assignment["topologyAssignment"]
-    stated["podSetAssignments"] = list(stated["podSetAssignments"])
-    return stated
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
 class WorkloadWriter:
@@ -98,39 +68,22 @@ class WorkloadWriter:
             ConflictError: the Workload moved on; nothing was written.
         """
         changes = conditions.admitted(workload, grant.cluster_queue)
-        body = self._status_body(
+        stated = admission_of(grant)
+        body = status_body(
             workload,
-            self._conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
-            admission_of(grant),
+            listed_conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
+            stated,
         )
         started = clock.monotonic()
-        answer = await self._settle(workload, body, grant, uncertain=repeated)
+        wanted = msgspec.convert(stated, Admission)
+
+        def ours(live: Workload) -> bool:
+            return live.status.admission == wanted
+
+        answer = await settle(self._admission, workload, body, ours, uncertain=repeated)
         metrics.ADMISSION_WRITES.labels(result="success").observe(clock.monotonic() - started)
         self._count_admission(workload, grant)
         return answer.metadata.resource_version
-
-    async def _settle(
-        self, workload: Workload, body: bytes, grant: Grant, *, uncertain: bool
-    ) -> Workload:
-        path = _path(workload, "status")
-        pause = Backoff(base_s=0.1, cap_s=5.0)
-        while True:
-            try:
-                answer = await self._admission.apply(path, body, FieldManager.ADMISSION)
-                return _decode_workload(answer)
-            except (TransportError, ServerError) as error:
-                uncertain = True
-                log.warning(
-                    "admission_unanswered", workload=workload.metadata.key, error=str(error)
-                )
-                await asyncio.sleep(pause.next())
-            except ConflictError:
-                if not uncertain:
-                    raise
-                live = _decode_workload(await self._admission.get(_path(workload)))
-                if not _shows(live, workload, grant):
-                    raise
-                return live
 
     def _count_admission(self, workload: Workload, grant: Grant) -> None:
         queue = grant.cluster_queue
@@ -161,7 +114,7 @@ class WorkloadWriter:
         stale = any(workload.condition(type_) is not None for type_ in drop)
         if not stale and not conditions.differs(workload.status.conditions, changes):
             return False
-        listed = self._conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
         await self._apply(self._pending, workload, listed, None)
         log.info(
             "workload_held", workload=workload.metadata.key, reason=reason, message=message[:200]
@@ -178,7 +131,7 @@ class WorkloadWriter:
         changes = conditions.deactivated(reason, message)
         answer = workload
         if conditions.differs(workload.status.conditions, changes):
-            listed = self._conditions(workload, ADMISSION_TYPES, changes)
+            listed = listed_conditions(workload, ADMISSION_TYPES, changes)
             answer = await self._apply(self._admission, workload, listed, None)
         ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
         await self.patch(answer, ops, client=self._admission)
@@ -199,7 +152,7 @@ class WorkloadWriter:
         if admission is None or workload.is_true(WorkloadCondition.EVICTED):
             return False
         changes = conditions.evicted(workload, reason, message)
-        listed = self._conditions(workload, ADMISSION_TYPES, changes)
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         await self._apply(self._admission, workload, listed, admission)
         queue = admission["clusterQueue"]
         metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
@@ -210,7 +163,7 @@ class WorkloadWriter:
     async def release(self, workload: Workload) -> Workload:
         """Clear the admission of an evicted Workload whose job has stopped; returns it so."""
         changes = conditions.released(workload)
-        listed = self._conditions(workload, ADMISSION_TYPES, changes)
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         answer = await self._apply(self._admission, workload, listed, None)
         evicted = workload.condition(WorkloadCondition.EVICTED)
         reason = evicted.reason if evicted is not None else ""
@@ -224,7 +177,7 @@ class WorkloadWriter:
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
         """Write condition Finished; returns the Workload as it is then."""
-        listed = self._conditions(workload, JOB_TYPES, conditions.finished(reason, message))
+        listed = listed_conditions(workload, JOB_TYPES, conditions.finished(reason, message))
         answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
         admission = workload.status.admission
         queue = admission.cluster_queue if admission is not None else ""
@@ -235,13 +188,13 @@ class WorkloadWriter:
     async def mark_pods(self, workload: Workload, *, ready: bool) -> Workload:
         """Write condition PodsReady; returns the Workload as it is then."""
         changes = conditions.pods_ready(workload, ready=ready)
-        listed = self._conditions(workload, JOB_TYPES, changes)
+        listed = listed_conditions(workload, JOB_TYPES, changes)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
     async def forget_pods(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
         drop = (WorkloadCondition.PODS_READY,)
-        listed = self._conditions(workload, JOB_TYPES, (), drop=drop)
+        listed = listed_conditions(workload, JOB_TYPES, (), drop=drop)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
     async def patch(
@@ -251,7 +204,7 @@ class WorkloadWriter:
         meta = workload.metadata
         body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
         sender = client or self._jobs
-        answer = await sender.patch(_path(workload), msgspec.json.encode(body), PatchType.JSON)
+        answer = await sender.patch(path_of(workload), msgspec.json.encode(body), PatchType.JSON)
         return _decode_workload(answer)
 
     async def create(self, body: dict[str, Any]) -> None:
@@ -263,7 +216,7 @@ class WorkloadWriter:
         """Delete this very Workload; one that is gone already is fine."""
         options = {"preconditions": {"uid": workload.metadata.uid}}
         try:
-            await self._jobs.delete(_path(workload), msgspec.json.encode(options))
+            await self._jobs.delete(path_of(workload), msgspec.json.encode(options))
         except NotFoundError:
             return
 
@@ -283,44 +236,6 @@ class WorkloadWriter:
         except NotFoundError:
             return None
 
-    @staticmethod
-    def _conditions(
-        workload: Workload,
-        owned: Sequence[str],
-        changes: Iterable[Change],
-        *,
-        drop: Iterable[str] = (),
-    ) -> list[dict[str, Any]]:
-        return conditions.condition_list(
-            workload.status.conditions,
-            owned,
-            changes,
-            now=clock.rfc3339(clock.now()),
-            generation=workload.metadata.generation,
-            drop=drop,
-        )
-
-    @staticmethod
-    def _status_body(
-        workload: Workload, listed: list[dict[str, Any]], admission: dict[str, Any] | None
-    ) -> bytes:
-        meta = workload.metadata
-        status: dict[str, Any] = {"conditions": listed} if listed else {}
-        if admission is not None:
-            status["admission"] = admission
-        return msgspec.json.encode(
-            {
-                "apiVersion": WORKLOADS.api_version,
-                "kind": WORKLOADS.kind,
-                "metadata": {
-                    "name": meta.name,
-                    "namespace": meta.namespace,
-                    "resourceVersion": meta.resource_version,
-                },
-                "status": status,
-            }
-        )
-
     async def _apply(
         self,
         client: Client,
@@ -329,18 +244,8 @@ class WorkloadWriter:
         admission: dict[str, Any] | None,
         manager: FieldManager = FieldManager.ADMISSION,
     ) -> Workload:
-        body = self._status_body(workload, listed, admission)
-        return _decode_workload(await client.apply(_path(workload, "status"), body, manager))
-
-
-def _path(workload: Workload, sub: str | None = None) -> str:
-    return WORKLOADS.path(workload.metadata.namespace, workload.metadata.name, sub)
-
-
-def _shows(live: Workload, judged: Workload, grant: Grant) -> bool:
-    """Whether the live object is the judged one with exactly this grant."""
-    wanted = msgspec.convert(admission_of(grant), Admission)
-    return live.metadata.uid == judged.metadata.uid and live.status.admission == wanted
+        body = status_body(workload, listed, admission)
+        return _decode_workload(await client.apply(path_of(workload, "status"), body, manager))
 
 
 def _waited_s(workload: Workload) -> float:

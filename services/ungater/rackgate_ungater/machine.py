@@ -58,6 +58,7 @@ class Proposal:
         reports: what users should hear.
         held: gated pods that wait only because earlier writes are not seen yet.
         version: state of the Workload that this rests on.
+        wall: Unix time of the look.
     """
 
     reads: list[PodRow] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Proposal:
     reports: list[Report] = field(default_factory=list)
     held: int = 0
     version: int = 0
+    wall: float = 0.0
 
 
 class Machine:
@@ -106,17 +108,18 @@ class Machine:
             case _:
                 assert_never(event)
 
-    def propose(self, key: WorkloadKey, now: float) -> Proposal:
+    def propose(self, key: WorkloadKey, now: float, wall: float = 0.0) -> Proposal:
         """Say what could be done for a Workload; changes no more than when reads fall due.
 
         Args:
             key: the Workload.
             now: monotonic seconds.
+            wall: Unix time, for deletions that are overdue.
         """
         group = self.groups.get(key)
         if group is None:
             return Proposal()
-        proposal = Proposal(version=group.version)
+        proposal = Proposal(version=group.version, wall=wall)
         grants = dict(group.grants())
         for name, podset in group.podsets.items():
             held = self._reads(podset, proposal, now)
@@ -212,7 +215,7 @@ class Machine:
             for uid, refusal in podset.refused.items()
             if refusal.reread or now < refusal.not_before
         }
-        plan = plan_ungating(grant, pods, pinned=pinned, barred=barred)
+        plan = plan_ungating(grant, pods, pinned=pinned, barred=barred, now=proposal.wall)
         chosen = {ungate.pod.uid for ungate in plan.ungates}
         if pinned.keys() - chosen:
             # The place is no longer granted, and yet the lost write may still arrive.

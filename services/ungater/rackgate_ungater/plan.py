@@ -2,20 +2,25 @@
 
 Live ungated pods hold room in the domain that their nodeSelector names, also while they
 terminate (CH-31). A domain never gets more pods than its count, a PodSet never more than it was
-granted: an ungated pod that sits in none of the domains still counts against the PodSet.
+granted: an ungated pod that sits in none of the domains still counts against the PodSet. One such
+pod does not: its deletion is overdue, so its node is as good as dead, and its domain was given up.
+Without this exception nobody would take the place of a pod whose node cannot say that it ended.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate_ungater.ranks import RankFault, RankSource, read_ranks
 from rackgate_ungater.rows import PodRow, PodUid
 
+# A deletion is overdue so many seconds after its grace period: for the node, and for clocks.
+OVERDUE_S = 30.0
 _UNRANKED = 1 << 40  # sorts after every index
 
 
@@ -28,7 +33,7 @@ class Grant:
         count: pods granted; the assignment may cover fewer (a slice size that does not divide).
         assignment: domains in rank order, with their counts.
         ranks: where pods carry their rank; None fills greedily.
-        unhealthy: nodes that await replacement: no pod is sent there.
+        unhealthy: hosts that await replacement: no pod is sent there (U3).
     """
 
     podset: str
@@ -48,6 +53,13 @@ class Grant:
     def cap(self) -> int:
         """Most pods that may be ungated and live at once."""
         return min(self.count, self._ends[-1] if self._ends else 0)
+
+    def closed(self) -> Iterator[int]:
+        """Places of the hosts that await replacement; a rack may be named like a host (C14)."""
+        if self.unhealthy and self.assignment.levels[-1] == names.HOSTNAME_LABEL:
+            for place, (domain, _) in enumerate(self.assignment.domains):
+                if domain[-1] in self.unhealthy:
+                    yield place
 
     def position(self, domain: Domain) -> int | None:
         """Place of a domain in the assignment, None when it is not part of it."""
@@ -114,18 +126,19 @@ class Plan:
 class _Room:
     """Free places while a plan is made."""
 
-    def __init__(self, grant: Grant, ungated: Iterable[PodRow]) -> None:
+    def __init__(self, grant: Grant, ungated: Iterable[PodRow], now: float) -> None:
         self.grant = grant
         self.free = [count for _, count in grant.assignment.domains]
         self.left = grant.cap
         for pod in ungated:
-            self.left -= 1
             place = grant.position_of(pod)
             if place is not None:
                 self.free[place] -= 1
-        for place, (domain, _) in enumerate(grant.assignment.domains):
-            if grant.unhealthy and domain[-1] in grant.unhealthy:
-                self.free[place] = 0
+            elif 0 < pod.ends_at <= now - OVERDUE_S:
+                continue
+            self.left -= 1
+        for place in grant.closed():
+            self.free[place] = 0
         self.taken: list[Ungate] = []
 
     def take(self, pod: PodRow, place: int) -> bool:
@@ -145,6 +158,7 @@ def plan_ungating(
     *,
     pinned: Mapping[PodUid, Domain] | None = None,
     barred: Collection[PodUid] = (),
+    now: float = 0.0,
 ) -> Plan:
     """Choose the gated pods to release, and their domains.
 
@@ -153,13 +167,14 @@ def plan_ungating(
         pods: every pod of the PodSet; ended ones are ignored.
         pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
         barred: pods whose write was refused and must not be tried now.
+        now: Unix time, for deletions that are overdue.
 
     Returns:
         At most `count` minus live ungated pods per domain, and `grant.cap` minus all live
         ungated pods in total. Equal input gives equal plans, whatever the order of `pods`.
     """
     live = [pod for pod in pods if not pod.terminal]
-    room = _Room(grant, (pod for pod in live if not pod.gated))
+    room = _Room(grant, (pod for pod in live if not pod.gated), now)
     staying = sorted((pod for pod in live if not pod.terminating), key=lambda pod: pod.name)
     gated = [pod for pod in staying if pod.gated]
     if not gated:

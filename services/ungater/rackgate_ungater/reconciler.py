@@ -231,12 +231,12 @@ class Ungater:
     async def _reconcile(self, key: WorkloadKey) -> bool:
         """Read what is in doubt, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
-        proposal = self.machine.propose(key, clock.monotonic())
+        proposal = self._propose(key)
         failures = 0
         if proposal.reads:
             metrics.OVERDUE.inc(proposal.overdue)
             failures = await self._writer.read_pods(proposal.reads, self._heard)
-            proposal = self.machine.propose(key, clock.monotonic())
+            proposal = self._propose(key)
         if proposal.ungates:
             confirmed = await self._confirm(key, proposal)
             if confirmed is None:
@@ -253,6 +253,9 @@ class Ungater:
             failures += await self._ungate(group.row, proposal.ungates)
         return failures == 0
 
+    def _propose(self, key: WorkloadKey) -> Proposal:
+        return self.machine.propose(key, clock.monotonic(), clock.now().timestamp())
+
     async def _confirm(self, key: WorkloadKey, proposal: Proposal) -> Proposal | None:
         """Read the Workload live and propose again if anything changed meanwhile."""
         row = self.machine.groups[key].row
@@ -263,7 +266,7 @@ class Ungater:
         group = self.machine.groups.get(key)
         if group is not None and group.version == proposal.version:
             return proposal
-        return self.machine.propose(key, clock.monotonic())
+        return self._propose(key)
 
     async def _ungate(self, row: WorkloadRow, ungates: list[Ungate]) -> int:
         """Record, then write; returns how many writes must be tried again."""

@@ -6,6 +6,7 @@ stays bytes until somebody asks for it, so a status write of another kind costs 
 
 from __future__ import annotations
 
+from datetime import datetime
 from sys import intern
 from typing import NewType
 
@@ -36,6 +37,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         indices: labels whose value is a small whole number.
         index_offset: the pod-index-offset annotation, -1 when it is no whole number.
         version: resourceVersion as a number, 0 when it is none.
+        ends_at: Unix time at which its deletion should be over, 0 when it is not being deleted.
     """
 
     namespace: str
@@ -52,6 +54,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     indices: dict[str, int]
     index_offset: int | None = None
     version: int = 0
+    ends_at: float = 0.0
 
     @property
     def key(self) -> str:
@@ -219,6 +222,7 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
         },
         index_offset=_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
         version=_version(meta.resource_version),
+        ends_at=_seconds(meta.deletion_timestamp),
     )
 
 
@@ -294,6 +298,14 @@ def _offset(value: str | None) -> int | None:
         return None
     number = _whole_number(value)
     return _BAD_OFFSET if number is None else number
+
+
+def _seconds(moment: str | None) -> float:
+    """Unix time; 0 for none, or for what is no time."""
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _version(resource_version: str) -> int:

@@ -19,8 +19,9 @@ from rackgate.api.queues import ClusterQueue, LocalQueue
 from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 from rackgate.govern.errors import FieldError, shown
+from rackgate.govern.requests import exclusive_errors, request_errors
 from rackgate.govern.templates import items, section
-from rackgate.govern.topology import level_key_errors, topology_errors
+from rackgate.govern.topology import topology_errors
 
 Objects = Mapping[str, Any]
 MAX_ERRORS: Final = 16
@@ -67,7 +68,9 @@ def _frozen(now: Objects, stored: Objects, field: str, advice: str) -> list[Fiel
     return [FieldError(f"spec.{field}", f"stays {shown(before)}, asked is {found}", advice)]
 
 
-def workload_errors(workload: Objects, stored: Objects) -> list[FieldError]:
+def workload_errors(
+    workload: Objects, stored: Objects, *, both_levels: bool = False
+) -> list[FieldError]:
     """Rules of a Workload: the topology requests of its podsets, and what a reservation freezes."""
     spec = section(workload, "spec")
     if stored and spec == section(stored, "spec"):
@@ -78,30 +81,16 @@ def workload_errors(workload: Objects, stored: Objects) -> list[FieldError]:
         count = podset.get("count")
         template = section(podset, "template", path)
         whole = count if isinstance(count, int) and not isinstance(count, bool) else None
-        errors += topology_errors(template, f"{path}.template", count=whole)
-        errors += _request_errors(section(podset, "topologyRequest", path), path, whole)
+        errors += topology_errors(
+            template, f"{path}.template", count=whole, both_levels=both_levels
+        )
+        request = section(podset, "topologyRequest", path)
+        where = f"{path}.topologyRequest"
+        errors += exclusive_errors(request, where, both_levels=both_levels)
+        errors += request_errors(request, where, count=whole)
     if stored and _reserved(stored):
         errors += _frozen_spec(spec, section(stored, "spec"))
     return _distinct(errors)
-
-
-def _request_errors(request: Objects, podset: str, count: int | None) -> list[FieldError]:
-    """What the schema of a topologyRequest cannot say: slice sizes and the podset's count."""
-    path = f"{podset}.topologyRequest"
-    errors: list[FieldError] = []
-    for field in ("required", "preferred", "podSetSliceRequiredTopology"):
-        if request.get(field) is not None:
-            errors += level_key_errors(str(request[field]), f"{path}.{field}")
-    sizes = [(f"{path}.podSetSliceSize", request.get("podSetSliceSize"))]
-    layers = items(request, "podsetSliceRequiredTopologyConstraints", path)
-    if layers:
-        constraints = f"{path}.podsetSliceRequiredTopologyConstraints[0].size"
-        sizes.append((constraints, layers[0].get("size")))
-    for where, size in sizes:
-        if isinstance(size, int) and size > 0 and count is not None and count % size:
-            problem = f"slices of {size} pods do not divide the podset's {count} pods"
-            errors.append(FieldError(where, problem, "use a size that divides the count"))
-    return errors
 
 
 def _reserved(workload: Objects) -> bool:

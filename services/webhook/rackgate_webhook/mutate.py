@@ -9,6 +9,8 @@ from rackgate.api.names import (
     GROUP,
     PODSET_GROUP,
     SLICE_SIZE,
+    TAS_LABEL,
+    TAS_LABEL_VALUE,
     TOPOLOGY_ANNOTATIONS,
     TOPOLOGY_GATE,
 )
@@ -30,6 +32,7 @@ from rackgate.govern.templates import (
     labels_of,
     section,
     template_patch,
+    with_entries,
     with_gate,
 )
 from rackgate.govern.topology import topology_request
@@ -84,10 +87,14 @@ def _misplaced(job: Mapping[str, Any]) -> list[str]:
 
 
 def _pod_created(review: Review) -> Verdict:
-    """The net below: a pod of a started podset that came without the gate gets it here."""
+    """The net below: a pod of a started podset gets the gate and the label it came without.
+
+    The ungater follows pods by that label: without it a gated pod would never be released (U8).
+    """
     pod = review.object
     labels = labels_of(pod)
-    if podset_of_pod(annotations_of(pod), labels) is None or TOPOLOGY_GATE in gates_of(pod):
+    complete = TOPOLOGY_GATE in gates_of(pod) and labels.get(TAS_LABEL) == TAS_LABEL_VALUE
+    if complete or podset_of_pod(annotations_of(pod), labels) is None:
         return Verdict()
     if labels.get(NODE_TYPE_LABEL) == CLEANUP_NODE_TYPE:
         return Verdict()
@@ -98,7 +105,8 @@ def _pod_created(review: Review) -> Verdict:
                 " pod on that node"
             ]
         )
-    return Verdict(operations=template_patch(pod, with_gate(pod, TOPOLOGY_GATE), ""))
+    marked = with_entries(pod, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
+    return Verdict(operations=template_patch(pod, with_gate(marked, TOPOLOGY_GATE), ""))
 
 
 def _workload_created(review: Review) -> Verdict:

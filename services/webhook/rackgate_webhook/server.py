@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from typing import Final
 
 import structlog
@@ -40,8 +41,11 @@ class WebhookServer:
         private_port: the private one.
     """
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, host: str, port: int, context: ssl.SSLContext, *, both_levels: bool = False
+    ) -> None:
         self.port = port
+        self._check = partial(validate, both_levels=both_levels)
         self.private_port = 0
         self._host = host
         self._context = context
@@ -98,7 +102,7 @@ class WebhookServer:
         return await _answer(request, mutate)
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await _answer(request, validate)
+        return await _answer(request, self._check)
 
 
 async def _answer(request: web.Request, decide: Decide) -> web.Response:

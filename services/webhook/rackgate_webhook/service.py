@@ -8,6 +8,7 @@ import contextlib
 import structlog
 
 from rackgate.kube.config import connect
+from rackgate.runtime.features import BOTH_LEVELS
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
@@ -30,7 +31,12 @@ class WebhookService:
         self._draining = False
         self._context = server_context()
         serving = settings.serving
-        self._server = WebhookServer(serving.host, serving.port, self._context)
+        self._server = WebhookServer(
+            serving.host,
+            serving.port,
+            self._context,
+            both_levels=settings.features.enabled(BOTH_LEVELS),
+        )
         self._keeper: CertificateKeeper | None = None
 
     async def run(self, stop: asyncio.Event) -> None:

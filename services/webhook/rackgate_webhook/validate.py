@@ -7,7 +7,7 @@ are the rules that need several fields, or words a user can act on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rackgate.api.names import (
     GROUP,
@@ -43,38 +43,60 @@ Objects = Mapping[str, Any]
 Rule = Callable[[Objects, Objects], list[FieldError]]
 
 
-def validate(review: Review) -> Verdict:
+class AskingRule(Protocol):
+    """A rule that reads topology requests."""
+
+    def __call__(
+        self, found: Objects, stored: Objects, /, *, both_levels: bool
+    ) -> list[FieldError]:
+        """What is wrong with `found`."""
+        ...
+
+
+def validate(review: Review, *, both_levels: bool = False) -> Verdict:
     """The verdict on one request; everything that is not ours is allowed.
 
     Deletions, and objects on their way out, are always allowed: a finalizer must be removable
     whatever is wrong with the rest.
 
+    Args:
+        review: the request.
+        both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
+
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
-    rule = _RULES.get(review.kind)
-    if rule is None or review.sub_resource or review.operation not in ("CREATE", "UPDATE"):
+    if (
+        not (review.kind in _ASKING or review.kind in _RULES)
+        or review.sub_resource
+        or review.operation not in ("CREATE", "UPDATE")
+    ):
         return Verdict()
     if section(review.object, "metadata").get("deletionTimestamp"):
         return Verdict()
-    return Verdict(errors=rule(review.object, review.old_object))
+    if review.kind in _ASKING:
+        errors = _ASKING[review.kind](review.object, review.old_object, both_levels=both_levels)
+        return Verdict(errors=errors)
+    return Verdict(errors=_RULES[review.kind](review.object, review.old_object))
 
 
-def _job(job: Objects, stored: Objects) -> list[FieldError]:
+def _job(job: Objects, stored: Objects, *, both_levels: bool) -> list[FieldError]:
     if not is_governed(job) and not (stored and is_governed(stored)):
         return []
     if stored:
-        return _job_changed(job, stored)
-    return _job_asked(job, fresh=True)
+        return _job_changed(job, stored, both_levels=both_levels)
+    return _job_asked(job, fresh=True, both_levels=both_levels)
 
 
-def _job_asked(job: Objects, *, fresh: bool) -> list[FieldError]:
+def _job_asked(job: Objects, *, fresh: bool, both_levels: bool) -> list[FieldError]:
     """Rules on what a governed Job asks; `fresh`: it has just come under the queue label."""
     template = template_of(job)
     errors = name_errors(
         queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
     )
-    errors += topology_errors(template, TEMPLATE_PATH, count=pod_count(job))
+    errors += topology_errors(
+        template, TEMPLATE_PATH, count=pod_count(job), both_levels=both_levels
+    )
     errors += podset_group_errors(template, TEMPLATE_PATH, podsets=1)
     if fresh:
         # The mutating webhook came first: its own marks at creation are right.
@@ -83,7 +105,7 @@ def _job_asked(job: Objects, *, fresh: bool) -> list[FieldError]:
     return errors
 
 
-def _job_changed(job: Objects, stored: Objects) -> list[FieldError]:
+def _job_changed(job: Objects, stored: Objects, *, both_levels: bool) -> list[FieldError]:
     relabelled = queue_of(job) != queue_of(stored)
     if job.get("spec") == stored.get("spec") and not relabelled:
         return []
@@ -91,7 +113,7 @@ def _job_changed(job: Objects, stored: Objects) -> list[FieldError]:
     if not (is_suspended(job) and is_suspended(stored)):
         errors += _frozen_queue(job, stored) + _frozen_annotations(job, stored)
     if not errors and is_governed(job):
-        errors += _job_asked(job, fresh=not is_governed(stored))
+        errors += _job_asked(job, fresh=not is_governed(stored), both_levels=both_levels)
     return errors
 
 
@@ -150,10 +172,13 @@ def _pod_changed(pod: Objects, stored: Objects) -> list[FieldError]:
     ]
 
 
-_RULES: Final[dict[str, Rule]] = {
+# Kinds that carry topology requests.
+_ASKING: Final[dict[str, AskingRule]] = {
     "batch/Job": _job,
-    "/Pod": _pod,
     f"{GROUP}/Workload": workload_errors,
+}
+_RULES: Final[dict[str, Rule]] = {
+    "/Pod": _pod,
     f"{GROUP}/Topology": topology_object_errors,
     f"{GROUP}/ResourceFlavor": flavor_errors,
     f"{GROUP}/ClusterQueue": cluster_queue_errors,

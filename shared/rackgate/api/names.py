@@ -45,6 +45,10 @@ TAS_LABEL_VALUE: Final = "true"
 TOPOLOGY_GATE: Final = f"{GROUP}/topology"
 ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
 
+# Condition of a pod that waited for a broken node and was set Failed.
+TERMINATED_CONDITION: Final = "TerminatedByKueue"
+TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"
+
 # Of Workloads.
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
@@ -93,6 +97,7 @@ class PendingReason(StrEnum):
     SUSPENDED = "Suspended"
     PENDING_EVALUATION = "PendingEvaluation"
     ON_HOLD = "OnHold"
+    INTERNAL_ERROR = "InternalError"  # ours: a decision could not be made
     NO_RESERVATION = "NoReservation"
 
 

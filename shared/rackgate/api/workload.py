@@ -68,8 +68,9 @@ class PodSetTopologyRequest(
     ApiModel,
     json_schema_extra=rules(
         rule(
-            """[has(self.required), has(self.preferred),
-            has(self.unconstrained) && self.unconstrained].filter(x, x).size() <= 1""",
+            # Two levels at once are behind a gate, which webhook and assigner know.
+            """!has(self.unconstrained) || !self.unconstrained
+            || (!has(self.required) && !has(self.preferred))""",
             ONE_REQUEST,
         ),
         rule(
@@ -122,7 +123,7 @@ class PodSetTopologyRequest(
 
     @model_validator(mode="after")
     def _forms_exclude_each_other(self) -> Self:
-        if sum(map(bool, (self.required, self.preferred, self.unconstrained))) > 1:
+        if self.unconstrained and (self.required is not None or self.preferred is not None):
             raise broken("", ONE_REQUEST)
         pair = (self.pod_set_slice_required_topology, self.pod_set_slice_size)
         if (pair[0] is None) != (pair[1] is None):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from rackgate.api.names import (
@@ -99,20 +100,24 @@ _COPIED: Final = (
 )
 
 
-def topology_errors(template: Template, path: str, *, count: int | None = None) -> list[FieldError]:
+def topology_errors(
+    template: Template, path: str, *, count: int | None = None, both_levels: bool = False
+) -> list[FieldError]:
     """Everything that the template's topology annotations alone show to be wrong.
 
     Args:
         template: the pod template.
         path: its path in the manifest, `spec.template` for a Job.
         count: pods of the PodSet, None when not known; slices must divide it.
+        both_levels: a required and a preferred level may be asked for together.
 
     Returns:
         Field errors in a fixed order; none for a template that asks for nothing.
     """
     annotations = annotations_of(template, path)
     where = f"{path}.metadata.annotations" if path else "metadata.annotations"
-    return [error for rule in _RULES for error in rule(annotations, where, count)]
+    errors = _one_request(annotations, where, both_levels=both_levels)
+    return errors + [error for rule in _RULES for error in rule(annotations, where, count)]
 
 
 def podset_group_errors(template: Template, path: str, *, podsets: int) -> list[FieldError]:
@@ -128,10 +133,10 @@ def podset_group_errors(template: Template, path: str, *, podsets: int) -> list[
     ]
 
 
-def _one_request(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+def _one_request(annotations: Annotations, where: str, *, both_levels: bool) -> list[FieldError]:
     exclusive = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     found = [key for key in exclusive if key in annotations]
-    if len(found) < 2:
+    if len(found) < 2 or (both_levels and UNCONSTRAINED_TOPOLOGY not in found):
         return []
     names = ", ".join(f"{key}={shown(annotations[key])}" for key in found)
     return [FieldError(where, f"more than one topology request: {names}", "keep one of them")]
@@ -179,10 +184,14 @@ def _slice_pair(annotations: Annotations, where: str, _count: int | None) -> lis
 def _slice_size(annotations: Annotations, where: str, count: int | None) -> list[FieldError]:
     if SLICE_SIZE not in annotations:
         return []
-    path = f"{where}[{SLICE_SIZE}]"
-    size = _size(annotations[SLICE_SIZE])
+    return size_errors(annotations[SLICE_SIZE], f"{where}[{SLICE_SIZE}]", count)
+
+
+def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
+    """Refuse what is no number of pods of a slice, or does not divide the podset's `count`."""
+    size = _size(value)
     if size is None:
-        problem = f"{shown(annotations[SLICE_SIZE])} is not a whole number of pods"
+        problem = f"{shown(value)} is not a whole number of pods"
         return [FieldError(path, problem, f"use 1 to {MAX_SIZE}")]
     return _divides(size, count, path)
 
@@ -219,22 +228,26 @@ def _constraint_list(annotations: Annotations, where: str, count: int | None) ->
             for index, layer in enumerate(layers)
             for error in level_key_errors(layer["topology"], f"{path}[{index}].topology")
         ),
-        *_layer_errors(layers, path),
+        *layer_errors(layers, path),
         *_divides(layers[0]["size"], count, f"{path}[0].size"),
     ]
 
 
-def _layer_errors(layers: list[dict[str, Any]], path: str) -> list[FieldError]:
+def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldError]:
+    """Refuse slice layers that do not lie within those above them.
+
+    Args:
+        layers: coarsest first, each with `topology` and `size`; what is no size is passed over.
+        path: of the list.
+    """
     errors = []
-    for index in range(1, len(layers)):
-        above, layer = layers[index - 1], layers[index]
-        if above["size"] % layer["size"]:
-            problem = (
-                f"size {layer['size']} does not divide size {above['size']} of the layer above"
-            )
+    for index, (above, layer) in enumerate(pairwise(layers), start=1):
+        outer, size = _size(above.get("size")), _size(layer.get("size"))
+        if outer and size and outer % size:
+            problem = f"size {size} does not divide size {outer} of the layer above"
             errors.append(FieldError(f"{path}[{index}].size", problem, "use a divisor"))
-        if layer["topology"] in {other["topology"] for other in layers[:index]}:
-            problem = f"level {shown(layer['topology'])} appears twice"
+        if layer.get("topology") in [other.get("topology") for other in layers[:index]]:
+            problem = f"level {shown(layer.get('topology'))} appears twice"
             errors.append(FieldError(f"{path}[{index}].topology", problem, "use a finer level"))
     return errors
 
@@ -257,7 +270,6 @@ def _group(annotations: Annotations, where: str, _count: int | None) -> list[Fie
 
 
 _RULES: Final[tuple[Rule, ...]] = (
-    _one_request,
     _level_keys,
     _unconstrained,
     _slice_pair,

@@ -29,6 +29,7 @@ from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
 from rackgate.kube.transport import Transport
 from rackgate.runtime import metrics
 from rackgate.runtime.backoff import Backoff
+from rackgate.wire.depth import tolerant
 
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_CAP_S: Final = 30.0
@@ -58,7 +59,7 @@ class _Page(msgspec.Struct, frozen=True):
     metadata: _PageMeta = _PageMeta()
 
 
-_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
 def count_request(verb: str, resource: str, code: str) -> None:

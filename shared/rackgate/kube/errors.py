@@ -8,7 +8,7 @@ KubeError                    any refusal; carries status, reason, message, verb,
   ConflictError              409: the object moved on, read it again and decide again
     AlreadyExistsError       409 with reason AlreadyExists
   GoneError                  410: the version is too old, list again
-  PayloadTooLargeError       413
+  PayloadTooLargeError       413, or 500 with the store's words for it
   UnprocessableError         422: invalid, or a failed `test` of a JSON patch
   TooManyRequestsError       429 after the bounded tries
   ServerError                5xx
@@ -87,7 +87,7 @@ class GoneError(KubeError):
 
 
 class PayloadTooLargeError(KubeError):
-    """413: the request body is beyond the server's limit."""
+    """413: the request body is beyond the server's limit, or the object beyond the store's."""
 
 
 class UnprocessableError(KubeError):
@@ -122,6 +122,9 @@ BY_STATUS: Final[dict[int, type[KubeError]]] = {
     429: TooManyRequestsError,
 }
 
+# What etcd and its client say; the API server passes it on as its own failure.
+_TOO_LARGE: Final = ("request is too large", "message larger than max")
+
 _decode_status = msgspec.json.Decoder(Status).decode
 
 
@@ -137,6 +140,8 @@ def error_for(verb: str, path: str, status: int, body: bytes | msgspec.Raw) -> K
     """The error that fits an HTTP status of 400 or more and its body."""
     answer = parse_status(body)
     kind = BY_STATUS.get(status, ServerError if status >= 500 else KubeError)
+    if status == 500 and any(text in answer.message for text in _TOO_LARGE):
+        kind = PayloadTooLargeError
     if status == 409 and answer.reason == "AlreadyExists":
         kind = AlreadyExistsError
     return kind(verb, path, status=status, reason=answer.reason, message=answer.message)

@@ -30,6 +30,7 @@ from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Meta
+from rackgate.wire.depth import tolerant
 
 T = TypeVar("T")
 
@@ -64,9 +65,9 @@ class _Bare(msgspec.Struct, frozen=True):
     metadata: Meta = Meta()
 
 
-_decode_event = msgspec.json.Decoder(WatchEvent).decode
-_decode_page = msgspec.json.Decoder(_ListPage).decode
-_decode_bare = msgspec.json.Decoder(_Bare).decode
+_decode_event = tolerant(msgspec.json.Decoder(WatchEvent).decode)
+_decode_page = tolerant(msgspec.json.Decoder(_ListPage).decode)
+_decode_bare = tolerant(msgspec.json.Decoder(_Bare).decode)
 
 
 class Informer(Generic[T]):

@@ -27,7 +27,28 @@ class Gate:
     purpose: str
 
 
+# A required and a preferred level in one request: webhook and assigner must agree on it.
+BOTH_LEVELS: Final = "RackgateRequiredAndPreferred"
+
 GATES: Final = (
+    Gate(
+        "TopologyAwareScheduling",
+        True,
+        Stage.BETA,
+        "Place pods by topology; off: flavors of a topology count as plain, requests wait.",
+    ),
+    Gate(
+        "TASFailedNodeReplacement",
+        True,
+        Stage.BETA,
+        "Give pods of a broken node another place, and leave the others where they are.",
+    ),
+    Gate(
+        "TASFailedNodeReplacementFailFast",
+        True,
+        Stage.BETA,
+        "Evict a Workload whose broken node has no replacement; off: it runs on, tried again.",
+    ),
     Gate(
         "DeactivateInvalidTopology",
         True,
@@ -39,6 +60,61 @@ GATES: Final = (
         False,
         Stage.ALPHA,
         "One template with a topology annotation demands one on every template of the job.",
+    ),
+    Gate(
+        "TASProfileMixed",
+        True,
+        Stage.BETA,
+        "Least free room first for unconstrained requests; off: best fit for every request.",
+    ),
+    Gate(
+        "TASBalancedPlacement",
+        False,
+        Stage.ALPHA,
+        "Spread preferred requests evenly over as few domains as can be.",
+    ),
+    Gate(
+        "TASRespectNodeAffinityPreferred",
+        False,
+        Stage.ALPHA,
+        "Let preferred node affinity order the domains.",
+    ),
+    # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
+    Gate(
+        BOTH_LEVELS,
+        False,
+        Stage.ALPHA,
+        "A required level and a finer preferred one together; in webhook and assigner alike.",
+    ),
+    Gate(
+        "RackgateFewestDomains",
+        False,
+        Stage.ALPHA,
+        "Choose several domains exactly: the fewest, then the fewest untouched, then least over.",
+    ),
+    Gate(
+        "RackgateBestFitBelowSlices",
+        False,
+        Stage.ALPHA,
+        "Fill few hosts within the domain of a slice, instead of the smallest hosts first.",
+    ),
+    Gate(
+        "RackgateLeaderRules",
+        False,
+        Stage.ALPHA,
+        "Judge a leader by its own selector, affinity and tolerations, on a host of its own.",
+    ),
+    Gate(
+        "RackgateLeaderRefusals",
+        False,
+        Stage.ALPHA,
+        "Say in a refusal when it is the leader that finds no place.",
+    ),
+    Gate(
+        "RackgateNodesBelowLeaves",
+        False,
+        Stage.ALPHA,
+        "Without a host level, judge the nodes of a leaf one by one: taints, selectors, size.",
     ),
 )
 

@@ -140,11 +140,21 @@ class PodSpec(View, frozen=True):
     priority: int | None = None
 
 
+class ContainerStatus(View, frozen=True):
+    """What a container holds on its node, which differs from its spec while it is resized."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    allocated_resources: dict[str, str | int | float] = {}
+
+
 class PodStatus(View, frozen=True):
-    """Phase and conditions of a pod."""
+    """Phase and conditions of a pod, and what its containers hold."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(View, frozen=True):

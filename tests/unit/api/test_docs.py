@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from rackgate.api.crd import KINDS
+from rackgate.runtime.settings import API_VERSION, load_settings
+from rackgate_assigner.settings import AssignerSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "operation.md"
 
@@ -20,7 +22,8 @@ def manifests() -> list[dict[str, Any]]:
 
 def test_the_first_queue_is_complete_and_valid() -> None:
     models = {kind.model.__name__: kind.model for kind in KINDS}
-    shown = {document["kind"]: document for document in manifests()}
+    objects = [found for found in manifests() if found["apiVersion"] != API_VERSION]
+    shown = {document["kind"]: document for document in objects}
     assert list(shown) == ["Topology", "ResourceFlavor", "ClusterQueue", "LocalQueue"]
     for kind, document in shown.items():
         models[kind].model_validate(document)
@@ -30,3 +33,12 @@ def test_the_first_queue_is_complete_and_valid() -> None:
     named = {offered["name"] for group in groups for offered in group["flavors"]}
     assert named == {flavor["metadata"]["name"]}
     assert shown["LocalQueue"]["spec"]["clusterQueue"] == queue["metadata"]["name"]
+
+
+def test_configurations_shown_are_ones_the_assigner_takes(tmp_path: Path) -> None:
+    shown = [found for found in manifests() if found["apiVersion"] == API_VERSION]
+    assert [document["kind"] for document in shown] == ["AssignerConfiguration"]
+    file = tmp_path / "assigner.yaml"
+    for document in shown:
+        file.write_text(yaml.safe_dump(document))
+        load_settings(AssignerSettings, service="assigner", config=file)

@@ -97,7 +97,7 @@ def errors_of(found: dict[str, Any]) -> list[str]:
             " use at most 63 characters",
         ),
         (
-            request(required="rack", preferred="rack"),
+            request(required="rack", unconstrained=True),
             "spec.podSets[0].topologyRequest:"
             " at most one of required, preferred and unconstrained may be set",
         ),
@@ -122,7 +122,7 @@ def test_an_assignment_is_refused_by_the_path_inside() -> None:
     (line,) = errors_of({**workload(), "status": status})
     assert line == (
         "status.admission.podSetAssignments[0].topologyAssignment:"
-        " slices: must be a list of 1 to 1000 slices"
+        " slices: nothing: must be a list of 1 to 1000 slices"
     )
 
 

@@ -158,6 +158,7 @@ def workload(
     grant: Grant | None = None,
     conditions: Mapping[str, tuple[str, str, str]] | None = None,
     deleting: bool = False,
+    unhealthy: Sequence[str] = (),
     **spec: Any,
 ) -> kueue.Workload:
     """A Workload; with `grant` it is admitted. `conditions`: type to (status, reason, message)."""
@@ -184,6 +185,8 @@ def workload(
         {"type": kind, "status": value, "reason": reason, "message": message}
         for kind, (value, reason, message) in found.items()
     ]
+    if unhealthy:
+        status["unhealthyNodes"] = [{"name": found} for found in unhealthy]
     whole = {
         "metadata": meta,
         "spec": {

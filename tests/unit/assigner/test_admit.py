@@ -177,7 +177,11 @@ def test_slices_that_do_not_divide_the_pods_are_refused_whole() -> None:
     cache.set_workload(workload("w", [podset(count=7, topology=sliced)]))
     (hold,) = cache.plan()
     assert isinstance(hold, Hold)
-    assert "count 7 is not a multiple of the slice size 2" in hold.message
+    assert hold.reason == "Misconfigured"
+    assert hold.message == (
+        "spec.podSets[0].topologyRequest.podSetSliceSize: slices of 2 pods do not divide the "
+        "podset's 7 pods; use a size that divides the count"
+    )
 
 
 @pytest.mark.requirement("TAS-22")

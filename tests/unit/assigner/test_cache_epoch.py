@@ -135,6 +135,15 @@ def test_pods_that_sit_where_they_were_assigned_wake_nobody(cache: Cache) -> Non
     assert not rises(cache, lambda: cache.drop_pod("team/w-0"))
 
 
+@pytest.mark.field_note("C15")
+def test_a_pod_whose_place_goes_to_one_on_another_node_wakes_the_cycle(cache: Cache) -> None:
+    cache.set_node(node("twin", host="a", ready=False))
+    for name, on in (("w-0", "twin"), ("w-1", "twin"), ("w-2", "a")):
+        cache.set_pod(pod(name, on, workload="w"))
+    assert admissions(cache.plan()) == {}
+    assert rises(cache, lambda: cache.drop_pod("team/w-0"))
+
+
 def test_written_conditions_and_queue_statuses_wake_nobody(cache: Cache) -> None:
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     again = workload("next", [podset(count=3)], version="7", conditions=told)

@@ -278,7 +278,9 @@ def test_an_admission_that_cannot_be_read_holds_nothing_and_its_pods_hold_their_
     cache.set_workload(found)
     assert free(cache, "a") == 3000
     assert cache.plan() == []
-    assert "is not a quantity" in cache.explain("team/w")["message"]
+    told = cache.explain("team/w")
+    assert told is not None
+    assert "is not a quantity" in told.message
 
 
 @pytest.mark.requirement("CAP-10")

@@ -7,7 +7,6 @@ import pytest
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.snapshot import freeze
 from tests.unit.assigner.builders import (
-    HOST,
     RACK,
     admissions,
     cache_with,
@@ -16,7 +15,6 @@ from tests.unit.assigner.builders import (
     fx_a,
     local_queue,
     node,
-    pod,
     podset,
     topology,
     workload,
@@ -84,38 +82,6 @@ def test_a_queue_that_is_not_there_has_no_status() -> None:
         cache_with().cluster_queue_status("nowhere")
 
 
-def test_explain_says_what_a_cycle_would_say_and_which_domain_comes_closest() -> None:
-    cache = cache_with(fx_a())
-    cache.set_pod(pod("other", "b1-r1-1", cpu="4"))
-    asked = [podset(count=5, requests={"cpu": "4"}, topology={"required": RACK})]
-    told = {"QuotaReserved": ("False", "WaitingForQuota", "old news")}
-    cache.set_workload(workload("first", priority=3))
-    cache.set_workload(workload("w", asked, conditions=told))
-    found = cache.explain("team/w")
-    assert found["state"] == "waiting"
-    assert found["positionInLocalQueue"] == 1
-    assert found["reason"] == "TopologyPlacementFailed"
-    assert found["nearest"]["tas"]["main"] == [
-        {"level": "block", "domain": ["b2"], "fits": 8, "asked": 5, "domains": 2},
-        {"level": "rack", "domain": ["b1", "r2"], "fits": 4, "asked": 5, "domains": 4},
-        {"level": HOST, "domain": ["b1", "r1", "b1-r1-2"], "fits": 2, "asked": 5, "domains": 8},
-    ]
-
-
-def test_explain_knows_every_state() -> None:
-    cache = cache_with(fx_a())
-    cache.set_workload(workload("w"))
-    assert cache.explain("team/w")["fits"] is True
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", version="2", grant=grant))
-    assert cache.explain("team/w")["state"] == "admitted"
-    cache.set_workload(workload("w", conditions={"Finished": ("True", "Succeeded", "")}))
-    assert cache.explain("team/w")["state"] == "finished"
-    cache.set_workload(workload("off", active=False))
-    assert cache.explain("team/off")["state"] == "inactive"
-    assert cache.explain("team/nobody") == {}
-
-
 @pytest.mark.requirement("TAS-04")
 @pytest.mark.field_note("C18")
 def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
@@ -124,8 +90,6 @@ def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
     cache = cache_with([node("good"), bare, node("far", labels={"pool": "web"})])
     assert cache.missing_levels("tas") == {"bare": (RACK,)}
     assert cache.missing_levels("nowhere") == {}
-    cache.set_workload(workload("w", [podset(count=9)]))
-    assert cache.explain("team/w")["nodesWithoutLevels"] == {"tas": {"bare": (RACK,)}}
 
 
 def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:

@@ -14,7 +14,7 @@ from rackgate_assigner.core.rows import node_facts, pod_row, workload_row
 from tests.unit.assigner.builders import CREATED, RACK, node, pod, podset, workload
 
 AFFINITY: dict[str, Any] = {
-    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"a": []}}
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
 }
 
 

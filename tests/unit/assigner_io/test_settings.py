@@ -14,6 +14,7 @@ def test_defaults_stand_without_a_file() -> None:
     found = load_settings(AssignerSettings, service="assigner")
     assert found.cycle.min_interval == 0.1
     assert found.budgets.admission.qps > found.budgets.queues.qps
+    assert found.resources.exclude_resource_prefixes == []
 
 
 def test_a_file_sets_every_part(tmp_path: Path) -> None:
@@ -24,11 +25,13 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
         "cycle: {minInterval: 0.5}\n"
         "budgets: {queues: {qps: 5, burst: 5, concurrency: 2}}\n"
         "queueStatus: {minInterval: 2}\n"
+        "resources: {excludeResourcePrefixes: [example.com/, other.example]}\n"
         "featureGates: {DeactivateInvalidTopology: false}\n"
     )
     found = load_settings(AssignerSettings, service="assigner", config=file)
     assert found.budgets.queues.concurrency == 2
     assert found.queue_status.min_interval == 2
+    assert found.resources.exclude_resource_prefixes == ["example.com/", "other.example"]
     assert found.features.enabled("DeactivateInvalidTopology") is False
 
 
@@ -39,6 +42,8 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
         ("queueStatus.minInterval=0.01", "minInterval"),
         ("budgets.jobs.burst=0", "burst"),
         ("featureGates={NoSuchGate: true}", "NoSuchGate"),
+        ('resources.excludeResourcePrefixes=[""]', "excludeResourcePrefixes"),
+        ("resources.transformations=[]", "transformations"),
     ],
 )
 def test_a_wrong_setting_is_named(flag: str, words: str) -> None:

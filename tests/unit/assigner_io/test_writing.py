@@ -11,7 +11,7 @@ from rackgate.wire.kueue import Admission, QueueStatus, ResourceFlavor
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
 from rackgate_assigner.job_writer import labels_of
 from rackgate_assigner.queues import status_body, status_differs
-from rackgate_assigner.writer import admission_of, stated_admission
+from rackgate_assigner.status_writes import admission_of, stated_admission
 from tests.unit.assigner_io.builders import workload
 
 WANTED: dict[str, Any] = {

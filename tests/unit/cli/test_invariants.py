@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -144,6 +146,30 @@ def test_a_pod_bound_outside_its_assignment_is_found() -> None:
         pod("a", "n1"), spec=msgspec.structs.replace(pod("a", "n1").spec, node_name="n2")
     )
     assert rules(breaches(cluster(load, strayed))) == ["outside-assignment"]
+
+
+def test_a_pod_that_a_dead_node_cannot_end_is_no_breach_once_its_host_was_given_up() -> None:
+    swapped = cluster(workload({"n2": 1}), pod("a", "n1", terminating=True), pod("b", "n2"))
+    assert rules(breaches(swapped)) == ["over-granted"], "its node may still end it"
+    ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert rules(breaches(replace(swapped, read_at=ends + 29))) == ["over-granted"]
+    assert breaches(replace(swapped, read_at=ends + 31)) == []
+    kept = cluster(workload({"n1": 1}), pod("a", "n1", terminating=True), pod("b", "n1"))
+    assert rules(breaches(replace(kept, read_at=ends + 31))) == ["over-domain", "over-granted"]
+
+
+def test_a_gated_replacement_waits_without_a_breach() -> None:
+    load = workload({"n1": 1, "n2": 1})
+    waiting = cluster(load, pod("a", "n1", terminating=True), pod("b", None, gated=True))
+    assert breaches(waiting) == []
+
+
+def test_a_pod_on_a_host_that_was_given_up_still_takes_room_there() -> None:
+    load = workload({"n2": 2})
+    leaving = [pod(name, "n1", terminating=True) for name in "ab"]
+    foreign = pod("x", "n1", uid="other")
+    assert rules(breaches(cluster(load, *leaving))) == []
+    assert rules(breaches(cluster(load, *leaving, foreign))) == ["over-capacity"]
 
 
 def test_an_assignment_that_does_not_sum_to_its_count_is_found() -> None:

@@ -85,6 +85,22 @@ def test_two_requests_on_one_template_are_refused_with_both_values() -> None:
 
 
 @pytest.mark.requirement("VAL-12")
+@pytest.mark.field_note("P6")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("REQUIRED_TOPOLOGY", "UNCONSTRAINED_TOPOLOGY"),
+        ("PREFERRED_TOPOLOGY", "UNCONSTRAINED_TOPOLOGY"),
+        ("REQUIRED_TOPOLOGY", "PREFERRED_TOPOLOGY", "UNCONSTRAINED_TOPOLOGY"),
+    ],
+)
+def test_every_pair_of_requests_is_refused_once(kinds: tuple[str, ...]) -> None:
+    (error,) = both(2, **dict.fromkeys(kinds, "true"))
+    assert error.startswith(f"{WHERE}: more than one topology request: ")
+    assert all(f'{getattr(names, kind)}="true"' in error for kind in kinds)
+
+
+@pytest.mark.requirement("VAL-12")
 @pytest.mark.parametrize(
     "key", ["", "Block/x", "a//b", "/rack", "rack/", "-rack", "rack-", "ra ck", "a/b/c", "räck"]
 )
@@ -125,6 +141,37 @@ def test_a_level_key_longer_than_a_request_carries_is_refused() -> None:
         ({"UNCONSTRAINED_TOPOLOGY": "maybe"}, names.UNCONSTRAINED_TOPOLOGY, "not a boolean"),
         ({"PODSET_GROUP": "g"}, names.PODSET_GROUP, "needs a required or preferred"),
         ({"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": "7"}, names.PODSET_GROUP, "not a group name"),
+        *(
+            ({"SLICE_REQUIRED_TOPOLOGY": "rack", "SLICE_SIZE": size}, names.SLICE_SIZE, "not a who")
+            for size in ("", "+4", " 4", "4\n", "4e0", "0x4", "\u0664", "2147483648")
+        ),
+        ({"SLICE_REQUIRED_TOPOLOGY": "rack", "SLICE_SIZE": "16"}, names.SLICE_SIZE, "not divide"),
+        (
+            {"SLICE_REQUIRED_TOPOLOGY": "a//b", "SLICE_SIZE": "2"},
+            names.SLICE_REQUIRED_TOPOLOGY,
+            "is not a node label key",
+        ),
+        (
+            {"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": "g", "SLICE_CONSTRAINTS": LAYERS},
+            names.SLICE_CONSTRAINTS,
+            f"cannot be combined with {names.PODSET_GROUP}",
+        ),
+        (
+            {
+                "REQUIRED_TOPOLOGY": "r",
+                "PODSET_GROUP": "g",
+                "SLICE_REQUIRED_TOPOLOGY": "rack",
+                "SLICE_SIZE": "2",
+            },
+            names.PODSET_GROUP,
+            f"cannot be combined with {names.SLICE_REQUIRED_TOPOLOGY}",
+        ),
+        ({"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": ""}, names.PODSET_GROUP, "not a group name"),
+        (
+            {"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": "g" * 257},
+            names.PODSET_GROUP,
+            "not a group name",
+        ),
         (
             {"SLICE_CONSTRAINTS": LAYERS, "SLICE_SIZE": "2", "SLICE_REQUIRED_TOPOLOGY": "rack"},
             names.SLICE_CONSTRAINTS,
@@ -149,7 +196,40 @@ def test_wrong_slices_and_groups_are_refused_with_their_path(
         ('[{"topology": "rack"}]', "", "is not a list of 1 to 3 layers"),
         ('[{"topology": "rack", "size": "4"}]', "", "is not a list of 1 to 3 layers"),
         ('[{"topology": "rack", "size": true}]', "", "is not a list of 1 to 3 layers"),
+        *(
+            (odd, "", "is not a list of 1 to 3 layers")
+            for odd in (
+                "",
+                "null",
+                '"rack"',
+                '{"topology": "rack", "size": 4}',
+                "[null]",
+                '[["rack", 4]]',
+                '[{"topology": "rack", "size": 4, "count": 2}]',
+                '[{"topology": "rack", "Size": 4}]',
+                '[{"topology": null, "size": 4}]',
+                '[{"topology": "rack", "size": 4.0}]',
+                '[{"topology": "rack", "size": 0}]',
+                '[{"topology": "rack", "size": -4}]',
+                '[{"topology": "rack", "size": NaN}]',
+                '[{"topology": "rack", "size": 2147483648}]',
+                json.dumps([{"topology": f"l{n}", "size": 8 >> n} for n in range(4)]),
+                " " * 4096 + '[{"topology": "rack", "size": 4}]',
+            )
+        ),
+        ('[{"topology": "", "size": 4}]', "[0].topology", "is not a node label key"),
         ('[{"topology": "a//b", "size": 4}]', "[0].topology", "is not a node label key"),
+        (
+            '[{"topology": "a", "size": 4}, {"topology": "b", "size": 2},'
+            ' {"topology": "a", "size": 1}]',
+            "[2].topology",
+            "appears twice",
+        ),
+        (
+            '[{"topology": "rack", "size": 2}, {"topology": "host", "size": 4}]',
+            "[1].size",
+            "size 4 does not divide size 2",
+        ),
         ('[{"topology": "rack", "size": 3}]', "[0].size", "do not divide the podset's 8 pods"),
         (
             '[{"topology": "rack", "size": 4}, {"topology": "host", "size": 3}]',

@@ -51,6 +51,9 @@ class PodBuilder:
     def terminating(self) -> Self:
         return self._with(terminating=True)
 
+    def overdue(self) -> Self:
+        return self._with(terminating=True, ends_at=1.0)
+
     def terminal(self) -> Self:
         return self._with(terminal=True)
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from rackgate_ungater.plan import plan_ungating
+from rackgate_ungater.plan import OVERDUE_S, Grant, plan_ungating
 from rackgate_ungater.rows import PodRow
-from tests.unit.ungater.builders import HOST, INDEX, R1, R2, R3, RANKED, grant, pod, ranked, where
+from tests.unit.ungater.builders import (
+    HOST,
+    INDEX,
+    R1,
+    R2,
+    R3,
+    RANKED,
+    PodBuilder,
+    grant,
+    pod,
+    ranked,
+    where,
+)
 
 
 @pytest.mark.requirement("UNG-01", "UNG-09")
@@ -166,6 +179,52 @@ def test_a_rank_beyond_the_assignment_skips_only_that_pod() -> None:
     assert [report.reason for report in plan.reports] == ["SurplusPods"]
 
 
+NOW = 1.0 + OVERDUE_S
+
+
+def hosts(*counts: tuple[str, int], **more: Any) -> Grant:
+    """A grant of hosts."""
+    return grant(*(((name,), count) for name, count in counts), levels=(HOST,), **more)
+
+
+def on(name: str, host: str) -> PodBuilder:
+    return pod(name).ungated((host,), levels=(HOST,))
+
+
+def test_a_pod_that_a_dead_node_never_ended_makes_way_once_its_host_is_given_up() -> None:
+    dead = on("old", "h1").overdue().row()
+    fresh = pod(0).row()
+    moved = hosts(("h2", 1))
+    assert where(plan_ungating(moved, [dead, fresh], now=NOW).ungates) == {"pod-0": ("h2",)}
+    assert plan_ungating(moved, [dead, fresh], now=NOW - 1).ungates == (), "still in its time"
+    assert plan_ungating(moved, [on("old", "h1").row(), fresh], now=NOW).ungates == ()
+    assert plan_ungating(hosts(("h1", 1)), [dead, fresh], now=NOW).ungates == (), "not given up"
+
+
+@pytest.mark.field_note("U2", "U4")
+def test_after_a_replacement_new_pods_fill_what_is_free_and_the_others_stay() -> None:
+    # h1 (ranks 0, 1) was replaced by h3; the assignment is in path order again.
+    moved = hosts(("h2", 2), ("h3", 2), ranks=RANKED)
+    stay = [on(f"p{rank}", "h2").rank(rank).row() for rank in (2, 3)]
+    fresh = [pod(f"n{rank}").rank(rank).row() for rank in (0, 1)]
+    plan = plan_ungating(moved, [*stay, *fresh])
+    assert where(plan.ungates) == {"n0": ("h3",), "n1": ("h3",)}
+
+
+@pytest.mark.field_note("U2")
+def test_a_live_pod_on_a_host_that_was_given_up_keeps_its_successor_waiting() -> None:
+    stay, stray = on("p1", "h2").rank(1).row(), on("p0", "h1").rank(0).row()
+    moved = hosts(("h2", 1), ("h3", 1), ranks=RANKED)
+    assert plan_ungating(moved, [stay, stray, pod(0).rank(0).row()]).ungates == ()
+
+
+@pytest.mark.field_note("C14")
+def test_a_rack_named_like_a_broken_host_takes_pods() -> None:
+    spot = grant((R1, 1), unhealthy=(R1[-1],))
+    assert where(plan_ungating(spot, [pod(0).row()]).ungates) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("STR-05")
 @pytest.mark.field_note("U3")
 def test_no_pod_is_sent_to_a_node_that_awaits_replacement() -> None:
     for ranks in (None, RANKED):

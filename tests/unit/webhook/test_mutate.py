@@ -108,6 +108,19 @@ def test_a_started_pod_without_the_gate_gets_it(gates: list[dict[str, str]] | No
     assert mutate(review(POD, result)).operations == []
 
 
+@pytest.mark.requirement("HOOK-04")
+@pytest.mark.field_note("U8")
+@pytest.mark.parametrize("label", [None, "false"])
+def test_a_gated_pod_without_the_label_the_ungater_follows_gets_it(label: str | None) -> None:
+    found = pod(schedulingGates=[{"name": names.TOPOLOGY_GATE}])
+    if label is not None:
+        found["metadata"]["labels"][names.TAS_LABEL] = label
+    result = apply_patch(found, mutate(review(POD, found)).operations)
+    assert result["metadata"]["labels"][names.TAS_LABEL] == names.TAS_LABEL_VALUE
+    assert result["spec"] == found["spec"]
+    assert mutate(review(POD, result)).operations == []
+
+
 @pytest.mark.requirement("HOOK-08")
 def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
     verdict = mutate(review(POD, pod(nodeName="n1")))

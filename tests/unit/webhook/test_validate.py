@@ -10,6 +10,7 @@ import pytest
 from rackgate.api import names
 from rackgate_webhook.mutate import mutate
 from rackgate_webhook.validate import validate
+from tests.support.bad_requests import BAD_REQUESTS, GOOD_REQUESTS, BadRequest
 from tests.support.objects import (
     BLOCK,
     HOST,
@@ -307,6 +308,20 @@ def condition(type_: str) -> Object:
 def test_prebuilt_workloads_are_held_to_the_same_rules(request_: Object, path: str) -> None:
     errors = refusals(WORKLOAD, workload(topologyRequest=request_))
     assert any(error.startswith(f"spec.podSets[0].{path}: ") for error in errors), errors
+
+
+@pytest.mark.requirement("VAL-12")
+@pytest.mark.field_note("P5", "P6", "W8")
+@pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS)
+def test_a_nonsense_request_of_a_workload_is_refused_with_its_path(bad: BadRequest) -> None:
+    errors = refusals(WORKLOAD, workload(8, topologyRequest=bad.request))
+    path = f"spec.podSets[0].topologyRequest{bad.field}"
+    assert any(error.startswith(f"{path}: ") for error in errors), errors
+
+
+@pytest.mark.parametrize("good", GOOD_REQUESTS.values(), ids=GOOD_REQUESTS)
+def test_a_request_that_makes_sense_is_accepted(good: Object) -> None:
+    assert refusals(WORKLOAD, workload(8, topologyRequest=good)) == []
 
 
 def test_a_sound_workload_is_accepted() -> None:

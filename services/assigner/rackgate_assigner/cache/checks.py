@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from rackgate_assigner.core.forest import Grove
+from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.tree import IntVector, TopologyTree, column_value, hostname
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache
 
-Value = TypeVar("Value")
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that is not what a rebuild says.
+
+    Attributes:
+        what: one of a fixed set of words, such as `usage`, `paths` or `clusterQueue`.
+        where: the object it belongs to: a flavor, queue, node or domain.
+    """
+
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        if self.where.startswith("flavor "):
+            return f"{self.where}: {self.what}"
+        return f"{self.what} {self.where}"
 
 
 def rebuilt(cache: Cache, fresh: Cache) -> Cache:
@@ -15,7 +41,8 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
     for row in cache.workloads.values():
         fresh.put_workload(row)
     for key, assumed in cache.assumed.items():
-        fresh.assume(key, assumed.grant)
+        held = cache.workloads[key].reserved is not None
+        fresh.assume(key, assumed.grant, instead=held)
     for name in sorted(cache.pods.rows, reverse=True):
         fresh.pods.set(cache.pods.rows[name])
     for name in sorted(cache.nodes):
@@ -27,22 +54,82 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
     return fresh
 
 
-def differences(cache: Cache, fresh: Cache) -> list[str]:
-    """What the two do not agree on, sorted."""
+def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
+    """What the two do not agree on, in a fixed order."""
     groves, fresh_groves = cache.forest().groves, fresh.forest().groves
     found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
     found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
     found += _unequal("node", cache.pods.charged, fresh.pods.charged)
+    found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
+    found += _unequal("domainUsage", cache.trees.usage.domains, fresh.trees.usage.domains)
     for name in sorted({*groves, *fresh_groves}):
         if name not in groves or name not in fresh_groves:
-            found.append(f"flavor {name}: tree")
+            found.append(Mismatch("tree", f"flavor {name}"))
         else:
-            parts = groves[name].differences(fresh_groves[name])
-            found += [f"flavor {name}: {part}" for part in parts]
+            parts = _grove_parts(groves[name], fresh_groves[name], cache.nodes)
+            found += [Mismatch(part, f"flavor {name}") for part in parts]
     return found
 
 
-def _unequal(kind: str, kept: dict[str, Value], fresh: dict[str, Value]) -> list[str]:
+def _unequal(kind: str, kept: Mapping[Key, object], fresh: Mapping[Key, object]) -> list[Mismatch]:
+    names = {*kept, *fresh}
     return [
-        f"{kind} {name}" for name in sorted({*kept, *fresh}) if kept.get(name) != fresh.get(name)
+        Mismatch(kind, _name(name))
+        for name in sorted(names, key=repr)
+        if kept.get(name) != fresh.get(name)
     ]
+
+
+def _name(key: object) -> str:
+    return key if isinstance(key, str) else repr(key)
+
+
+def _grove_parts(grove: Grove, fresh: Grove, nodes: Mapping[str, NodeFacts]) -> list[str]:
+    """What two groves of one flavor disagree on."""
+    if grove.flavor != fresh.flavor or grove.capacity.tree is not grove.tree:
+        return ["tree"]
+    return _tree_parts(grove.tree, fresh.tree, nodes) + [
+        part
+        for part in ("usage", "free")
+        if not np.array_equal(getattr(grove.capacity, part), getattr(fresh.capacity, part))
+    ]
+
+
+def _tree_parts(
+    tree: TopologyTree, fresh: TopologyTree, nodes: Mapping[str, NodeFacts]
+) -> list[str]:
+    hosts = [host for host in map(hostname, nodes.values()) if host is not None]
+    parts: dict[str, Callable[[TopologyTree], object]] = {
+        "levels": lambda one: one.levels,
+        "nodes": lambda one: list(one.nodes),
+        "paths": lambda one: one.paths,
+        "resources": lambda one: one.resources,
+        "offers": lambda one: dict(one.offers),
+        "skipped": lambda one: one.skipped,
+        "nodeIndex": lambda one: list(map(one.leaf_of_node, nodes)),
+        "hostIndex": lambda one: list(map(one.leaf_of_host, hosts)),
+    }
+    arrays: dict[str, Callable[[TopologyTree], Sequence[IntVector]]] = {
+        "splits": lambda one: [one.splits],
+        "parents": lambda one: one.parents,
+        "children": lambda one: one.children,
+        "leafRanges": lambda one: one.leaf_ranges,
+        "nodeLeaves": lambda one: [one.node_leaves, one.node_offsets],
+        "allocatable": lambda one: [one.allocatable],
+    }
+    found = [part for part, read in parts.items() if read(tree) != read(fresh)]
+    found += [
+        part
+        for part, vectors in arrays.items()
+        if not all(map(np.array_equal, vectors(tree), vectors(fresh)))
+    ]
+    return found + ([] if _columns_right(tree) else ["columns"])
+
+
+def _columns_right(tree: TopologyTree) -> bool:
+    """Whether every column at hand says of each node what the node says."""
+    return all(
+        [column.values[code] for code in column.codes.tolist()]
+        == [column_value(key, node) for node in tree.nodes]
+        for key, column in tree.columns.kept()
+    )

@@ -1,107 +1,164 @@
-"""Facts for people: where a Workload stands, which nodes lack labels, which flavors overlap."""
+"""Facts for people: where a Workload stands and why, which nodes lack labels, what overlaps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from rackgate_assigner.cache.standing import (
+    offer_of,
+    queue_side,
+    quota_lines,
+    waiting_line,
+)
+from rackgate_assigner.cache.views import Viewer
 from rackgate_assigner.core.admit import plan
-from rackgate_assigner.core.decisions import Admit, Grant, Hold
-from rackgate_assigner.core.nearest import nearest
-from rackgate_assigner.core.ordering import cycle_order, priority_of
+from rackgate_assigner.core.cycle import Snapshot
+from rackgate_assigner.core.decisions import Admit, Deactivate, Decision, Hold
+from rackgate_assigner.core.explain import places_of
+from rackgate_assigner.core.explanation import (
+    Explanation,
+    FlavorView,
+    PodSetRun,
+    QuotaLine,
+    State,
+)
+from rackgate_assigner.core.flavor_nodes import missing_levels as lacking
+from rackgate_assigner.core.ordering import priority_of
 from rackgate_assigner.core.rows import WorkloadRow
+from rackgate_assigner.core.summary import changes_of, summary_of
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache
 
-SHOWN_NODES = 10
+SHOWN = 3
 
 
-def _state(row: WorkloadRow, holds: bool) -> str:
+def explain(
+    cache: Cache, key: str, features: Mapping[str, bool], top: int = SHOWN
+) -> Explanation | None:
+    """Why a Workload waits, or what it holds; None when it is not there.
+
+    Args:
+        cache: the cluster, not changed.
+        key: `namespace/name`.
+        features: state of feature gates.
+        top: how many domains, holders and names are listed each time.
+    """
+    row, holding = cache.workloads.get(key), cache.holdings.get(key)
+    if row is None or holding is None:
+        return None
+    if holding.waiting:
+        return explain_row(cache, row, "waiting", features, top)
+    state = _state(row, bool(holding.cluster_queue))
+    return Explanation(
+        workload=key,
+        state=state,
+        summary=summary_of(state, row),
+        priority=priority_of(row, cache.priorities),
+        message=row.broken or "",
+        queue=queue_side(cache, row, features, top),
+        podsets=_granted(row),
+    )
+
+
+def explain_row(
+    cache: Cache, row: WorkloadRow, state: State, features: Mapping[str, bool], top: int = SHOWN
+) -> Explanation:
+    """As `explain`, for a Workload that waits, or one that is not submitted.
+
+    Args:
+        cache: the cluster.
+        row: the Workload; need not be in the cache.
+        state: `waiting` or `notSubmitted`.
+        features: state of feature gates.
+        top: as in `explain`.
+    """
+    row = replace(row, reserved=None)
+    alone = decide(cache, [row], row.key, features)
+    side = queue_side(cache, row, features, top)
+    quota: tuple[QuotaLine, ...] = ()
+    flavors: tuple[FlavorView, ...] = ()
+    queue = cache.cluster_queues.get(side.cluster_queue)
+    if queue is not None:
+        offer = offer_of(cache, queue, features)
+        quota = quota_lines(cache, row, queue, offer, top)
+        flavors = Viewer(cache, offer, features, top).views(row, alone)
+    reason, message = _said(alone)
+    found = Explanation(
+        workload=row.key,
+        state=state,
+        summary="",
+        priority=priority_of(row, cache.priorities),
+        fits=isinstance(alone, Admit),
+        reason=reason,
+        message=message,
+        in_turn=_in_turn(cache, row, alone, features),
+        told=row.pending_message,
+        queue=side,
+        quota=quota,
+        flavors=flavors,
+    )
+    changes = changes_of(found)
+    summary = summary_of(state, row, found)
+    return msgspec.structs.replace(found, summary=summary, changes=changes)
+
+
+def decide(
+    cache: Cache, rows: Sequence[WorkloadRow], key: str, features: Mapping[str, bool]
+) -> Decision | None:
+    """What a cycle over these rows alone decides about one of them."""
+    snapshot: Snapshot = cache.freeze()
+    snapshot.waiting = [replace(row, pending_reason="", pending_message="") for row in rows]
+    snapshot.holding = []
+    return next((d for d in plan(snapshot, features) if d.workload == key), None)
+
+
+def _state(row: WorkloadRow, holds: bool) -> State:
     if row.finished:
         return "finished"
     if row.broken:
         return "unreadable"
     if holds:
         return "evicted" if row.evicted else "admitted"
-    return "waiting" if row.waiting else "inactive"
+    return "deleting" if row.deleting else "inactive"
 
 
-def explain(cache: Cache, key: str, features: Mapping[str, bool]) -> dict[str, Any]:
-    """What a Workload holds, or what a cycle would say if it came first."""
-    row, holding = cache.workloads.get(key), cache.holdings.get(key)
-    if row is None or holding is None:
-        return {}
-    local = cache.local_queues.get(row.queue)
-    found: dict[str, Any] = {
-        "workload": key,
-        "state": _state(row, bool(holding.cluster_queue)),
-        "localQueue": row.queue,
-        "clusterQueue": holding.cluster_queue or (local.cluster_queue if local else ""),
-        "priority": priority_of(row, cache.priorities),
-    }
-    if row.broken:
-        found["message"] = row.broken
-    if holding.waiting:
-        found |= _verdict(cache, row, found["clusterQueue"], features)
-    return found
+def _said(decision: Decision | None) -> tuple[str, str]:
+    if isinstance(decision, Hold | Deactivate):
+        return str(decision.reason), decision.message
+    return "", ""
 
 
-def _verdict(
-    cache: Cache, row: WorkloadRow, cluster_queue: str, features: Mapping[str, bool]
-) -> dict[str, Any]:
-    snapshot = cache.freeze()
-    line = [
-        other.key
-        for other in cycle_order(snapshot.waiting, snapshot.priorities)
-        if other.queue == row.queue
-    ]
-    snapshot.waiting = [replace(row, pending_reason="", pending_message="")]
-    snapshot.holding = []
-    decision = plan(snapshot, features)[0]
-    found: dict[str, Any] = {"positionInLocalQueue": line.index(row.key)}
-    if isinstance(decision, Admit):
-        return {**found, "fits": True, "flavors": _flavors(decision.grant)}
-    found |= {"fits": False, "reason": decision.reason, "message": decision.message}
-    if isinstance(decision, Hold):
-        unlabelled = {name: missing_levels(cache, name) for name in cache.flavors}
-        lacking = {
-            name: dict(sorted(nodes.items())[:SHOWN_NODES])
-            for name, nodes in unlabelled.items()
-            if nodes
-        }
-        if lacking:
-            found["nodesWithoutLevels"] = lacking
-        found["nearest"] = _nearest(cache, row, cluster_queue)
-    return found
+def _in_turn(
+    cache: Cache, row: WorkloadRow, alone: Decision | None, features: Mapping[str, bool]
+) -> str:
+    """What the next cycle says where those ahead make the difference."""
+    if not isinstance(alone, Admit):
+        return ""
+    line = waiting_line(cache, row)
+    place = next(at for at, other in enumerate(line) if other.key == row.key)
+    if not place:
+        return ""
+    decision = decide(cache, line[: place + 1], row.key, features)
+    return _said(decision)[1]
 
 
-def _nearest(cache: Cache, row: WorkloadRow, cluster_queue: str) -> dict[str, Any]:
-    """By flavor and PodSet, the domain of each level that comes closest: an upper bound each."""
-    queue = cache.cluster_queues.get(cluster_queue)
-    groves = cache.forest().groves
-    return {
-        name: {
-            podset.request.name: [
-                {
-                    "level": best.level,
-                    "domain": list(best.domain),
-                    "fits": best.fits,
-                    "asked": podset.request.count,
-                    "domains": best.domains,
-                }
-                for best in nearest(groves[name], podset.request)
-            ]
-            for podset in row.podsets
-        }
-        for name in (queue.flavors if queue else ())
-        if name in groves
-    }
-
-
-def _flavors(grant: Grant) -> dict[str, dict[str, str]]:
-    return {part.name: dict(part.flavors) for part in grant.podsets}
+def _granted(row: WorkloadRow) -> tuple[PodSetRun, ...]:
+    if row.reserved is None:
+        return ()
+    return tuple(
+        PodSetRun(
+            podset=part.name,
+            flavors=dict(part.flavors),
+            granted=part.count,
+            places=places_of(part.name, part.topology, SHOWN) if part.topology else None,
+        )
+        for part in row.reserved.podsets
+    )
 
 
 def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
@@ -111,7 +168,7 @@ def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
         return {}
     wanted = row.node_labels.items()
     matching = {
-        node.name: tuple(level for level in row.levels if level not in node.labels)
+        node.name: lacking(node, row)
         for node in cache.nodes.values()
         if wanted <= node.labels.items()
     }

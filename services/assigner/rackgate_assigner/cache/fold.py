@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rackgate.domains import TopologyAssignment
@@ -13,13 +13,18 @@ from rackgate_assigner.cache.assumed import Assumed
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.totals import Holding, Totals, holding_of
+from rackgate_assigner.cache.trees import Trees
 from rackgate_assigner.core.admit import plan
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Decision, Grant
 from rackgate_assigner.core.evictions import DRAIN
-from rackgate_assigner.core.forest import Forest, plant
+from rackgate_assigner.core.explanation import Explanation
+from rackgate_assigner.core.forest import Forest
+from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.rows import (
     HOST_LEVELS,
+    Charge,
+    PodRow,
     PodShape,
     WorkloadRow,
     pod_row,
@@ -41,17 +46,31 @@ class Cache(Objects):
         holdings: what each Workload holds, by key; those that hold nothing are there too.
     """
 
-    def __init__(self, features: Mapping[str, bool] | None = None) -> None:
-        """`features` are the gates that plans and statuses go by unless told otherwise."""
+    def __init__(
+        self, features: Mapping[str, bool] | None = None, excluded: Sequence[str] = ()
+    ) -> None:
+        """Start empty.
+
+        Args:
+            features: gates that plans and statuses go by unless told otherwise.
+            excluded: prefixes of resources that count neither for quota nor for room (C16).
+        """
         super().__init__()
         self.features = dict(features or {})
+        self.excluded = tuple(excluded)
         self.workloads: dict[str, WorkloadRow] = {}
         self.assumed: dict[str, Assumed] = {}
+        self._derive_nothing()
+
+    def _derive_nothing(self) -> None:
+        """Start all that is derived from rows, empty."""
         self.holdings: dict[str, Holding] = {}
         self.totals = Totals()
         self.pods = PodLedger(self.nodes, self._charge_node)
+        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
         self._waiting: dict[str, WorkloadRow] = {}
         self._switched_off: set[str] = set()
+        self._failing: set[str] = set()
 
     # Pods and Workloads: what usage is made of.
 
@@ -61,19 +80,27 @@ class Cache(Objects):
         key = pod.metadata.key
         before = self.pods.rows.get(key)
         changed = self.pods.drop(key) if row is None else self.pods.set(row)
-        nodes = {found.node for found in (before, row) if found is not None}
-        if changed and any(self._in_forest(node) for node in nodes):
+        if changed and any(self._felt(found) for found in (before, row) if found is not None):
             self.epoch += 1
 
     def drop_pod(self, key: str) -> None:
         """A pod is gone."""
         before = self.pods.rows.get(key)
-        if before is not None and self.pods.drop(key) and self._in_forest(before.node):
+        if before is not None and self.pods.drop(key) and self._felt(before):
             self.epoch += 1
+
+    def _felt(self, row: PodRow) -> bool:
+        """Whether a charge that changed with a pod can matter to anyone.
+
+        A pod that an assignment may cover can have had the place of one on another node, where two
+        nodes share a hostname: whether its own node is in a tree says nothing then.
+        """
+        return self.pods.covers(row.workload, row.podset) or self.trees.hold(row.node)
 
     def set_workload(self, workload: kueue.Workload) -> None:
         """A Workload was added or changed."""
-        self.put_workload(workload_row(workload, self.workloads.get(workload.metadata.key)))
+        known = self.workloads.get(workload.metadata.key)
+        self.put_workload(workload_row(workload, known, self.excluded))
 
     def put_workload(self, row: WorkloadRow) -> None:
         """As `set_workload`, for a row at hand."""
@@ -93,15 +120,15 @@ class Cache(Objects):
         if self._update(key):
             self.epoch += 1
 
-    def assume(self, key: str, grant: Grant) -> None:
-        """Charge a grant before its status write is seen.
+    def assume(self, key: str, grant: Grant, *, instead: bool = False) -> None:
+        """Charge a grant before its status write is seen; `instead` of the one that is held.
 
         Ends when the watch shows an admission at a newer resourceVersion, when the Workload is
         finished or deleted, by `forget`, or after `confirm` when the watch reaches that version.
         The epoch stays: the plan that made the grant has charged it already.
         """
         row = self.workloads.get(key)
-        if row is None or row.reserved is not None or row.finished:
+        if row is None or row.finished or (row.reserved is not None) != instead:
             return
         self.assumed[key] = Assumed(grant, row.uid, row.resource_version)
         self._update(key)
@@ -140,6 +167,7 @@ class Cache(Objects):
         return Snapshot(
             waiting=list(self._waiting.values()),
             holding=[self.workloads[key] for key in holding],
+            failing=[self.workloads[key] for key in self._failing if key not in self.assumed],
             local_queues=dict(self.local_queues),
             cluster_queues=dict(self.cluster_queues),
             flavors=dict(self.flavors),
@@ -178,12 +206,33 @@ class Cache(Objects):
         """
         return status.local_queue_status(self, key, self._features(features))
 
-    def rebuild_matches(self) -> list[str]:
-        """Names of what kept usage and usage rebuilt from scratch disagree on; empty is right."""
-        return checks.differences(self, checks.rebuilt(self, Cache()))
+    def mismatches(self) -> list[checks.Mismatch]:
+        """What was kept event by event and what a rebuild from the same rows gives disagree on.
 
-    def explain(self, key: str, *, features: Mapping[str, bool] | None = None) -> dict[str, Any]:
-        """Short facts about a Workload, for logs and `explain`; empty when it is not there."""
+        Empty is right. Takes as long as building everything from scratch.
+        """
+        return checks.mismatches(self, checks.rebuilt(self, Cache()))
+
+    def rebuild_matches(self) -> list[str]:
+        """`mismatches` as texts."""
+        return [str(mismatch) for mismatch in self.mismatches()]
+
+    def heal(self) -> None:
+        """Derive everything anew from the rows."""
+        pods = list(self.pods.rows.values())
+        self._derive_nothing()
+        for node in self.nodes.values():
+            self.trees.note_node(None, node)
+        for key in self.workloads:
+            self._update(key)
+        for row in pods:
+            self.pods.set(row)
+        self.epoch += 1
+
+    def explain(
+        self, key: str, *, features: Mapping[str, bool] | None = None
+    ) -> Explanation | None:
+        """Why a Workload waits, or what it holds; None when it is not there."""
         return facts.explain(self, key, self._features(features))
 
     def missing_levels(self, flavor: str) -> dict[str, tuple[str, ...]]:
@@ -197,15 +246,7 @@ class Cache(Objects):
     def forest(self) -> Forest:
         """The live trees with everything charged: for reading, and good until the next event."""
         self.pods.settle()
-        if self._forest is None:
-            self._forest = plant(self.flavors.values(), self.nodes, self._trees)
-            self._trees = {name: grove.tree for name, grove in self._forest.groves.items()}
-            for holding in self.holdings.values():
-                for charge in holding.charges:
-                    self._forest.charge(charge, 1)
-            for node, shape, count in self.pods.on_nodes():
-                self._forest.charge_node(node, dict(shape), count)
-        return self._forest
+        return self.trees.forest()
 
     def _features(self, features: Mapping[str, bool] | None) -> Mapping[str, bool]:
         return self.features if features is None else features
@@ -218,11 +259,14 @@ class Cache(Objects):
         new = None if row is None else holding_of(row, assumed.grant if assumed else None)
         self._waiting.pop(key, None)
         self._switched_off.discard(key)
+        self._failing.discard(key)
         if row is not None and new is not None:
             if new.waiting:
                 self._waiting[key] = row
             if new.cluster_queue and not row.active:
                 self._switched_off.add(key)
+            if new.admitted and row.unhealthy:
+                self._failing.add(key)
         if old == new:
             return False
         if old is not None:
@@ -236,20 +280,21 @@ class Cache(Objects):
 
     def _count(self, holding: Holding, sign: int) -> None:
         self.totals.add(holding, sign)
-        if self._forest is not None:
-            for charge in holding.charges:
-                self._forest.charge(charge, sign)
+        for charge in holding.charges:
+            self.trees.charge(charge, sign)
+
+    def _charges(self) -> Iterator[Charge]:
+        for holding in self.holdings.values():
+            yield from holding.charges
 
     def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
-        if self._forest is not None:
-            self._forest.charge_node(node, dict(shape), sign)
+        self.trees.charge_node(node, shape, sign)
 
-    def _in_forest(self, node: str) -> bool:
-        """Whether charges to a node can matter to anyone; yes while trees are to be planted."""
-        forest = self._forest
-        return forest is None or any(
-            grove.tree.leaf_of_node(node) is not None for grove in forest.groves.values()
-        )
+    def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        self.trees.note_node(old, new)
+
+    def _note_flavor(self, name: str) -> None:
+        self.trees.note_flavor(name)
 
     def _covering(self, holding: Holding | None) -> dict[str, TopologyAssignment]:
         """Assignments by PodSet that are charged to a tree, so that their pods need not be.
@@ -294,6 +339,6 @@ def _asks_differently(old: WorkloadRow | None, row: WorkloadRow) -> bool:
 
     def asked(found: WorkloadRow) -> tuple[object, ...]:
         place = (found.uid, found.queue, found.priority, found.priority_class, found.age)
-        return (*place, found.active, found.evicted, found.shape)
+        return (*place, found.active, found.evicted, found.shape, found.unhealthy)
 
     return old is None or asked(old) != asked(row)

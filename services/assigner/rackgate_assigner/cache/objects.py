@@ -8,7 +8,6 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.queues import (
     ClusterQueueRow,
@@ -19,7 +18,7 @@ from rackgate_assigner.core.queues import (
     local_queue_row,
 )
 from rackgate_assigner.core.rows import node_facts
-from rackgate_assigner.core.tree import TopologyTree, takes_part
+from rackgate_assigner.core.tree import takes_part
 
 
 class Objects:
@@ -41,10 +40,6 @@ class Objects:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.priorities: dict[str, int] = {}
         self.checks: dict[str, str] = {}
-        # Trees stay right until their nodes, labels or levels change; the forest is the trees
-        # with everything charged, and is planted anew when it is None.
-        self._trees: dict[str, TopologyTree] = {}
-        self._forest: Forest | None = None
 
     # Nodes, topologies, flavors: what trees are made of.
 
@@ -68,16 +63,13 @@ class Objects:
 
     def _node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         facts = [found for found in (old, new) if found is not None]
-        touched = [
-            flavor.name
+        self._note_node(old, new)
+        if any(
+            flavor.levels and takes_part(found, flavor.node_labels, flavor.levels)
             for flavor in self.flavors.values()
-            if flavor.levels
-            and any(takes_part(found, flavor.node_labels, flavor.levels) for found in facts)
-        ]
-        for name in touched:
-            self._trees.pop(name, None)
-        if touched:
-            self._fell()
+            for found in facts
+        ):
+            self.epoch += 1
         if (old.labels if old else None) != (new.labels if new else None):
             self._relabelled(facts[0].name)
 
@@ -112,18 +104,17 @@ class Objects:
         if old == row:
             return
         self.flavors[row.name] = row
-        if old is None or (old.node_labels, old.levels) != (row.node_labels, row.levels):
-            self._trees.pop(row.name, None)
+        self._note_flavor(row.name)
         if (old.levels if old else ()) != row.levels:
             self._relevelled(row.name)
-        self._fell()
+        self.epoch += 1
 
     def drop_flavor(self, name: str) -> None:
         """A flavor is gone; what Workloads hold of it stays theirs."""
         if self.flavors.pop(name, None) is not None:
-            self._trees.pop(name, None)
+            self._note_flavor(name)
             self._relevelled(name)
-            self._fell()
+            self.epoch += 1
 
     # Queues, and what they refer to.
 
@@ -176,10 +167,11 @@ class Objects:
         if rows.pop(key, None) is not None:
             self.epoch += 1
 
-    def _fell(self) -> None:
-        """Some tree is no longer right, or a flavor around it changed."""
-        self._forest = None
-        self.epoch += 1
+    def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        """A node came, went or changed: whoever keeps trees must look at it."""
+
+    def _note_flavor(self, name: str) -> None:
+        """A flavor came, went or changed: whoever keeps trees must look at it."""
 
     def _relevelled(self, flavor: str) -> None:
         """A flavor got other levels, or none: assignments may not fit its tree any more."""

@@ -107,6 +107,11 @@ class PodLedger:
                 self.settle_group((workload, podset))
                 self._tidy((workload, podset))
 
+    def covers(self, workload: str, podset: str) -> bool:
+        """Whether a Workload holds an assignment that covers pods of this PodSet."""
+        group = self._groups.get((workload, podset))
+        return group is not None and group.assignment is not None
+
     def relabel(self, node: str) -> bool:
         """The labels of a node changed, or it came or went: its pods may be in other domains."""
         names = {

@@ -36,13 +36,13 @@ class Holding:
 
 
 def holding_of(row: WorkloadRow, assumed: Grant | None) -> Holding:
-    """What a Workload holds: as the watch shows it, else as assumed.
+    """What a Workload holds: as assumed while that is open, else as the watch shows it.
 
     Args:
         row: the Workload.
-        assumed: a grant whose status write was not seen yet.
+        assumed: a grant whose status write was not seen yet; also one that replaces another.
     """
-    grant = row.reserved if row.reserved is not None else assumed
+    grant = row.reserved if assumed is None else assumed
     if grant is None or row.finished:
         return Holding(row.queue, waiting=row.waiting)
     return Holding(

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, QueueReason
-from rackgate_assigner.core.queues import ClusterQueueRow, FlavorRow, LocalQueueRow
+from rackgate_assigner.core.queues import (
+    ClusterQueueRow,
+    FlavorRow,
+    LocalQueueRow,
+    without_topologies,
+)
 
+GATE_TOPOLOGY: Final = "TopologyAwareScheduling"
 GATE_COHORTS: Final = "TASWithCohorts"
 GATE_PREEMPTION: Final = "TASWithPreemption"
 GATE_MULTIKUEUE: Final = "TASWithMultiKueue"
@@ -126,6 +132,14 @@ def _topology_limits(
     ]
 
 
+def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
+    """Which flavors of an active queue count as plain while topologies are switched off."""
+    named = [name for name in queue.flavors if name in flavors and flavors[name].topology]
+    if not named:
+        return ""
+    return f"; feature gate {GATE_TOPOLOGY} is off, TAS flavors count as plain: {_names(named)}"
+
+
 def _limits_note(queue: ClusterQueueRow) -> str:
     """What an active queue asks for and does not get yet."""
     unsupported = []
@@ -152,6 +166,10 @@ def cluster_queue_activity(
         checks: all AdmissionChecks there are: name to controller.
         features: state of feature gates.
     """
+    note = _limits_note(queue)
+    if not features.get(GATE_TOPOLOGY, True):
+        note += _switched_off_note(queue, flavors)
+        flavors = without_topologies(flavors)
     problems: list[tuple[str, str]] = []
     if queue.deleting:
         problems.append((QueueReason.TERMINATING, "is terminating"))
@@ -162,7 +180,7 @@ def cluster_queue_activity(
     problems += _check_problems(queue, checks)
     return Activity(
         tuple(problems),
-        ready=f"Can admit new workloads{_limits_note(queue)}",
+        ready=f"Can admit new workloads{note}",
         refused="Can't admit new workloads",
     )
 

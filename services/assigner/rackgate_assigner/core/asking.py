@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rackgate_assigner.core.model import PodSetRequest, SliceLayer, TopologyRequest
@@ -26,6 +26,8 @@ class Question:
         required: one domain of the requested level, or nothing.
         unconstrained: nothing was asked, or only slices, or explicitly nothing.
         least_free: smallest sufficient room first (least free) instead of best fit.
+        within: index of a level of which one domain must hold everything although `level` is only
+            preferred; None where the request names one level.
     """
 
     count: int
@@ -37,6 +39,7 @@ class Question:
     required: bool
     unconstrained: bool
     least_free: bool
+    within: int | None = None
 
     @property
     def need(self) -> int:
@@ -55,6 +58,7 @@ def read_question(
     layers: Sequence[SliceLayer],
     *,
     mixed_profile: bool,
+    both_levels: bool = False,
 ) -> Question:
     """Read a PodSet's request (conformance text, section 6).
 
@@ -64,6 +68,7 @@ def read_question(
         count: pods to place now.
         layers: slice layers to apply now, outermost first.
         mixed_profile: least free for unconstrained requests, best fit for the others.
+        both_levels: a preferred level counts beside a required one; it is ignored otherwise.
 
     Raises:
         RequestError: with the refusal's text.
@@ -74,6 +79,10 @@ def read_question(
     if size <= 0:
         raise RequestError("slice topology requested, but slice size not provided")
     asked = request or TopologyRequest(unconstrained=True)
+    within = None
+    if both_levels and asked.required is not None and asked.preferred is not None:
+        within = _within(levels, asked.required, asked.preferred)
+        asked = replace(asked, required=None)
     slices_only = bool(layers) and asked.required is None and asked.preferred is None
     unconstrained = asked.unconstrained or slices_only
     level = _requested_level(levels, asked, slices_only=slices_only, unconstrained=unconstrained)
@@ -89,7 +98,20 @@ def read_question(
         required=asked.required is not None,
         unconstrained=unconstrained,
         least_free=unconstrained and mixed_profile,
+        within=within,
     )
+
+
+def _within(levels: Sequence[str], required: str, preferred: str) -> int:
+    """Index of the required level, which the preferred one must not lie above."""
+    for named in (required, preferred):
+        if named not in levels:
+            raise RequestError(f"no requested topology level: {named}")
+    if levels.index(preferred) < levels.index(required):
+        raise RequestError(
+            f"preferred topology level {preferred} is above the required topology level {required}"
+        )
+    return levels.index(required)
 
 
 def _requested_level(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rackgate_assigner.core.choosing import children_of, within_each
-from rackgate_assigner.core.counting import Counts, LevelCounts, sum_up
+from rackgate_assigner.core.counting import Counts, LevelCounts, sum_children
 from rackgate_assigner.core.handing import (
     Shares,
     hand_out,
@@ -164,8 +164,11 @@ def _prune_and_count(work: Counts, level: int, ids: IntVector, threshold: int) -
     if level < work.question.slice_level:
         _prune(work, level + 1, children_of(work, level, ids.tolist()), threshold)
     if level < len(work.question.units) - 1:
-        summed = sum_up(work.tree, work.question, level, work.level(level + 1), plain=True)
-        _put(work.level(level), summed, slice(int(ids[0]), int(ids[-1]) + 1))
+        offsets = work.tree.children[level][int(ids[0]) : int(ids[-1]) + 2]
+        part = slice(int(offsets[0]), int(offsets[-1]))
+        below = work.level(level + 1).map(lambda values: values[part])
+        summed = sum_children(work.question, level, below, offsets[:-1] - part.start, plain=True)
+        work.level(level).write(ids, summed)
     _prune(work, level, ids, threshold)
     return greedy(work, level, ids)
 
@@ -173,27 +176,27 @@ def _prune_and_count(work: Counts, level: int, ids: IntVector, threshold: int) -
 def _prune(work: Counts, level: int, ids: IntVector, threshold: int) -> None:
     """Empty the subtrees that cannot take `threshold` slices, or not with the leader."""
     numbers = work.level(level)
-    for domain in ids.tolist():
-        if numbers.slices[domain] < threshold:
-            _clear(work, level, domain, wholly=True)
-        elif numbers.slices_led[domain] < threshold and numbers.lead is not None:
-            # Without lead its numbers with the leader are 0 already.
-            _clear(work, level, domain, wholly=False)
+    few = numbers.slices[ids] < threshold
+    _clear(work, level, ids[few], wholly=True)
+    if numbers.lead is not None:
+        # A domain that hosts no leader keeps the numbers of its hosts: they order them.
+        led = (numbers.lead[ids] > 0) & (numbers.slices_led[ids] < threshold)
+        _clear(work, level, ids[led], wholly=False)
 
 
-def _clear(work: Counts, level: int, domain: int, *, wholly: bool) -> None:
-    start, end = domain, domain + 1
+def _clear(work: Counts, level: int, ids: IntVector, *, wholly: bool) -> None:
     for at in range(level, len(work.question.units)):
+        if not len(ids):
+            return
         numbers = work.level(at)
-        part = slice(start, end)
         for values in (numbers.pods_led, numbers.slices_led, numbers.lead):
             if values is not None:
-                values[part] = 0
+                values[ids] = 0
         if wholly:
-            numbers.pods[part] = 0
-            numbers.slices[part] = 0
+            numbers.pods[ids] = 0
+            numbers.slices[ids] = 0
         if at < len(work.tree.children):
-            start, end = work.tree.children[at][[start, end]].tolist()
+            ids = children_of(work, at, ids.tolist())
 
 
 def _allot(work: Counts, level: int, start: IntVector, threshold: int) -> bool:

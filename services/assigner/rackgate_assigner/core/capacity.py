@@ -7,15 +7,27 @@ matrices are their transposes, shape (leaves, resources).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.tree import AMOUNT_LIMIT, PODS, IntMatrix, IntVector, TopologyTree
+from rackgate_assigner.core.keeping import Kept
+from rackgate_assigner.core.order import Order
+from rackgate_assigner.core.tree import (
+    AMOUNT_LIMIT,
+    PODS,
+    IntMatrix,
+    IntVector,
+    TopologyTree,
+    renamed,
+)
 
 # One charge of one resource on one leaf; a thousand of them still fit into int64.
 CHARGE_LIMIT = 2**53
+# What one leaf can be charged with in all.
+SUM_LIMIT = 2**62
 
 
 class Capacity:
@@ -28,6 +40,8 @@ class Capacity:
         tree: the tree whose leaves these are.
         resources: column names, sorted; always with `pods`.
         rows: resource name to column number.
+        kept: numbers derived from the free amounts, with the leaves that changed since. A
+            snapshot starts without.
     """
 
     __slots__ = (
@@ -36,6 +50,7 @@ class Capacity:
         "_numbers",
         "_shared",
         "_usage",
+        "kept",
         "resources",
         "rows",
         "tree",
@@ -57,6 +72,7 @@ class Capacity:
         self._free, self._usage = self._numbers
         self._free[:] = self._allocatable
         self._shared = False
+        self.kept: Kept[Any] = Kept()
 
     @property
     def allocatable(self) -> IntMatrix:
@@ -99,14 +115,17 @@ class Capacity:
             count: pods; negative gives back.
         """
         amounts = self._amounts(requests, count)
-        self._own()
+        self._own((leaf,))
         self._usage[:, leaf] += amounts
         self._free[:, leaf] -= amounts
 
     def charge_other(self, leaf: int, requests: Mapping[str, int], count: int = 1) -> None:
-        """Charge pods that TAS did not place; they stay with `simulate_empty`."""
-        amounts = self._amounts(requests, count)
-        self._own()
+        """Charge pods that TAS did not place; they stay with `simulate_empty`.
+
+        Many pods at once are charged like one after another, so the limit is that of a sum.
+        """
+        amounts = self._amounts(requests, count, SUM_LIMIT)
+        self._own((leaf,))
         self._free[:, leaf] -= amounts
 
     def charge_leaves(
@@ -119,7 +138,7 @@ class Capacity:
         order = {count: i for i, count in enumerate(sorted(set(counts)))}
         amounts = np.stack(columns, axis=1)[:, [order[count] for count in counts]]
         where = np.array(leaves, dtype=np.int64)
-        self._own()
+        self._own(leaves)
         np.add.at(self._usage.T, where, amounts.T)
         np.subtract.at(self._free.T, where, amounts.T)
 
@@ -130,20 +149,66 @@ class Capacity:
         twin._allocatable, twin._numbers = self._allocatable, self._numbers
         twin._free, twin._usage = self._free, self._usage
         twin._shared = self._shared = True
+        twin.kept = Kept()
         return twin
 
-    def _own(self) -> None:
+    def moved(self, tree: TopologyTree, leaves: Order | None) -> Capacity:
+        """The same charges on the next tree; those of touched leaves have to be `put` after it.
+
+        To go on with instead of this one, which gives its numbers away.
+
+        Args:
+            tree: amended from this one's; its resources become the columns.
+            leaves: their order; None: the same leaves.
+        """
+        twin = object.__new__(Capacity)
+        twin.tree, twin.resources = tree, tree.resources
+        twin.rows = {name: row for row, name in enumerate(tree.resources)}
+        twin._allocatable = tree.allocatable
+        twin.kept = Kept()
+        same = tree.resources == self.resources
+        if leaves is None and same:
+            twin._numbers, twin._shared = self._numbers, self._shared
+        else:
+            numbers = self._numbers if leaves is None else leaves.numbers(self._numbers)
+            twin._numbers = numbers if same else renamed(numbers, self.resources, tree.resources)
+            twin._shared = False
+        twin._free, twin._usage = twin._numbers
+        return twin
+
+    def put(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
+        """Set what is charged to a leaf, whatever was charged before.
+
+        Args:
+            leaf: leaf id of the tree.
+            usage: by resource, what TAS placed.
+            other: by resource, what pods not placed by TAS take.
+        """
+        used = np.array([_within(usage.get(name, 0)) for name in self.resources], dtype=np.int64)
+        taken = np.array([_within(other.get(name, 0)) for name in self.resources], dtype=np.int64)
+        free = self._allocatable[:, leaf] - used - taken
+        if (self._usage[:, leaf] == used).all() and (self._free[:, leaf] == free).all():
+            return  # nothing to copy a shared block for
+        self._own((leaf,))
+        self._usage[:, leaf] = used
+        self._free[:, leaf] = free
+
+    def _own(self, leaves: Iterable[int]) -> None:
+        """Before these leaves are written to."""
+        self.kept.note(leaves)
         if self._shared:
             self._numbers = self._numbers.copy()
             self._free, self._usage = self._numbers
             self._shared = False
 
-    def _amounts(self, requests: Mapping[str, int], count: int) -> IntVector:
+    def _amounts(
+        self, requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
+    ) -> IntVector:
         amounts = np.zeros(len(self.resources), dtype=np.int64)
-        for name, amount in per_pod(requests).items():
+        for name, amount in charged(requests, count, limit).items():
             row = self.rows.get(name)
             if row is not None:
-                amounts[row] = max(-CHARGE_LIMIT, min(CHARGE_LIMIT, amount * count))
+                amounts[row] = amount
         return amounts
 
 
@@ -152,6 +217,13 @@ def per_pod(requests: Mapping[str, int]) -> dict[str, int]:
     amounts = {name: max(0, min(AMOUNT_LIMIT, amount)) for name, amount in requests.items()}
     amounts[PODS] = amounts.get(PODS, 0) + 1
     return amounts
+
+
+def charged(requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT) -> dict[str, int]:
+    """What `count` pods take in one charge, by resource; negative gives back."""
+    return {
+        name: max(-limit, min(limit, amount * count)) for name, amount in per_pod(requests).items()
+    }
 
 
 def charge_assignment(
@@ -187,7 +259,7 @@ def leaf_of_assigned(
     """Leaf of this tree that holds a domain of an assignment stored with `levels`, or None."""
     if tuple(levels) == tree.assignment_levels:
         return tree.leaf_of_values(values)
-    if levels and levels[-1] == HOSTNAME_LABEL:
+    if values and levels and levels[-1] == HOSTNAME_LABEL:
         return tree.leaf_of_host(values[-1])
     return None
 
@@ -215,6 +287,10 @@ def charge_host(
             (capacity.charge if tas else capacity.charge_other)(leaf, requests, count)
 
 
+def _within(amount: int) -> int:
+    return max(-SUM_LIMIT, min(SUM_LIMIT, amount))
+
+
 def _view(rows: IntMatrix) -> IntMatrix:
     view = rows.T
     view.flags.writeable = False
@@ -224,9 +300,4 @@ def _view(rows: IntMatrix) -> IntMatrix:
 def _select_rows(tree: TopologyTree, resources: Sequence[str]) -> IntMatrix:
     if tuple(resources) == tree.resources:
         return tree.allocatable
-    row_of = {name: row for row, name in enumerate(tree.resources)}
-    rows = np.zeros((len(resources), tree.leaf_count), dtype=np.int64)
-    for row, name in zip(rows, resources, strict=True):
-        if name in row_of:
-            row[:] = tree.allocatable[row_of[name]]
-    return rows
+    return renamed(tree.allocatable, tree.resources, resources)

@@ -9,10 +9,12 @@ import numpy as np
 from rackgate_assigner.core.counting import Counts, LevelCounts
 from rackgate_assigner.core.handing import (
     Shares,
+    first_with_leader,
     hand_out,
     hand_out_below,
     hand_out_plain,
     leader_first,
+    least_sufficient,
     order_plain,
     order_with_leader,
     slice_numbers,
@@ -147,15 +149,13 @@ def _single_domain(counts: Counts, numbers: LevelCounts) -> int | None:
     """The domain that takes everything and has least to spare, or None."""
     if numbers.score is not None:
         return _single_by_score(counts, numbers)
-    need = counts.question.need
-    enough = numbers.slices_led >= need
+    slices = numbers.slices_led
     if numbers.lead is not None:
-        enough &= numbers.lead >= 1
-    places = enough.nonzero()[0]
-    if not len(places):
+        slices = slices | (numbers.lead - 1)  # -1 where the leader does not fit
+    least = least_sufficient(slices, counts.question.need)
+    if least is None:
         return None
-    slices = numbers.slices_led[places]
-    places = places[slices == slices.min()]
+    places = (slices == least).nonzero()[0]
     if len(places) > 1 and numbers.pods_led is not numbers.slices_led:
         return int(places[numbers.pods_led[places].argmin()])
     return int(places[0])
@@ -180,23 +180,68 @@ def _slices_of_top(counts: Counts, numbers: LevelCounts) -> int:
     """Slices of the first domain in order L."""
     if numbers.lead is None and numbers.score is None:
         return int(numbers.slices.max())
-    ids = np.arange(len(numbers.pods))
-    top = order_with_leader(numbers, ids, least_free=counts.question.least_free)[0]
+    top = first_with_leader(numbers, least_free=counts.question.least_free)
     return int(numbers.slices[top])
 
 
 def _several_domains(counts: Counts, numbers: LevelCounts, level: int) -> Start | Shortfall:
     """Step 6: take domain after domain until everything has a place."""
     question = counts.question
-    ids = np.arange(len(numbers.pods), dtype=np.int64)
+    if numbers.lead is not None and numbers.score is None and level == len(question.units) - 1:
+        return _several_leaves(counts, numbers, numbers.lead)
     if counts.led or numbers.score is not None:
         return _several_led(counts, numbers, level)
-    if int(numbers.slices.sum()) < question.need:
-        return Shortfall(int(numbers.slices.sum()), level)
+    fitting = int(numbers.slices.sum())
+    if fitting < question.need:
+        return Shortfall(fitting, level)
     shares = hand_out_plain(
-        numbers, ids, question.need, question.size, least_free=question.least_free
+        numbers, None, question.need, question.size, least_free=question.least_free
     )
     return Start(level, np.array([share.domain for share in shares], dtype=np.int64))
+
+
+def _several_leaves(counts: Counts, numbers: LevelCounts, lead: IntVector) -> Start | Shortfall:
+    """As `_several_led` among all leaves, without sorting them."""
+    question = counts.question
+    level = len(question.units) - 1
+    first = _leaders_leaf(counts, numbers, lead)
+    if not lead[first]:
+        return Shortfall(0, level)
+    chosen = [first]
+    rest = question.need - int(numbers.slices_led[first])
+    if rest > 0:
+        slices = numbers.slices.copy()
+        slices[first] = 0
+        missing = rest - int(slices.sum())
+        if missing > 0:
+            return Shortfall(question.need - missing, level)
+        pods = slices if numbers.pods is numbers.slices else numbers.pods
+        if question.least_free:
+            # Leaves without a slice come first there; the leader may have to move to one of them.
+            hosts = ((slices == 0) & (lead == 1)).nonzero()[0]
+            hosts = hosts[hosts != first]
+            chosen += hosts[np.argsort(pods[hosts], kind="stable")[:1]].tolist()
+        others = LevelCounts(pods, slices, pods, slices)
+        shares = hand_out_plain(others, None, rest, 1, least_free=question.least_free)
+        chosen += [share.domain for share in shares]
+    return Start(level, np.array(chosen, dtype=np.int64))
+
+
+def _leaders_leaf(counts: Counts, numbers: LevelCounts, lead: IntVector) -> int:
+    """The leaf that is used first: for the leader, and for what else fits there."""
+    question = counts.question
+    least_free, need = question.least_free, question.need
+    loss = numbers.slices - numbers.slices_led
+    leaves = ((lead == 1) & (loss <= int(numbers.slices.sum()) - need)).nonzero()[0]
+    first = first_with_leader(numbers, leaves if len(leaves) else None, least_free=least_free)
+    if least_free or numbers.slices_led[first] < need:
+        return first
+    # A leaf that takes everything: the one with least to spare, of several the first in line.
+    slices = numbers.slices_led | (lead - 1)
+    places = (slices == least_sufficient(slices, need)).nonzero()[0]
+    if not len(places) or first in places:
+        return first
+    return first_with_leader(numbers, places, least_free=least_free)
 
 
 def _several_led(counts: Counts, numbers: LevelCounts, level: int) -> Start | Shortfall:

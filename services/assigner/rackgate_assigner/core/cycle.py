@@ -22,6 +22,7 @@ class Snapshot:
     Attributes:
         waiting: Workloads that ask for admission, in any order.
         holding: Workloads whose reservation may have to be taken back.
+        failing: admitted Workloads that name broken nodes.
         checks: AdmissionCheck name to its controller.
         namespaces: name to labels.
         priorities: WorkloadPriorityClass name to value.
@@ -38,3 +39,4 @@ class Snapshot:
     priorities: Mapping[str, int]
     used: dict[str, dict[FlavorResource, int]]
     forest: Forest
+    failing: Sequence[WorkloadRow] = ()

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final, TypeAlias
 
 from rackgate.api.names import PendingReason
+from rackgate_assigner.core.decisions import TopologyRefusal
 from rackgate_assigner.core.matching import blocking_taint, expression_holds
 from rackgate_assigner.core.model import PodSetRequest, TopologyRequest
 from rackgate_assigner.core.queues import ClusterQueueRow, FlavorResource, FlavorRow, GroupRow
 from rackgate_assigner.core.quota import SEVERITY, Mode, Verdict, check
 from rackgate_assigner.core.rows import REQUIRED_AFFINITY
+
+# By PodSet and flavor.
+Refused: TypeAlias = Mapping[tuple[str, str], TopologyRefusal]
+NOTHING_REFUSED: Final[Refused] = {}
 
 
 @dataclass(slots=True)
@@ -99,17 +105,25 @@ def units_of(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
     return list(units.values())
 
 
-def choose_flavors(offer: Offer, podsets: Sequence[PodSetRequest]) -> FlavorPlan:
+def choose_flavors(
+    offer: Offer, podsets: Sequence[PodSetRequest], refused: Refused = NOTHING_REFUSED
+) -> FlavorPlan:
     """Choose a flavor for every covered resource of every PodSet, in order.
 
     Later PodSets see what earlier ones asked for. Pure.
+
+    Args:
+        offer: of the ClusterQueue.
+        podsets: in the Workload's order.
+        refused: flavors whose topology has no place for a PodSet: never chosen for it, and
+            their texts are told with those of the others.
     """
     before: dict[FlavorResource, int] = {}
     plan = FlavorPlan([])
     for unit in units_of(podsets):
         plans = [PodSetPlan(podset, _amounts(offer, podset)) for podset in unit]
         plan.podsets.extend(plans)
-        search = _UnitSearch(offer, unit, _sum(item.amounts for item in plans), before)
+        search = _UnitSearch(offer, unit, _sum(item.amounts for item in plans), before, refused)
         mode, reason = search.run()
         for item in plans:
             item.texts = list(search.texts)
@@ -213,10 +227,14 @@ class _UnitSearch:
         unit: Sequence[PodSetRequest],
         total: Mapping[str, int],
         before: Mapping[FlavorResource, int],
+        refused: Refused,
     ) -> None:
         self.offer, self.unit, self.total, self.before = offer, unit, total, before
+        names = {podset.name for podset in unit}
+        self.refused = {flavor: no for (name, flavor), no in refused.items() if name in names}
         self.chosen: dict[str, str] = {}
         self.texts: list[str] = []
+        self.waits: list[str] = []
 
     def run(self) -> tuple[Mode, str]:
         """Walk through the resources; the mode of the unit and the reason when it is not FIT."""
@@ -238,7 +256,7 @@ class _UnitSearch:
                 return mode, severest or PendingReason.NO_MATCHING_FLAVOR
             self.texts += texts
             worst = min(worst, mode)
-        return worst, PendingReason.WAITING_FOR_QUOTA if worst is Mode.WAIT else ""
+        return worst, max(self.waits, key=SEVERITY.__getitem__, default="")
 
     def _search(self, group: GroupRow) -> tuple[Mode, str, list[str]]:
         """Choose among the flavors of a group: mode, reason of a NO_FIT, texts."""
@@ -246,13 +264,15 @@ class _UnitSearch:
         best, mode = "", Mode.NO_FIT
         texts: list[str] = []
         reasons: list[str] = []
+        waits: list[str] = []
         for flavor in group.flavors:
             verdicts = self._judge(flavor, group, resources)
             texts += [verdict.text for verdict in verdicts if verdict.text]
             found = min((verdict.mode for verdict in verdicts), default=Mode.FIT)
-            if found is Mode.NO_FIT:
+            if found is not Mode.FIT:
                 named = [verdict.reason for verdict in verdicts]
-                reasons.append(max(named, key=SEVERITY.__getitem__))
+                listed = reasons if found is Mode.NO_FIT else waits
+                listed.append(max(named, key=SEVERITY.__getitem__))
             if found > mode:
                 best, mode = flavor, found
             if mode is Mode.FIT:
@@ -260,9 +280,14 @@ class _UnitSearch:
                 break
         if mode is not Mode.NO_FIT:
             self.chosen.update(dict.fromkeys(resources, best))
+        if mode is Mode.WAIT:
+            self.waits.append(min(waits, key=SEVERITY.__getitem__))
         return mode, min(reasons, key=SEVERITY.__getitem__, default=""), texts
 
     def _judge(self, flavor: str, group: GroupRow, resources: Sequence[str]) -> list[Verdict]:
+        refusal = self.refused.get(flavor)
+        if refusal is not None:
+            return [self._no_place(refusal)]
         for podset in self.unit:
             problem = flavor_problem(self.offer, flavor, podset, group)
             if problem is not None:
@@ -277,3 +302,11 @@ class _UnitSearch:
             )
             for resource in resources
         ]
+
+    def _no_place(self, refusal: TopologyRefusal) -> Verdict:
+        """The flavor has the quota and no place: worth waiting for if others hold the place."""
+        mode = Mode.NO_FIT if refusal.fits_when_empty is False else Mode.WAIT
+        text = refusal.message
+        if len(self.refused) > 1:  # else the text stays what it is for a queue of one flavor
+            text = f"flavor {refusal.flavor}: {text}"
+        return Verdict(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate_assigner.core.capacity import Capacity, charge_assignment
 from rackgate_assigner.core.model import NodeFacts
@@ -27,38 +25,11 @@ class Grove:
     tree: TopologyTree
     capacity: Capacity
 
-    def differences(self, other: Grove) -> list[str]:
-        """What two groves of one flavor disagree on: `tree`, or `usage` and `free`."""
-        if self.tree.paths != other.tree.paths or self.tree.nodes != other.tree.nodes:
-            return ["tree"]
-        return [
-            what
-            for what in ("usage", "free")
-            if not np.array_equal(getattr(self.capacity, what), getattr(other.capacity, what))
-        ]
 
-
-def plant(
-    flavors: Iterable[FlavorRow],
-    nodes: Mapping[str, NodeFacts],
-    kept: Mapping[str, TopologyTree],
-) -> Forest:
-    """Build the trees of all flavors whose topology is known; nothing is charged yet.
-
-    Args:
-        flavors: in any order; those without levels get no tree.
-        nodes: by Node name.
-        kept: trees by flavor name that are still right.
-    """
-    groves: dict[str, Grove] = {}
-    for flavor in sorted(flavors, key=lambda flavor: flavor.name):
-        if not flavor.levels:
-            continue
-        tree = kept.get(flavor.name)
-        if tree is None:
-            tree = TopologyTree.build(flavor.levels, nodes.values(), node_labels=flavor.node_labels)
-        groves[flavor.name] = Grove(flavor, tree, Capacity(tree))
-    return Forest(groves)
+def plant(flavor: FlavorRow, nodes: Iterable[NodeFacts]) -> Grove:
+    """Build the tree of a flavor whose levels are known; nothing is charged yet."""
+    tree = TopologyTree.build(flavor.levels, nodes, node_labels=flavor.node_labels)
+    return Grove(flavor, tree, Capacity(tree))
 
 
 class Forest:
@@ -68,30 +39,30 @@ class Forest:
         groves: by flavor name, in name order.
     """
 
-    __slots__ = ("_shared", "groves")
+    __slots__ = ("groves",)
 
-    def __init__(
-        self,
-        groves: Mapping[str, Grove],
-        shared: dict[tuple[str, str], frozenset[Domain]] | None = None,
-    ) -> None:
-        self.groves = groves
-        self._shared = {} if shared is None else shared
+    def __init__(self, groves: Mapping[str, Grove]) -> None:
+        self.groves = {name: groves[name] for name in sorted(groves)}
 
     def copy(self) -> Forest:
         """A snapshot: numbers are shared until either side charges something."""
-        groves = {
-            name: Grove(grove.flavor, grove.tree, grove.capacity.copy())
-            for name, grove in self.groves.items()
-        }
-        return Forest(groves, self._shared)
+        return Forest(
+            {
+                name: Grove(grove.flavor, grove.tree, grove.capacity.copy())
+                for name, grove in self.groves.items()
+            }
+        )
 
     def charge(self, charge: Charge, sign: int) -> None:
         """Charge (1) or give back (-1) a PodSet's assignment; unknown domains are ignored."""
         for grove in self.groves.values():
-            assignment = self._part_of(grove, charge)
-            if assignment is not None:
-                charge_assignment(grove.capacity, charge.requests, assignment, sign)
+            self.charge_grove(grove, charge, sign)
+
+    def charge_grove(self, grove: Grove, charge: Charge, sign: int) -> None:
+        """`charge` for one tree alone."""
+        assignment = self._part_of(grove, charge)
+        if assignment is not None:
+            charge_assignment(grove.capacity, charge.requests, assignment, sign)
 
     def charge_node(self, node: str, requests: Mapping[str, int], count: int) -> None:
         """Charge pods that are bound to a node and not placed by us; negative gives back."""
@@ -116,16 +87,21 @@ class Forest:
             return None
         if charge.flavor not in self.groves:
             return assignment  # its nodes are no longer known: better too much than too little
-        shared = self._shared_domains(charge.flavor, grove.flavor.name)
-        domains = tuple(pair for pair in assignment.domains if pair[0] in shared)
+        domains = tuple(
+            pair for pair in assignment.domains if self._has_part_in(charge.flavor, grove, pair[0])
+        )
         return TopologyAssignment(assignment.levels, domains) if domains else None
 
-    def _shared_domains(self, first: str, second: str) -> frozenset[Domain]:
-        pair = (min(first, second), max(first, second))
-        found = self._shared.get(pair)
-        if found is None:
-            tree, other = self.groves[pair[0]].tree, self.groves[pair[1]].tree
-            common = (tree.leaf_of_node(node.name) for node in other.nodes)
-            found = frozenset(tree.values_of_leaf(leaf) for leaf in common if leaf is not None)
-            self._shared[pair] = found
-        return found
+    def _has_part_in(self, flavor: str, grove: Grove, values: Domain) -> bool:
+        leaf = grove.tree.leaf_of_values(values)
+        return leaf is not None and self.shares(flavor, grove.tree, leaf)
+
+    def shares(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
+        """Whether pods that a flavor placed in a leaf above the hosts take room of this tree too.
+
+        They do where the flavor has a node of the leaf, and where its nodes are not known.
+        """
+        grove = self.groves.get(flavor)
+        return grove is None or any(
+            grove.tree.leaf_of_node(node.name) is not None for node in tree.nodes_of_leaf(leaf)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,12 @@ class Gates:
         resize: a PodSet with a previous assignment keeps it and only grows or shrinks.
         soft_affinity: preferred node affinity orders domains.
         balanced: preferred requests spread evenly where they can.
+        required_and_preferred: both levels of one request count.
+        fewest_domains: several domains are chosen exactly: fewest, then fewest untouched ones.
+        best_fit_below_slices: best fit also within the domains of slices.
+        leader_rules: a leader goes by its own selector, affinity and tolerations.
+        leader_refusals: a refusal says when it is the leader that finds no place.
+        nodes_below_leaves: without a host level, nodes are judged one by one all the same.
     """
 
     mixed_profile: bool = True
@@ -23,7 +30,16 @@ class Gates:
     resize: bool = False
     soft_affinity: bool = False
     balanced: bool = False
+    required_and_preferred: bool = False
+    fewest_domains: bool = False
+    best_fit_below_slices: bool = False
+    leader_rules: bool = False
+    leader_refusals: bool = False
+    nodes_below_leaves: bool = False
 
+
+# Also asked for where requests are checked, before any placement.
+GATE_BOTH_LEVELS: Final = "RackgateRequiredAndPreferred"
 
 GATE_FIELDS = {
     "TASProfileMixed": "mixed_profile",
@@ -31,6 +47,13 @@ GATE_FIELDS = {
     "ElasticJobsViaWorkloadSlicesWithTAS": "resize",
     "TASRespectNodeAffinityPreferred": "soft_affinity",
     "TASBalancedPlacement": "balanced",
+    # Gates of ours: answers that are better than the field's, each described in ADR 13.
+    GATE_BOTH_LEVELS: "required_and_preferred",
+    "RackgateFewestDomains": "fewest_domains",
+    "RackgateBestFitBelowSlices": "best_fit_below_slices",
+    "RackgateLeaderRules": "leader_rules",
+    "RackgateLeaderRefusals": "leader_refusals",
+    "RackgateNodesBelowLeaves": "nodes_below_leaves",
 }
 
 

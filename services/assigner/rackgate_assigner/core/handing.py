@@ -6,6 +6,9 @@ breaks ties by path. Conformance text, section 8 (orders, tight, 8.2, 8.3).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +18,11 @@ from rackgate_assigner.core.tree import IntVector
 
 # Above this many domains the first few are cut out before they are sorted.
 SORT_LIMIT = 512
+# So many different numbers of slices are looked through before a cut by order takes less.
+VALUES_LIMIT = 4
+# Above this many domains numbers are handed out to all of them at once.
+FEW = 32
+WRAP = 2**63
 
 
 class Share(NamedTuple):
@@ -26,6 +34,7 @@ class Share(NamedTuple):
 
 
 Shares: TypeAlias = list[Share]
+_SHARE: Callable[[tuple[int, int, int]], Share] = partial(tuple.__new__, Share)
 
 
 class Numbers(NamedTuple):
@@ -62,14 +71,34 @@ def unit_numbers(counts: LevelCounts, unit: int) -> Numbers:
 
 def order_with_leader(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
     """Order L: leader, [score,] slices with leader, fewest pods with leader, path."""
-    slices = counts.slices_led[ids]
-    keys = [counts.pods_led[ids], slices if least_free else -slices]
-    if counts.score is not None:
-        keys.append(-counts.score[ids])
-    if counts.lead is not None:
-        keys.append(-counts.lead[ids])
-    ordered: IntVector = ids[np.lexsort(keys)]
+    keys = [key[ids] for key in _keys_with_leader(counts, least_free=least_free)]
+    ordered: IntVector = ids[np.lexsort(keys[::-1])]
     return ordered
+
+
+def first_with_leader(
+    counts: LevelCounts, ids: IntVector | None = None, *, least_free: bool
+) -> int:
+    """The first domain in order L of some, in ascending order, or of all of a level."""
+    places = ids
+    for key in _keys_with_leader(counts, least_free=least_free):
+        values = key if places is None else key[places]
+        first = (values == values.min()).nonzero()[0]
+        places = first if places is None else places[first]
+        if len(places) == 1:
+            break
+    return 0 if places is None else int(places[0])
+
+
+def _keys_with_leader(counts: LevelCounts, *, least_free: bool) -> list[IntVector]:
+    """What order L sorts by, the most important first."""
+    slices = counts.slices_led
+    keys = [slices if least_free else -slices, counts.pods_led]
+    if counts.score is not None:
+        keys.insert(0, -counts.score)
+    if counts.lead is not None:
+        keys.insert(0, -counts.lead)
+    return keys
 
 
 def order_plain(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
@@ -82,17 +111,82 @@ def order_plain(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> Int
     return ordered
 
 
-def first_plain(counts: LevelCounts, ids: IntVector, limit: int, *, least_free: bool) -> IntVector:
-    """The first `limit` domains of order W (without scores) that have any slices."""
-    slices = counts.slices[ids]
-    some = slices.nonzero()[0]
-    if len(some) < len(ids):
-        ids, slices = ids[some], slices[some]
-    keys = [slices if least_free else -slices]
-    if counts.pods is not counts.slices:
-        keys.append(counts.pods[ids])
-    chosen: IntVector = ids[smallest(keys, limit)]
-    return chosen
+def first_plain(
+    counts: LevelCounts, ids: IntVector | None, wanted: int, *, least_free: bool
+) -> IntVector:
+    """The first domains of order W (without scores), as many as `wanted` slices need or more.
+
+    Args:
+        counts: of the level.
+        ids: the domains, ascending; None: all of the level.
+        wanted: slices, positive.
+        least_free: smallest number of slices first.
+
+    Returns:
+        Ids; domains without a slice are left out.
+    """
+    slices = counts.slices if ids is None else counts.slices[ids]
+    tied = counts.pods is not counts.slices
+    pods = None
+    if tied:
+        pods = counts.pods if ids is None else counts.pods[ids]
+    places = None
+    if len(slices) > SORT_LIMIT:
+        places = _by_value(slices, pods, wanted, least_free=least_free)
+    if places is None:
+        some = slices.nonzero()[0]
+        keys = [slices[some] if least_free else -slices[some]]
+        if pods is not None:
+            keys.append(pods[some])
+        places = some[smallest(keys, wanted)]
+    return places if ids is None else ids[places]
+
+
+def _by_value(
+    slices: IntVector, pods: IntVector | None, wanted: int, *, least_free: bool
+) -> IntVector | None:
+    """Positions in order of slices, then pods, a few values of slices; None: it takes more.
+
+    Where hosts are alike, so are their numbers: a value or two, from the front, are enough.
+    """
+    found: list[IntVector] = []
+    value = 0
+    for turn in range(VALUES_LIMIT):
+        if least_free:
+            after = least_sufficient(slices, value + 1)
+        else:
+            after = int(slices.max()) if turn == 0 else most_below(slices, value)
+        if not after:
+            break
+        value = after
+        equal = (slices == value).nonzero()[0]
+        needed = -(-wanted // value)
+        if pods is not None:
+            equal = equal[smallest([pods[equal]], needed)]
+        found.append(equal[:needed])
+        wanted -= value * len(equal)
+        if wanted <= 0:
+            break
+    else:
+        return None
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def least_sufficient(amounts: IntVector, wanted: int) -> int | None:
+    """The smallest amount that is not below `wanted` (not negative); None without one.
+
+    What is too small wraps around to the far end of the unsigned numbers.
+    """
+    if not len(amounts) or wanted >= WRAP:
+        return None
+    spare = int((amounts - wanted).view(np.uint64).min())
+    return None if spare >= WRAP else spare + wanted
+
+
+def most_below(amounts: IntVector, limit: int) -> int | None:
+    """The largest amount below `limit`, of amounts that are not negative; None without one."""
+    less = int((limit - 1 - amounts).view(np.uint64).min())
+    return None if less >= WRAP else limit - 1 - less
 
 
 def smallest(keys: list[IntVector], limit: int) -> IntVector:
@@ -146,8 +240,15 @@ def hand_out(
     Returns:
         Domains in the order they were used; one may have got nothing.
     """
+    if not leaders:
+        shares, rest = _in_order(ids, numbers.plain[ids], wanted, numbers.size)
+        if rest is not None:
+            last = len(shares)
+            domain = tight(ids[last:], rest, numbers, leader=False) if best_fit else int(ids[last])
+            shares.append(Share(domain, rest * numbers.size, 0))
+        return shares
     ids = leader_first(ids, wanted, numbers, leaders)
-    shares: Shares = []
+    shares = []
     rest = wanted
     for at, domain in enumerate(ids.tolist()):
         if leaders > 0:
@@ -173,26 +274,51 @@ def hand_out(
 
 
 def hand_out_plain(
-    counts: LevelCounts, ids: IntVector, wanted: int, size: int, *, least_free: bool
+    counts: LevelCounts, ids: IntVector | None, wanted: int, size: int, *, least_free: bool
 ) -> Shares:
     """`hand_out` of slices in order W without leader and scores, touching only what is used.
 
-    Domains without a slice are left out: they would get nothing, and nothing below them would.
+    `ids` ascend; None stands for all domains of the level. Domains without a slice
+    are left out: they would get nothing, and nothing below them would.
     """
     if wanted <= 0:
         return []
     first = first_plain(counts, ids, wanted, least_free=least_free)
-    shares: Shares = []
-    rest = wanted
-    for domain, amount in zip(first.tolist(), counts.slices[first].tolist(), strict=True):
-        if amount >= rest:
-            if not least_free:
-                domain = _tight_plain(counts, ids, first[: len(shares)], rest)  # noqa: PLW2901 - it ends
-            shares.append(Share(domain, rest * size, 0))
-            return shares
-        shares.append(Share(domain, amount * size, 0))
-        rest -= amount
+    shares, rest = _in_order(first, counts.slices[first], wanted, size)
+    if rest is not None:
+        last = len(shares)
+        domain = int(first[last]) if least_free else _tight_plain(counts, ids, first[:last], rest)
+        shares.append(Share(domain, rest * size, 0))
     return shares
+
+
+def _in_order(
+    ids: IntVector, amounts: IntVector, wanted: int, size: int
+) -> tuple[Shares, int | None]:
+    """Shares of those that give all they have, and what is left for the next; None: no next."""
+    if len(ids) <= FEW:
+        return _one_by_one(ids, amounts, wanted, size)
+    ends = np.minimum(amounts, wanted).cumsum()
+    last = int(ends.searchsorted(wanted))
+    # Made like this, a share takes a quarter of what its constructor would.
+    given = zip(ids[:last].tolist(), (amounts[:last] * size).tolist(), repeat(0))
+    shares = list(map(_SHARE, given))
+    if last == len(ids):
+        return shares, None
+    return shares, wanted - (int(ends[last - 1]) if last else 0)
+
+
+def _one_by_one(
+    ids: IntVector, amounts: IntVector, wanted: int, size: int
+) -> tuple[Shares, int | None]:
+    """`_in_order` for a few."""
+    shares: Shares = []
+    for domain, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
+        if amount >= wanted:
+            return shares, wanted
+        shares.append(Share(domain, amount * size, 0))
+        wanted -= amount
+    return shares, None
 
 
 def hand_out_below(counts: LevelCounts, start: int, end: int, pods: int, unit: int) -> Shares:
@@ -215,15 +341,14 @@ def hand_out_below(counts: LevelCounts, start: int, end: int, pods: int, unit: i
     return shares
 
 
-def _tight_plain(counts: LevelCounts, ids: IntVector, used: IntVector, wanted: int) -> int:
+def _tight_plain(counts: LevelCounts, ids: IntVector | None, used: IntVector, wanted: int) -> int:
     """Smallest sufficient slices, then fewest pods, then path, among those not used yet."""
-    slices = counts.slices[ids]
-    enough = slices >= wanted
+    slices = counts.slices if ids is None else counts.slices[ids]
     if len(used):
-        enough[ids.searchsorted(used)] = False  # ids are ascending
-    places = enough.nonzero()[0]
-    amounts = slices[places]
-    places = places[amounts == amounts.min()]
+        slices = slices.copy() if ids is None else slices
+        slices[used if ids is None else ids.searchsorted(used)] = -1
+    places = (slices == least_sufficient(slices, wanted)).nonzero()[0]
     if len(places) > 1 and counts.pods is not counts.slices:
-        places = places[counts.pods[ids[places]].argmin() :]
-    return int(ids[places[0]])
+        pods = counts.pods[places if ids is None else ids[places]]
+        places = places[pods.argmin() :]
+    return int(places[0] if ids is None else ids[places[0]])

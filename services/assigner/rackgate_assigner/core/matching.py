@@ -29,14 +29,15 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Eligibility:
-    """Which nodes one pod shape may use.
+    """Which nodes one pod shape may use. Two are equal when they are one.
 
     Attributes:
         blocked: shape (nodes,), True where a pod may not run; None when nowhere.
         codes: shape (nodes,): 0 where it may run, else 1 + index into `reasons`.
         reasons: texts as in a refusal: `affinity`, `nodeSelector`, `taint "..."`.
+        numbers: nodes that each reason speaks of; a node has one reason at most.
         scores: shape (nodes,): sum of the weights of matching preferred terms, 0 where blocked;
             None when no soft preference counts.
     """
@@ -44,6 +45,7 @@ class Eligibility:
     blocked: npt.NDArray[np.bool_] | None = None
     codes: IntVector | None = None
     reasons: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
     scores: IntVector | None = None
 
 
@@ -56,6 +58,7 @@ def eligibility(
     flavor_tolerations: Sequence[Toleration],
     *,
     soft_affinity: bool,
+    every_node: bool = False,
 ) -> Eligibility:
     """Judge all nodes of the tree for a PodSet's template; remembered per tree and shape.
 
@@ -64,8 +67,9 @@ def eligibility(
         podset: its selector, tolerations and affinity count.
         flavor_tolerations: added by the flavor.
         soft_affinity: whether preferred terms are scored.
+        every_node: judge nodes also where a leaf is many of them.
     """
-    if not tree.hosts:
+    if not tree.hosts and not every_node:
         return ANYWHERE
     affinity = podset.node_affinity or {}
     shape: Hashable = (
@@ -168,8 +172,9 @@ def _judge(
     blocked = codes != 0
     scores = _scores(tree, affinity, blocked) if soft_affinity else None
     if not blocked.any():
-        return Eligibility(scores=scores)
-    return Eligibility(blocked, codes, tuple(reasons), scores)
+        return ANYWHERE if scores is None else Eligibility(scores=scores)
+    numbers = np.bincount(codes, minlength=len(reasons) + 1)[1:].tolist()
+    return Eligibility(blocked, codes, tuple(reasons), tuple(numbers), scores)
 
 
 def _taint_codes(

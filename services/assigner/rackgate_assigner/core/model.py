@@ -41,12 +41,18 @@ class SliceLayer:
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """What a PodSet asks of the topology: at most one of required, preferred, unconstrained."""
+    """What a PodSet asks of the topology: at most one of required, preferred, unconstrained.
+
+    Attributes:
+        slices: coarsest first.
+        layered: the slices were asked for as a list of layers; counts for field paths alone.
+    """
 
     required: str | None = None
     preferred: str | None = None
     unconstrained: bool = False
     slices: tuple[SliceLayer, ...] = ()
+    layered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from rackgate.quantity import QuantityError, quota_amount
@@ -93,6 +93,11 @@ def flavor_row(
         topology=topology,
         levels=topologies.get(topology, ()) if topology else (),
     )
+
+
+def without_topologies(flavors: Mapping[str, FlavorRow]) -> dict[str, FlavorRow]:
+    """All flavors as plain ones, as they count while topologies are switched off (C22)."""
+    return {name: replace(row, topology=None, levels=()) for name, row in flavors.items()}
 
 
 def _nominal(resource: str, value: kueue.Amount) -> int:

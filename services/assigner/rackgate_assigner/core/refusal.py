@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rackgate_assigner.core.choosing import Shortfall
-from rackgate_assigner.core.counting import Counts, Room, pods_that_fit
+from rackgate_assigner.core.counting import Counts, Room
 from rackgate_assigner.core.matching import Eligibility
 from rackgate_assigner.core.tree import IntVector
 
@@ -56,35 +56,26 @@ def excluded_text(
     leaf_count = room.capacity.tree.leaf_count
     tally: dict[str, int] = {}
     left = np.ones(leaf_count, dtype=np.bool_)
-    if judged.codes is not None:
-        numbers = np.bincount(judged.codes, minlength=len(judged.reasons) + 1)[1:]
-        tally.update(zip(judged.reasons, numbers.tolist(), strict=True))
-        left &= judged.codes == 0
+    if judged.blocked is not None:
+        tally.update(zip(judged.reasons, judged.numbers, strict=True))
+        left &= ~judged.blocked
     if fenced is not None:
-        tally["topologyDomain"] = int((left & fenced).sum())
+        tally["topologyDomain"] = int(np.count_nonzero(left & fenced))
         left &= ~fenced
-    resources, tightest, fits = _tightest(worker, room)
-    numbers = np.bincount(tightest[left & (fits <= 0)], minlength=len(resources))
-    for resource, number in zip(resources, numbers.tolist(), strict=True):
-        tally[f'resource "{resource}"'] = number
+    # A leaf that takes no pod is told by the first resource, by name, that it has too little of.
+    for resource in sorted(worker):
+        short = left & _short(room.of(resource), worker[resource])
+        tally[f'resource "{resource}"'] = int(np.count_nonzero(short))
+        left ^= short
     parts = sorted(f"{reason}: {number}" for reason, number in tally.items() if number)
     return f". Total nodes: {leaf_count}; excluded: {', '.join(parts)}" if parts else ""
 
 
-def _tightest(worker: Mapping[str, int], room: Room) -> tuple[list[str], IntVector, IntVector]:
-    """Per leaf the resource that allows fewest pods (first name wins), and that number."""
-    leaf_count = room.capacity.tree.leaf_count
-    resources = sorted(worker)
-    tightest = np.zeros(leaf_count, dtype=np.int64)
-    fewest: IntVector | None = None
-    for index, resource in enumerate(resources):
-        fits = np.maximum(pods_that_fit(worker[resource], room.of(resource), leaf_count), 0)
-        if fewest is None:
-            fewest = fits
-            continue
-        tightest[fits < fewest] = index
-        fewest = np.minimum(fewest, fits)
-    return resources, tightest, np.zeros(0, dtype=np.int64) if fewest is None else fewest
+def _short(free: IntVector | None, amount: int) -> npt.NDArray[np.bool_] | bool:
+    """Where there is too little of a resource for one pod."""
+    if not amount:
+        return False
+    return True if free is None else free < amount
 
 
 def _layers_text(counts: Counts, shortfall: Shortfall) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.domains import AssignmentError, TopologyAssignment, decode
 from rackgate.govern.predicates import podset_of_pod
+from rackgate.govern.requests import request_errors
 from rackgate.quantity import QuantityError, amount, quota_amount
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
@@ -19,6 +20,7 @@ from rackgate.wire import kueue
 from rackgate_assigner.core.affinity import node_affinity
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
 from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.core.storable import rounded
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
@@ -40,11 +42,13 @@ class PodSetRow:
         request: per-pod amounts, selectors and topology request; `previous` is never set.
         shape: equal for PodSets that get the same answer from the same state.
         problem: why the template cannot be scheduled at all; None when it can.
+        size: bytes of the template.
     """
 
     request: PodSetRequest
     shape: Hashable
     problem: str | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class WorkloadRow:
         shape: equal for Workloads that get the same answer from the same queue and state.
         pending_reason: reason of QuotaReserved=False as last written, "" when there is none.
         broken: why `status.admission` cannot be read; such a Workload holds and asks nothing.
+        unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
+        owned_by_pod: its controller is one plain pod, which cannot move.
+        size: bytes of templates and annotations, rounded up.
     """
 
     key: str
@@ -88,6 +95,9 @@ class WorkloadRow:
     pending_reason: str = ""
     pending_message: str = ""
     broken: str | None = None
+    unhealthy: tuple[str, ...] = ()
+    owned_by_pod: bool = False
+    size: int = 0
 
     @property
     def holds(self) -> bool:
@@ -182,7 +192,9 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         return None
     meta = pod.metadata
     try:
-        requests = pod_requests(pod.spec)
+        status = pod.status
+        statuses = (*status.container_statuses, *status.init_container_statuses)
+        requests = pod_requests(pod.spec, statuses)
     except QuantityError:  # the API server lets no such pod through
         requests = {}
     claim = podset_of_pod(meta.annotations, meta.labels)
@@ -205,6 +217,7 @@ def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequ
         SliceLayer(layer.topology, layer.size)
         for layer in asked.podset_slice_required_topology_constraints
     )
+    layered = bool(slices)
     if not slices and asked.pod_set_slice_required_topology:
         # Size 0 makes the engine answer that the size was not provided.
         size = asked.pod_set_slice_size or 0
@@ -212,7 +225,7 @@ def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequ
     unconstrained = bool(asked.unconstrained)
     if not (asked.required or asked.preferred or unconstrained or slices):
         return None
-    return TopologyRequest(asked.required, asked.preferred, unconstrained, slices)
+    return TopologyRequest(asked.required, asked.preferred, unconstrained, slices, layered)
 
 
 def _shape_of(request: PodSetRequest) -> Hashable:
@@ -229,15 +242,15 @@ def _shape_of(request: PodSetRequest) -> Hashable:
     )
 
 
-def _podset_row(podset: kueue.PodSet) -> PodSetRow:
-    problem = None
+def _podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> PodSetRow:
+    problem = _asked_problem(f"spec.podSets[{index}]", podset)
     spec, requests, affinity = wire.PodSpec(), {}, None
     try:
         spec = _template_decoder.decode(podset.template).spec
-        requests = pod_requests(spec)
+        requests = without_excluded(pod_requests(spec), excluded)
         affinity = node_affinity(spec)
-    except (msgspec.MsgspecError, QuantityError) as error:
-        problem = f"spec.podSets[{podset.name}].template: {error}"
+    except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
+        problem = problem or f"spec.podSets[{podset.name}].template: {error}"
     negative = sorted(resource for resource, value in requests.items() if value < 0)
     if negative:
         problem = f"spec.podSets[{podset.name}].template: negative request of {negative[0]}"
@@ -252,7 +265,23 @@ def _podset_row(podset: kueue.PodSet) -> PodSetRow:
         tolerations=spec.tolerations,
         node_affinity=affinity,
     )
-    return PodSetRow(request, (_shape_of(request), problem), problem)
+    return PodSetRow(request, (_shape_of(request), problem), problem, len(podset.template))
+
+
+def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> dict[str, int]:
+    """Requests without the resources whose names start with one of the prefixes (C16)."""
+    return {name: value for name, value in requests.items() if not name.startswith(prefixes)}
+
+
+def _asked_problem(path: str, podset: kueue.PodSet) -> str | None:
+    """What no API server of ours stores: a count or a topology request that makes no sense."""
+    if podset.count < 0:
+        return f"{path}.count: {podset.count} is not a number of pods"
+    if podset.topology_request is None:
+        return None
+    asked = msgspec.to_builtins(podset.topology_request)
+    errors = request_errors(asked, f"{path}.topologyRequest", count=podset.count)
+    return "; ".join(map(str, errors)) or None
 
 
 def _grant_of(admission: kueue.Admission) -> Grant:
@@ -297,30 +326,41 @@ def _age(workload: kueue.Workload) -> str:
     return workload.metadata.creation_timestamp or ""
 
 
-def _podset_rows(workload: kueue.Workload, previous: WorkloadRow | None) -> tuple[PodSetRow, ...]:
+def _podset_rows(
+    workload: kueue.Workload, previous: WorkloadRow | None, excluded: tuple[str, ...]
+) -> tuple[PodSetRow, ...]:
     """PodSets of the spec; templates of a generation that is known are not decoded again."""
     meta = workload.metadata
     if previous is not None and meta.generation:
         known = (previous.uid, previous.generation)
         if known == (meta.uid, meta.generation):
             return previous.podsets
-    return tuple(_podset_row(podset) for podset in workload.spec.pod_sets)
+    return tuple(
+        _podset_row(index, podset, excluded) for index, podset in enumerate(workload.spec.pod_sets)
+    )
 
 
-def workload_row(workload: kueue.Workload, previous: WorkloadRow | None = None) -> WorkloadRow:
+def workload_row(
+    workload: kueue.Workload,
+    previous: WorkloadRow | None = None,
+    excluded: tuple[str, ...] = (),
+) -> WorkloadRow:
     """Project a Workload; what cannot be read is named in `problem` and `broken`, never raised.
 
     Args:
         workload: as the watch decoded it.
-        previous: the row it replaces, if any.
+        previous: the row it replaces, if any; of the same `excluded`.
+        excluded: prefixes of resources that count neither for quota nor for room.
     """
     meta, spec = workload.metadata, workload.spec
-    podsets = _podset_rows(workload, previous)
+    podsets = _podset_rows(workload, previous, excluded)
     reserved, broken = _reservation(workload)
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     reference = spec.priority_class_ref
+    annotations = sum(len(key) + len(value) for key, value in meta.annotations.items())
+    size = rounded(sum(podset.size for podset in podsets) + annotations)
     return WorkloadRow(
         key=meta.key,
         namespace=meta.namespace,
@@ -339,9 +379,12 @@ def workload_row(workload: kueue.Workload, previous: WorkloadRow | None = None) 
         evicted=workload.is_true(names.WorkloadCondition.EVICTED),
         admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
         podsets=podsets,
-        shape=tuple(podset.shape for podset in podsets),
+        shape=(size, *(podset.shape for podset in podsets)),
         reserved=reserved,
         pending_reason=pending.reason,
         pending_message=pending.message,
         broken=broken,
+        unhealthy=tuple(node.name for node in workload.status.unhealthy_nodes),
+        owned_by_pod=owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1"),
+        size=size,
     )

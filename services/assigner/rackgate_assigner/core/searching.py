@@ -12,13 +12,16 @@ from rackgate.wire.core import Toleration
 from rackgate_assigner.core.asking import Question, RequestError, read_question
 from rackgate_assigner.core.balanced import balanced_shares
 from rackgate_assigner.core.capacity import Capacity, per_pod
+from rackgate_assigner.core.careful import look_closely, takes_care
 from rackgate_assigner.core.choosing import Shortfall, choose_start, descend
-from rackgate_assigner.core.counting import Counts, Room, count_leaves
+from rackgate_assigner.core.counting import Counts, Room
 from rackgate_assigner.core.gates import Gates
 from rackgate_assigner.core.handing import Shares
 from rackgate_assigner.core.matching import eligibility
 from rackgate_assigner.core.model import PodSetRequest, SliceLayer
+from rackgate_assigner.core.packing import packed_shares, packs
 from rackgate_assigner.core.refusal import excluded_text, refusal_text
+from rackgate_assigner.core.tallies import Shape, count_domains
 from rackgate_assigner.core.tree import TopologyTree
 
 
@@ -28,6 +31,15 @@ class Spot:
 
     workers: Mapping[int, int] = field(default_factory=dict)
     leader: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shares: Shares, *, led: bool) -> Spot:
+        """The place that leaves were given, in any order."""
+        shares = sorted(shares)
+        return cls(
+            {leaf: pods for leaf, pods, _ in shares if pods > 0},
+            {leaf: lead for leaf, _, lead in shares if lead > 0} if led else {},
+        )
 
 
 class Search:
@@ -88,6 +100,7 @@ class Search:
                 count,
                 asked if layers is None else layers,
                 mixed_profile=self.gates.mixed_profile,
+                both_levels=self.gates.required_and_preferred,
             )
         except RequestError as error:
             return str(error)
@@ -96,7 +109,31 @@ class Search:
                 f'podset "{workers.name}": count {count} is not a multiple of '
                 f"the slice size {question.size}"
             )
+        if takes_care(self.gates, self.room, leader):
+            return self._careful_answer(question, workers, leader, fence)
         return self._answer(question, workers, leader, fence)
+
+    def _careful_answer(
+        self,
+        question: Question,
+        workers: PodSetRequest,
+        leader: PodSetRequest | None,
+        fence: tuple[int, int] | None,
+    ) -> Spot | str:
+        """`_answer` behind the gates that look closer at leaders and nodes."""
+        case = look_closely(
+            question,
+            self.room,
+            workers,
+            leader,
+            flavor_tolerations=self.flavor_tolerations,
+            fence=fence,
+            gates=self.gates,
+        )
+        shares = self._shares(case.counts)
+        if isinstance(shares, Shortfall):
+            return case.refusal(self.topology, shares)
+        return Spot.of(shares, led=case.counts.led)
 
     def _answer(
         self,
@@ -108,48 +145,45 @@ class Search:
         judged = eligibility(
             self.tree, workers, self.flavor_tolerations, soft_affinity=self.gates.soft_affinity
         )
-        worker = per_pod(workers.requests)
-        fenced = blocked = None
+        fenced = None
         if fence is not None:
             fenced = np.ones(self.tree.leaf_count, dtype=np.bool_)
             fenced[fence[0] : fence[1]] = False
-        if judged.blocked is not None or fenced is not None:
-            blocked = fenced if judged.blocked is None else judged.blocked
-            if judged.blocked is not None and fenced is not None:
-                blocked = judged.blocked | fenced
-        score = judged.scores
-        if score is not None and blocked is not None:
-            score = np.where(blocked, 0, score)
-        leader_amounts = per_pod(leader.requests) if leader is not None else None
-        leaves = count_leaves(
-            question, self.room, worker, leader_amounts, blocked=blocked, score=score
+        shape = Shape(
+            per_pod(workers.requests),
+            per_pod(leader.requests) if leader is not None else None,
+            judged,
+            fenced,
         )
-        counts = Counts(self.tree, question, leaves)
+        counts = count_domains(self.tree, question, self.room, shape)
         shares = self._shares(counts)
         if isinstance(shares, Shortfall):
-            excluded = "" if shares.absent else excluded_text(self.room, worker, judged, fenced)
+            excluded = ""
+            if not shares.absent:
+                excluded = excluded_text(self.room, shape.worker, judged, fenced)
             return refusal_text(self.topology, counts, shares, excluded)
-        shares.sort()
-        return Spot(
-            {leaf: pods for leaf, pods, _ in shares if pods > 0},
-            {leaf: lead for leaf, _, lead in shares if lead > 0} if counts.led else {},
-        )
+        return Spot.of(shares, led=counts.led)
 
     def _shares(self, counts: Counts) -> Shares | Shortfall:
         question = counts.question
-        if self.gates.balanced and not question.required and not question.unconstrained:
+        spreads = not (question.required or question.unconstrained or question.within is not None)
+        if self.gates.balanced and spreads:
             shares = balanced_shares(counts)
             if shares is not None:
                 return shares
+        if packs(self.gates):
+            return packed_shares(counts, self.room, self.gates)
         start = choose_start(counts)
         return start if isinstance(start, Shortfall) else descend(counts, start)
 
 
 def to_assignment(tree: TopologyTree, spots: Mapping[int, int]) -> TopologyAssignment:
     """The stored form of pods per leaf: in path order, hostname alone in the host case."""
+    paths = tree.paths[-1]
+    part = slice(-1 if tree.hosts else 0, None)
     return TopologyAssignment(
         tree.assignment_levels,
-        tuple((tree.values_of_leaf(leaf), spots[leaf]) for leaf in sorted(spots)),
+        tuple([(paths[leaf][part], spots[leaf]) for leaf in sorted(spots)]),
     )
 
 

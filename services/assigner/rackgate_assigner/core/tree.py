@@ -1,12 +1,15 @@
 """The static side of placement: which domains exist, and which nodes make them up.
 
 Nodes are sorted by path, so that every domain of every level is one contiguous run of leaves and
-its integer id is its rank in path order. Numbers that change live in `capacity`.
+its integer id is its rank in path order. Numbers that change live in `capacity`. A tree never
+changes: when nodes do, `amending` makes the next one, which shares all that stayed the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +17,9 @@ import numpy.typing as npt
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.domains import Domain
-from rackgate_assigner.core.columns import Column, Memo
+from rackgate_assigner.core import structure
+from rackgate_assigner.core.columns import Column, Memo, Overlay
+from rackgate_assigner.core.index import Index
 from rackgate_assigner.core.model import NodeFacts
 
 IntVector: TypeAlias = npt.NDArray[np.int64]
@@ -54,6 +59,27 @@ def takes_part(node: NodeFacts, node_labels: Mapping[str, str], levels: Sequence
     return skip_reason(node, node_labels, levels) is None
 
 
+def sift(
+    nodes: Iterable[NodeFacts], node_labels: Mapping[str, str], levels: Sequence[str]
+) -> tuple[list[NodeFacts], dict[str, str]]:
+    """Tell nodes that take part from those that do not, each of these with the reason.
+
+    Where the hostname is the lowest level, a second node with the same hostname does not: a pod
+    pinned to that name could land on either, and usage could not be told apart.
+    """
+    skipped: dict[str, str] = {}
+    taking: list[NodeFacts] = []
+    for node in nodes:
+        reason = skip_reason(node, node_labels, levels)
+        if reason is None:
+            taking.append(node)
+        else:
+            skipped[node.name] = reason
+    if levels[-1] == HOSTNAME_LABEL:
+        taking = _one_node_per_host(taking, skipped)
+    return taking, skipped
+
+
 class TopologyTree:
     """Domains of one flavor's nodes, immutable once built.
 
@@ -61,13 +87,22 @@ class TopologyTree:
         levels: node label keys, coarsest first.
         hosts: the lowest level is the hostname, so a leaf is one node.
         nodes: nodes that take part, sorted by path; in the host case `nodes[i]` is leaf `i`.
+        splits: shape (nodes,), where each node's path parts from the one before it: see
+            `structure`.
+        node_leaves: shape (nodes,): leaf of every node.
+        node_offsets: shape (leaves + 1,): first node of each leaf.
         paths: per level, the domains' value tuples; the index is the domain's id.
-        parents: per level, each domain's parent id one level up (empty at the highest level).
+        parents: per level, each domain's parent id one level up (zeros at the highest level).
         children: per level but the lowest, offsets (domains + 1) into the next level.
         leaf_ranges: per level, offsets (domains + 1) into the leaves.
+        names: leaf by Node name; read it through `leaf_of_node`.
+        hostnames: leaf by hostname label; read it through `leaf_of_host`.
+        offers: by resource, how many nodes offer it.
         resources: every resource that some node offers, and always `pods`; sorted.
         allocatable: shape (resources, leaves), read-only: sums over the nodes of a leaf.
-        skipped: node name to the reason it does not take part.
+        memo: judgements of nodes by their names, labels and taints, never by amounts.
+        columns: labels by key, and taints under None; read them through `column`.
+        left_out: texts behind `skipped`.
     """
 
     def __init__(
@@ -75,12 +110,19 @@ class TopologyTree:
     ) -> None:
         self.levels = tuple(levels)
         self.hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
-        self.nodes = tuple(nodes)
-        self.skipped = dict(skipped)
+        self.nodes: Sequence[NodeFacts] = list(nodes)
+        self.left_out = Overlay(dict(skipped))
         self.memo = Memo()
-        self._columns = Memo()
-        self.node_leaves = self._build_domains()
-        self._index_leaves()
+        self.columns = Memo()
+        paths = [self.path_of(node) for node in nodes]
+        self.splits = structure.splits_of(paths)
+        firsts = (self.splits < len(self.levels)).nonzero()[0].tolist()
+        self.set_structure([paths[first] for first in firsts])
+        self.names = Index.of(map(node_name, nodes), self.node_leaves)
+        self.hostnames = Index.of(map(hostname, nodes), self.node_leaves)
+        self.offers: Mapping[str, int] = Counter(
+            chain.from_iterable(node.allocatable for node in nodes)
+        )
         self._sum_allocatable()
 
     @classmethod
@@ -93,47 +135,44 @@ class TopologyTree:
     ) -> TopologyTree:
         """Sort nodes into domains; the order of `nodes` has no influence.
 
-        Nodes that do not take part (see `skip_reason`) are left out and listed in `skipped`. So is,
-        where the hostname is the lowest level, a second node with the same hostname: a pod pinned
-        to that name could land on either, and usage could not be told apart.
+        Nodes that do not take part (see `sift`) are left out and listed in `skipped`.
 
         Raises:
             ValueError: no levels.
         """
         if not levels:
             raise ValueError("a topology needs at least one level")
-        wanted = node_labels or {}
-        skipped: dict[str, str] = {}
-        taking: list[NodeFacts] = []
-        for node in nodes:
-            reason = skip_reason(node, wanted, levels)
-            if reason is None:
-                taking.append(node)
-            else:
-                skipped[node.name] = reason
-        if levels[-1] == HOSTNAME_LABEL:
-            taking = _one_node_per_host(taking, skipped)
+        taking, skipped = sift(nodes, node_labels or {}, levels)
         taking.sort(key=lambda node: (tuple(map(node.labels.__getitem__, levels)), node.name))
         return cls(levels, taking, skipped)
 
+    def path_of(self, node: NodeFacts) -> Domain:
+        """Values of a node that takes part, one for each level."""
+        return tuple(map(node.labels.__getitem__, self.levels))
+
     def leaf_of_node(self, name: str) -> int | None:
         """Leaf that holds the node of this object name, or None when it does not take part."""
-        return self._leaf_by_node.get(name)
+        return self.names.get(name)
 
     def leaf_of_host(self, host: str) -> int | None:
         """Leaf that holds the node whose hostname label is `host`, whatever the lowest level."""
-        return self._leaf_by_host.get(host)
+        return self.hostnames.get(host)
 
     def leaf_of_values(self, values: Sequence[str]) -> int | None:
         """Leaf that an assignment's `values` name: by host alone, or by the whole path."""
         if self.hosts:
-            return self._leaf_by_host.get(values[-1]) if values else None
-        return self._leaf_by_path.get(tuple(values))
+            return self.hostnames.get(values[-1]) if values else None
+        return structure.found_at(self.paths[-1], tuple(values))
 
     def values_of_leaf(self, leaf: int) -> Domain:
         """The `values` of a leaf as an assignment stores them (TAS-13)."""
         path = self.paths[-1][leaf]
         return path[-1:] if self.hosts else path
+
+    def nodes_of_leaf(self, leaf: int) -> Sequence[NodeFacts]:
+        """The nodes of a leaf, by name."""
+        start, end = self.node_offsets[leaf : leaf + 2].tolist()
+        return self.nodes[start:end]
 
     @property
     def assignment_levels(self) -> tuple[str, ...]:
@@ -145,73 +184,84 @@ class TopologyTree:
         """Number of leaves."""
         return len(self.paths[-1])
 
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Node name to the reason it does not take part; put together on each call."""
+        return self.left_out.whole()
+
     def domain_of_leaf(self, leaf: int, level: int) -> int:
         """Id of the domain of `level` that holds a leaf."""
         return int(np.searchsorted(self.leaf_ranges[level], leaf, side="right")) - 1
 
     def column(self, key: str) -> Column:
         """Values of one node label over `nodes`, made on first use."""
-        return self._columns.get(
-            key, lambda: Column.of(node.labels.get(key) for node in self.nodes)
-        )
+        return self._column(key)
 
     def taint_column(self) -> Column:
         """Taint lists over `nodes` (None: no taints), made on first use."""
-        return self._columns.get(
-            None, lambda: Column.of(node.taints or None for node in self.nodes)
+        return self._column(None)
+
+    def _column(self, key: str | None) -> Column:
+        return self.columns.get(
+            key, lambda: Column.of(column_value(key, node) for node in self.nodes)
         )
 
-    def _build_domains(self) -> IntVector:
-        """Fill paths, parents and offsets; return the leaf of every node."""
-        depth = len(self.levels)
-        paths: list[list[Domain]] = [[] for _ in self.levels]
-        parents: list[list[int]] = [[] for _ in self.levels]
-        leaves: list[int] = []
-        before: Domain = ()
-        for node in self.nodes:
-            path = tuple(map(node.labels.__getitem__, self.levels))
-            if path != before or not leaves:
-                level = next((i for i, value in enumerate(before) if value != path[i]), 0)
-                for i in range(level, depth):
-                    paths[i].append(path[: i + 1])
-                    parents[i].append(len(paths[i - 1]) - 1 if i else 0)
-                before = path
-            leaves.append(len(paths[-1]) - 1)
-        self.paths: tuple[list[Domain], ...] = tuple(paths)
-        self.parents = tuple(np.array(ids, dtype=np.int64) for ids in parents)
-        self.children = tuple(
-            _offsets(self.parents[i + 1], len(paths[i])) for i in range(depth - 1)
-        )
-        ranges = [np.arange(len(paths[-1]) + 1, dtype=np.int64)]
-        for offsets in reversed(self.children):
-            ranges.append(ranges[-1][offsets])
-        self.leaf_ranges = tuple(reversed(ranges))
-        return np.array(leaves, dtype=np.int64)
-
-    def _index_leaves(self) -> None:
-        leaves = self.node_leaves.tolist()
-        self._leaf_by_node = {
-            node.name: leaf for node, leaf in zip(self.nodes, leaves, strict=True)
-        }
-        self._leaf_by_host = {
-            node.labels[HOSTNAME_LABEL]: leaf
-            for node, leaf in zip(self.nodes, leaves, strict=True)
-            if HOSTNAME_LABEL in node.labels
-        }
-        self._leaf_by_path = {path: leaf for leaf, path in enumerate(self.paths[-1])}
+    def set_structure(
+        self, leaf_paths: list[Domain], known: Sequence[tuple[list[Domain], bool]] = ()
+    ) -> None:
+        """Fill paths, parents and offsets from `splits`; for the making of trees alone."""
+        found = structure.structure(self.splits, leaf_paths, len(self.levels), known)
+        self.paths, self.parents, self.children = found.paths, found.parents, found.children
+        self.leaf_ranges = found.leaf_ranges
+        self.node_leaves, self.node_offsets = found.node_leaves, found.node_offsets
 
     def _sum_allocatable(self) -> None:
-        names = {PODS}.union(*{frozenset(node.allocatable) for node in self.nodes})
-        self.resources = tuple(sorted(names))
+        self.resources = tuple(sorted({PODS, *self.offers}))
         rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
         for row, resource in zip(rows, self.resources, strict=True):
-            amounts = [
-                max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, node.allocatable.get(resource, 0)))
-                for node in self.nodes
-            ]
+            amounts = [clamped(node.allocatable.get(resource, 0)) for node in self.nodes]
             np.add.at(row, self.node_leaves, np.array(amounts, dtype=np.int64))
         rows.flags.writeable = False
         self.allocatable: IntMatrix = rows
+
+
+def renamed(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
+    """Rows by resource for other resources; zeros for those that were not there.
+
+    Args:
+        rows: shape (..., resources, leaves).
+        names: resources before.
+        wanted: resources after.
+
+    Returns:
+        A new array of shape (..., wanted, leaves).
+    """
+    found = np.zeros((*rows.shape[:-2], len(wanted), rows.shape[-1]), dtype=np.int64)
+    row_of = {name: row for row, name in enumerate(names)}
+    for row, name in enumerate(wanted):
+        if name in row_of:
+            found[..., row, :] = rows[..., row_of[name], :]
+    return found
+
+
+def clamped(amount: int) -> int:
+    """An amount of one node, within what can be summed."""
+    return max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, amount))
+
+
+def node_name(node: NodeFacts) -> str:
+    """Name of the Node object."""
+    return node.name
+
+
+def hostname(node: NodeFacts) -> str | None:
+    """Hostname label of a node; it may differ from the node's name."""
+    return node.labels.get(HOSTNAME_LABEL)
+
+
+def column_value(key: Hashable, node: NodeFacts) -> Hashable:
+    """What a column says of a node: a label's value, or its taints under the key None."""
+    return (node.taints or None) if key is None else node.labels.get(str(key))
 
 
 def _one_node_per_host(nodes: list[NodeFacts], skipped: dict[str, str]) -> list[NodeFacts]:
@@ -222,9 +272,3 @@ def _one_node_per_host(nodes: list[NodeFacts], skipped: dict[str, str]) -> list[
             host = node.labels[HOSTNAME_LABEL]
             skipped[node.name] = f'hostname "{host}" belongs to node "{holder.name}" already'
     return list(first.values())
-
-
-def _offsets(parents: IntVector, count: int) -> IntVector:
-    offsets = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(parents, minlength=count), out=offsets[1:])
-    return offsets

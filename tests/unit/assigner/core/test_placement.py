@@ -72,6 +72,13 @@ def test_podsets_do_not_share_room_and_those_after_a_refusal_have_no_entry() -> 
     assert answer.refused.podset == "c"
 
 
+@pytest.mark.requirement("RNK-05")
+def test_domains_are_listed_by_path_whatever_their_counts() -> None:
+    rooms = {"b1/r1/x1": 3, "b1/r2/x3": 2, "b1/r1/x2": 1, "b1/r2/x4": 4}
+    answer = ask(capacity(rooms), podset(10, required=BLOCK)).assignments["main"]
+    assert answer.domains == ((("x1",), 3), (("x2",), 1), (("x3",), 2), (("x4",), 4))
+
+
 @pytest.mark.requirement("TAS-13", "TAS-14")
 def test_assignments_go_down_to_the_lowest_level_and_name_only_the_host() -> None:
     hosts = ask(capacity(FOUR), podset(2, required=BLOCK)).assignments["main"]

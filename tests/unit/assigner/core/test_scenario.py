@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from rackgate_assigner.scenario import ScenarioError, answer, answers, read_scenarios
+from rackgate_assigner.scenario import answer, answers, read_scenarios
 
 HOST = "kubernetes.io/hostname"
 
@@ -74,25 +72,6 @@ def test_usage_counts_unless_an_empty_cluster_is_simulated() -> None:
 
 def test_a_replacement_without_broken_nodes_is_an_ordinary_question() -> None:
     assert hosts(replacement={"unhealthyNodes": [], "assignments": {}}) == {"x0": 1}
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"levels": []}, 'scenario "one": a topology needs at least one level'),
-        ({"podSets": [{"name": "m", "count": -2}]}, 'podset "m": count -2 is negative'),
-        ({"gates": {"Nope": True}}, 'unknown feature gate "Nope"'),
-        ({"nodes": [{"name": 1}]}, "$.scenarios[0].nodes[0].name"),
-        (
-            {"podSets": [{"name": "m", "count": 1, "requests": {"cpu": "1x"}}]},
-            '"1x" is not a quantity',
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_named(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ScenarioError, match="scenario") as caught:
-        list(answers(text(scenario(**changes))))
-    assert says in str(caught.value)
 
 
 def test_levels_may_hold_hostile_numbers_without_overflow() -> None:

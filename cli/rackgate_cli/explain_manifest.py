@@ -1,0 +1,260 @@
+"""A Job or Workload that is not submitted: what the webhook would make of it, as a Workload."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from rackgate.api.names import GROUP, QUEUE_LABEL
+from rackgate.govern.errors import FieldError, MalformedError
+from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.templates import section
+from rackgate.wire.batch import Job
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.job_facts import Priority, governs, resolve_priority
+from rackgate_assigner.job_writer import workload_body
+from rackgate_cli.errors import UsageError
+from rackgate_cli.explain_reading import Found
+from rackgate_webhook.mutate import mutate
+from rackgate_webhook.review import Review
+from rackgate_webhook.validate import validate
+
+STDIN: Final = "-"
+MAX_BYTES: Final = 8 * 2**20
+# Later than any time in an RFC 3339 text of this epoch: behind all that wait already.
+LAST: Final = "9999-12-31T23:59:59Z"
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a manifest would come to.
+
+    Attributes:
+        name: `namespace/name` of the Job or Workload.
+        workload: as it would be looked at; None when it is refused, or left alone.
+        errors: why it would be refused.
+        warnings: what its user would be told.
+        left_alone: why Rackgate would not touch it; "" when it would.
+    """
+
+    name: str
+    kind: str
+    workload: Workload | None = None
+    errors: Sequence[FieldError] = ()
+    warnings: list[str] = field(default_factory=list)
+    left_alone: str = ""
+
+
+def load(path: str, name: str | None) -> Document:
+    """The Job or Workload of a file, YAML or JSON; `name` chooses among several.
+
+    Raises:
+        UsageError: the file cannot be read, holds none of both, or several.
+    """
+    found = [doc for doc in _documents(path) if _kind(doc) in ("Job", "Workload")]
+    if name is not None:
+        found = [doc for doc in found if _name(doc) == name.rpartition("/")[2]]
+    if not found:
+        which = f' named "{name}"' if name is not None else ""
+        raise UsageError(f'"{path}" holds no batch/v1 Job and no Workload{which}')
+    if len(found) > 1:
+        names = ", ".join(_name(doc) or "?" for doc in found[:10])
+        raise UsageError(f'"{path}" holds {len(found)} of them, name one: {names}')
+    return _as_json(found[0], path)
+
+
+def _as_json(document: Document, path: str) -> Document:
+    """The document as the API server would get it: YAML knows more than JSON does."""
+    try:
+        found: Document = msgspec.json.decode(msgspec.json.encode(document))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200] or "nested too deeply"
+        raise UsageError(f'"{path}" cannot be sent to an API server: {said}') from error
+    return found
+
+
+def _documents(path: str) -> list[Document]:
+    try:
+        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else _read(path)
+    except OSError as error:
+        raise UsageError(f'"{path}" cannot be read: {error.strerror or error}') from error
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f'"{path}" is larger than {MAX_BYTES // 2**20} MiB')
+    try:
+        documents = list(yaml.load_all(raw, Loader=_Loader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:300] or "nested too deeply"
+        raise UsageError(f'"{path}" is no YAML: {said}') from error
+    flat: list[Document] = []
+    for document in documents:
+        listed = document.get("items") if isinstance(document, dict) else None
+        several = listed if isinstance(listed, list) else [document]
+        flat += [one for one in several if isinstance(one, dict)]
+    return flat
+
+
+def _read(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain JSON types alone: times stay text, and aliases are refused (they can explode)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if version == "batch/v1" and kind == "Job":
+        return "Job"
+    if kind == "Workload" and isinstance(version, str) and version.startswith(f"{GROUP}/"):
+        return "Workload"
+    return ""
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    found = metadata.get("name") if isinstance(metadata, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def asked(document: Document, namespace: str | None, found: Found, default: str) -> Asked:
+    """What the webhook and the assigner would make of a manifest.
+
+    Args:
+        document: a Job or Workload.
+        namespace: from the command line, or None.
+        found: the cluster: for priority classes.
+        default: namespace where neither names one.
+
+    Raises:
+        UsageError: the manifest names another namespace than the command line.
+    """
+    kind = _kind(document)
+    try:
+        document = _named(document, namespace, default)
+        meta = document["metadata"]
+        key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
+        if kind == "Job":
+            return _job(document, key, found)
+        return _workload(document, key, [])
+    except MalformedError as error:
+        return Asked(_name(document), kind, errors=[FieldError("", str(error))])
+    except msgspec.ValidationError as error:
+        return Asked(_name(document), kind, errors=[_field_error(error)])
+
+
+def _named(document: Document, namespace: str | None, default: str) -> Document:
+    metadata = document.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise MalformedError("metadata", "an object", metadata)
+    own = metadata.get("namespace")
+    if own is not None and not isinstance(own, str):
+        raise MalformedError("metadata.namespace", "a string", own)
+    if own and namespace and own != namespace:
+        raise UsageError(f'the manifest says namespace "{own}", the command line "{namespace}"')
+    meta = {"name": "", **metadata, "namespace": own or namespace or default}
+    return {**document, "metadata": meta}
+
+
+def _job(document: Document, key: str, found: Found) -> Asked:
+    if not section(section(document, "spec"), "template", "spec"):
+        missing = FieldError("spec.template", "a Job needs a pod template")
+        return Asked(key, "Job", errors=[missing])
+    review = Review("explain", "batch/Job", "CREATE", document, {})
+    change = mutate(review)
+    governed = applied(document, change.operations)
+    errors = validate(replace(review, object=governed)).errors
+    if errors:
+        return Asked(key, "Job", errors=errors, warnings=change.warnings)
+    job = msgspec.json.decode(msgspec.json.encode(governed), type=Job)
+    if not governs(job):
+        return Asked(key, "Job", warnings=change.warnings, left_alone=why_not_governed(job))
+    priority = resolve_priority(job, found.workload_classes, found.classes)
+    warnings = list(change.warnings)
+    if priority.missing is not None:
+        kind, _, name = priority.missing.partition("/")
+        warnings.append(f'{kind} "{name}" does not exist: no Workload is made before it does')
+        priority = Priority()
+    body = workload_body(job, job.metadata.name or "job", priority)
+    return _workload(body, key, warnings, kind="Job")
+
+
+def why_not_governed(job: Job) -> str:
+    """Why Rackgate leaves a Job alone, in words."""
+    if not job.metadata.labels.get(QUEUE_LABEL):
+        return f"it has no label {QUEUE_LABEL}: Kubernetes runs it as any other Job"
+    if job.spec.managed_by is not None:
+        return f'spec.managedBy names another controller, "{job.spec.managed_by}"'
+    return f'Jobs in namespace "{job.metadata.namespace}" are never governed'
+
+
+def _workload(document: Document, key: str, warnings: list[str], kind: str = "Workload") -> Asked:
+    review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
+    change = mutate(review)
+    governed = applied(document, change.operations)
+    errors = validate(replace(review, object=governed)).errors
+    if errors:
+        return Asked(key, kind, errors=errors, warnings=warnings)
+    meta = {**governed["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
+    body = {**governed, "metadata": meta, "status": {}}
+    workload = msgspec.json.decode(msgspec.json.encode(body), type=Workload)
+    return Asked(key, kind, workload, warnings=[*warnings, *change.warnings])
+
+
+def _field_error(error: msgspec.ValidationError) -> FieldError:
+    problem, _, path = str(error).partition(" - at `$")
+    return FieldError(path.removesuffix("`").lstrip("."), problem[:1].lower() + problem[1:])
+
+
+def applied(document: Document, operations: Sequence[JsonPatchOp]) -> Document:
+    """A document after JSON patch operations of ours: add, replace and remove.
+
+    Raises:
+        MalformedError: the document holds something else where an object has to be.
+    """
+    result: Document = msgspec.json.decode(msgspec.json.encode(document))
+    for operation in operations:
+        path = operation["path"]
+        *above, last = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+        holder: Any = result
+        for part in above:
+            if not isinstance(holder, dict | list):
+                break
+            holder = holder[int(part)] if isinstance(holder, list) else holder.get(part)
+        if isinstance(holder, list):
+            _in_list(holder, last, operation)
+        elif not isinstance(holder, dict):
+            raise MalformedError(".".join(above), "an object", holder)
+        elif operation["op"] == "remove":
+            del holder[last]
+        else:
+            holder[last] = operation["value"]
+    return result
+
+
+def _in_list(holder: list[Any], last: str, operation: JsonPatchOp) -> None:
+    at = len(holder) if last == "-" else int(last)
+    if operation["op"] == "add":
+        holder.insert(at, operation["value"])
+    elif operation["op"] == "replace":
+        holder[at] = operation["value"]
+    else:
+        del holder[at]

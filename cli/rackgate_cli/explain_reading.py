@@ -1,0 +1,313 @@
+"""Reads a cluster as the assigner sees it: the same projections, folded into the same cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.config import ConfigError, ConnectionSettings, connect
+from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError
+from rackgate.runtime.tasks import spawn
+from rackgate.wire import core, kueue
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
+from rackgate_cli import playground
+from rackgate_cli.controlplane.state import StateFolder
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.locations import STATE_VARIABLE, state_dir
+
+TRIES: Final = 3
+# What placement does not need: a user without the right to list them still gets an answer.
+OPTIONAL: Final = (
+    kinds.WORKLOAD_PRIORITY_CLASSES,
+    kinds.PRIORITY_CLASSES,
+    kinds.ADMISSION_CHECKS,
+    kinds.NAMESPACES,
+)
+Decode = Callable[[bytes | msgspec.Raw], Any]
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+_decode_page: Final = msgspec.json.Decoder(_Page).decode
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read.
+
+    Attributes:
+        cache: everything folded, for questions.
+        workloads: by `namespace/name`, with all conditions.
+        workload_classes: WorkloadPriorityClasses by name.
+        classes: PriorityClasses by name.
+        warnings: what could not be read, and what that means.
+    """
+
+    cache: Cache
+    workloads: dict[str, kueue.Workload] = field(default_factory=dict)
+    workload_classes: dict[str, kueue.WorkloadPriorityClass] = field(default_factory=dict)
+    classes: dict[str, core.PriorityClass] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Which cluster is asked: a playground's folder, or connection settings.
+
+    Attributes:
+        namespace: that of the kubeconfig's context, or "default".
+    """
+
+    state: str | None = None
+    settings: ConnectionSettings | None = None
+    namespace: str = "default"
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of that cluster, closed at the end of the block.
+
+        Raises:
+            CommandError: there is no such playground.
+            UsageError: the kubeconfig cannot be used.
+        """
+        if self.settings is None:
+            async with playground.open_client(self.state) as client:
+                yield client
+            return
+        try:
+            client = await connect(self.settings, user_agent="rackgate-explain")
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+def door(state: str | None, kubeconfig: str | None, context: str | None) -> Door:
+    """Choose the cluster: what the command line names, else the user's environment.
+
+    In order: --state, --kubeconfig, KUBECONFIG, RACKGATE_STATE, ~/.kube/config, the default
+    playground.
+
+    Raises:
+        UsageError: none of them is there.
+    """
+    if state is not None:
+        return Door(state)
+    if kubeconfig is not None:
+        return _by_kubeconfig(Path(kubeconfig), context)
+    listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if listed:
+        return _by_kubeconfig(next((p for p in listed if p.exists()), listed[0]), context)
+    if os.environ.get(STATE_VARIABLE):
+        return Door()
+    usual = Path.home() / ".kube" / "config"
+    if usual.exists():
+        return _by_kubeconfig(usual, context)
+    if StateFolder(state_dir(None)).record.exists():
+        return Door()
+    raise UsageError(
+        "no cluster to ask: name one with --kubeconfig FILE or --state DIR, or set KUBECONFIG"
+    )
+
+
+def _by_kubeconfig(path: Path, context: str | None) -> Door:
+    settings = ConnectionSettings(kubeconfig=path, context=context, request_timeout=30)
+    return Door(settings=settings, namespace=_namespace_of(path, context))
+
+
+def _namespace_of(path: Path, context: str | None) -> str:
+    """The namespace of a kubeconfig's context; the client says what is wrong with the file."""
+    try:
+        document = yaml.safe_load(path.read_text())
+        wanted = context or document.get("current-context")
+        chosen = next(c["context"] for c in document["contexts"] if c["name"] == wanted)
+        return str(chosen.get("namespace") or "default")
+    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return "default"
+    except StopIteration:
+        return "default"
+
+
+class Progress:
+    """One line on stderr that counts what was read, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._counts: dict[str, int] = {}
+
+    def add(self, plural: str, count: int) -> None:
+        """Some more objects are here."""
+        self._counts[plural] = self._counts.get(plural, 0) + count
+        if self._live:
+            words = ", ".join(f"{n} {name}" for name, n in self._counts.items() if n)
+            sys.stderr.write(f"\r\x1b[Kreading: {words}")
+            sys.stderr.flush()
+
+    def done(self) -> None:
+        """Take the line away."""
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+async def read(client: Client, cache: Cache, namespace: str) -> Found:
+    """List everything that an explanation needs, in pages, and fold it into a cache.
+
+    Workloads are read after pods: a pod is only bound under an admission that was there before,
+    so this order invents no pod without one.
+
+    Args:
+        client: only asked to list.
+        cache: an empty one.
+        namespace: of the Workload: read alone where namespaces may not be listed.
+
+    Raises:
+        CommandError: something necessary may not be listed, or Rackgate is not installed.
+    """
+    reader = _Reader(client, Found(cache), namespace)
+    try:
+        await reader.read()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+    finally:
+        reader.progress.done()
+    return reader.found
+
+
+_Fold = tuple[Decode, Callable[[Any], None], Mapping[str, str] | None]
+
+
+def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
+    """What is listed, how it is decoded and who takes it, in the order of folding."""
+    cache = found.cache
+
+    def workload(item: kueue.Workload) -> None:
+        found.workloads[item.metadata.key] = item
+        cache.set_workload(item)
+
+    def workload_class(item: kueue.WorkloadPriorityClass) -> None:
+        found.workload_classes[item.metadata.name] = item
+        cache.set_workload_priority_class(item)
+
+    def priority_class(item: core.PriorityClass) -> None:
+        found.classes[item.metadata.name] = item
+
+    return {
+        kinds.TOPOLOGIES: (decoder(kueue.Topology), cache.set_topology, None),
+        kinds.FLAVORS: (decoder(kueue.ResourceFlavor), cache.set_flavor, None),
+        kinds.NODES: (decoder(core.Node), cache.set_node, None),
+        kinds.NAMESPACES: (decoder(core.Namespace), cache.set_namespace, None),
+        kinds.WORKLOAD_PRIORITY_CLASSES: (
+            decoder(kueue.WorkloadPriorityClass),
+            workload_class,
+            None,
+        ),
+        kinds.PRIORITY_CLASSES: (decoder(core.PriorityClass), priority_class, None),
+        kinds.ADMISSION_CHECKS: (decoder(kueue.AdmissionCheck), cache.set_admission_check, None),
+        kinds.CLUSTER_QUEUES: (decoder(kueue.ClusterQueue), cache.set_cluster_queue, None),
+        kinds.LOCAL_QUEUES: (decoder(kueue.LocalQueue), cache.set_local_queue, None),
+        kinds.PODS: (decode_pod, cache.set_pod, BOUND),
+        kinds.WORKLOADS: (decode_workload, workload, None),
+    }
+
+
+class _Reader:
+    """One reading of a cluster."""
+
+    def __init__(self, client: Client, found: Found, namespace: str) -> None:
+        self.client, self.found, self.namespace = client, found, namespace
+        self.progress = Progress()
+        self._folds = _folds(found)
+        self._lists: dict[kinds.Resource, list[Any]] = {}
+
+    async def read(self) -> None:
+        """List all kinds, Workloads last, then fold them."""
+        async with asyncio.TaskGroup() as group:
+            for kind in self._folds:
+                if kind is not kinds.WORKLOADS:
+                    spawn(group, self._fetch(kind), f"list {kind.plural}")
+        await self._fetch(kinds.WORKLOADS)
+        for kind, (_, fold, _params) in self._folds.items():
+            for item in self._lists[kind]:
+                fold(item)
+
+    async def _fetch(self, kind: kinds.Resource) -> None:
+        decode, _, params = self._folds[kind]
+        try:
+            found = await _pages(self.client, kind.path(), decode, params, self.progress)
+        except (ForbiddenError, NotFoundError) as error:
+            if kind not in OPTIONAL:
+                raise _cannot_list(kind, error) from error
+            found = await self._instead(kind, decode)
+        self._lists[kind] = found
+
+    async def _instead(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
+        """What stands in for a kind that may not be listed."""
+        if kind is kinds.NAMESPACES:
+            with contextlib.suppress(KubeError):
+                return [decode(await self.client.get(kind.path(None, self.namespace)))]
+        self.found.warnings.append(f"{kind.plural} cannot be listed and count as absent")
+        return []
+
+
+async def _pages(
+    client: Client,
+    path: str,
+    decode: Decode,
+    params: Mapping[str, str] | None,
+    progress: Progress | None = None,
+) -> list[Any]:
+    """All objects of a collection; from the start again when the list ran out of time."""
+    for attempt in range(TRIES):
+        items: list[Any] = []
+        try:
+            async for page in client.list_pages(path, params):
+                raws = _decode_page(page).items
+                items += [decode(raw) for raw in raws]
+                if progress is not None:
+                    progress.add(path.rpartition("/")[2], len(raws))
+        except GoneError:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return items
+    return []
+
+
+async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
+    """Pods of a namespace that carry the podset label, gated ones too."""
+    params = {"labelSelector": names.PODSET_LABEL}
+    return await _pages(client, kinds.PODS.path(namespace), decoder(core.Pod), params)
+
+
+def _cannot_list(kind: kinds.Resource, error: KubeError) -> CommandError:
+    if isinstance(error, NotFoundError):
+        return CommandError(f"the cluster has no {kind.full_name}: is Rackgate installed there?")
+    return CommandError(
+        f"{kind.plural} cannot be listed, which an explanation needs: {error.message}"
+    )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of several that were under way together."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,400 @@
+"""What an explanation says. The values are the JSON that `rackgate explain --json` prints.
+
+One declaration is the value, its JSON (camelCase) and its JSON schema, so the three cannot differ.
+Amounts are Kubernetes quantities ("500m", "16Gi"). Lists of names are cut; the number beside each
+is never.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+API_VERSION: Final = "explain.rackgate.dev/v1"
+KIND: Final = "Explanation"
+
+State: TypeAlias = Literal[
+    "waiting",
+    "notSubmitted",
+    "ungoverned",
+    "invalid",
+    "admitted",
+    "evicted",
+    "inactive",
+    "deleting",
+    "finished",
+    "unreadable",
+]
+Rule: TypeAlias = Literal[
+    "flavorLabels",
+    "missingLevel",
+    "notReady",
+    "unschedulable",
+    "hostname",
+    "taint",
+    "nodeSelector",
+    "affinity",
+    "resource",
+]
+ChangeKind: TypeAlias = Literal[
+    "wait",
+    "coarserLevel",
+    "preferred",
+    "toleration",
+    "nodeSelector",
+    "affinity",
+    "fewerPods",
+    "room",
+    "levelName",
+    "nodeLabels",
+    "quota",
+    "queue",
+]
+When: TypeAlias = Literal["now", "whenEmpty", "perhaps"]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base: immutable, camelCase in JSON."""
+
+
+class ResourceRoom(Said, frozen=True):
+    """One resource in one domain, over the nodes that the pods may use.
+
+    Attributes:
+        resource: name; `pods` is the number of pods that nodes still take.
+        per_pod: what one pod asks for.
+        wanted: what all pods of the PodSet ask for.
+        free: sum of what is free.
+        pods: pods that would fit if this resource alone counted, node by node.
+        missing: what is wanted beyond what is free; "0" when the sum is enough.
+        stranded: free in pieces smaller than one pod asks for.
+    """
+
+    resource: str
+    per_pod: str
+    wanted: str
+    free: str
+    pods: int
+    missing: str
+    stranded: str
+
+
+class Holder(Said, frozen=True):
+    """Who holds room or quota.
+
+    Attributes:
+        kind: Workload, or Pod for one that no admission covers.
+        name: `namespace/name`.
+        pods: pods in the domain (0 where quota is meant).
+        amounts: by resource.
+    """
+
+    kind: Literal["Workload", "Pod"]
+    name: str
+    pods: int = 0
+    amounts: dict[str, str] = {}
+
+
+class DomainRoom(Said, frozen=True):
+    """A domain and what it lacks.
+
+    Attributes:
+        domain: values from the coarsest level on.
+        pods: pods of the PodSet that fit now, at most those asked for where a request is 0.
+        pods_when_empty: the same if nothing else had been placed by topology.
+        slices: podset slices that fit now (pods without slices); 0 below the slices' level.
+        pods_with_leader: pods that fit beside the leader; null without a leader, or where it
+            does not fit.
+        nodes: nodes in the domain.
+        usable_nodes: those that taints, selectors and affinity leave (all, unless the lowest level
+            is the hostname).
+        tightest: the resource that allows fewest pods; "" where no node is usable.
+        fragmented: the sums are enough for all pods, the pieces are not.
+        resources: by name.
+        holders: who holds most, first those with most pods.
+        more_holders: how many others there are.
+    """
+
+    domain: tuple[str, ...]
+    pods: int
+    pods_when_empty: int
+    slices: int
+    nodes: int
+    usable_nodes: int
+    tightest: str
+    fragmented: bool
+    resources: tuple[ResourceRoom, ...]
+    pods_with_leader: int | None = None
+    holders: tuple[Holder, ...] = ()
+    more_holders: int = 0
+
+
+class LevelRoom(Said, frozen=True):
+    """The domains of one level.
+
+    Attributes:
+        level: node label key.
+        asked: the PodSet asks for this level.
+        domains: how many there are.
+        pods: pods that fit in all of them together.
+        best: those that come closest, best first.
+        fragmented: together they would be enough, but no single one is.
+    """
+
+    level: str
+    asked: bool
+    domains: int
+    pods: int
+    best: tuple[DomainRoom, ...]
+    fragmented: bool
+
+
+class Exclusion(Said, frozen=True):
+    """Nodes that were no help, by the first rule that kept them out.
+
+    Attributes:
+        rule: see `Rule`. `flavorLabels`: not of this flavor; `hostname`: another node has the same
+            hostname label; `resource`: not even one pod fits.
+        detail: the taint, the missing labels, the selector term, the resource.
+        nodes: how many (domains of the lowest level for `resource` where that is no hostname).
+        names: the first few.
+    """
+
+    rule: Rule
+    detail: str
+    nodes: int
+    names: tuple[str, ...]
+
+
+class Change(Said, frozen=True):
+    """Something that would help, alone.
+
+    Attributes:
+        kind: see `ChangeKind`.
+        value: the level, the number of pods, the taint, the Workload.
+        when: `now`: it would be placed at once; `whenEmpty`: only after others have ended;
+            `perhaps`: necessary, and not known to be enough.
+        text: a sentence.
+    """
+
+    kind: ChangeKind
+    value: str
+    when: When
+    text: str
+
+
+class Overlap(Said, frozen=True):
+    """Another flavor with nodes of this one (TAS-33)."""
+
+    flavor: str
+    nodes: int
+
+
+class Place(Said, frozen=True):
+    """Pods of a PodSet in one domain of an assignment."""
+
+    domain: tuple[str, ...]
+    pods: int
+
+
+class PodSetPlaces(Said, frozen=True):
+    """Where a PodSet would go, or is.
+
+    Attributes:
+        domains: how many.
+        places: the first few, in rank order.
+    """
+
+    podset: str
+    domains: int
+    places: tuple[Place, ...]
+
+
+class FlavorView(Said, frozen=True):
+    """One flavor with a topology, as the PodSets see it.
+
+    Attributes:
+        chosen: quota picks this flavor.
+        problem: why the flavor is not for a PodSet whatever room there is; "" when it is.
+        podsets: judged together; `refused` are those the refusal speaks for.
+        asked: the request in words: "required LEVEL", "preferred LEVEL", "unconstrained".
+        fits: all PodSets find a place now.
+        fits_when_empty: they would if nothing else had been placed by topology.
+        message: the refusal, in the words of the Workload's condition.
+        fitting: the number in `message`, of units; null when the request itself is wrong.
+        wanted: units asked for.
+        unit: pod, or slice of `slice_size` pods.
+        nodes: nodes that take part.
+        levels: coarsest first; of the refused PodSets, empty when the request itself is wrong.
+        level_keys: of the topology, coarsest first.
+        overlaps: other flavors that have nodes of this one.
+    """
+
+    flavor: str
+    topology: str
+    level_keys: tuple[str, ...]
+    nodes: int
+    chosen: bool = False
+    problem: str = ""
+    podsets: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    leader: str = ""
+    asked: str = ""
+    fits: bool = False
+    fits_when_empty: bool = False
+    message: str = ""
+    fitting: int | None = None
+    wanted: int = 0
+    unit: Literal["pod", "slice"] = "pod"
+    slice_size: int = 1
+    levels: tuple[LevelRoom, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+    places: tuple[PodSetPlaces, ...] = ()
+    changes: tuple[Change, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+
+
+class QuotaLine(Said, frozen=True):
+    """Quota of one resource in one flavor of the ClusterQueue.
+
+    Attributes:
+        requested: by the whole Workload.
+        available: nominal less used, never below zero.
+        missing: what is requested beyond that; "0" when it is enough.
+        never: more is requested than the nominal quota.
+        problem: why the flavor is not for a PodSet; "" when it is.
+        holders: Workloads that hold most of it.
+        more_holders: how many others hold some.
+    """
+
+    flavor: str
+    resource: str
+    requested: str
+    nominal: str
+    used: str
+    available: str
+    missing: str
+    never: bool
+    problem: str = ""
+    holders: tuple[Holder, ...] = ()
+    more_holders: int = 0
+
+
+class Ahead(Said, frozen=True):
+    """A Workload that is looked at earlier."""
+
+    workload: str
+    priority: int
+    since: str
+
+
+class QueueSide(Said, frozen=True):
+    """The queues on the way, and the place in them.
+
+    Attributes:
+        problems: why nothing is admitted from here, in words; empty when all is well.
+        position: 0 for the first of all that wait for the ClusterQueue; null when not waiting.
+        waiting: how many wait for the ClusterQueue.
+        local_position: the same among those of the LocalQueue.
+        ahead: the nearest before it come last.
+    """
+
+    local_queue: str
+    cluster_queue: str
+    strategy: str = ""
+    problems: tuple[str, ...] = ()
+    position: int | None = None
+    waiting: int = 0
+    local_position: int | None = None
+    ahead: tuple[Ahead, ...] = ()
+
+
+class Held(Said, frozen=True):
+    """Pods that do not run for one reason.
+
+    Attributes:
+        why: a sentence.
+        names: the first few.
+    """
+
+    why: str
+    pods: int
+    names: tuple[str, ...] = ()
+
+
+class PodSetRun(Said, frozen=True):
+    """What became of an admitted PodSet.
+
+    Attributes:
+        granted: pods admitted.
+        running: pods in phase Running that are not being deleted; `ended`: succeeded or failed.
+        held: the others, by reason.
+        missing: pods that do not exist (yet).
+        broken_nodes: assigned nodes that are gone, not ready or marked unhealthy.
+    """
+
+    podset: str
+    flavors: dict[str, str]
+    granted: int
+    running: int = 0
+    ended: int = 0
+    held: tuple[Held, ...] = ()
+    missing: int = 0
+    broken_nodes: tuple[str, ...] = ()
+    places: PodSetPlaces | None = None
+
+
+class FieldProblem(Said, frozen=True):
+    """A field that would be refused: path as in the manifest, what is wrong, what would help."""
+
+    path: str
+    problem: str
+    help: str = ""
+
+
+class Explanation(Said, frozen=True):
+    """Why a Workload waits, or what became of it.
+
+    Attributes:
+        workload: `namespace/name`.
+        job: `namespace/name` of the Job it belongs to; "" when there is none.
+        state: where it stands.
+        summary: one sentence.
+        fits: it would be admitted if it came first; null where that is no question.
+        reason: of the refusal, as in the condition QuotaReserved.
+        message: of the refusal, byte for byte as a cycle writes it.
+        in_turn: what the next cycle says about it, after those ahead; "" when the same.
+        told: the message that the Workload carries now.
+        quota: lines of the flavors that its resources could take.
+        flavors: those with a topology, in the ClusterQueue's order.
+        changes: what would help, the smallest first.
+        podsets: of an admitted Workload.
+        errors: of a manifest that would be refused.
+        warnings: about a manifest, or about what could not be read.
+    """
+
+    workload: str
+    state: State
+    summary: str
+    api_version: str = API_VERSION
+    kind: str = KIND
+    job: str = ""
+    priority: int = 0
+    fits: bool | None = None
+    reason: str = ""
+    message: str = ""
+    in_turn: str = ""
+    told: str = ""
+    queue: QueueSide | None = None
+    quota: tuple[QuotaLine, ...] = ()
+    flavors: tuple[FlavorView, ...] = ()
+    changes: tuple[Change, ...] = ()
+    podsets: tuple[PodSetRun, ...] = ()
+    errors: tuple[FieldProblem, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of an `Explanation`."""
+    return msgspec.json.schema(Explanation)

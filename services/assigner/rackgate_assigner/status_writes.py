@@ -1,0 +1,146 @@
+"""Bodies of status writes, and the write that is repeated until it is known to have worked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from rackgate.api.names import FieldManager
+from rackgate.domains import encode
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ConflictError, ServerError, TransportError
+from rackgate.kube.resources import WORKLOADS
+from rackgate.quantity import format_amount
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import Workload
+from rackgate_assigner import conditions
+from rackgate_assigner.conditions import Change
+from rackgate_assigner.core.decisions import Grant
+
+log = structlog.get_logger()
+
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+
+def admission_of(grant: Grant) -> dict[str, Any]:
+    """A grant as `status.admission` is written."""
+    assignments = []
+    for podset in grant.podsets:
+        usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
+        assignment: dict[str, Any] = {
+            "name": podset.name,
+            "flavors": dict(podset.flavors),
+            "resourceUsage": usage,
+            "count": podset.count,
+        }
+        if podset.topology is not None:
+            assignment["topologyAssignment"] = encode(podset.topology)
+        assignments.append(assignment)
+    return {"clusterQueue": grant.cluster_queue, "podSetAssignments": assignments}
+
+
+def stated_admission(workload: Workload) -> dict[str, Any] | None:
+    """The admission a Workload has now, as it is written; None without one."""
+    if workload.status.admission is None:
+        return None
+    stated: dict[str, Any] = msgspec.to_builtins(workload.status.admission)
+    for assignment in stated["podSetAssignments"]:
+        if assignment["topologyAssignment"] is None:
+            del assignment["topologyAssignment"]
+    stated["podSetAssignments"] = list(stated["podSetAssignments"])
+    return stated
+
+
+def moved_admission(workload: Workload, grant: Grant) -> dict[str, Any] | None:
+    """The admission a Workload has now, with the topology assignments of a grant."""
+    stated = stated_admission(workload)
+    topologies = {part.name: part.topology for part in grant.podsets}
+    for assignment in stated["podSetAssignments"] if stated is not None else ():
+        topology = topologies.get(assignment["name"])
+        if topology is not None:
+            assignment["topologyAssignment"] = encode(topology)
+    return stated
+
+
+def path_of(workload: Workload, sub: str | None = None) -> str:
+    """URL path of a Workload, or of a subresource of it."""
+    return WORKLOADS.path(workload.metadata.namespace, workload.metadata.name, sub)
+
+
+def listed_conditions(
+    workload: Workload,
+    owned: Sequence[str],
+    changes: Iterable[Change],
+    *,
+    drop: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """All conditions of one manager after `changes`, see `condition_list`."""
+    return conditions.condition_list(
+        workload.status.conditions,
+        owned,
+        changes,
+        now=clock.rfc3339(clock.now()),
+        generation=workload.metadata.generation,
+        drop=drop,
+    )
+
+
+def status_body(
+    workload: Workload,
+    written: list[dict[str, Any]],
+    admission: dict[str, Any] | None,
+    unhealthy: Sequence[str] = (),
+) -> bytes:
+    """An apply of everything that the manager of admissions owns, bound to the version judged."""
+    meta = workload.metadata
+    status: dict[str, Any] = {"conditions": written} if written else {}
+    if admission is not None:
+        status["admission"] = admission
+    if unhealthy:
+        status["unhealthyNodes"] = [{"name": name} for name in unhealthy]
+    return msgspec.json.encode(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": status,
+        }
+    )
+
+
+async def settle(
+    client: Client,
+    workload: Workload,
+    body: bytes,
+    ours: Callable[[Workload], bool],
+    *,
+    uncertain: bool,
+) -> Workload:
+    """Write until there is an answer; a conflict with our own write is success."""
+    path = path_of(workload, "status")
+    pause = Backoff(base_s=0.1, cap_s=5.0)
+    while True:
+        try:
+            answer = await client.apply(path, body, FieldManager.ADMISSION)
+            return _decode_workload(answer)
+        except (TransportError, ServerError) as error:
+            uncertain = True
+            log.warning("admission_unanswered", workload=workload.metadata.key, error=str(error))
+            await asyncio.sleep(pause.next())
+        except ConflictError:
+            if not uncertain:
+                raise
+            live = _decode_workload(await client.get(path_of(workload)))
+            if live.metadata.uid != workload.metadata.uid or not ours(live):
+                raise
+            return live

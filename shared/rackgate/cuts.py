@@ -1,0 +1,281 @@
+"""Where to cut a list of topology domains so that its slices take the fewest bytes.
+
+A slice says what all its values of a level begin and end with only once, so a cut pays where
+neighbours of one side share more than those of both. Cutting is a shortest path over the places
+where that can be; see `cuts`. Order never changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final, TypeAlias
+
+# Longest common beginning of values that are equal: longer than any value.
+EQUAL: Final = 1000
+# Lengths of the JSON around what varies, commas included.
+_SLICE: Final = len('{"domainCount":,"valuesPerLevel":[],"podCounts":},') - 1
+_UNIVERSAL: Final = len('{"universal":""},')
+_INDIVIDUAL: Final = len('{"individual":{"roots":[]}},') - 1
+_ROOT: Final = len('"",')
+_END: Final = len('"prefix":"",')
+_COUNT: Final = len('{"universal":}')
+_COUNTS: Final = len('{"individual":[]}') - 1
+# Bytes that a cut has to save on one side at least: less than half of what a slice costs.
+_WORTH: Final = 40
+# A character as a digit: any of Unicode.
+_CODEC: Final = "utf-32-be"
+_BITS: Final = 32
+# States kept per place. Names of machines need fewer than ten; hostile ones any number.
+_MAX_STATES: Final = 24
+
+# Of a run of domains, by level: common beginning, common end, shortest value; last 1 where all
+# pod counts are equal, else 0. What a longer run shares is the minimum of each.
+Shared: TypeAlias = tuple[int, ...]
+
+
+def common_prefix(values: Sequence[str]) -> str:
+    """Longest prefix of all: that of the first and the last in alphabetical order."""
+    low, high = min(values), max(values)
+    length = next(
+        (i for i, (left, right) in enumerate(zip(low, high, strict=False)) if left != right),
+        min(len(low), len(high)),
+    )
+    return low[:length]
+
+
+def cuts(
+    columns: Sequence[Sequence[str]], counts: Sequence[int], *, most: int, longest: int
+) -> list[int]:
+    """Indexes at which slices begin, the first being 0.
+
+    Near the optimum: of all starts of the open slice that share the same, only the cheapest so
+    far is followed, and places are left out where a cut cannot be expected to pay.
+
+    Args:
+        columns: the values of each level, all of one length.
+        counts: pods by domain.
+        most: slices at most.
+        longest: domains of one slice at most.
+    """
+    ruler = _Ruler(columns, counts, longest)
+    found = ruler.cheapest()
+    if len(found) > most:
+        found = ruler.merged(found, most)
+    whole = ruler.run(0, len(counts))
+    if len(found) > most or ruler.price(whole) <= sum(map(ruler.price, found)):
+        return list(range(0, len(counts), longest))
+    return [part.start for part in found]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Run:
+    """Neighbouring domains `[start, stop)` and what they share."""
+
+    start: int
+    stop: int
+    shared: Shared
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A slice that is still open: where it began, and the bytes of all slices before it."""
+
+    run: _Run
+    before: int
+
+
+class _Ruler:
+    """Measures slices of one list of domains."""
+
+    def __init__(
+        self, columns: Sequence[Sequence[str]], counts: Sequence[int], longest: int
+    ) -> None:
+        self.width, self.size, self.longest = len(columns), len(counts), longest
+        lengths = [list(map(len, column)) for column in columns]
+        texts = [len(str(count)) for count in counts]
+        # What each domain shares with the one before it; the first with nothing.
+        self.shared: list[list[int]] = []
+        for column, lens in zip(columns, lengths, strict=True):
+            self.shared += [*_common_ends(column), lens]
+        self.shared.append([0, *(int(left == right) for left, right in pairwise(counts))])
+        self.texts = texts
+        self.length_sums = [list(accumulate(lens, initial=0)) for lens in lengths]
+        self.text_sums = list(accumulate(texts, initial=0))
+
+    def places(self) -> list[int]:
+        """Where a cut may pay, with both ends."""
+        found = set(range(0, self.size, self.longest))
+        for index, row in enumerate(self.shared):
+            if index % 3 == 2 and index < 3 * self.width:
+                continue  # the shortest length only limits what ends may be taken out
+            top = max(self.texts) + 1 if index == 3 * self.width else _ROOT + 63
+            found |= _worthwhile(row, top)
+        return [*sorted(found), self.size]
+
+    def run(self, start: int, stop: int) -> _Run:
+        """The run of domains `[start, stop)`."""
+        shared = [min(row[start + 1 : stop], default=EQUAL) for row in self.shared]
+        for level in range(self.width):
+            index = 3 * level + 2
+            shared[index] = min(shared[index], self.shared[index][start])
+        return _Run(start, stop, tuple(shared))
+
+    def joined(self, left: _Run, right: _Run) -> _Run:
+        """Two neighbouring runs as one."""
+        between = [row[right.start] for row in self.shared]
+        return _Run(left.start, right.stop, tuple(map(min, left.shared, between, right.shared)))
+
+    def price(self, run: _Run) -> int:
+        """Bytes of the run as a slice; more than any list when it is too long for one."""
+        count = run.stop - run.start
+        if count > self.longest:
+            return 1 << 60
+        total = _SLICE + len(str(count))
+        for level, sums in enumerate(self.length_sums):
+            prefix, suffix, shortest = run.shared[3 * level : 3 * level + 3]
+            if prefix >= EQUAL:
+                total += _UNIVERSAL + shortest
+                continue
+            suffix = min(suffix, shortest - prefix)
+            ends = prefix + suffix
+            total += _INDIVIDUAL + _END * ((prefix > 0) + (suffix > 0)) + ends
+            total += sums[run.stop] - sums[run.start] + count * (_ROOT - ends)
+        if run.shared[-1]:
+            return total + _COUNT + self.texts[run.start]
+        return total + _COUNTS + self.text_sums[run.stop] - self.text_sums[run.start] + count
+
+    def cheapest(self) -> list[_Run]:
+        """The cheapest slices found."""
+        places = self.places()
+        states: list[_State] = []
+        best = [0]
+        back: list[_Run] = []
+        for start, stop in pairwise(places):
+            atom = self.run(start, stop)
+            states = self._extended(states, atom, best[-1])
+            prices = [state.before + self.price(state.run) for state in states]
+            lowest = min(prices)
+            best.append(lowest)
+            back.append(states[prices.index(lowest)].run)
+            if len(states) > _MAX_STATES:
+                del states[prices.index(max(prices))]
+        found: list[_Run] = []
+        index = len(back)
+        while index:
+            found.append(back[index - 1])
+            index = bisect_left(places, found[-1].start)
+        return found[::-1]
+
+    def _extended(self, states: Iterable[_State], atom: _Run, before: int) -> list[_State]:
+        """Open slices with one atom more, and the one that begins with it."""
+        found: list[_State] = []
+        for state in states:
+            found_one = _State(self.joined(state.run, atom), state.before)
+            if found and found[-1].run.shared == found_one.run.shared:
+                # They share the same from here on: only the cheaper so far is of use.
+                rivals = (found.pop(), found_one)
+                found_one = min(rivals, key=lambda one: one.before + self.price(one.run))
+            found.append(found_one)
+        return [*found, _State(atom, before)]
+
+    def merged(self, parts: Sequence[_Run], most: int) -> list[_Run]:
+        """No more than `most` slices: neighbours are joined where that costs least."""
+        alive: dict[int, _Run] = {part.start: part for part in parts}
+        before = {right.start: left.start for left, right in pairwise(parts)}
+        heap = [self._offer(left, right) for left, right in pairwise(parts)]
+        heapq.heapify(heap)
+        while heap and len(alive) > most:
+            cost, left, right = heapq.heappop(heap)
+            fresh = alive.get(left.start) == left and alive.get(right.start) == right
+            if not fresh or cost >= 1 << 59:
+                continue
+            del alive[right.start]
+            joined = alive[left.start] = self.joined(left, right)
+            previous, following = before.get(left.start), alive.get(joined.stop)
+            if previous is not None:
+                heapq.heappush(heap, self._offer(alive[previous], joined))
+            if following is not None:
+                before[following.start] = joined.start
+                heapq.heappush(heap, self._offer(joined, following))
+        return [alive[start] for start in sorted(alive)]
+
+    def _offer(self, left: _Run, right: _Run) -> tuple[int, _Run, _Run]:
+        cost = self.price(self.joined(left, right)) - self.price(left) - self.price(right)
+        return cost, left, right
+
+
+def _common_ends(column: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Lengths of the common beginning and end of each value with the one before it.
+
+    The values are compared as numbers whose digits are their characters, without what all of
+    them have in common.
+    """
+    head = common_prefix(column)
+    rests = [value[len(head) :] for value in column]
+    tail = common_prefix([rest[::-1] for rest in rests])
+    rests = [rest[: len(rest) - len(tail)] for rest in rests]
+    width = max(map(len, rests))
+    if not width:
+        return [0] + [EQUAL] * (len(rests) - 1), [0] * len(rests)
+    left = _numbers(rests, width, str.ljust)
+    right = left if min(map(len, rests)) == width else _numbers(rests, width, str.rjust)
+    prefixes, suffixes = [0], [0]
+    most, least = len(head) + width, len(tail)
+    for one, other in pairwise(left):
+        differing = (one ^ other).bit_length()
+        prefixes.append(most - (differing + _BITS - 1) // _BITS if differing else EQUAL)
+    for one, other in pairwise(right):
+        differing = one ^ other
+        equal = (differing & -differing).bit_length() - 1 if differing else 0
+        suffixes.append(least + equal // _BITS if differing else EQUAL)
+    return prefixes, suffixes
+
+
+def _numbers(texts: Sequence[str], width: int, align: Callable[[str, int, str], str]) -> list[int]:
+    """Each text as one number of `width` digits, a character each."""
+    # No label value has the filling; one that had would only be cut at another place.
+    encoded = "".join([align(text, width, "\0") for text in texts]).encode(_CODEC, "surrogatepass")
+    step = width * _BITS // 8
+    return [int.from_bytes(encoded[at : at + step], "big") for at in range(0, len(encoded), step)]
+
+
+def _worthwhile(row: Sequence[int], top: int) -> set[int]:
+    """Places that are lower than a run of neighbours, by more in all than a cut must save.
+
+    Args:
+        row: what each domain shares with the one before it.
+        top: most bytes that a domain can save.
+    """
+    found: set[int] = set()
+    if len(set(row[1:])) < 2:
+        return found
+    # Place, its value, and the highest between it and the lower one before it.
+    waiting: list[tuple[int, int, int]] = []
+    for place in range(1, len(row)):
+        value = row[place]
+        high = below = 0
+        while waiting and waiting[-1][1] > value:
+            other, level, before = waiting.pop()
+            if (min(high, top) - level) * (place - other) > _WORTH:
+                found.add(other)
+            high = max(high, level, before)
+        first = waiting[-1][0] if waiting else 0
+        if waiting and waiting[-1][1] == value:
+            _, _, before = waiting.pop()
+            below = max(high, before)
+            if (min(high, top) - value) * (place - first) > _WORTH:
+                found.add(first)
+        if (min(high, top) - value) * (place - first) > _WORTH:
+            found.add(place)
+        waiting.append((place, value, max(high, below)))
+    high = 0
+    while waiting:
+        other, level, before = waiting.pop()
+        if (min(high, top) - level) * (len(row) - other) > _WORTH:
+            found.add(other)
+        high = max(high, level, before)
+    return found

@@ -1,0 +1,119 @@
+"""Shortcuts of the search against the sorts that they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rackgate_assigner.core.asking import Question
+from rackgate_assigner.core.choosing import Shortfall, Start, _several_leaves, _several_led, descend
+from rackgate_assigner.core.counting import Counts, LevelCounts
+from rackgate_assigner.core.handing import (
+    FEW,
+    SORT_LIMIT,
+    first_plain,
+    first_with_leader,
+    hand_out,
+    least_sufficient,
+    order_plain,
+    order_with_leader,
+    slice_numbers,
+    tight,
+)
+from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.tree import IntVector, TopologyTree
+
+HOST = "kubernetes.io/hostname"
+
+
+def numbers(chance: np.random.Generator, many: int, size: int, *, led: bool) -> LevelCounts:
+    top = int(chance.choice((2, 4, 9, 1_000)))
+    pods = chance.integers(0, top, many)
+    slices = pods if size == 1 else pods // size
+    if not led:
+        return LevelCounts(pods, slices, pods, slices)
+    lead = chance.integers(0, 2, many)
+    pods_led = np.maximum(pods - lead * chance.integers(0, 3, many), 0)
+    return LevelCounts(pods, slices, pods_led, pods_led if size == 1 else pods_led // size, lead)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("least_free", [True, False])
+def test_the_first_domains_are_those_of_the_sorted_list(size: int, least_free: bool) -> None:
+    for seed in range(60):
+        chance = np.random.default_rng(seed)
+        counts = numbers(chance, SORT_LIMIT + int(chance.integers(1, 600)), size, led=False)
+        every = np.arange(len(counts.pods))
+        some: IntVector = every[chance.random(len(every)) < 0.95]
+        for ids in (None, some):
+            among = every if ids is None else ids
+            wanted = int(chance.integers(1, max(2, counts.slices[among].sum())))
+            ordered = order_plain(counts, among, least_free=least_free)
+            ordered = ordered[counts.slices[ordered] > 0]
+            found = first_plain(counts, ids, wanted, least_free=least_free)
+            assert found.tolist() == ordered[: len(found)].tolist(), f"seed {seed}"
+            enough = counts.slices[found].sum() >= wanted
+            assert enough or len(found) == len(ordered), f"seed {seed}"
+
+
+@pytest.mark.parametrize("least_free", [True, False])
+def test_the_first_domain_with_leader_is_that_of_the_sorted_list(least_free: bool) -> None:
+    for seed in range(60):
+        chance = np.random.default_rng(seed)
+        counts = numbers(chance, 30, 1, led=True)
+        counts.score = chance.integers(0, 3, 30) if seed % 2 else None
+        every = np.arange(30)
+        first = order_with_leader(counts, every, least_free=least_free)[0]
+        assert first_with_leader(counts, least_free=least_free) == first
+
+
+def test_the_smallest_sufficient_number_is_found_whatever_is_too_small() -> None:
+    amounts = np.array([-1, 0, 7, 3, 9])
+    assert [least_sufficient(amounts, wanted) for wanted in (0, 1, 7, 8, 10)] == [0, 3, 7, 9, None]
+    assert least_sufficient(amounts, 2**70) is None
+    assert least_sufficient(np.zeros(0, dtype=np.int64), 1) is None
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("least_free", [True, False])
+def test_leaves_with_a_leader_are_chosen_as_if_they_were_sorted(
+    size: int, least_free: bool
+) -> None:
+    nodes = [NodeFacts(f"n{n:02}", {HOST: f"n{n:02}"}, {}) for n in range(24)]
+    tree = TopologyTree.build([HOST], nodes)
+    for seed in range(400):
+        chance = np.random.default_rng(seed)
+        leaves = numbers(chance, 24, size, led=True)
+        need = int(chance.integers(0, int(leaves.slices.sum()) + 3))
+        question = Question(need * size, size, 0, 0, (1,), (), False, True, least_free)
+        counts = Counts(tree, question, leaves)
+        assert leaves.lead is not None
+        found = _several_leaves(counts, leaves, leaves.lead)
+        expected = _several_led(counts, leaves, 0)
+        assert outcome(counts, found) == outcome(counts, expected), f"seed {seed}"
+
+
+def outcome(counts: Counts, found: Start | Shortfall) -> object:
+    if isinstance(found, Shortfall):
+        return found
+    return sorted(share for share in descend(counts, found) if share.pods or share.lead)
+
+
+@pytest.mark.parametrize("best_fit", [True, False])
+def test_many_domains_are_handed_out_like_one_after_another(best_fit: bool) -> None:
+    for seed in range(100):
+        chance = np.random.default_rng(seed)
+        counts = numbers(chance, 3 * FEW, 1, led=False)
+        ids = order_plain(counts, np.arange(3 * FEW), least_free=not best_fit)
+        wanted = int(chance.integers(0, counts.slices.sum() + 2))
+        amounts = slice_numbers(counts, 2)
+        rest, expected = wanted, []
+        for at, domain in enumerate(ids.tolist()):
+            amount = int(counts.slices[domain])
+            if amount >= rest:
+                last = tight(ids[at:], rest, amounts, leader=False) if best_fit else domain
+                expected.append((last, 2 * rest, 0))
+                break
+            expected.append((domain, 2 * amount, 0))
+            rest -= amount
+        assert hand_out(ids, wanted, 0, amounts, best_fit=best_fit) == expected, f"seed {seed}"

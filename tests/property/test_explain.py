@@ -1,0 +1,144 @@
+"""An explanation never says something else than the placement it explains."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackgate_assigner.core.explain import Surroundings, explain_placement
+from rackgate_assigner.core.explanation import FlavorView
+from rackgate_assigner.core.forest import Grove
+from rackgate_assigner.core.model import Placement
+from rackgate_assigner.core.placement import place
+from rackgate_assigner.core.queues import FlavorRow
+from tests.support.placement_cases import Case, capacity_of, cases, dense_case
+
+FEW = settings(max_examples=60, deadline=None)
+CASES = cases() | st.integers(0, 2**32 - 1).map(dense_case)
+FITTING = re.compile(r"allows to fit only (\d+) out of (\d+)|doesn't allow to fit any of (\d+)")
+PART = re.compile(r'(taint "[^"]*"|resource "[^"]*"|[a-zA-Z]+): (\d+)')
+
+
+def grove_of(case: Case) -> Grove:
+    cluster = case.cluster
+    capacity = capacity_of(cluster)
+    flavor = FlavorRow(
+        name="tas",
+        node_labels=cluster.node_labels,
+        tolerations=tuple(cluster.tolerations),
+        topology="default",
+        levels=tuple(cluster.levels),
+    )
+    return Grove(flavor, capacity.tree, capacity)
+
+
+def answered(case: Case, grove: Grove, *, empty: bool = False) -> Placement:
+    return place(
+        grove.tree,
+        grove.capacity,
+        case.podsets,
+        topology_name="default",
+        flavor_tolerations=grove.flavor.tolerations,
+        simulate_empty=empty,
+    )
+
+
+def explained(case: Case, grove: Grove, top: int = 3) -> FlavorView:
+    return explain_placement(grove, case.podsets, Surroundings(nodes=case.cluster.nodes, top=top))
+
+
+@pytest.mark.requirement("TAS-20")
+@FEW
+@given(CASES)
+def test_it_fits_in_the_explanation_exactly_where_it_is_placed(case: Case) -> None:
+    grove = grove_of(case)
+    view, placement = explained(case, grove), answered(case, grove)
+    assert view.fits is (placement.refused is None)
+    assert view.message == (placement.refused.message if placement.refused else "")
+    assert view.fits_when_empty is (answered(case, grove, empty=True).refused is None)
+    assert [part.podset for part in view.places] == list(placement.assignments)
+
+
+@pytest.mark.requirement("TAS-20")
+@FEW
+@given(CASES)
+def test_the_numbers_are_those_of_the_refusal(case: Case) -> None:
+    view = explained(case, grove_of(case), top=100)
+    found = FITTING.search(view.message)
+    if found is None:
+        return
+    fitting, wanted, none_of = found.groups()
+    assert view.fitting == int(fitting or 0)
+    assert view.wanted == int(wanted or none_of)
+    asked = next(level for level in view.levels if level.asked)
+    if view.asked.startswith("required"):
+        assert asked.best[0].slices == view.fitting
+    elif not view.leader:
+        assert sum(domain.slices for domain in view.levels[0].best) >= (view.fitting or 0)
+
+
+@FEW
+@given(CASES)
+def test_every_excluded_node_is_named_under_the_rule_of_the_refusal(case: Case) -> None:
+    view = explained(case, grove_of(case), top=100)
+    if FITTING.search(view.message) is None:
+        return
+    told: Counter[str] = Counter()
+    for part in view.excluded:
+        assert len(part.names) == part.nodes
+        if part.rule in ("taint", "resource"):
+            told[f'{part.rule} "{part.detail}"'] += part.nodes
+        elif part.rule in ("nodeSelector", "affinity"):
+            told[part.rule] += part.nodes
+    _, _, listed = view.message.partition("; excluded: ")
+    assert told == Counter({name: int(count) for name, count in PART.findall(listed)})
+    outside = sum(
+        part.nodes
+        for part in view.excluded
+        if part.rule in ("flavorLabels", "missingLevel", "notReady", "unschedulable", "hostname")
+    )
+    assert outside + view.nodes == len(case.cluster.nodes)
+
+
+@FEW
+@given(CASES)
+def test_a_domain_takes_no_more_than_its_tightest_resource_allows(case: Case) -> None:
+    view = explained(case, grove_of(case))
+    for level in view.levels:
+        for domain in level.best:
+            assert domain.pods <= min((part.pods for part in domain.resources), default=0)
+            assert domain.usable_nodes <= domain.nodes
+            assert not (domain.fragmented and any(r.missing != "0" for r in domain.resources))
+
+
+@FEW
+@given(CASES)
+def test_fewer_pods_that_are_said_to_fit_now_do(case: Case) -> None:
+    grove = grove_of(case)
+    view = explained(case, grove)
+    for change in view.changes:
+        if change.kind != "fewerPods":
+            continue
+        refused = [podset for podset in case.podsets if podset.name in view.refused]
+        workers = max(refused, key=lambda podset: podset.count)
+        smaller = replace(workers, count=int(change.value))
+        podsets = [smaller if podset is workers else podset for podset in case.podsets]
+        empty = change.when == "whenEmpty"
+        placement = answered(Case(case.cluster, podsets), grove, empty=empty)
+        assert workers.name in placement.assignments
+
+
+@FEW
+@given(CASES)
+def test_explaining_changes_nothing(case: Case) -> None:
+    grove = grove_of(case)
+    free, usage = grove.capacity.free.copy(), grove.capacity.usage.copy()
+    assert explained(case, grove) == explained(case, grove)
+    assert np.array_equal(free, grove.capacity.free)
+    assert np.array_equal(usage, grove.capacity.usage)

@@ -1,0 +1,356 @@
+"""Why a Workload waits: its queues, its quota, its topologies, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api.names import EvictionReason
+from rackgate.wire.core import Taint
+from rackgate_assigner.cache import Cache, facts
+from rackgate_assigner.core.explanation import Explanation, FlavorView, schema
+from rackgate_assigner.core.rows import workload_row
+from tests.unit.assigner.builders import (
+    BLOCK,
+    HOST,
+    RACK,
+    admissions,
+    admit_all,
+    cache_with,
+    cluster_queue,
+    flavor,
+    fx_a,
+    local_queue,
+    node,
+    pod,
+    podset,
+    workload,
+)
+
+
+def explained(cache: Cache, name: str = "w") -> Explanation:
+    found = cache.explain(f"team/{name}")
+    assert found is not None
+    return found
+
+
+def only_view(found: Explanation) -> FlavorView:
+    (view,) = found.flavors
+    return view
+
+
+def helps(found: Explanation) -> dict[str, str]:
+    return {change.kind: change.when for change in found.changes}
+
+
+def asking(count: int, level: str = RACK, cpu: str = "4", **more: Any) -> list[dict[str, Any]]:
+    return [podset(count=count, requests={"cpu": cpu}, topology={"required": level}, **more)]
+
+
+@pytest.mark.requirement("TAS-20")
+def test_a_level_without_room_is_told_with_its_best_domain_and_what_that_lacks() -> None:
+    cache = cache_with(fx_a())
+    cache.set_pod(pod("other", "b1-r1-1", cpu="4"))
+    told = {"QuotaReserved": ("False", "WaitingForQuota", "old news")}
+    cache.set_workload(workload("first", priority=3))
+    cache.set_workload(workload("w", asking(5), conditions=told))
+    found = explained(cache)
+    assert (found.state, found.fits, found.reason) == ("waiting", False, "TopologyPlacementFailed")
+    assert found.message.endswith('topology "default" allows to fit only 4 out of 5 pod(s)')
+    assert found.told == "old news"
+    view = only_view(found)
+    assert (view.chosen, view.fitting, view.wanted, view.fits_when_empty) == (True, 4, 5, False)
+    best = {level.level: (level.best[0].domain, level.best[0].pods) for level in view.levels}
+    assert best == {
+        BLOCK: (("b2",), 8),
+        RACK: (("b1", "r2"), 4),
+        HOST: (("b1", "r1", "b1-r1-2"), 2),
+    }
+    rack = next(level for level in view.levels if level.asked)
+    assert (rack.pods, rack.fragmented) == (15, True)
+    cpu = rack.best[0].resources[0]
+    assert (cpu.wanted, cpu.free, cpu.missing, cpu.pods) == ("20", "16", "4", 4)
+    assert rack.best[0].tightest == "cpu"
+    assert helps(found) == {
+        "coarserLevel": "now",
+        "preferred": "now",
+        "fewerPods": "now",
+        "room": "perhaps",
+    }
+
+
+def test_room_is_held_by_workloads_and_by_pods_of_others() -> None:
+    cache = cache_with([node("a", cpu="8"), node("b", cpu="8")])
+    cache.set_workload(workload("big", asking(3)))
+    admit_all(cache)
+    cache.set_pod(pod("daemon", "b", namespace="kube-system", cpu="1"))
+    cache.set_workload(workload("w", asking(2)))
+    found = explained(cache)
+    rack = next(level for level in only_view(found).levels if level.asked)
+    holders = [(one.kind, one.name, one.pods, one.amounts) for one in rack.best[0].holders]
+    assert holders == [
+        ("Workload", "team/big", 3, {"cpu": "12"}),
+        ("Pod", "kube-system/daemon", 1, {"cpu": "1"}),
+    ]
+    assert only_view(found).fits_when_empty is True
+    wait = next(change for change in found.changes if change.kind == "wait")
+    assert (wait.value, wait.when) == ("team/big", "whenEmpty")
+
+
+def test_pods_that_no_admission_covers_any_more_are_named() -> None:
+    cache = cache_with([node("a", cpu="8")])
+    cache.set_workload(workload("old", [podset(count=2)], queue=""))
+    cache.set_pod(pod("left-over", "a", cpu="7", workload="old"))
+    cache.set_workload(workload("w", asking(1)))
+    best = only_view(explained(cache)).levels[0].best[0]
+    assert [(one.kind, one.name) for one in best.holders] == [("Pod", "team/left-over")]
+
+
+def test_free_amounts_in_pieces_too_small_are_told_from_missing_ones() -> None:
+    cache = cache_with([node(name, cpu="3") for name in "abcd"])
+    cache.set_workload(workload("w", asking(6, cpu="2")))
+    best = next(level for level in only_view(explained(cache)).levels if level.asked).best[0]
+    cpu = best.resources[0]
+    assert (cpu.free, cpu.missing, cpu.stranded, best.fragmented) == ("12", "0", "4", True)
+
+
+def test_nodes_are_excluded_by_rule_and_a_change_that_lifts_the_rule_is_tried() -> None:
+    nodes = [
+        node("tainted", taints=[{"key": "maint", "effect": "NoSchedule"}]),
+        node("spinning"),
+        node("quick", labels={"disk": "ssd"}),
+        node("cordoned", unschedulable=True),
+        node("down", ready=False),
+        node("web", labels={"pool": "web"}),
+    ]
+    cache = cache_with(nodes)
+    cache.set_workload(workload("w", asking(2, nodeSelector={"disk": "ssd"})))
+    found = explained(cache)
+    excluded = {(one.rule, one.detail): one.names for one in only_view(found).excluded}
+    assert excluded == {
+        ("notReady", ""): ("down",),
+        ("unschedulable", ""): ("cordoned",),
+        ("taint", "maint:NoSchedule"): ("tainted",),
+        ("nodeSelector", "disk=ssd"): ("spinning",),
+        ("flavorLabels", "pool=gpu"): ("web",),
+    }
+    assert helps(found)["nodeSelector"] == "now"
+    assert "toleration" not in helps(found)
+
+
+@pytest.mark.requirement("TAS-04")
+@pytest.mark.field_note("C18")
+def test_nodes_without_level_labels_are_told_as_a_change_that_could_help() -> None:
+    bare = [node("bare-1"), node("bare-2")]
+    for one in bare:
+        one.metadata.labels.pop(RACK)
+    cache = cache_with([*bare, node("good")])
+    cache.set_workload(workload("w", asking(3)))
+    found = explained(cache)
+    lacking = next(one for one in only_view(found).excluded if one.rule == "missingLevel")
+    assert (lacking.detail, lacking.names) == (RACK, ("bare-1", "bare-2"))
+    change = next(change for change in found.changes if change.kind == "nodeLabels")
+    assert 'bare-1, bare-2: no label "rack"' in change.text
+
+
+@pytest.mark.requirement("TAS-33")
+def test_flavors_that_share_nodes_are_named_with_how_many() -> None:
+    cache = cache_with([node("a", labels={"team": "x"}), node("b")])
+    cache.set_flavor(flavor("narrow", node_labels={"team": "x"}))
+    cache.set_workload(workload("w", asking(9)))
+    view = next(view for view in explained(cache).flavors if view.flavor == "tas")
+    assert [(one.flavor, one.nodes) for one in view.overlaps] == [("narrow", 1)]
+
+
+@pytest.mark.requirement("TAS-20")
+def test_quota_is_told_by_flavor_with_who_holds_it() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "16"}}))
+    cache.set_workload(workload("first", asking(3)))
+    admit_all(cache)
+    cache.set_workload(workload("w", asking(2)))
+    found = explained(cache)
+    (line,) = found.quota
+    assert (line.requested, line.used, line.nominal, line.missing) == ("8", "12", "16", "4")
+    assert [one.name for one in line.holders] == ["team/first"]
+    assert (only_view(found).fits, helps(found)) == (True, {"quota": "whenEmpty"})
+    assert "4 cpu of the quota of flavor tas are missing" in found.summary
+
+
+def test_more_than_the_whole_quota_never_fits() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "4"}}))
+    cache.set_workload(workload("w", asking(2)))
+    found = explained(cache)
+    assert (found.reason, found.quota[0].never) == ("ExceedsMaxQuota", True)
+    assert helps(found) == {"quota": "perhaps"}
+    assert "can ever grant" in found.summary
+
+
+def test_a_resource_that_no_flavor_covers_is_told() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(requests={"gpu": "1"})]))
+    assert [line.problem for line in explained(cache).quota] == [
+        "resource gpu unavailable in ClusterQueue"
+    ]
+
+
+def test_the_place_in_the_line_names_those_ahead() -> None:
+    cache = cache_with([])
+    for name, priority in (("low", 0), ("high", 9), ("w", 5)):
+        cache.set_workload(workload(name, priority=priority))
+    cache.set_local_queue(local_queue("other"))
+    cache.set_workload(workload("beside", queue="other", priority=7))
+    side = explained(cache).queue
+    assert side is not None
+    assert (side.position, side.waiting, side.local_position) == (2, 4, 1)
+    assert [one.workload for one in side.ahead] == ["team/high", "team/beside"]
+
+
+def test_what_fits_alone_may_have_to_let_others_go_first() -> None:
+    queue = cluster_queue("cq", queueingStrategy="StrictFIFO")
+    cache = cache_with([node("a", cpu="8")], queue=queue)
+    cache.set_workload(workload("head", asking(5), priority=1))
+    cache.set_workload(workload("w", asking(1)))
+    found = explained(cache)
+    assert found.fits is True
+    assert found.in_turn == "waiting for the workloads ahead in StrictFIFO ClusterQueue cq"
+    assert "come first" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda cache: cache.drop_local_queue("team/lq"), 'LocalQueue "lq" does not exist'),
+        (lambda cache: cache.drop_cluster_queue("cq"), 'ClusterQueue "cq" does not exist'),
+        (lambda cache: cache.drop_topology("default"), 'no Topology "default"'),
+        (lambda cache: cache.drop_flavor("tas"), "missing ResourceFlavor"),
+        (
+            lambda cache: cache.set_local_queue(local_queue(stopPolicy="Hold")),
+            "is stopped (stopPolicy Hold)",
+        ),
+        (
+            lambda cache: cache.set_cluster_queue(cluster_queue(stopPolicy="HoldAndDrain")),
+            "is stopped",
+        ),
+        (
+            lambda cache: cache.set_cluster_queue(
+                cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}})
+            ),
+            "namespaceSelector does not match",
+        ),
+    ],
+)
+def test_a_queue_that_admits_nothing_is_the_first_thing_said(spoil, words) -> None:  # type: ignore[no-untyped-def]  # one lambda per row
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", asking(1)))
+    spoil(cache)
+    found = explained(cache)
+    assert words in found.summary
+    assert found.fits is False
+    assert "queue" in helps(found)
+
+
+def test_a_level_that_no_topology_has_is_told_with_those_it_has() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", asking(1, level="rak")))
+    found = explained(cache)
+    assert found.reason == EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
+    change = next(change for change in found.changes if change.kind == "levelName")
+    assert change.text == f'write "rack" for "rak"; levels: {BLOCK}, {RACK}, {HOST}'
+
+
+def test_a_template_that_cannot_be_read_is_told() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(requests={"cpu": "much"})]))
+    assert "cannot be scheduled" in explained(cache).summary
+
+
+def test_explain_knows_every_state() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w"))
+    assert explained(cache).fits is True
+    grant = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", version="2", grant=grant))
+    found = explained(cache)
+    assert (found.state, found.podsets[0].granted) == ("admitted", 1)
+    cache.set_workload(workload("w", conditions={"Finished": ("True", "Succeeded", "")}))
+    assert explained(cache).state == "finished"
+    cache.set_workload(workload("off", active=False))
+    assert explained(cache, "off").state == "inactive"
+    cache.set_workload(workload("going", deleting=True))
+    assert explained(cache, "going").state == "deleting"
+    assert cache.explain("team/nobody") is None
+
+
+def test_what_is_not_submitted_is_judged_behind_those_that_wait() -> None:
+    cache = cache_with([node("a", cpu="8")])
+    cache.set_workload(workload("first", asking(2)))
+    row = replace(workload_row(workload("new", asking(2))), age="9999")
+    found = facts.explain_row(cache, row, "notSubmitted", {})
+    assert (found.fits, found.queue and found.queue.position) == (True, 1)
+    assert "allows to fit" in found.in_turn or "doesn't allow to fit" in found.in_turn
+    assert "team/new" not in cache.workloads
+
+
+def test_with_topologies_switched_off_there_is_no_topology_to_explain() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", [podset(count=2)]))
+    found = facts.explain(cache, "team/w", {"TopologyAwareScheduling": False})
+    assert found is not None
+    assert found.flavors == ()
+
+
+def test_an_explanation_leaves_the_cache_as_it_was() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("big", asking(4)))
+    admit_all(cache)
+    cache.set_workload(workload("w", asking(5)))
+    epoch = cache.epoch
+    explained(cache)
+    assert cache.epoch == epoch
+    assert cache.rebuild_matches() == []
+
+
+def test_the_json_of_an_explanation_reads_back_as_the_same_and_has_a_schema() -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", asking(5)))
+    found = explained(cache)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation) == found
+    assert found.api_version == "explain.rackgate.dev/v1"
+    described = schema()["$defs"]["Explanation"]["properties"]
+    assert set(msgspec.to_builtins(found)) == set(described)
+
+
+def test_slices_and_leaders_are_counted_as_the_refusal_counts_them() -> None:
+    cache = cache_with(fx_a())
+    sliced = {
+        "required": BLOCK,
+        "podSetSliceRequiredTopology": RACK,
+        "podSetSliceSize": 3,
+    }
+    cache.set_workload(workload("s", [podset(count=9, requests={"cpu": "4"}, topology=sliced)]))
+    view = only_view(explained(cache, "s"))
+    assert (view.unit, view.slice_size, view.fitting, view.wanted) == ("slice", 3, 2, 3)
+    group = {"required": RACK, "podSetGroupName": "g"}
+    parts = [
+        podset("leader", 1, {"cpu": "8"}, topology=group),
+        podset("workers", 3, {"cpu": "4"}, topology=group),
+    ]
+    cache.set_workload(workload("g", parts))
+    view = only_view(explained(cache, "g"))
+    assert (view.leader, view.refused) == ("leader", ("leader", "workers"))
+    rack = next(level for level in view.levels if level.asked)
+    assert (rack.best[0].pods, rack.best[0].pods_with_leader) == (4, 2)
+
+
+def test_hostile_labels_and_taints_are_told_as_they_are() -> None:
+    strange = Taint("\x1b[31m", "a\nb", "NoSchedule")
+    one = node("a")
+    facts_of_node = msgspec.structs.replace(
+        one, spec=msgspec.structs.replace(one.spec, taints=(strange,))
+    )
+    cache = cache_with([facts_of_node])
+    cache.set_workload(workload("w", asking(1)))
+    assert only_view(explained(cache)).excluded[0].detail == "\x1b[31m=a\nb:NoSchedule"

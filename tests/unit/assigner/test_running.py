@@ -1,0 +1,70 @@
+"""What became of an admitted Workload's pods."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.domains import TopologyAssignment
+from rackgate.wire import core
+from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.core.explanation import PodSetRun
+from rackgate_assigner.core.rows import node_facts, workload_row
+from rackgate_assigner.core.running import broken_nodes, pods_of, ran
+from tests.unit.assigner.builders import HOST, node, workload
+
+RUN = PodSetRun(podset="main", flavors={"cpu": "tas"}, granted=7)
+
+
+def pod(name: str, phase: str = "Pending", claim: str = "w", **spec: object) -> core.Pod:
+    meta = {
+        "name": name,
+        "namespace": "team",
+        "annotations": {names.WORKLOAD_ANNOTATION: claim},
+        "labels": {names.PODSET_LABEL: "main"},
+    }
+    conditions = spec.pop("conditions", [])
+    if spec.pop("leaving", False):
+        meta["deletionTimestamp"] = "2026-08-01T12:00:00Z"
+    status = {"phase": phase, "conditions": conditions}
+    return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, core.Pod)
+
+
+def test_every_pod_that_does_not_run_has_a_reason() -> None:
+    unschedulable = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
+    pods = [
+        pod("runs", "Running", nodeName="a"),
+        pod("ended", "Succeeded", nodeName="a"),
+        pod("gated", schedulingGates=[{"name": names.TOPOLOGY_GATE}]),
+        pod("other", schedulingGates=[{"name": "example.com/licence"}]),
+        pod("stuck", conditions=[unschedulable]),
+        pod("starts", nodeName="a"),
+        pod("foreign", claim="other"),
+    ]
+    found = ran(RUN, pods_of("w", pods)["main"], top=2)
+    assert (found.running, found.ended, found.missing) == (1, 1, 1)
+    assert {held.why: held.names for held in found.held} == {
+        "gated: the ungater has not released it": ("gated",),
+        "released here, held by the scheduling gates of others: example.com/licence": ("other",),
+        "not scheduled: 0/3 nodes": ("stuck",),
+        "on its node, phase Pending": ("starts",),
+    }
+
+
+def test_a_pod_that_is_being_deleted_does_not_count_as_running() -> None:
+    found = ran(RUN, [pod("going", "Running", nodeName="a", leaving=True)], top=1)
+    assert (found.running, found.held[0].pods) == (0, 1)
+
+
+def test_assigned_hosts_that_are_gone_or_broken_are_named() -> None:
+    hosts = ("a", "b", "c", "d")
+    assignment = TopologyAssignment((HOST,), tuple(((host,), 1) for host in hosts))
+    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 4}, 4, assignment),))
+    row = workload_row(workload("w", grant=grant))
+    nodes = {name: node_facts(node(name, ready=name != "b")) for name in ("a", "b", "c")}
+    assert broken_nodes(row, "main", nodes, ["c"]) == (
+        "b (not ready)",
+        "c (marked unhealthy)",
+        "d (gone)",
+    )
+    assert broken_nodes(row, "other", nodes, []) == ()

@@ -1,0 +1,297 @@
+"""`rackgate explain`: what it prints, what it takes, and what it does not let through."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rackgate_assigner.core.explanation import (
+    Change,
+    DomainRoom,
+    Exclusion,
+    Explanation,
+    FlavorView,
+    Held,
+    Holder,
+    LevelRoom,
+    PodSetRun,
+    QueueSide,
+    QuotaLine,
+    ResourceRoom,
+)
+from rackgate_cli import explain as verb
+from rackgate_cli.__main__ import main
+from rackgate_cli.errors import UsageError
+from rackgate_cli.explain_reading import door
+from rackgate_cli.explain_view import blocks
+from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
+
+HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"
+
+
+def view(name: str = "b1") -> FlavorView:
+    cpu = ResourceRoom(
+        resource="cpu", per_pod="4", wanted="20", free="16", pods=4, missing="4", stranded="0"
+    )
+    best = DomainRoom(
+        domain=(name, "r2"),
+        pods=4,
+        pods_when_empty=4,
+        slices=4,
+        nodes=2,
+        usable_nodes=1,
+        tightest="cpu",
+        fragmented=False,
+        resources=(cpu,),
+        holders=(Holder(kind="Workload", name="team/big", pods=3, amounts={"cpu": "12"}),),
+        more_holders=2,
+    )
+    return FlavorView(
+        flavor="tas",
+        topology="default",
+        level_keys=("block", "example.com/rack"),
+        nodes=8,
+        podsets=("main",),
+        refused=("main",),
+        asked="required example.com/rack",
+        fitting=4,
+        wanted=5,
+        levels=(
+            LevelRoom(
+                level="block", asked=False, domains=2, pods=15, best=(best,), fragmented=False
+            ),
+            LevelRoom(
+                level="example.com/rack",
+                asked=True,
+                domains=4,
+                pods=15,
+                best=(best,),
+                fragmented=True,
+            ),
+        ),
+        excluded=(Exclusion(rule="taint", detail="k=v:NoSchedule", nodes=3, names=(name,)),),
+    )
+
+
+def refused(name: str = "b1") -> Explanation:
+    return Explanation(
+        workload="team/w",
+        job="team/train",
+        state="waiting",
+        summary="No rack holds all 5 pods.",
+        fits=False,
+        reason="TopologyPlacementFailed",
+        message=name,
+        changes=(Change(kind="fewerPods", value="4", when="now", text="ask for 4 pods"),),
+        flavors=(view(name),),
+        quota=(
+            QuotaLine(
+                flavor="tas",
+                resource="cpu",
+                requested="20",
+                nominal="1k",
+                used="48",
+                available="952",
+                missing="0",
+                never=False,
+            ),
+        ),
+        queue=QueueSide(
+            local_queue="team/lq",
+            cluster_queue="cq",
+            strategy="BestEffortFIFO",
+            position=1,
+            waiting=3,
+        ),
+    )
+
+
+def test_the_plain_form_reads_from_the_answer_to_the_details() -> None:
+    assert (
+        plain(blocks(refused()))
+        == """\
+team/w: pending, of Job team/train
+No rack holds all 5 pods.
+
+reason   TopologyPlacementFailed
+message  b1
+
+WHAT WOULD HELP (each alone)
+now  ask for 4 pods
+
+TOPOLOGY default (flavor tas)
+levels      block, example.com/rack
+nodes       8
+asked       required example.com/rack, by main
+fits        4 of 5 pods
+when empty  no: not even without other Workloads
+
+LEVELS
+LEVEL                     DOMAINS  PODS IN ALL  BEST DOMAIN  TAKES  WHEN EMPTY
+block                     2        15           b1/r2        4      4
+example.com/rack (asked)  4        15           b1/r2        4      4
+
+BEST of example.com/rack
+DOMAIN  TAKES  USABLE NODES  TIGHTEST  LACKS                  HELD BY
+b1/r2   4      1 of 2        cpu       4 cpu (16 of 20 free)  team/big (3 pods, 12 cpu); 2 more
+
+NODES THAT WERE NO HELP
+NODES  WHY                    FOR EXAMPLE
+3      taint  k=v:NoSchedule  b1, ...
+
+QUOTA
+FLAVOR  RESOURCE  ASKED  IN USE    MISSING  PROBLEM  HELD BY
+tas     cpu       20     48 of 1k  -                 -
+
+QUEUE
+LocalQueue    team/lq
+ClusterQueue  cq (BestEffortFIFO)
+position      2 of 3 that wait
+"""
+    )
+
+
+def test_levels_can_be_chosen_by_the_last_part_of_their_key() -> None:
+    text = plain(blocks(refused(), ("rack",)))
+    assert "BEST of example.com/rack" in text
+    assert "block  " not in text
+    assert "BEST of block" in plain(blocks(refused(), ("block",)))
+
+
+def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
+    run = PodSetRun(
+        podset="main",
+        flavors={"cpu": "tas"},
+        granted=9,
+        running=5,
+        held=(Held(why="gated: the ungater has not released it", pods=3, names=("p-1",)),),
+        missing=1,
+        broken_nodes=("x1 (gone)",),
+    )
+    found = Explanation(
+        workload="team/w", state="admitted", summary="It is admitted.", podsets=(run,)
+    )
+    text = plain(blocks(found))
+    assert "held         3 gated: the ungater has not released it (p-1, ...)" in text
+    assert "broken node  x1 (gone)" in text
+    assert "missing      1 do not exist yet" in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_cannot_steer_the_terminal(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
+    out = Screen()
+    show(blocks(refused(HOSTILE)), out)
+    text = out.getvalue()
+    assert "\x1b[2J" not in text
+    assert not any(char in text for char in "\u202e\u200b\u2028")
+    assert "a\\x1b[2J\\nb\\u202ec\\u200b[red]d\\u2028" in text
+
+
+def test_a_terminal_gets_colour_unless_it_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, bare = Screen(), Screen()
+    shown: list[Block] = [Heading("H"), Line("l", "red"), Grid(("A",), [("b",)]), Grid((), [])]
+    show(shown, coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(shown, bare)
+    assert "\x1b[31m" in coloured.getvalue()
+    assert "\x1b[31m" not in bare.getvalue()
+
+
+def test_a_huge_cell_is_cut() -> None:
+    assert len(clean("x" * 10_000)) == 512
+    assert clean("größe 機") == "größe 機"
+
+
+def test_the_verb_explains_itself_and_its_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(word in text for word in ("examples:", "exit codes:", "--json", "-f FILE", "--top"))
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_schema_is_printed_without_any_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--schema"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["$ref"] == "#/$defs/Explanation"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["explain"], "name a Workload or Job"),
+        (["explain", "-f", "/nonexistent/job.yaml"], "cannot be read"),
+        (["explain", "w", "--kubeconfig", "/nonexistent/config"], "cannot read"),
+        (["explain", "a/w", "-n", "b", "--kubeconfig", "/nonexistent"], "cannot read"),
+        (["explain", "w", "--config", "/nonexistent/assigner.yaml"], "assigner.yaml"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_says_why(
+    line: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("top", ["0", "many", "100000"])
+def test_a_bad_number_is_refused(top: str) -> None:
+    parser = argparse.ArgumentParser()
+    verb.add_parser(parser.add_subparsers())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["explain", "w", "--top", top])
+
+
+# Which cluster.
+
+
+def kubeconfig(path: Path, namespace: str = "mine") -> Path:
+    context = {"name": "c", "context": {"cluster": "x", "user": "u", "namespace": namespace}}
+    path.write_text(yaml.safe_dump({"current-context": "c", "contexts": [context]}))
+    return path
+
+
+def test_the_cluster_is_what_the_line_names_then_the_environment_then_the_usual_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("KUBECONFIG", "RACKGATE_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="no cluster to ask"):
+        door(None, None, None)
+    (tmp_path / ".kube").mkdir()
+    usual = kubeconfig(tmp_path / ".kube" / "config", "usual")
+    assert door(None, None, None).namespace == "usual"
+    monkeypatch.setenv("RACKGATE_STATE", str(tmp_path / "play"))
+    assert door(None, None, None).settings is None
+    listed = kubeconfig(tmp_path / "listed", "listed")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{listed}")
+    assert door(None, None, None).namespace == "listed"
+    assert door(None, str(usual), None).namespace == "usual"
+    assert door("here", None, None).state == "here"
+
+
+@pytest.mark.parametrize("text", ["[", "", "contexts: 3", "a: b", "contexts: [{name: c}]"])
+def test_a_kubeconfig_that_says_no_namespace_means_default(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    assert door(None, str(path), None).namespace == "default"

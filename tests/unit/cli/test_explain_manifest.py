@@ -1,0 +1,207 @@
+"""Jobs and Workloads that are not submitted, as `rackgate explain -f` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackgate.api import names
+from rackgate_assigner.cache import Cache, facts
+from rackgate_assigner.core.rows import workload_row
+from rackgate_cli.errors import UsageError
+from rackgate_cli.explain_manifest import applied, asked, load
+from rackgate_cli.explain_reading import Found
+from tests.support.objects import RACK, job
+
+
+def manifest(path: Path, *documents: Any) -> str:
+    path.write_text(yaml.safe_dump_all(documents))
+    return str(path)
+
+
+def found() -> Found:
+    return Found(Cache({}))
+
+
+def of(document: Mapping[str, Any]) -> Any:
+    return asked(dict(document), None, found(), "team")
+
+
+def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    path = manifest(tmp_path / "all.yaml", job("a", 1), other, job("b", 2))
+    assert load(path, "b")["spec"]["parallelism"] == 2
+    with pytest.raises(UsageError, match="name one: a, b"):
+        load(path, None)
+    with pytest.raises(UsageError, match='named "c"'):
+        load(path, "c")
+    listed = manifest(tmp_path / "list.yaml", {"kind": "List", "items": [job("a", 1)]})
+    assert load(listed, None)["kind"] == "Job"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just words",
+        "[1, 2]",
+        "{",
+        "a: &x [1]\nb: *x",
+        "apiVersion: batch/v1\nkind: CronJob\n",
+        "!!python/object/apply:os.system [echo]",
+        "\x00",
+        "kind: Job\n" * 3,
+    ],
+)
+def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        load(str(path), None)
+
+
+@pytest.mark.parametrize("value", [r'"\ud800"', "[" * 400 + "]" * 400])
+def test_what_json_cannot_say_is_refused(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"apiVersion: batch/v1\nkind: Job\nspec: {value}\n")
+    with pytest.raises(UsageError):
+        load(str(path), None)
+
+
+def test_a_file_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"#" * (8 * 2**20 + 1))
+    with pytest.raises(UsageError, match="larger than 8 MiB"):
+        load(str(path), None)
+
+
+def test_a_job_becomes_the_workload_that_the_assigner_would_make() -> None:
+    made = of(job("train", 4, required=RACK))
+    assert made.name == "team/train"
+    (podset,) = made.workload.spec.pod_sets
+    assert (podset.count, podset.topology_request.required) == (4, RACK)
+    assert made.workload.spec.queue_name == "queue"
+
+
+def test_a_workload_gets_the_request_of_its_annotations() -> None:
+    template = job("train", 4, required=RACK)["spec"]["template"]
+    spec = {"queueName": "q", "podSets": [{"name": "main", "count": 4, "template": template}]}
+    document = {
+        "apiVersion": names.API_VERSION,
+        "kind": "Workload",
+        "metadata": {"name": "w"},
+        "spec": spec,
+    }
+    made = of(document)
+    assert made.errors == ()
+    assert made.workload.spec.pod_sets[0].topology_request.required == RACK
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"annotations": {names.REQUIRED_TOPOLOGY: "no key!"}}, names.REQUIRED_TOPOLOGY),
+        ({"annotations": {names.SLICE_SIZE: "2"}}, names.SLICE_SIZE),
+        ({"queue": "Not A Name"}, names.QUEUE_LABEL),
+    ],
+)
+def test_what_the_webhook_would_refuse_is_told_by_its_field(
+    change: dict[str, Any], path: str
+) -> None:
+    made = of(job("train", 4, **change))
+    assert made.workload is None
+    assert any(path in error.path for error in made.errors)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"template": 3},
+        {"parallelism": "many"},
+        {"template": {"spec": {"tolerations": "all"}}},
+        {"template": {"metadata": {"labels": [1]}}},
+    ],
+)
+def test_a_malformed_job_is_told_not_raised(spec: dict[str, Any]) -> None:
+    made = of(job("train", 1, required=RACK, spec=spec))
+    assert made.errors or made.workload is not None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 2**63) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+PLACES = (
+    ("metadata",),
+    ("metadata", "name"),
+    ("metadata", "labels"),
+    ("metadata", "namespace"),
+    ("spec",),
+    ("spec", "parallelism"),
+    ("spec", "completions"),
+    ("spec", "suspend"),
+    ("spec", "template"),
+    ("spec", "template", "metadata"),
+    ("spec", "template", "metadata", "annotations"),
+    ("spec", "template", "spec"),
+    ("spec", "template", "spec", "containers"),
+    ("spec", "template", "spec", "nodeSelector"),
+    ("spec", "template", "spec", "tolerations"),
+    ("spec", "template", "spec", "affinity"),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(PLACES), JSON)
+def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -> None:
+    document = job("train", 1, required=RACK)
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    made = of(document)
+    if made.workload is None:
+        assert made.errors or made.left_alone
+    else:
+        row = workload_row(made.workload)
+        assert facts.explain_row(Cache({}), row, "notSubmitted", {}).summary
+
+
+def test_a_job_that_is_not_ours_is_left_alone() -> None:
+    assert "no label" in of(job("train", 1, queue=None)).left_alone
+    other = of(job("train", 1, spec={"managedBy": "example.com/other"}))
+    assert "managedBy" in other.left_alone
+
+
+def test_two_namespaces_contradict_each_other() -> None:
+    document = job("train", 1)
+    document["metadata"]["namespace"] = "a"
+    with pytest.raises(UsageError, match='namespace "a", the command line "b"'):
+        asked(document, "b", found(), "team")
+
+
+def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:
+    made = of(job("train", 1, labels={names.PRIORITY_CLASS_LABEL: "urgent"}))
+    assert made.warnings == [
+        'WorkloadPriorityClass "urgent" does not exist: no Workload is made before it does'
+    ]
+
+
+def test_our_patches_are_applied_as_the_server_would() -> None:
+    operations: list[dict[str, Any]] = [
+        {"op": "add", "path": "/a/b~1c", "value": 1},
+        {"op": "replace", "path": "/l/0", "value": 2},
+        {"op": "add", "path": "/l/-", "value": 3},
+        {"op": "remove", "path": "/x"},
+        {"op": "remove", "path": "/l/1"},
+    ]
+    before = {"a": {}, "l": [1, 9], "x": 0}
+    assert applied(before, operations) == {"a": {"b/c": 1}, "l": [2, 3]}
+    assert before == {"a": {}, "l": [1, 9], "x": 0}

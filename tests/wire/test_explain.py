@@ -1,0 +1,145 @@
+"""`rackgate explain` against a fake cluster over real HTTP: what it reads, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate_assigner.core.explanation import Explanation
+from rackgate_cli.errors import CommandError
+from rackgate_cli.explain_asking import Asking
+from tests.support import objects
+from tests.support.apiserver import Fault
+from tests.support.objects import RACK
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
+
+
+@dataclass
+class Desk:
+    """A user with a question."""
+
+    world: World
+
+    async def named(self, name: str, namespace: str = NAMESPACE) -> Explanation:
+        return await self._ask("named", namespace, name)
+
+    async def manifest(self, document: dict[str, Any]) -> Explanation:
+        return await self._ask("manifest", document, None, NAMESPACE)
+
+    async def _ask(self, method: str, *words: Any) -> Explanation:
+        client = self.world.client()
+        try:
+            found: Explanation = await getattr(Asking(client, {}, (), 3), method)(*words)
+            return found
+        finally:
+            await client.close()
+
+
+@pytest_asyncio.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with World() as world:
+        furnish(world)
+        yield Desk(world)
+
+
+async def test_a_workload_is_found_by_its_name_and_by_its_job(desk: Desk) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 5, required=RACK)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    by_job = await desk.named("train")
+    by_name = await desk.named(desk.world.workload("train")["metadata"]["name"])
+    assert by_job == by_name
+    assert (by_job.state, by_job.job) == ("waiting", f"{NAMESPACE}/train")
+    assert by_job.message == by_job.told
+
+
+async def test_explaining_writes_nothing(desk: Desk) -> None:
+    desk.world.submit("train", 5, required=RACK)
+    await desk.named("train")
+    await desk.manifest(objects.job("other", 4, required=RACK))
+    assert {request.method for request in desk.world.requests} == {"GET"}
+
+
+async def test_an_admitted_workload_is_told_with_its_pods(desk: Desk) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 4, required=RACK)
+        await eventually(lambda: desk.world.runs("train"))
+    workload = desk.world.workload("train")["metadata"]["name"]
+    pod = {
+        "metadata": {
+            "name": "train-0",
+            "namespace": NAMESPACE,
+            "labels": {names.PODSET_LABEL: "main"},
+            "annotations": {names.WORKLOAD_ANNOTATION: workload},
+        },
+        "spec": {"schedulingGates": [{"name": names.TOPOLOGY_GATE}]},
+        "status": {"phase": "Pending"},
+    }
+    desk.world.put(kinds.PODS, pod)
+    found = await desk.named("train")
+    (run,) = found.podsets
+    assert (found.state, run.granted, run.missing) == ("admitted", 4, 3)
+    assert [held.names for held in run.held] == [("train-0",)]
+    assert run.places is not None
+    desk.world.complete("train")
+    async with assigner(desk.world):
+        await eventually(lambda: desk.world.condition("train", "Finished")[0] == "True")
+    found = await desk.named("train")
+    assert (found.state, found.reason) == ("finished", "Succeeded")
+
+
+async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: Desk) -> None:
+    desk.world.submit("train", 5, required=RACK)
+    found = await desk.named("train")
+    assert (found.state, found.fits) == ("notSubmitted", False)
+    assert "made no Workload" in found.warnings[0]
+    desk.world.submit("alone", 1, queue=None)
+    assert (await desk.named("alone")).state == "ungoverned"
+
+
+async def test_what_is_not_there_is_told_with_what_has_a_similar_name(desk: Desk) -> None:
+    async with assigner(desk.world):
+        desk.world.submit("train", 5, required=RACK)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    with pytest.raises(CommandError, match=f"did you mean {NAMESPACE}/train"):
+        await desk.named("train", "default")
+    with pytest.raises(CommandError, match=f"did you mean {NAMESPACE}/train"):
+        await desk.named("trian")
+
+
+async def test_what_placement_does_not_need_may_be_forbidden(desk: Desk) -> None:
+    desk.world.faults += [
+        Fault.status(403, "Forbidden", path="/priorityclasses"),
+        Fault.status(404, "NotFound", path="/admissionchecks"),
+        Fault.status(403, "Forbidden", path="/api/v1/namespaces", method="GET"),
+    ]
+    found = await desk.manifest(objects.job("train", 4, required=RACK))
+    assert found.fits is True
+    assert sorted(found.warnings) == [
+        "admissionchecks cannot be listed and count as absent",
+        "priorityclasses cannot be listed and count as absent",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [(403, "Forbidden", "nodes cannot be listed"), (404, "NotFound", "is Rackgate installed")],
+)
+async def test_what_placement_needs_must_be_readable(
+    desk: Desk, code: int, reason: str, words: str
+) -> None:
+    desk.world.faults.append(Fault.status(code, reason, path="/nodes"))
+    with pytest.raises(CommandError, match=words):
+        await desk.named("train")
+
+
+async def test_a_list_that_ran_out_of_time_is_read_again(desk: Desk) -> None:
+    desk.world.faults.append(Fault.status(410, "Expired", path="/nodes"))
+    found = await desk.manifest(objects.job("train", 4, required=RACK))
+    assert found.fits is True
