@@ -27,9 +27,9 @@ from rackgate.domains import TopologyAssignment
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.cache.totals import Holding
 from rackgate_assigner.cache.trees import Trees
+from rackgate_assigner.core.admission.queues import FlavorRow
 from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.queues import FlavorRow
 from rackgate_assigner.core.rows import Charge, PodRow
 
 SIZES: Final = (640, 5_120, 10_240, 40_960, 102_400)

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from rackgate.kube.errors import KubeError
-    from rackgate_assigner.core.explanation import Explanation, schema
+    from rackgate_assigner.core.explaining.explanation import Explanation, schema
     from rackgate_cli.explain_view import blocks
     from rackgate_cli.tables import show
 

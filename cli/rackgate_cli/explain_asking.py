@@ -15,9 +15,9 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.explanation import Explanation, FieldProblem
+from rackgate_assigner.core.explaining.explanation import Explanation, FieldProblem
+from rackgate_assigner.core.explaining.running import broken_nodes, pods_of, ran
 from rackgate_assigner.core.rows import workload_row
-from rackgate_assigner.core.running import broken_nodes, pods_of, ran
 from rackgate_assigner.job_facts import governs
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain_manifest import Asked, asked, why_not_governed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rackgate_assigner.core.explanation import (
+from rackgate_assigner.core.explaining.explanation import (
     DomainRoom,
     Exclusion,
     Explanation,

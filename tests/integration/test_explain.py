@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rackgate.kube import resources as kinds
-from rackgate_assigner.core.explanation import Explanation
+from rackgate_assigner.core.explaining.explanation import Explanation
 from rackgate_cli.__main__ import main
 from rackgate_cli.explain_view import blocks
 from rackgate_cli.tables import plain

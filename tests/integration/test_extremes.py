@@ -13,7 +13,7 @@ from rackgate.kube import resources as kinds
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import PayloadTooLargeError
 from rackgate.wire.depth import shallow
-from rackgate_assigner.core.storable import assignment_room
+from rackgate_assigner.core.admission.storable import assignment_room
 from tests.support.cluster import Cluster, until
 from tests.support.handwritten import podset, workload
 from tests.support.manifests import HOSTNAME, assigned

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.core.asking import Question
-from rackgate_assigner.core.choosing import Shortfall, Start, _several_leaves, _several_led, descend
-from rackgate_assigner.core.counting import Counts, LevelCounts
-from rackgate_assigner.core.handing import (
+from rackgate_assigner.core.engine.asking import Question
+from rackgate_assigner.core.engine.choosing import (
+    Shortfall,
+    Start,
+    _several_leaves,
+    _several_led,
+    descend,
+)
+from rackgate_assigner.core.engine.counting import Counts, LevelCounts
+from rackgate_assigner.core.engine.handing import (
     FEW,
     SORT_LIMIT,
     first_plain,
@@ -21,7 +27,7 @@ from rackgate_assigner.core.handing import (
     tight,
 )
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.tree import IntVector, TopologyTree
+from rackgate_assigner.core.topology.tree import IntVector, TopologyTree
 
 HOST = "kubernetes.io/hostname"
 

@@ -18,8 +18,8 @@ from rackgate.wire import core, kueue
 from rackgate_assigner import watches
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.decisions import Admit, Deactivate, Decision, Hold
-from rackgate_assigner.core.hosts import Hosts
-from rackgate_assigner.core.second_pass import second_pass
+from rackgate_assigner.core.failure.hosts import Hosts
+from rackgate_assigner.core.failure.second_pass import second_pass
 from rackgate_assigner.status_writes import admission_of
 from tests.support import odd_cluster
 from tests.support import odd_objects as odd

@@ -10,7 +10,6 @@ from itertools import islice
 import pytest
 
 from rackgate.wire.core import Taint
-from rackgate_assigner.core.capacity import Capacity, charge_assignment
 from rackgate_assigner.core.model import (
     NodeFacts,
     Placement,
@@ -19,7 +18,8 @@ from rackgate_assigner.core.model import (
     TopologyRequest,
 )
 from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 # Enough leaves for a part of them to be worth counting alone.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.tree import TopologyTree
 
 HOST = "kubernetes.io/hostname"
 LIMIT = 2**45

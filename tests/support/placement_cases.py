@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rackgate.domains import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.capacity import Capacity
 from rackgate_assigner.core.model import (
     NodeFacts,
     Placement,
@@ -19,7 +18,8 @@ from rackgate_assigner.core.model import (
     TopologyRequest,
 )
 from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.core.topology.tree import TopologyTree
 from tests.support.placement_oracle import HOST, Cluster
 
 ZONE, BLOCK, RACK = "topo/zone", "topo/block", "topo/rack"

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.capacity import Capacity, charge_assignment
 from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.topology.tree import TopologyTree
 from rackgate_assigner.scenario import (
     Scenario,
     podset_requests,

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
-from rackgate_assigner.core.explanation import Explanation
+from rackgate_assigner.core.explaining.explanation import Explanation
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain_asking import Asking
 from tests.support import objects

@@ -14,7 +14,7 @@ import pytest_asyncio
 from rackgate.api import names
 from rackgate.domains import decode
 from rackgate.kube import resources as kinds
-from rackgate_assigner.core.broken import Judgement, PodFact, PodState
+from rackgate_assigner.core.failure.broken import Judgement, PodFact, PodState
 from tests.support.apiserver import Fault, Object
 from tests.support.objects import BLOCK, HOST
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings

@@ -27,7 +27,7 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.admit import plan
+from rackgate_assigner.core.admission.admit import plan
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import (
     Admit,

@@ -24,8 +24,15 @@ from rackgate.wire import core
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.broken import Judgement, PodFact, PodState, judge, minded, suspects
-from rackgate_assigner.core.hosts import Hosts
+from rackgate_assigner.core.failure.broken import (
+    Judgement,
+    PodFact,
+    PodState,
+    judge,
+    minded,
+    suspects,
+)
+from rackgate_assigner.core.failure.hosts import Hosts
 from rackgate_assigner.core.rows import WorkloadRow
 from rackgate_assigner.node_writer import NodeWriter
 from rackgate_assigner.workqueue import WorkQueue

@@ -15,7 +15,7 @@ from rackgate.wire.core import Node
 from rackgate.wire.kueue import ResourceFlavor
 from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.flavor_nodes import Survey
+from rackgate_assigner.core.explaining.flavor_nodes import Survey
 from rackgate_assigner.reporting import Reporter
 
 MIN_INTERVAL_S: Final = 5.0

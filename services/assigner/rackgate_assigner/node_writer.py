@@ -19,8 +19,8 @@ from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Admission, Workload
 from rackgate_assigner import conditions, metrics
 from rackgate_assigner.conditions import ADMISSION_TYPES
-from rackgate_assigner.core.broken import PodFact
 from rackgate_assigner.core.decisions import Grant
+from rackgate_assigner.core.failure.broken import PodFact
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.status_writes import (
     listed_conditions,

@@ -24,7 +24,7 @@ from rackgate_assigner import finalizers, job_writer
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Repair
-from rackgate_assigner.core.second_pass import second_pass
+from rackgate_assigner.core.failure.second_pass import second_pass
 from rackgate_assigner.cycle import SchedulingCycle
 from rackgate_assigner.failures import GATE, NodeFailures
 from rackgate_assigner.flavor_report import FlavorReport

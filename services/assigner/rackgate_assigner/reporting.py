@@ -9,7 +9,7 @@ from rackgate.kube.resources import JOBS, PODS, WORKLOADS, Resource
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.core.broken import PodFact
+from rackgate_assigner.core.failure.broken import PodFact
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"

@@ -7,7 +7,6 @@ from typing import Any
 
 from rackgate.domains import TopologyAssignment
 from rackgate.quantity import QuantityError, amount
-from rackgate_assigner.core.capacity import Capacity
 from rackgate_assigner.core.model import (
     NodeFacts,
     Placement,
@@ -17,7 +16,8 @@ from rackgate_assigner.core.model import (
     TopologyRequest,
 )
 from rackgate_assigner.core.placement import place, replace
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.core.topology.tree import TopologyTree
 from rackgate_assigner.scenario_checks import check_scenario
 from rackgate_assigner.scenario_format import (
     FORMAT,

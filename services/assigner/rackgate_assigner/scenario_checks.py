@@ -15,7 +15,7 @@ from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.domains import LEVEL_LENGTH, LEVELS, MAX_PODS, MAX_VALUE, shown
 from rackgate.quantity import QuantityError, amount
 from rackgate.wire.core import PodSpec, Taint, Toleration
-from rackgate_assigner.core.affinity import node_affinity
+from rackgate_assigner.core.engine.affinity import node_affinity
 from rackgate_assigner.core.gates import GATE_FIELDS
 from rackgate_assigner.scenario_format import (
     GivenAssignment,

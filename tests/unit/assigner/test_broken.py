@@ -10,7 +10,9 @@ import pytest
 
 from rackgate.domains import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.broken import (
+from rackgate_assigner.core.admission.queues import FlavorRow
+from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.core.failure.broken import (
     HostState,
     Judgement,
     PodFact,
@@ -20,9 +22,7 @@ from rackgate_assigner.core.broken import (
     minded,
     suspects,
 )
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.hosts import Hosts
-from rackgate_assigner.core.queues import FlavorRow
+from rackgate_assigner.core.failure.hosts import Hosts
 from rackgate_assigner.core.rows import HOST_LEVELS, WorkloadRow, node_facts, workload_row
 from tests.unit.assigner.builders import node, podset, workload
 

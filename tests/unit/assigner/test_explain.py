@@ -11,7 +11,7 @@ import pytest
 from rackgate.api.names import EvictionReason
 from rackgate.wire.core import Taint
 from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.explanation import Explanation, FlavorView, schema
+from rackgate_assigner.core.explaining.explanation import Explanation, FlavorView, schema
 from rackgate_assigner.core.rows import workload_row
 from tests.unit.assigner.builders import (
     BLOCK,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.admit import plan
+from rackgate_assigner.core.admission.admit import plan
 from rackgate_assigner.core.decisions import Admit, Hold, TopologyRefusal
 from tests.unit.assigner.builders import (
     RACK,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rackgate.wire import core, kueue
+from rackgate_assigner.core.admission.ordering import cycle_order
 from rackgate_assigner.core.model import SliceLayer, TopologyRequest
-from rackgate_assigner.core.ordering import cycle_order
 from rackgate_assigner.core.rows import node_facts, pod_row, workload_row
 from tests.unit.assigner.builders import CREATED, RACK, node, pod, podset, workload
 

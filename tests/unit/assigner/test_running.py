@@ -8,9 +8,9 @@ from rackgate.api import names
 from rackgate.domains import TopologyAssignment
 from rackgate.wire import core
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.explanation import PodSetRun
+from rackgate_assigner.core.explaining.explanation import PodSetRun
+from rackgate_assigner.core.explaining.running import broken_nodes, pods_of, ran
 from rackgate_assigner.core.rows import node_facts, workload_row
-from rackgate_assigner.core.running import broken_nodes, pods_of, ran
 from tests.unit.assigner.builders import HOST, node, workload
 
 RUN = PodSetRun(podset="main", flavors={"cpu": "tas"}, granted=7)

@@ -19,9 +19,9 @@ from rackgate_assigner.core.decisions import (
     Stuck,
     Unmark,
 )
-from rackgate_assigner.core.hosts import Hosts
+from rackgate_assigner.core.failure.hosts import Hosts
+from rackgate_assigner.core.failure.second_pass import GATE_FAIL_FAST, _Mending, second_pass
 from rackgate_assigner.core.rows import HOST_LEVELS
-from rackgate_assigner.core.second_pass import GATE_FAIL_FAST, _Mending, second_pass
 from tests.unit.assigner.builders import (
     HOST,
     RACK,

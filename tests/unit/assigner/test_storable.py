@@ -7,8 +7,13 @@ import random
 import pytest
 
 from rackgate.domains import TopologyAssignment, encoded_size
+from rackgate_assigner.core.admission.storable import (
+    ALWAYS_BYTES,
+    STORE_BYTES,
+    assignment_room,
+    too_large,
+)
 from rackgate_assigner.core.decisions import Hold
-from rackgate_assigner.core.storable import ALWAYS_BYTES, STORE_BYTES, assignment_room, too_large
 from tests.unit.assigner.builders import (
     HOST,
     admissions,

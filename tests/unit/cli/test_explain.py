@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackgate_assigner.core.explanation import (
+from rackgate_assigner.core.explaining.explanation import (
     Change,
     DomainRoom,
     Exclusion,

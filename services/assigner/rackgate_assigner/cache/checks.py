@@ -10,7 +10,7 @@ import numpy as np
 
 from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.tree import IntVector, TopologyTree, column_value, hostname
+from rackgate_assigner.core.topology.tree import IntVector, TopologyTree, column_value, hostname
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache

@@ -15,21 +15,21 @@ from rackgate_assigner.cache.standing import (
     waiting_line,
 )
 from rackgate_assigner.cache.views import Viewer
-from rackgate_assigner.core.admit import plan
+from rackgate_assigner.core.admission.admit import plan
+from rackgate_assigner.core.admission.ordering import priority_of
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Admit, Deactivate, Decision, Hold
-from rackgate_assigner.core.explain import places_of
-from rackgate_assigner.core.explanation import (
+from rackgate_assigner.core.explaining.explain import places_of
+from rackgate_assigner.core.explaining.explanation import (
     Explanation,
     FlavorView,
     PodSetRun,
     QuotaLine,
     State,
 )
-from rackgate_assigner.core.flavor_nodes import missing_levels as lacking
-from rackgate_assigner.core.ordering import priority_of
+from rackgate_assigner.core.explaining.flavor_nodes import missing_levels as lacking
+from rackgate_assigner.core.explaining.summary import changes_of, summary_of
 from rackgate_assigner.core.rows import WorkloadRow
-from rackgate_assigner.core.summary import changes_of, summary_of
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache

@@ -14,11 +14,11 @@ from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.totals import Holding, Totals, holding_of
 from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.core.admit import plan
+from rackgate_assigner.core.admission.admit import plan
+from rackgate_assigner.core.admission.evictions import DRAIN
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Decision, Grant
-from rackgate_assigner.core.evictions import DRAIN
-from rackgate_assigner.core.explanation import Explanation
+from rackgate_assigner.core.explaining.explanation import Explanation
 from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.rows import (

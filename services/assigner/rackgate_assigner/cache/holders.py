@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rackgate_assigner.core.capacity import leaf_of_assigned
-from rackgate_assigner.core.explanation import Holder
+from rackgate_assigner.core.admission.queues import FlavorResource
+from rackgate_assigner.core.admission.quota import quantity
+from rackgate_assigner.core.explaining.explanation import Holder
+from rackgate_assigner.core.explaining.nearest import Occupant
 from rackgate_assigner.core.forest import Grove
-from rackgate_assigner.core.nearest import Occupant
-from rackgate_assigner.core.queues import FlavorResource
-from rackgate_assigner.core.quota import quantity
 from rackgate_assigner.core.rows import Charge, PodRow
+from rackgate_assigner.core.topology.capacity import leaf_of_assigned
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache

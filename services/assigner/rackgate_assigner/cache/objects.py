@@ -8,8 +8,7 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.queues import (
+from rackgate_assigner.core.admission.queues import (
     ClusterQueueRow,
     FlavorRow,
     LocalQueueRow,
@@ -17,8 +16,9 @@ from rackgate_assigner.core.queues import (
     flavor_row,
     local_queue_row,
 )
+from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.rows import node_facts
-from rackgate_assigner.core.tree import takes_part
+from rackgate_assigner.core.topology.tree import takes_part
 
 
 class Objects:

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rackgate_assigner.cache.holders import quota_holders
-from rackgate_assigner.core.activity import GATE_TOPOLOGY, cluster_queue_activity
-from rackgate_assigner.core.explanation import Ahead, QueueSide, QuotaLine
-from rackgate_assigner.core.flavors import Offer, flavor_problem
-from rackgate_assigner.core.model import PodSetRequest
-from rackgate_assigner.core.ordering import cycle_order, priority_of
-from rackgate_assigner.core.queues import (
+from rackgate_assigner.core.admission.activity import GATE_TOPOLOGY, cluster_queue_activity
+from rackgate_assigner.core.admission.flavors import Offer, flavor_problem
+from rackgate_assigner.core.admission.ordering import cycle_order, priority_of
+from rackgate_assigner.core.admission.queues import (
     ClusterQueueRow,
     FlavorResource,
     FlavorRow,
     GroupRow,
     without_topologies,
 )
-from rackgate_assigner.core.quota import quantity
+from rackgate_assigner.core.admission.quota import quantity
+from rackgate_assigner.core.admission.selectors import selects
+from rackgate_assigner.core.explaining.explanation import Ahead, QueueSide, QuotaLine
+from rackgate_assigner.core.model import PodSetRequest
 from rackgate_assigner.core.rows import WorkloadRow
-from rackgate_assigner.core.selectors import selects
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from rackgate.quantity import format_amount
 from rackgate_assigner.cache.totals import QueueTotals
-from rackgate_assigner.core.activity import (
+from rackgate_assigner.core.admission.activity import (
     Activity,
     cluster_queue_activity,
     local_queue_activity,
 )
-from rackgate_assigner.core.queues import ClusterQueueRow, FlavorResource
+from rackgate_assigner.core.admission.queues import ClusterQueueRow, FlavorResource
 
 if TYPE_CHECKING:  # the cache asks these questions about itself
     from rackgate_assigner.cache.fold import Cache

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.admission.queues import FlavorResource
 from rackgate_assigner.core.decisions import Grant
-from rackgate_assigner.core.queues import FlavorResource
 from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, quota_of
 
 

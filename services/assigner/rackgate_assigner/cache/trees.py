@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rackgate_assigner.cache.hostnames import Hostnames
-from rackgate_assigner.core.amending import State, amended
+from rackgate_assigner.core.admission.queues import FlavorRow
 from rackgate_assigner.core.forest import Forest, Grove, plant
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.queues import FlavorRow
 from rackgate_assigner.core.rows import Charge, PodShape
-from rackgate_assigner.core.tree import TopologyTree, hostname, sift, takes_part
+from rackgate_assigner.core.topology.amending import State, amended
+from rackgate_assigner.core.topology.tree import TopologyTree, hostname, sift, takes_part
 from rackgate_assigner.core.usage import Usage, others_of_leaf
 
 # Building from scratch is cheaper than amending when one node in so many has changed.

@@ -9,15 +9,15 @@ import msgspec
 
 from rackgate_assigner.cache.holders import occupants
 from rackgate_assigner.cache.standing import problem_of
+from rackgate_assigner.core.admission.flavors import Offer, choose_flavors
 from rackgate_assigner.core.decisions import Admit, Decision, Hold
-from rackgate_assigner.core.explain import Surroundings, explain_placement
-from rackgate_assigner.core.explanation import Change, FlavorView, Overlap
-from rackgate_assigner.core.flavor_nodes import Survey
-from rackgate_assigner.core.flavors import Offer, choose_flavors
+from rackgate_assigner.core.explaining.explain import Surroundings, explain_placement
+from rackgate_assigner.core.explaining.explanation import Change, FlavorView, Overlap
+from rackgate_assigner.core.explaining.flavor_nodes import Survey
+from rackgate_assigner.core.explaining.trial import Trial
 from rackgate_assigner.core.gates import GATE_FIELDS
 from rackgate_assigner.core.model import PodSetRequest
 from rackgate_assigner.core.rows import WorkloadRow
-from rackgate_assigner.core.trial import Trial
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.fold import Cache

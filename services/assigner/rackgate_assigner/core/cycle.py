@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rackgate_assigner.core.forest import Forest
-from rackgate_assigner.core.queues import (
+from rackgate_assigner.core.admission.queues import (
     ClusterQueueRow,
     FlavorResource,
     FlavorRow,
     LocalQueueRow,
 )
+from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.rows import WorkloadRow
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rackgate.domains import Domain, TopologyAssignment
-from rackgate_assigner.core.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.admission.queues import FlavorRow
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.queues import FlavorRow
 from rackgate_assigner.core.rows import Charge
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.topology.tree import TopologyTree
 
 
 @dataclass(frozen=True, slots=True)

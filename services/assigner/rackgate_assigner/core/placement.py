@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from rackgate.domains import TopologyAssignment
 from rackgate.wire.core import Toleration
-from rackgate_assigner.core.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.engine.previous import resize_unit
+from rackgate_assigner.core.engine.replacement import replace_podset
+from rackgate_assigner.core.engine.searching import Search, Spot, to_assignment
 from rackgate_assigner.core.gates import read_gates
 from rackgate_assigner.core.model import NoFit, Placement, PodSetRequest, Replacement
-from rackgate_assigner.core.previous import resize_unit
-from rackgate_assigner.core.replacement import replace_podset
-from rackgate_assigner.core.searching import Search, Spot, to_assignment
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.core.topology.tree import TopologyTree
 
 __all__ = ["charge_assignment", "place", "replace"]
 

@@ -17,10 +17,10 @@ from rackgate.quantity import QuantityError, amount, quota_amount
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.core.affinity import node_affinity
+from rackgate_assigner.core.admission.storable import rounded
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.core.engine.affinity import node_affinity
 from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
-from rackgate_assigner.core.storable import rounded
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)

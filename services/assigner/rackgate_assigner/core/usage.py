@@ -11,9 +11,9 @@ from typing import TypeAlias, TypeVar
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.domains import Domain
-from rackgate_assigner.core.capacity import SUM_LIMIT, charged
 from rackgate_assigner.core.rows import Charge, PodShape
-from rackgate_assigner.core.tree import TopologyTree, hostname
+from rackgate_assigner.core.topology.capacity import SUM_LIMIT, charged
+from rackgate_assigner.core.topology.tree import TopologyTree, hostname
 
 # A flavor (None: every one that has the host), the shape of the pods, and how many in one charge.
 Item: TypeAlias = tuple[str | None, PodShape, int]

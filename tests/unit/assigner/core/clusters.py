@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rackgate_assigner.core.capacity import Capacity
 from rackgate_assigner.core.model import (
     NodeFacts,
     Placement,
@@ -14,7 +13,8 @@ from rackgate_assigner.core.model import (
     TopologyRequest,
 )
 from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.core.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 LEVELS = (BLOCK, RACK, HOST)

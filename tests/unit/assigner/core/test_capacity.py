@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.capacity import CHARGE_LIMIT, Capacity, charge_assignment, charge_host
-from rackgate_assigner.core.tree import TopologyTree
+from rackgate_assigner.core.topology.capacity import (
+    CHARGE_LIMIT,
+    Capacity,
+    charge_assignment,
+    charge_host,
+)
+from rackgate_assigner.core.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import (
     HOST,
     LEVELS,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.engine.selecting import entropy
 from rackgate_assigner.core.model import PodSetRequest
-from rackgate_assigner.core.selecting import entropy
 from tests.unit.assigner.core.clusters import (
     BLOCK,
     HOST,

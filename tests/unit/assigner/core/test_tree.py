@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.core.capacity import Capacity
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.tree import AMOUNT_LIMIT, TopologyTree, takes_part
+from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.core.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
 
 

@@ -1,0 +1,262 @@
+"""Flavors and places together: what one Workload can be granted in this cycle.
+
+A flavor with the quota may still have no place. Then the next flavor of its resource group is
+tried at once, as the field does it over several cycles: each refusal takes one flavor from one
+PodSet's choice, until a plan fits or no flavor is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rackgate.api.names import PendingReason
+from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.admission.flavors import (
+    FlavorPlan,
+    Offer,
+    PodSetPlan,
+    Refused,
+    choose_flavors,
+)
+from rackgate_assigner.core.admission.quota import Mode
+from rackgate_assigner.core.admission.storable import too_large
+from rackgate_assigner.core.cycle import Snapshot
+from rackgate_assigner.core.decisions import Grant, PodSetGrant, TopologyRefusal
+from rackgate_assigner.core.gates import GATE_FIELDS
+from rackgate_assigner.core.model import NoFit, Placement, PodSetRequest
+from rackgate_assigner.core.placement import place
+from rackgate_assigner.core.rows import Charge, quota_of
+
+# Given a flavor's name, a context that lasts as long as one placement in it.
+Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
+
+
+def untimed(_flavor: str) -> AbstractContextManager[object]:
+    """A `Timing` that measures nothing."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a Workload waits; `refused`: flavors that had the quota and no place, as tried."""
+
+    reason: str
+    message: str
+    refused: tuple[TopologyRefusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _NoPlace:
+    """A try that ended in one flavor: the PodSets it was to hold, and what was refused."""
+
+    flavor: str
+    podsets: Sequence[PodSetPlan]
+    found: NoFit
+
+    @property
+    def podset(self) -> str:
+        return self.found.podset
+
+    def refusals(self, fits_when_empty: bool | None = None) -> list[TopologyRefusal]:
+        """The refusal of the PodSet; members of its group share it."""
+        requests = [item.request for item in self.podsets]
+        group = next(request.group for request in requests if request.name == self.podset)
+        return [
+            TopologyRefusal(request.name, self.flavor, self.found.message, fits_when_empty)
+            for request in requests
+            if request.name == self.podset or (group and request.group == group)
+        ]
+
+
+# Notes a refusal and says whether to go on.
+Without: TypeAlias = Callable[[_NoPlace], bool]
+
+
+class Granting:
+    """Grants from one snapshot; each is charged to it, a refusal leaves nothing behind."""
+
+    def __init__(self, snapshot: Snapshot, features: Mapping[str, bool], timing: Timing) -> None:
+        self._snapshot, self._timing = snapshot, timing
+        self._gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
+
+    def grant(
+        self, offer: Offer, podsets: Sequence[PodSetRequest], spec_bytes: int = 0
+    ) -> Grant | Refusal:
+        """Flavors and places for all PodSets of a Workload, or why there are none.
+
+        Args:
+            offer: flavors and quota of its queue.
+            podsets: what it asks for.
+            spec_bytes: size of its templates and annotations.
+        """
+        attempts: list[_NoPlace] = []
+
+        def without(refused: _NoPlace) -> bool:
+            """Note a refusal; whether there are flavors left to try."""
+            attempts.append(refused)
+            return choose_flavors(offer, podsets, _refused(attempts)).mode is Mode.FIT
+
+        while True:
+            chosen = choose_flavors(offer, podsets, _refused(attempts))
+            if chosen.mode is not Mode.FIT:
+                return self._refusal(chosen, offer, podsets, attempts)
+            tried = self._try(chosen, offer, spec_bytes, without)
+            # A refused flavor is not chosen again, so this ends.
+            if tried is not None:
+                return tried
+
+    def _refusal(
+        self,
+        chosen: FlavorPlan,
+        offer: Offer,
+        podsets: Sequence[PodSetRequest],
+        attempts: Sequence[_NoPlace],
+    ) -> Refusal:
+        """Why there is no grant.
+
+        An empty cluster is asked only where its answer changes the words: that costs as much as
+        the placement itself, and most refusals say the same either way.
+        """
+        if not attempts:
+            return Refusal(chosen.reason, chosen.message)
+        refused = _refused(attempts)
+        never = choose_flavors(offer, podsets, _refused(attempts, [False] * len(attempts)))
+        if (never.reason, never.message) != (chosen.reason, chosen.message):
+            fits = [
+                one.podset in self._place(one.flavor, one.podsets, simulate_empty=True).assignments
+                for one in attempts
+            ]
+            refused = _refused(attempts, fits)
+            chosen = choose_flavors(offer, podsets, refused)
+        return Refusal(chosen.reason, chosen.message, tuple(refused.values()))
+
+    def _try(
+        self, chosen: FlavorPlan, offer: Offer, spec_bytes: int, without: Without
+    ) -> Grant | Refusal | None:
+        """The grant, charged; None if PodSets found no place in one of the flavors."""
+        by_flavor = _by_topology_flavor(chosen.podsets, offer)
+        if isinstance(by_flavor, Refusal):
+            return by_flavor
+        charges = self._places(by_flavor, without)
+        if charges is None:
+            return None
+        assignments = {name: charge.assignment for name, charge in charges.items()}
+        text = too_large(assignments, spec_bytes)
+        if text is not None:
+            return Refusal(PendingReason.MISCONFIGURED, text)
+        grant = Grant(
+            offer.queue.name,
+            tuple(_podset_grant(podset, assignments) for podset in chosen.podsets),
+        )
+        for charge in charges.values():
+            self._snapshot.forest.charge(charge, 1)
+        self._charge_quota(grant)
+        return grant
+
+    def _places(
+        self, by_flavor: Mapping[str, Sequence[PodSetPlan]], without: Without
+    ) -> dict[str, Charge] | None:
+        """What each PodSet would take; nothing is left charged.
+
+        Flavors may share nodes: what one takes is charged meanwhile to those that come after it.
+        """
+        forest, flavors = self._snapshot.forest, sorted(by_flavor)
+        charges: dict[str, Charge] = {}
+        with ExitStack() as undo:
+            for index, flavor in enumerate(flavors):
+                placed = self._fill(flavor, by_flavor[flavor], without)
+                if placed is None:
+                    return None
+                for podset in by_flavor[flavor]:
+                    name, requests = podset.request.name, podset.request.requests
+                    charge = charges[name] = Charge(flavor, requests, placed[name])
+                    for later in flavors[index + 1 :]:
+                        grove = forest.groves[later]
+                        forest.charge_grove(grove, charge, 1)
+                        undo.callback(forest.charge_grove, grove, charge, -1)
+        return charges
+
+    def _fill(
+        self, flavor: str, podsets: Sequence[PodSetPlan], without: Without
+    ) -> Mapping[str, TopologyAssignment] | None:
+        """Places of all PodSets in one flavor; None if some have none.
+
+        Those are found all at once, as every further try would place the others anew.
+        """
+        complete = True
+        while True:
+            placement = self._place(flavor, podsets)
+            if placement.refused is None:
+                return placement.assignments if complete else None
+            refused = _NoPlace(flavor, podsets, placement.refused)
+            if not without(refused):
+                return None
+            complete = False
+            names = {refusal.podset for refusal in refused.refusals()}
+            podsets = [podset for podset in podsets if podset.request.name not in names]
+
+    def _charge_quota(self, grant: Grant) -> None:
+        used = self._snapshot.used.setdefault(grant.cluster_queue, {})
+        for pair, amount in quota_of(grant).items():
+            used[pair] = used.get(pair, 0) + amount
+
+    def _place(
+        self, flavor: str, podsets: Sequence[PodSetPlan], *, simulate_empty: bool = False
+    ) -> Placement:
+        grove = self._snapshot.forest.groves[flavor]
+        with nullcontext() if simulate_empty else self._timing(flavor):
+            return place(
+                grove.tree,
+                grove.capacity,
+                [podset.request for podset in podsets],
+                topology_name=grove.flavor.topology or "",
+                flavor_tolerations=grove.flavor.tolerations,
+                simulate_empty=simulate_empty,
+                gates=self._gates,
+            )
+
+
+def _refused(attempts: Sequence[_NoPlace], fits: Sequence[bool | None] = ()) -> Refused:
+    """By PodSet and flavor; `fits` has for each try whether it would fit when empty."""
+    known = fits or [None] * len(attempts)
+    return {
+        (refusal.podset, refusal.flavor): refusal
+        for attempt, fit in zip(attempts, known, strict=True)
+        for refusal in attempt.refusals(fit)
+    }
+
+
+def _by_topology_flavor(
+    podsets: Sequence[PodSetPlan], offer: Offer
+) -> dict[str, list[PodSetPlan]] | Refusal:
+    """PodSets to place, by their one flavor (CH-28). PodSets without pods need no place (C17)."""
+    found: dict[str, list[PodSetPlan]] = {}
+    for podset in podsets:
+        request = podset.request
+        placed = request.topology is not None or offer.implies_topology
+        if not placed or request.count == 0:
+            continue
+        flavors = sorted({name for name in podset.flavors.values() if offer.has_topology(name)})
+        if len(flavors) == 1:
+            found.setdefault(flavors[0], []).append(podset)
+            continue
+        text = "no TAS flavor assigned"
+        if flavors:
+            text = f"more than one TAS flavor assigned: {', '.join(flavors)}"
+        message = f"failed to assign flavors to pod set {request.name}: {text}"
+        return Refusal(PendingReason.NO_MATCHING_FLAVOR, message)
+    return found
+
+
+def _podset_grant(podset: PodSetPlan, placed: Mapping[str, TopologyAssignment]) -> PodSetGrant:
+    name = podset.request.name
+    return PodSetGrant(
+        name=name,
+        flavors=podset.flavors,
+        usage={resource: podset.amounts[resource] for resource in podset.flavors},
+        count=podset.request.count,
+        topology=placed.get(name),
+    )

@@ -1,0 +1,1 @@
+"""The steps of one placement; `core.placement` is the way in."""

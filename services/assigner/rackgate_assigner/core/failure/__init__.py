@@ -1,0 +1,1 @@
+"""Broken nodes of running Workloads, and the second pass that replaces them."""

@@ -1,0 +1,1 @@
+"""The domains of a flavor, and the numbers over them."""
