@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
 from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.engine import tallies
 from rackgate_assigner.core.placement import place
 from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.core.topology.tree import TopologyTree
@@ -134,15 +136,17 @@ def _ask(
     world: World, question: Json
 ) -> tuple[Json, dict[str, TopologyAssignment], dict[str, dict[str, int]]]:
     scenario = _read(question)
-    placement = place(
-        world.tree,
-        world.capacity,
-        podset_requests(scenario),
-        topology_name=scenario.flavor.topology,
-        flavor_tolerations=scenario.flavor.tolerations,
-        simulate_empty=scenario.simulate_empty,
-        gates=scenario.gates,
-    )
+    # Small trees gain nothing from what is kept; here they show whether it is right.
+    with patch.multiple(tallies, LEAST_LEAVES=-1, PER_LEAF=0):
+        placement = place(
+            world.tree,
+            world.capacity,
+            podset_requests(scenario),
+            topology_name=scenario.flavor.topology,
+            flavor_tolerations=scenario.flavor.tolerations,
+            simulate_empty=scenario.simulate_empty,
+            gates=scenario.gates,
+        )
     answer: Json = {
         name: {"assignment": _written(assignment)}
         for name, assignment in placement.assignments.items()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from rackgate.wire import core
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.forest import Forest, Grove
-from rackgate_assigner.core.model import PodSetRequest, TopologyRequest
+from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
 from rackgate_assigner.core.placement import place
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -264,4 +265,26 @@ def test_very_many_changes_at_once_are_right_as_well(cache: Cache) -> None:
     assert cache.rebuild_matches() == []
     for one in found:
         cache.set_node(one)
+    assert cache.rebuild_matches() == []
+
+
+class Name(str):
+    """A name of which one can tell whether anything still holds it."""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked: bool) -> None:
+    cache = cache_with([])
+    if asked:
+        cache.forest()
+    names: WeakSet[Name] = WeakSet()
+    for number in range(500):
+        name, host = Name(f"node-{number}"), Name(f"host-{number}")
+        names.update((name, host))
+        cache.put_node(NodeFacts(name, {BLOCK: "b", RACK: "r", HOST: host, "pool": "gpu"}, {}))
+        cache.drop_node(name)
+        del name, host
+    assert len(names) < 150
+    cache.put_node(NodeFacts("a", {BLOCK: "b", RACK: "r", HOST: "a", "pool": "gpu"}, {}))
+    assert grove(cache).tree.leaf_of_node("a") == 0
     assert cache.rebuild_matches() == []

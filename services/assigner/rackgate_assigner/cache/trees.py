@@ -67,6 +67,10 @@ class Trees:
                 change(host, facts.name)
                 self._noted_hosts.add(host)
             self._noted_nodes.add(facts.name)
+        if self._forest is None or self._bulky():
+            # Planting looks at every node. A standby, which never asks, would note every name.
+            self._forest = None
+            self._noted_nodes, self._noted_hosts = set(), set()
 
     def note_flavor(self, name: str) -> None:
         """A flavor came, went or changed; `flavors` shows it already."""
@@ -101,7 +105,7 @@ class Trees:
 
     def forest(self) -> Forest:
         """The trees with everything charged: for reading, and good until the next event."""
-        if self._forest is None or self._bulky():
+        if self._forest is None:
             self._forest = self._planted()
         elif self._noted_nodes or self._noted_flavors:
             self._forest = self._taken_in(self._forest)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import numpy as np
 import pytest
 
 from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.topology.amending import amended
 from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.core.topology.index import SPARE
 from rackgate_assigner.core.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
 
@@ -122,3 +126,18 @@ def test_any_depth_of_levels_builds(depth: int) -> None:
     tree = TopologyTree.build(levels, nodes)
     assert tree.leaf_count == 4
     assert np.array_equal(tree.leaf_ranges[0], [0, *np.cumsum(np.diff(tree.leaf_ranges[0]))])
+
+
+class Host(str):
+    """A hostname of which one can tell whether anything still holds it."""
+
+
+def test_hostnames_that_no_node_of_a_rack_has_any_more_are_forgotten() -> None:
+    hosts: WeakSet[Host] = WeakSet()
+    tree = TopologyTree.build((BLOCK, RACK), [])
+    for number in range(2 * SPARE):
+        host = Host(f"x{number}")
+        hosts.add(host)
+        tree = amended(tree, {"n": NodeFacts("n", {BLOCK: "b", RACK: "r", HOST: host}, {})}).tree
+    assert tree.leaf_of_host(f"x{2 * SPARE - 1}") == 0
+    assert len(hosts) < SPARE + 10

@@ -140,8 +140,7 @@ def _patched(tree: TopologyTree, twin: TopologyTree, changes: _Changes) -> Amend
     if any((old.labels, old.taints) != (new.labels, new.taints) for old, new in pairs):
         _carry_columns(tree, twin, None, changes.changed)
         if any(hostname(old) != hostname(new) for old, new in pairs):
-            hosts = {at: hostname(node) for at, node in changes.changed.items()}
-            twin.hostnames = tree.hostnames.amended(None, hosts, twin.node_leaves)
+            twin.hostnames = _carry_index(tree.hostnames, None, changes.changed, twin, hostname)
     touched = frozenset(tree.node_leaves[list(changes.changed)].tolist())
     if any(old.allocatable != new.allocatable for old, new in pairs):
         _sum_again(tree, twin, changes, None, touched)
@@ -226,7 +225,7 @@ def _carry_columns(
 
 def _carry_index(
     index: Index,
-    order: Order,
+    order: Order | None,
     fresh: Mapping[int, NodeFacts],
     twin: TopologyTree,
     name_of: Callable[[NodeFacts], str | None],
