@@ -78,7 +78,9 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="the assigner's configuration, where its feature gates or resources are not default",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--state", metavar="DIR", help="folder of a playground")
+    where.add_argument(
+        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
+    )
     where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.set_defaults(run=run)
@@ -92,6 +94,12 @@ def _top(text: str) -> int:
     if not 1 <= number <= 1000:
         raise argparse.ArgumentTypeError(f'"{text}" is not between 1 and 1000')
     return number
+
+
+def _check_name(text: str) -> None:
+    parts = text.split("/")
+    if len(parts) > 2 or not all(parts):
+        raise UsageError(f'"{text}" is no name: write NAME or NAMESPACE/NAME')
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,6 +122,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.workload is None and arguments.file is None:
         raise UsageError("name a Workload or Job, or a file with -f")
+    if arguments.workload is not None:
+        _check_name(arguments.workload)
+    if arguments.state is not None and arguments.context is not None:
+        raise UsageError(
+            "--context chooses in a kubeconfig; a playground (--state) has one cluster"
+        )
     try:
         found: Explanation = asyncio.run(_explain(arguments))
     except KubeError as error:

@@ -11,7 +11,7 @@ import msgspec
 from rackgate.api.names import WorkloadCondition
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache import Cache, facts
@@ -24,6 +24,7 @@ from rackgate_cli.explain_manifest import Asked, asked, why_not_governed
 from rackgate_cli.explain_reading import Found, podset_pods, read
 
 _NOT_LOOKED_AT = ("inactive", "deleting", "evicted")
+_KINDS = ("job", "workload", "kwl")
 
 
 class Asking:
@@ -75,6 +76,11 @@ class Asking:
         try:
             raw = await self._client.get(kinds.JOBS.path(namespace, name))
         except KubeError as error:
+            if isinstance(error, ForbiddenError):
+                raise CommandError(
+                    f'there is no Workload "{name}" in namespace "{namespace}", and Jobs without '
+                    f"one cannot be read ({error.message}){_near(found, namespace, name)}"
+                ) from error
             if not isinstance(error, NotFoundError):
                 raise
             raise CommandError(_nothing(found, namespace, name)) from error
@@ -151,6 +157,14 @@ def _job_of(workload: Workload) -> str:
 
 def _nothing(found: Found, namespace: str, name: str) -> str:
     """That nothing has this name, and what has a similar one."""
+    hint = _near(found, namespace, name)
+    if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
+        hint = "; what stands before the slash is a namespace, not a kind"
+    return f'there is no Workload and no Job "{name}" in namespace "{namespace}"{hint}'
+
+
+def _near(found: Found, namespace: str, name: str) -> str:
+    """What there is of a similar name, or of this name in another namespace."""
     known = [
         *found.workloads,
         *(_job_of(item) for item in found.workloads.values() if item.metadata.controller),
@@ -158,8 +172,7 @@ def _nothing(found: Found, namespace: str, name: str) -> str:
     near = get_close_matches(f"{namespace}/{name}", sorted(set(known)), n=3, cutoff=0.8)
     elsewhere = sorted(key for key in set(known) if key.rpartition("/")[2] == name)[:3]
     hints = [key for key in dict.fromkeys([*elsewhere, *near]) if key]
-    hint = f"; did you mean {' or '.join(hints)}?" if hints else ""
-    return f'there is no Workload and no Job "{name}" in namespace "{namespace}"{hint}'
+    return f"; did you mean {' or '.join(hints)}?" if hints else ""
 
 
 def _left_alone(key: str, why: str) -> Explanation:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import yaml
 
-from rackgate.api.names import GROUP, QUEUE_LABEL
+from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
 from rackgate.govern.errors import FieldError, MalformedError
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.templates import section
@@ -58,15 +59,20 @@ def load(path: str, name: str | None) -> Document:
     Raises:
         UsageError: the file cannot be read, holds none of both, or several.
     """
-    found = [doc for doc in _documents(path) if _kind(doc) in ("Job", "Workload")]
+    documents = _documents(path)
+    found = [doc for doc in documents if _kind(doc)]
     if name is not None:
         found = [doc for doc in found if _name(doc) == name.rpartition("/")[2]]
     if not found:
         which = f' named "{name}"' if name is not None else ""
-        raise UsageError(f'"{path}" holds no batch/v1 Job and no Workload{which}')
+        others = dict.fromkeys(f"{doc.get('apiVersion')} {doc.get('kind')}" for doc in documents)
+        instead = f"; it holds {', '.join(list(others)[:5])}"[:200] if others and not which else ""
+        raise UsageError(f'"{path}" holds no batch/v1 Job and no Workload{which}{instead}')
     if len(found) > 1:
         names = ", ".join(_name(doc) or "?" for doc in found[:10])
-        raise UsageError(f'"{path}" holds {len(found)} of them, name one: {names}')
+        raise UsageError(
+            f'"{path}" holds {len(found)} Jobs and Workloads; add the name of one: {names}'
+        )
     return _as_json(found[0], path)
 
 
@@ -188,13 +194,24 @@ def _job(document: Document, key: str, found: Found) -> Asked:
     if not governs(job):
         return Asked(key, "Job", warnings=change.warnings, left_alone=why_not_governed(job))
     priority = resolve_priority(job, found.workload_classes, found.classes)
-    warnings = list(change.warnings)
+    warnings = [*change.warnings, *_misspelt(governed)]
     if priority.missing is not None:
         kind, _, name = priority.missing.partition("/")
         warnings.append(f'{kind} "{name}" does not exist: no Workload is made before it does')
         priority = Priority()
     body = workload_body(job, job.metadata.name or "job", priority)
     return _workload(body, key, warnings, kind="Job")
+
+
+def _misspelt(job: Document) -> Iterator[str]:
+    """Annotations that look like a topology request and are none: nothing else tells of them."""
+    metadata = section(section(section(job, "spec"), "template"), "metadata")
+    for key in sorted(section(metadata, "annotations")):
+        if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
+            continue
+        near = get_close_matches(key, TOPOLOGY_ANNOTATIONS, n=1, cutoff=0.9)
+        if near:
+            yield f'annotation "{key}" asks for nothing; did you mean "{near[0]}"?'
 
 
 def why_not_governed(job: Job) -> str:

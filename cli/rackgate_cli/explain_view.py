@@ -83,6 +83,11 @@ def _flavor(view: FlavorView, levels: Sequence[str]) -> Iterator[Block]:
     yield Grid((), list(_facts(view)))
     yield from _places(view)
     shown = [level for level in view.levels if not levels or _named(level.level, levels)]
+    unknown = [name for name in levels if not any(_named(key, [name]) for key in view.level_keys)]
+    if unknown:
+        yield Line(
+            f"--levels: topology {view.topology} has no level {', '.join(unknown)}", "yellow"
+        )
     if shown:
         yield Heading("LEVELS")
         yield Grid(
@@ -138,7 +143,11 @@ def _places(view: FlavorView) -> Iterator[Block]:
     more = sum(part.domains - len(part.places) for part in view.places)
     yield Grid(("PODSET", "WOULD GO TO", "PODS"), rows)
     if more:
-        yield Line(f"and {more} more domains")
+        yield Line(_more_domains(more))
+
+
+def _more_domains(count: int) -> str:
+    return "and 1 more domain" if count == 1 else f"and {count} more domains"
 
 
 def _named(level: str, wanted: Sequence[str]) -> bool:
@@ -242,12 +251,12 @@ def _run(run: PodSetRun) -> Iterator[Block]:
         for held in run.held
     ]
     if run.missing:
-        rows.append(("missing", f"{run.missing} do not exist yet"))
+        rows.append(("missing", f"{run.missing} not made yet by their controller"))
     rows += [("broken node", name) for name in run.broken_nodes]
     if run.places is not None:
         rows += [
             ("place", f"{'/'.join(place.domain)}: {place.pods}") for place in run.places.places
         ]
         if run.places.domains > len(run.places.places):
-            rows.append(("", f"and {run.places.domains - len(run.places.places)} more domains"))
+            rows.append(("", _more_domains(run.places.domains - len(run.places.places))))
     yield Grid((), rows)

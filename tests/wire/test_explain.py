@@ -113,6 +113,17 @@ async def test_what_is_not_there_is_told_with_what_has_a_similar_name(desk: Desk
         await desk.named("trian")
 
 
+async def test_a_name_before_the_slash_that_is_a_kind_is_told(desk: Desk) -> None:
+    with pytest.raises(CommandError, match="before the slash is a namespace, not a kind"):
+        await desk.named("train", "jobs.batch")
+
+
+async def test_a_missing_workload_is_told_where_jobs_may_not_be_read(desk: Desk) -> None:
+    desk.world.faults.append(Fault.status(403, "Forbidden", path="/jobs", method="GET"))
+    with pytest.raises(CommandError, match=r'no Workload "train" .* Jobs without one cannot be'):
+        await desk.named("train")
+
+
 async def test_what_placement_does_not_need_may_be_forbidden(desk: Desk) -> None:
     desk.world.faults += [
         Fault.status(403, "Forbidden", path="/priorityclasses"),

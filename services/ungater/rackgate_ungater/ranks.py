@@ -125,9 +125,11 @@ def _rank(source: RankSource, pod: PodRow, size: int, count: int) -> int | RankF
         return index
     if pod.index_offset is not None and pod.index_offset < 0:
         return RankFault(f'pod "{pod.name}": annotation "{names.POD_INDEX_OFFSET}" is no number')
-    index -= source.offset if pod.index_offset is None else pod.index_offset
-    if not 0 <= index < size:
-        return RankFault(f'pod "{pod.name}": index {index} is not below {size}')
+    offset = source.offset if pod.index_offset is None else pod.index_offset
+    if not 0 <= index - offset < size:
+        less = f" less its offset {offset}" if offset else ""
+        return RankFault(f'pod "{pod.name}": index {index}{less} is not one of 0 to {size - 1}')
+    index -= offset
     if source.sub_group_label is None:
         return index
     group = _index(source.sub_group_label, pod)

@@ -188,6 +188,29 @@ def test_more_than_the_whole_quota_never_fits() -> None:
     assert "can ever grant" in found.summary
 
 
+@pytest.mark.requirement("TAS-20")
+def test_a_change_that_mends_one_of_two_obstacles_is_not_called_enough_for_both() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "24"}}))
+    cache.set_workload(workload("first", asking(3)))
+    admit_all(cache)
+    cache.set_workload(workload("w", asking(5)))
+    found = explained(cache)
+    assert (found.quota[0].missing, only_view(found).fits_when_empty) == ("8", False)
+    assert helps(found) == {
+        "coarserLevel": "whenEmpty",
+        "preferred": "whenEmpty",
+        "fewerPods": "whenEmpty",
+        "room": "perhaps",
+        "quota": "perhaps",
+    }
+
+
+def test_no_smaller_change_is_enough_for_more_than_the_whole_quota() -> None:
+    cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "4"}}))
+    cache.set_workload(workload("w", asking(5)))
+    assert set(helps(explained(cache)).values()) == {"perhaps"}
+
+
 def test_a_resource_that_no_flavor_covers_is_told() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(requests={"gpu": "1"})]))

@@ -161,6 +161,7 @@ def test_levels_can_be_chosen_by_the_last_part_of_their_key() -> None:
     assert "BEST of example.com/rack" in text
     assert "block  " not in text
     assert "BEST of block" in plain(blocks(refused(), ("block",)))
+    assert "has no level row, zone\n" in plain(blocks(refused(), ("rack", "row", "zone")))
 
 
 def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
@@ -179,7 +180,7 @@ def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
     text = plain(blocks(found))
     assert "held         3 gated: the ungater has not released it (p-1, ...)" in text
     assert "broken node  x1 (gone)" in text
-    assert "missing      1 do not exist yet" in text
+    assert "missing      1 not made yet by their controller" in text
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -239,6 +240,10 @@ def test_the_schema_is_printed_without_any_cluster(capsys: pytest.CaptureFixture
     ("line", "words"),
     [
         (["explain"], "name a Workload or Job"),
+        (["explain", ""], "write NAME or NAMESPACE/NAME"),
+        (["explain", "team/"], "write NAME or NAMESPACE/NAME"),
+        (["explain", "a/b/c"], "write NAME or NAMESPACE/NAME"),
+        (["explain", "w", "--state", "/nonexistent", "--context", "c"], "has one cluster"),
         (["explain", "-f", "/nonexistent/job.yaml"], "cannot be read"),
         (["explain", "w", "--kubeconfig", "/nonexistent/config"], "cannot read"),
         (["explain", "a/w", "-n", "b", "--kubeconfig", "/nonexistent"], "cannot read"),

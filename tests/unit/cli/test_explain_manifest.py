@@ -37,7 +37,7 @@ def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     path = manifest(tmp_path / "all.yaml", job("a", 1), other, job("b", 2))
     assert load(path, "b")["spec"]["parallelism"] == 2
-    with pytest.raises(UsageError, match="name one: a, b"):
+    with pytest.raises(UsageError, match="2 Jobs and Workloads; add the name of one: a, b"):
         load(path, None)
     with pytest.raises(UsageError, match='named "c"'):
         load(path, "c")
@@ -64,6 +64,12 @@ def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(UsageError):
         load(str(path), None)
+
+
+def test_a_file_of_other_kinds_is_told_by_them(tmp_path: Path) -> None:
+    path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayCluster"})
+    with pytest.raises(UsageError, match=r"no Workload; it holds ray\.io/v1 RayCluster"):
+        load(path, None)
 
 
 @pytest.mark.parametrize("value", [r'"\ud800"', "[" * 400 + "]" * 400])
@@ -192,6 +198,20 @@ def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:
     assert made.warnings == [
         'WorkloadPriorityClass "urgent" does not exist: no Workload is made before it does'
     ]
+
+
+def test_an_annotation_that_is_nearly_a_topology_request_is_a_warning() -> None:
+    document = job("train", 1)
+    document["spec"]["template"]["metadata"] = {
+        "annotations": {
+            "kueue.x-k8s.io/podset-requird-topology": RACK,
+            "example.com/podset-required-topology": RACK,
+            names.POD_INDEX_OFFSET: "0",
+        }
+    }
+    (warning,) = of(document).warnings
+    assert 'requird-topology" asks for nothing' in warning
+    assert f'did you mean "{names.REQUIRED_TOPOLOGY}"?' in warning
 
 
 def test_our_patches_are_applied_as_the_server_would() -> None:

@@ -43,9 +43,9 @@ def test_replica_0_precedes_replica_1_in_the_domains() -> None:
     ("pods", "words"),
     [
         ([pod("x").row()], 'no number in label "batch.kubernetes.io/job-completion-index"'),
-        (ranked(2), "index 2 is not below 2"),
+        (ranked(2), "index 2 is not one of 0 to 1"),
         ([*ranked(1), pod("x").rank(1).row()], "both have rank 1"),
-        ([pod("x").rank(1).offset(2).row()], "index -1 is not below 2"),
+        ([pod("x").rank(1).offset(2).row()], "index 1 less its offset 2 is not one of 0 to 1"),
         ([pod("x").rank(1).offset(-1).row()], "pod-index-offset"),
     ],
 )

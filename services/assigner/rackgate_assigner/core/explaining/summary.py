@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from rackgate_assigner.core.explaining.explanation import (
     Change,
@@ -10,12 +12,13 @@ from rackgate_assigner.core.explaining.explanation import (
     FlavorView,
     QuotaLine,
     State,
+    When,
 )
 from rackgate_assigner.core.rows import WorkloadRow
 
 _STANDING = {
     "finished": "It has finished; it holds nothing and waits for nothing.",
-    "inactive": "It is inactive (spec.active is false): it is not looked at until it is activated.",
+    "inactive": "It is inactive: it is not looked at until the Workload's spec.active is true.",
     "deleting": "It is being deleted and asks for nothing any more.",
     "unreadable": "Its admission cannot be read, so it neither waits nor counts as holding room.",
     "evicted": "It was evicted: its job is being stopped, then its quota and room are released.",
@@ -117,31 +120,46 @@ def _short(level: str) -> str:
 
 
 def changes_of(found: Explanation) -> tuple[Change, ...]:
-    """What would help, as far as it is known: now, after others have ended, perhaps."""
+    """What would help, as far as it is known: now, after others have ended, perhaps.
+
+    Where quota and topology both stand in the way, none says more than it does for both.
+    """
+    if found.fits:
+        return ()
     changes: list[Change] = []
     if found.queue is not None:
         changes += [
             Change(kind="queue", value="", when="perhaps", text=f"mend the queue: {text}")
             for text in found.queue.problems
         ]
-    for line in short_of_quota(found.quota):
-        changes += _quota_changes(line)
-    if not any(view.fits and not view.problem for view in found.flavors):
-        for view in refused_views(found):
-            changes += view.changes
-    if not found.fits:
-        order = ("now", "whenEmpty", "perhaps")
-        return tuple(sorted(dict.fromkeys(changes), key=lambda change: order.index(change.when)))
-    return ()
+    short = short_of_quota(found.quota)
+    placed = any(view.fits and not view.problem for view in found.flavors)
+    views = [] if placed else refused_views(found)
+    enough = len(short) == 1 and (not views or any(view.fits_when_empty for view in views))
+    for line in short:
+        changes += _quota_changes(line, enough=enough)
+    for view in views:
+        changes += (_after_quota(change, short) for change in view.changes)
+    order = ("now", "whenEmpty", "perhaps")
+    return tuple(sorted(dict.fromkeys(changes), key=lambda change: order.index(change.when)))
 
 
-def _quota_changes(line: QuotaLine) -> Iterator[Change]:
+def _after_quota(change: Change, short: Sequence[QuotaLine]) -> Change:
+    """A change that gives pods a place, which is of use only when their quota is free, too."""
+    if not short or change.when == "perhaps":
+        return change
+    given_back = not any(line.never or line.problem for line in short)
+    return msgspec.structs.replace(change, when="whenEmpty" if given_back else "perhaps")
+
+
+def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Change]:
     if line.problem:
         return
     if not line.never and line.holders:
         names = ", ".join(holder.name for holder in line.holders)
         text = f"wait until {line.missing} {line.resource} of quota are given back; held by {names}"
-        yield Change(kind="quota", value=line.missing, when="whenEmpty", text=text)
+        when: When = "whenEmpty" if enough else "perhaps"
+        yield Change(kind="quota", value=line.missing, when=when, text=text)
         return
     text = f"raise the quota of {line.resource} in flavor {line.flavor} to {line.requested}"
     if not line.never:
