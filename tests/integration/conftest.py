@@ -38,4 +38,5 @@ async def cluster(playground: Playground, request: pytest.FixtureRequest) -> Asy
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The comparison of rights and uses comes last: by then the run has shown every use."""
-    items.sort(key=lambda item: "every_right_of_a_service" in item.name)
+    last = ("every_use_of_a_right", "every_right_of_a_service")
+    items.sort(key=lambda item: item.name.startswith(tuple(f"test_{name}" for name in last)))
