@@ -12,8 +12,6 @@ import pytest
 from rackgate_assigner.scenario import Scenario, answer, read_scenarios
 
 DATA = Path(__file__).parent / "data" / "tas"
-# Scenario ids whose answer differs on purpose or is not supported, each with its reason.
-DEVIATIONS: dict[str, str] = {}
 SIZES = {"table-cases": 105, "generated-public": 400, "gates-cases": 231}
 
 
@@ -24,15 +22,8 @@ def scenarios(name: str) -> tuple[Scenario, ...]:
 
 def cases() -> list[object]:
     return [
-        pytest.param(scenario, id=scenario.id, marks=marks(scenario))
-        for name in SIZES
-        for scenario in scenarios(name)
+        pytest.param(scenario, id=scenario.id) for name in SIZES for scenario in scenarios(name)
     ]
-
-
-def marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    reason = DEVIATIONS.get(scenario.id)
-    return [pytest.mark.xfail(reason=reason)] if reason else []
 
 
 @pytest.mark.requirement("TAS-13", "TAS-14", "TAS-17", "TAS-18", "TAS-21", "TAS-22", "CAP-05")
@@ -46,9 +37,3 @@ def test_answer_is_the_expected_one(scenario: Scenario) -> None:
 def test_no_scenario_is_missing(name: str) -> None:
     found = Counter(scenario.id for scenario in scenarios(name))
     assert len(found) == sum(found.values()) == SIZES[name]
-
-
-def test_every_deviation_names_a_scenario_and_a_reason() -> None:
-    known = {scenario.id for name in SIZES for scenario in scenarios(name)}
-    assert set(DEVIATIONS) <= known
-    assert all(DEVIATIONS.values())

@@ -36,7 +36,7 @@ class Killer:
 
         async def answer(request: object, handle: Handler) -> object:
             self.struck.set()
-            return await cut.answer(request, handle)  # type: ignore[arg-type]  # passed on
+            return await cut.answer(request, handle)  # type: ignore[arg-type]  # the request the fake was given
 
         killer = self
 

@@ -132,10 +132,13 @@ class NodeFailures:
     def pod_seen(self, before: core.Pod | None, pod: core.Pod) -> None:
         """A bound pod was added or changed; readiness says nothing about its node."""
         if before is None or _standing(before) != _standing(pod):
-            self.pod_gone(pod)
+            self._pod_changed(pod)
 
     def pod_gone(self, pod: core.Pod) -> None:
         """A bound pod has ended, or is gone."""
+        self._pod_changed(pod)
+
+    def _pod_changed(self, pod: core.Pod) -> None:
         name = pod.metadata.annotations.get(names.WORKLOAD_ANNOTATION)
         if self._watched and name and (key := f"{pod.metadata.namespace}/{name}") in self._watched:
             self._key_changed(key)

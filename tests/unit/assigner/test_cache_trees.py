@@ -288,3 +288,15 @@ def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked
     cache.put_node(NodeFacts("a", {BLOCK: "b", RACK: "r", HOST: "a", "pool": "gpu"}, {}))
     assert grove(cache).tree.leaf_of_node("a") == 0
     assert cache.rebuild_matches() == []
+
+
+@pytest.mark.requirement("CAP-07", "CAP-09")
+def test_should_taking_in_fail_the_next_question_plants_from_scratch(cache: Cache) -> None:
+    with pytest.MonkeyPatch.context() as planted:
+        planted.delattr("rackgate_assigner.cache.trees.amended")  # a defect, planted
+        cache.set_node(node("d", "b1/r2"))
+        with pytest.raises(NameError):
+            cache.forest()
+    cache.drop_pod("team/foreign")
+    assert "d" in free(cache)
+    assert cache.rebuild_matches() == []

@@ -17,12 +17,12 @@ BOTH = {
 
 def listed(own: object, changes: list[Change], **options: object) -> dict[str, dict[str, object]]:
     found = condition_list(
-        own.status.conditions,  # type: ignore[attr-defined]  # any Workload
-        options.pop("owned", ADMISSION_TYPES),  # type: ignore[arg-type]  # types of a manager
+        own.status.conditions,  # type: ignore[attr-defined]  # a Workload of any builder
+        options.pop("owned", ADMISSION_TYPES),  # type: ignore[arg-type]  # a set of condition types
         changes,
         now=NOW,
         generation=3,
-        **options,  # type: ignore[arg-type]  # drop
+        **options,  # type: ignore[arg-type]  # only `drop` is passed
     )
     return {str(c["type"]): c for c in found}
 

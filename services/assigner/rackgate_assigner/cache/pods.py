@@ -10,7 +10,7 @@ is gone (CH-31), so the room is taken once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import Domain, TopologyAssignment
@@ -146,12 +146,6 @@ class PodLedger:
         for key in charged - group.charged:
             self._charge(group.pods[key], 1)
         group.charged = charged
-
-    def on_nodes(self) -> Iterable[tuple[str, PodShape, int]]:
-        """Everything charged: node, shape and count."""
-        for node, shapes in self.charged.items():
-            for shape, count in shapes.items():
-                yield node, shape, count
 
     def _group(self, workload: str, podset: str) -> _Group:
         group = self._groups.get((workload, podset))

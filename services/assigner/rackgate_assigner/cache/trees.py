@@ -108,7 +108,9 @@ class Trees:
         if self._forest is None:
             self._forest = self._planted()
         elif self._noted_nodes or self._noted_flavors:
-            self._forest = self._taken_in(self._forest)
+            # Should taking in ever fail, the next question plants from scratch.
+            before, self._forest = self._forest, None
+            self._forest = self._taken_in(before)
         self._noted_nodes, self._noted_hosts, self._noted_flavors = set(), set(), set()
         return self._forest
 

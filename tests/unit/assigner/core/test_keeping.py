@@ -7,7 +7,10 @@ from rackgate_assigner.core.topology.keeping import CHANGES_LIMIT, KEPT_LIMIT, K
 
 def changed(kept: Kept[str], key: str) -> list[int] | None:
     found = kept.take(key)
-    return None if found is None else found[1].tolist()
+    if found is None:
+        return None
+    kept.put(key, found[0])
+    return [int(leaf) for leaf in found[1]]
 
 
 def test_a_value_comes_with_what_changed_since_it_was_taken_each_leaf_once_and_in_order() -> None:
@@ -20,6 +23,14 @@ def test_a_value_comes_with_what_changed_since_it_was_taken_each_leaf_once_and_i
     assert changed(kept, "a") == []
     assert changed(kept, "b") == [3, 4]
     assert changed(kept, "never put") is None
+
+
+def test_what_is_not_put_back_is_not_kept() -> None:
+    kept: Kept[str] = Kept()
+    kept.put("a", "A")
+    kept.note([1])
+    assert kept.take("a") is not None
+    assert kept.take("a") is None
 
 
 def test_the_value_used_least_lately_goes_first() -> None:

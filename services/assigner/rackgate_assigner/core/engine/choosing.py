@@ -269,7 +269,7 @@ def _several_led(counts: Counts, numbers: LevelCounts, level: int) -> Start | Sh
         if rest <= 0:
             break
         if best_fit and numbers.slices[domain] >= rest:
-            domain = tight(ids[at:], rest, amounts, leader=False)  # noqa: PLW2901 - it ends
+            domain = tight(ids[at:], rest, amounts, leader=False)  # noqa: PLW2901 - the loop ends
         chosen.append(domain)
         rest -= int(numbers.slices[domain])
     if rest > 0:

@@ -256,7 +256,7 @@ def hand_out(
             lead = 0 if numbers.lead is None else int(numbers.lead[domain])
             if amount >= rest and lead >= leaders:
                 if best_fit:
-                    domain = tight(ids[at:], rest, numbers, leader=True)  # noqa: PLW2901 - it ends
+                    domain = tight(ids[at:], rest, numbers, leader=True)  # noqa: PLW2901 - the loop ends
                 shares.append(Share(domain, rest * numbers.size, leaders))
                 return shares
             amount = min(amount, rest)
@@ -265,7 +265,7 @@ def hand_out(
             amount, lead = int(numbers.plain[domain]), 0
             if amount >= rest:
                 if best_fit:
-                    domain = tight(ids[at:], rest, numbers, leader=False)  # noqa: PLW2901 - it ends
+                    domain = tight(ids[at:], rest, numbers, leader=False)  # noqa: PLW2901 - the loop ends
                 shares.append(Share(domain, rest * numbers.size, 0))
                 return shares
         shares.append(Share(domain, amount * numbers.size, lead))

@@ -78,7 +78,7 @@ def count_domains(tree: TopologyTree, question: Question, room: Room, shape: Sha
         _recount(counts, found[1], room.unassumed(), shape)
     else:
         counts = _count_all(tree, question, room.unassumed(), shape)
-        kept.put(key, counts)
+    kept.put(key, counts)
     if not len(assumed):
         return counts
     counts = counts.copied()

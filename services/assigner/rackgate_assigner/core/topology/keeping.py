@@ -52,16 +52,14 @@ class Kept(Generic[T]):
         self._changed.clear()
 
     def take(self, key: Hashable) -> tuple[T, IntVector] | None:
-        """The value under `key` and the leaves charged since it was taken or put, ascending.
+        """Take out the value under `key`, with the leaves charged since it was put, ascending.
 
-        The caller brings the value up to date in place; it counts as such from now on.
+        The caller brings it up to date and puts it back: what fails halfway is not kept.
         """
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
         changed = self._changed[entry.seen :]
-        entry.seen = len(self._changed)
-        self._entries[key] = entry
         return entry.value, np.array(sorted(set(changed)), dtype=np.int64)
 
     def put(self, key: Hashable, value: T) -> None:
