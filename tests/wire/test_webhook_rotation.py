@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,8 +12,9 @@ import pytest_asyncio
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
-from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.kube.resources import SECRETS
 from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.keeper import EXPIRY
 from rackgate_webhook.rotation import CertificateKeeper
 from rackgate_webhook.selfcall import call_self
 from rackgate_webhook.server import WebhookServer
@@ -22,11 +22,17 @@ from rackgate_webhook.settings import CertificateSettings
 from rackgate_webhook.tls import server_context
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
+from tests.wire.webhook_world import (
+    MUTATING,
+    NAMESPACE,
+    SECRET,
+    register,
+    registered,
+    secret,
+)
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 
-NAMESPACE, SECRET = "rackgate-system", "rackgate-webhook-tls"
-MUTATING, VALIDATING = "rackgate-mutating", "rackgate-validating"
 WRITES = ("POST", "PUT", "PATCH")
 
 
@@ -43,12 +49,6 @@ async def client(api: FakeApiServer) -> AsyncIterator[Client]:
     await running.close()
 
 
-def register(api: FakeApiServer) -> None:
-    for resource, name in ((MUTATING_CONFIGS, MUTATING), (VALIDATING_CONFIGS, VALIDATING)):
-        webhooks = [{"name": f"{i}", "clientConfig": {"url": "https://x"}} for i in (0, 1)]
-        api.put(resource, {"metadata": {"name": name}, "webhooks": webhooks})
-
-
 def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
     settings = CertificateSettings(
         dns_names=list(names or ("localhost",)), settle=0.3, check_interval=0.02, **changes
@@ -58,18 +58,6 @@ def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
 
 async def fine(_: bytes) -> str:
     return ""
-
-
-def secret(api: FakeApiServer) -> dict[str, bytes]:
-    found = api.get(SECRETS, SECRET, NAMESPACE)
-    assert found is not None
-    return {name: base64.b64decode(value) for name, value in found["data"].items()}
-
-
-def registered(api: FakeApiServer) -> list[bytes]:
-    found = [api.get(MUTATING_CONFIGS, MUTATING), api.get(VALIDATING_CONFIGS, VALIDATING)]
-    webhooks = [webhook for entry in found if entry for webhook in entry["webhooks"]]
-    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks]
 
 
 def writes(api: FakeApiServer) -> int:
@@ -112,6 +100,16 @@ async def test_replicas_that_start_together_serve_one_certificate(
     assert {replica.bundle for replica in replicas} == {secret(api)["ca.crt"]}
     assert set(registered(api)) == {secret(api)["ca.crt"]}
     assert all(replica.problem == "" for replica in replicas)
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_the_expiry_metric_is_that_of_the_served_certificate(
+    api: FakeApiServer, client: Client
+) -> None:
+    await keeper(client).step(fine)
+    (found,) = read_bundle(secret(api)["tls.crt"]).values()
+    (metric,) = EXPIRY.collect()
+    assert metric.samples[0].value == found.not_valid_after_utc.timestamp()
 
 
 async def test_a_bundle_that_somebody_overwrote_is_put_back(

@@ -16,9 +16,10 @@ import pytest
 
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
+from rackgate_webhook.bodies import MAX_BODY_BYTES
 from rackgate_webhook.certs import Issued, issue
 from rackgate_webhook.selfcall import call_self
-from rackgate_webhook.server import MAX_BODY_BYTES, WebhookServer
+from rackgate_webhook.server import WebhookServer
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.settings import CertificateSettings, ServingSettings, WebhookSettings
 from rackgate_webhook.tls import client_context, load_pair, server_context
@@ -57,7 +58,8 @@ async def post(
     session: aiohttp.ClientSession, port: int, sent: bytes, path: str = "/mutate"
 ) -> Any:
     url = f"https://localhost:{port}{path}"
-    async with session.post(url, data=io.BytesIO(sent)) as answer:
+    headers = {"Content-Type": "application/json"}
+    async with session.post(url, data=io.BytesIO(sent), headers=headers) as answer:
         return answer.status, await answer.read(), dict(answer.headers)
 
 

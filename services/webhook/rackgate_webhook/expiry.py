@@ -50,13 +50,11 @@ class Holding:
         serving: the pair in use; None when missing or broken.
         upcoming: the pair that is published but not yet in use.
         authorities: expiry of every authority in the bundle, by fingerprint.
-        published_at: when `upcoming` was published.
     """
 
     serving: ServingFacts | None = None
     upcoming: ServingFacts | None = None
     authorities: Mapping[str, datetime] = field(default_factory=dict)
-    published_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +64,14 @@ class RotationRules:
     Attributes:
         names: DNS names and IP addresses that the certificate must have.
         renew_before: time before expiry at which the next pair is published.
-        settle: time that API servers get to see a new bundle before the switch.
     """
 
     names: frozenset[str]
     renew_before: timedelta
-    settle: timedelta
 
 
 def next_step(
-    holding: Holding, rules: RotationRules, *, now: datetime, injected: AbstractSet[str]
+    holding: Holding, rules: RotationRules, *, now: datetime, settled: AbstractSet[str]
 ) -> Step:
     """Decide what the Secret needs.
 
@@ -83,7 +79,8 @@ def next_step(
         holding: what it holds.
         rules: when to rotate.
         now: the wall clock, aware.
-        injected: fingerprints that every existing registration carries.
+        settled: fingerprints that every existing registration has carried for so long that API
+            servers have seen it.
     """
     upcoming = holding.upcoming
     if upcoming is not None and not _usable(upcoming, rules, now):
@@ -91,8 +88,7 @@ def next_step(
     if holding.serving is None or holding.serving.not_after <= now:
         return Step.ISSUE if upcoming is None else Step.SWITCH
     if upcoming is not None:
-        settled = holding.published_at is None or now >= holding.published_at + rules.settle
-        return Step.SWITCH if settled and upcoming.authority in injected else Step.KEEP
+        return Step.SWITCH if upcoming.authority in settled else Step.KEEP
     if due_at(holding.serving, rules) <= now or not rules.names <= holding.serving.names:
         return Step.PUBLISH
     if any(expiry <= now for expiry in holding.authorities.values()):

@@ -5,11 +5,24 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rackgate.govern.jsonpatch import JsonPatchOp
-from rackgate.govern.templates import items, section
+from rackgate.govern.templates import annotations_of, items, section
 from rackgate_webhook.certs import read_bundle
+
+# cert-manager's annotations that ask its cainjector for the bundle.
+_INJECTED: Final = (
+    "cert-manager.io/inject-ca-from",
+    "cert-manager.io/inject-ca-from-secret",
+    "cert-manager.io/inject-apiserver-ca",
+)
+
+
+def is_injected(configuration: Mapping[str, Any]) -> bool:
+    """Whether cert-manager has been asked to write the configuration's bundle."""
+    annotations = annotations_of(configuration)
+    return any(key in annotations for key in _INJECTED)
 
 
 def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPatchOp]:
@@ -35,11 +48,16 @@ def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPa
 
 def carried_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:
     """Fingerprints of the authorities that every webhook of the configuration trusts."""
-    carried = [
-        frozenset(read_bundle(_decoded(section(webhook, "clientConfig").get("caBundle"))))
+    carried = [frozenset(read_bundle(bundle)) for bundle in bundles_of(configuration)]
+    return frozenset.intersection(*carried) if carried else frozenset()
+
+
+def bundles_of(configuration: Mapping[str, Any]) -> list[bytes]:
+    """The CA bundle (PEM) of each webhook of the configuration; empty where there is none."""
+    return [
+        _decoded(section(webhook, "clientConfig").get("caBundle"))
         for webhook in items(configuration, "webhooks")
     ]
-    return frozenset.intersection(*carried) if carried else frozenset()
 
 
 def _decoded(value: object) -> bytes:

@@ -6,10 +6,7 @@ bound to the version it has read. Who loses reads again and finds the step done.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,19 +14,17 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import (
-    ConflictError,
-    KubeError,
-    NotFoundError,
-    UnprocessableError,
-)
-from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS, Resource
-from rackgate.runtime import clock, metrics
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ConflictError, KubeError
+from rackgate.kube.resources import SECRETS
+from rackgate.runtime import clock
 from rackgate_webhook.certs import Issued, issue, read_bundle
 from rackgate_webhook.expiry import Holding, Step, due_at, names_to_issue, next_step
-from rackgate_webhook.registration import bundle_patch, carried_authorities
+from rackgate_webhook.keeper import Check, Keeper
+from rackgate_webhook.registration import carried_authorities
 from rackgate_webhook.secret import (
+    CERTIFICATE,
+    KEY,
     PUBLISHED_ANNOTATION,
     TlsSecret,
     issued,
@@ -40,17 +35,12 @@ from rackgate_webhook.secret import (
     switched,
 )
 from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import load_pair
 
-EXPIRY: Final = metrics.gauge(
-    "certificate_expiry_timestamp_seconds", "When the served certificate expires, Unix time."
-)
-SOON_S: Final = 0.5
-IDLE_S: Final = 3600.0
 STEPS_AT_ONCE: Final = 5
+# Certificates are backdated by more than this.
+MAX_SKEW: Final = timedelta(minutes=2)
 
 log = structlog.get_logger()
-Check = Callable[[bytes], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,69 +51,19 @@ class _Stored:
     secret: TlsSecret
 
 
-class CertificateKeeper:
-    """One replica's part in the rotation.
-
-    Attributes:
-        context: TLS context of the server; certificates are changed under it while it serves.
-        loaded: whether it has a certificate.
-        problem: why the webhook must not be called yet; empty when all is well.
-        bundle: PEM of the authorities that callers are to trust, as last read.
-    """
+class CertificateKeeper(Keeper):
+    """One replica's part in the rotation of certificates that the replicas issue themselves."""
 
     def __init__(
         self, client: Client, settings: CertificateSettings, context: ssl.SSLContext
     ) -> None:
-        self.context = context
-        self.loaded = asyncio.Event()
-        self.problem = "no certificate yet"
-        self._client = client
-        self._settings = settings
-        self._path = SECRETS.path(settings.namespace, settings.secret_name)
-        self.bundle = b""
-        self._served = b""
-        self._absent = True
-        self._due_at: datetime | None = None
-        self._carried: frozenset[str] = frozenset()
-
-    async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
-        """Look, act and check for ever; failures are logged and tried again.
-
-        Args:
-            check: a TLS call to this very server trusting the given bundle; returns what went
-                wrong, empty when it was answered.
-            changed: set by whoever follows Secret and registrations: then nothing is asked of
-                the API server while all is well and no rotation is due. Without it they are
-                looked at again and again.
-        """
-        while True:
-            if changed is not None:
-                changed.clear()
-            try:
-                await self.step(check)
-            except (KubeError, ssl.SSLError, OSError, ValueError) as error:
-                log.warning("certificate_step_failed", error=str(error))
-                if not self.loaded.is_set():
-                    self.problem = f"no certificate yet: {error}"
-                await asyncio.sleep(min(self._settings.check_interval, SOON_S))
-                continue
-            if changed is None:
-                every = self._settings.check_interval
-                soon = self._absent or self.problem
-                await asyncio.sleep(min(every, SOON_S) if soon else every)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._rest_s()):
-                    await changed.wait()
-
-    def _rest_s(self) -> float:
-        """Seconds until time alone gives something to do."""
-        every = self._settings.check_interval
-        if self.problem:
-            return min(every, SOON_S)
-        if self._due_at is None:
-            return every
-        return min(max((self._due_at - clock.now()).total_seconds(), every), IDLE_S)
+        super().__init__(client, settings, context)
+        self._renew_at: datetime | None = None
+        # Authorities that all registrations carry, since when by the monotonic clock: wall clocks
+        # of replicas may differ.
+        self._carried: dict[str, float] = {}
+        self._last: TlsSecret | None = None
+        self._ahead = timedelta()
 
     async def step(self, check: Check) -> None:
         """Bring Secret, served certificate and registrations as far as they may go now.
@@ -132,11 +72,14 @@ class CertificateKeeper:
             KubeError: the API server refused, or did not answer.
         """
         stored = await self._settled_secret()
-        self._serve(stored.secret)
         holding, rules = stored.secret.holding, self._settings.rules
+        if holding.serving is not None:
+            certificate, key = (stored.secret.data[name] for name in (CERTIFICATE, KEY))
+            self._serve(certificate, key, holding.serving.not_after)
+            self._last = stored.secret
         # While the next pair waits to be used, or none is there, there is no quiet time.
         quiet = holding.serving is not None and holding.upcoming is None
-        self._due_at = due_at(holding.serving, rules) if quiet and holding.serving else None
+        self._renew_at = due_at(holding.serving, rules) if quiet and holding.serving else None
         self.bundle = stored.secret.bundle
         missing = await self._inject(self.bundle)
         failure = await check(self.bundle)
@@ -147,10 +90,20 @@ class CertificateKeeper:
         else:
             self.problem = ""
 
+    def _due_at(self) -> datetime | None:
+        return self._renew_at
+
     async def _settled_secret(self) -> _Stored:
         """The Secret once nothing is left to do to it."""
         for _ in range(STEPS_AT_ONCE):
             stored = await self._read()
+            step = self._next_step(stored.secret)
+            # What was found out holds as long as the clock is wrong: somebody may set it right.
+            if step is not Step.KEEP or self._ahead:
+                await self._compare_clocks()
+            if step is Step.SWITCH:
+                # The registrations may have changed since they were looked at.
+                await self._inject(stored.secret.bundle)
             wanted = self._decide(stored.secret)
             if wanted is None:
                 return stored
@@ -160,11 +113,14 @@ class CertificateKeeper:
                 continue  # another replica was faster: look again
         return await self._read()
 
+    def _next_step(self, secret: TlsSecret) -> Step:
+        patient = clock.monotonic() - self._settings.settle
+        settled = {mark for mark, since in self._carried.items() if since <= patient}
+        return next_step(secret.holding, self._settings.rules, now=self._now(), settled=settled)
+
     def _decide(self, secret: TlsSecret) -> TlsSecret | None:
         """What the Secret should hold next; None when it may stay."""
-        now, rules = clock.now(), self._settings.rules
-        holding = secret.holding
-        step = next_step(holding, rules, now=now, injected=self._carried)
+        step, now = self._next_step(secret), self._now()
         if step is Step.KEEP:
             return None
         log.info("certificate_step", step=str(step))
@@ -172,19 +128,51 @@ class CertificateKeeper:
             return switched(secret)
         if step is Step.PRUNE:
             return pruned(secret, now)
-        pair = self._issue(holding)
-        return issued(secret, pair, now) if step is Step.ISSUE else published(secret, pair, now)
+        if step is Step.PUBLISH:
+            return published(secret, self._issue(secret.holding), now)
+        # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
+        # it stays in use until the new one is trusted, too.
+        last = self._last
+        serving = None if last is None else last.holding.serving
+        if last is not None and serving is not None and serving.not_after > now:
+            return published(last, self._issue(last.holding), now)
+        return issued(secret, self._issue(secret.holding), now)
 
     def _issue(self, holding: Holding) -> Issued:
         names = names_to_issue(holding, self._settings.rules)
-        return issue(names, validity=timedelta(seconds=self._settings.validity), now=clock.now())
+        return issue(names, validity=timedelta(seconds=self._settings.validity), now=self._now())
+
+    def _now(self) -> datetime:
+        """The API server's time, as far as it is known to differ from this machine's."""
+        return clock.now() - self._ahead
+
+    async def _compare_clocks(self) -> None:
+        """Ask for the API server's time: a wrong clock here must not expire what others use.
+
+        It is the creation time of a Secret that is not created.
+        """
+        asked = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"generateName": f"{self._settings.secret_name}-"},
+        }
+        body = msgspec.json.encode(asked)
+        path = SECRETS.path(self._settings.namespace)
+        try:
+            answer = msgspec.json.decode(await self._client.create(path, body, {"dryRun": "All"}))
+            created = clock.parse_rfc3339(answer["metadata"]["creationTimestamp"])
+        except (KubeError, KeyError, TypeError, ValueError) as error:
+            log.debug("clock_not_compared", error=str(error))
+            return
+        ahead = clock.now() - created
+        self._ahead = ahead if abs(ahead) > MAX_SKEW else timedelta()
+        if self._ahead:
+            log.warning("clock_differs", ahead_s=round(ahead.total_seconds(), 3))
 
     async def _read(self) -> _Stored:
-        try:
-            body = await self._client.get(self._path)
-        except NotFoundError:
+        found = await self._read_object()
+        if found is None:
             return _Stored(None, TlsSecret())
-        found: dict[str, Any] = msgspec.json.decode(body)
         annotations = found.get("metadata", {}).get("annotations") or {}
         return _Stored(found, read_secret(found.get("data") or {}, _moment(annotations)))
 
@@ -210,63 +198,21 @@ class CertificateKeeper:
         else:
             await self._client.replace(self._path, body)
 
-    def _serve(self, secret: TlsSecret) -> None:
-        """Load the pair in use when it is not the one served; connections go on undisturbed."""
-        serving = secret.holding.serving
-        certificate, key = secret.data.get("tls.crt", b""), secret.data.get("tls.key", b"")
-        if serving is None or certificate == self._served:
-            return
-        load_pair(self.context, certificate, key)
-        self._served = certificate
-        self.loaded.set()
-        EXPIRY.set(serving.not_after.timestamp())
-        log.info("certificate_rotated", expires_at=clock.rfc3339(serving.not_after))
-
     async def _inject(self, bundle: bytes) -> list[str]:
         """Write the bundle into every registration that differs.
-
-        Registrations that do not exist are waited for, but nothing calls us through them: they
-        hold up neither readiness nor a switch.
 
         Returns:
             Names of registrations that exist and do not carry the whole bundle yet.
         """
         whole = frozenset(read_bundle(bundle))
-        carried: list[frozenset[str]] = []
-        missing: list[str] = []
-        self._absent = False
-        for name in self._settings.configuration_names:
-            found = [
-                marks
-                for resource in (MUTATING_CONFIGS, VALIDATING_CONFIGS)
-                if (marks := await self._inject_one(resource, name, bundle)) is not None
-            ]
-            carried += found
-            self._absent = self._absent or not found
-            if any(not whole <= marks for marks in found):
-                missing.append(name)
-        self._carried = whole.intersection(*carried)
-        return missing
-
-    async def _inject_one(
-        self, resource: Resource, name: str, bundle: bytes
-    ) -> frozenset[str] | None:
-        """Authorities that the registration carries now; None when it does not exist."""
-        path = resource.path(name=name)
-        try:
-            configuration = msgspec.json.decode(await self._client.get(path))
-            operations = bundle_patch(configuration, bundle)
-            if operations:
-                body = msgspec.json.encode(operations)
-                answer = await self._client.patch(path, body, PatchType.JSON)
-                configuration = msgspec.json.decode(answer)
-                log.info("ca_bundle_injected", configuration=name)
-        except NotFoundError:
-            return None
-        except (ConflictError, UnprocessableError) as error:
-            log.debug("patch_conflicted", resource=resource.full_name, status=error.status)
-            return frozenset()
-        return carried_authorities(configuration)
+        found = [
+            (registration.name, carried_authorities(registration.configuration))
+            for registration in await self._registrations.bring(lambda _: bundle)
+        ]
+        carried = whole.intersection(*(there for _, there in found))
+        now = clock.monotonic()
+        self._carried = {mark: self._carried.get(mark, now) for mark in carried}
+        return list(dict.fromkeys(name for name, there in found if not whole <= there))
 
 
 def _moment(annotations: dict[str, str]) -> datetime | None:

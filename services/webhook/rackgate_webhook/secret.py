@@ -23,7 +23,7 @@ MAX_AUTHORITIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TlsSecret:
-    """PEM bytes by field name; absent fields are missing. `published_at` is aware."""
+    """PEM bytes by field name; absent fields are missing. `published_at`, for people, is aware."""
 
     data: Mapping[str, bytes] = field(default_factory=dict)
     published_at: datetime | None = None
@@ -41,7 +41,6 @@ class TlsSecret:
             serving_facts(self._get(CERTIFICATE), self._get(KEY), authorities),
             serving_facts(self._get(NEXT_CERTIFICATE), self._get(NEXT_KEY), authorities),
             {mark: found.not_valid_after_utc for mark, found in authorities.items()},
-            self.published_at,
         )
 
     def _get(self, name: str) -> bytes:

@@ -1,29 +1,46 @@
-"""The HTTPS server: `/mutate` and `/validate`. The only place of the webhook that knows HTTP."""
+"""The server: `/mutate` and `/validate`. HTTP is known here, in connections and in bodies."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from aiohttp import web
 
 from rackgate.runtime import clock, metrics
+from rackgate.runtime.tasks import start
 from rackgate_webhook.answer import Answer, Decide, answer_review
+from rackgate_webhook.bodies import BodyReader, RefusedError
+from rackgate_webhook.connections import Connection, Connections
+from rackgate_webhook.listener import Listener
 from rackgate_webhook.mutate import mutate
+from rackgate_webhook.patience import begin_by
+from rackgate_webhook.tls import keep_buffers_small
 from rackgate_webhook.validate import validate
 
-MAX_BODY_BYTES: Final = 4 * 2**20
-BODY_TIMEOUT_S: Final = 10.0
+MAX_CONNECTIONS: Final = 512
+PRIVATE_CONNECTIONS: Final = 8
 SHUTDOWN_TIMEOUT_S: Final = 10.0
-# Longer than the API server keeps an idle connection (90 s): then it is never we who close one
-# that a request is just being sent on.
-KEEPALIVE_S: Final = 120.0
+CUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
+# A caller that has just connected sends its request by then.
+SILENCE_S: Final = 0.5
+SWEEP_S: Final = 0.5
 
 REVIEW_DURATION: Final = metrics.histogram(
     "review_duration_seconds", "Time to answer one review.", ("operation", "allowed")
+)
+REFUSED: Final = metrics.from_zero(
+    metrics.counter(
+        "webhook_requests_refused_total",
+        "Requests without a review as answer, by why.",
+        ("reason",),
+    ),
+    "reason",
+    ("path", "method", "type", "large", "slow", "broken", "late", "abandoned"),
 )
 
 log = structlog.get_logger()
@@ -42,15 +59,28 @@ class WebhookServer:
     """
 
     def __init__(
-        self, host: str, port: int, context: ssl.SSLContext, *, both_levels: bool = False
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        *,
+        both_levels: bool = False,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.port = port
-        self._check = partial(validate, both_levels=both_levels)
         self.private_port = 0
         self._host = host
         self._context = context
+        self._max_connections = max_connections
         self._draining = False
-        self._runner: web.AppRunner | None = None
+        self._routes: dict[str, Decide] = {
+            "/mutate": mutate,
+            "/validate": partial(validate, both_levels=both_levels),
+        }
+        self._bodies = BodyReader()
+        self._listeners: list[Listener] = []
+        self._callers: list[Connections] = []
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen. The context must hold a certificate by then.
@@ -58,64 +88,96 @@ class WebhookServer:
         Raises:
             OSError: the address is in use by another program.
         """
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_post("/mutate", self._mutate)
-        app.router.add_post("/validate", self._validate)
-        app.on_response_prepare.append(self._say_goodbye)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            keepalive_timeout=KEEPALIVE_S,
-        )
-        self._runner = runner
-        await runner.setup()
-        public = web.TCPSite(
-            runner,
-            self._host,
-            self.port,
-            ssl_context=self._context,
-            reuse_port=True,
-            backlog=1024,
-        )
-        await public.start()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._context).start()
-        self.port, self.private_port = (address[1] for address in runner.addresses[:2])
+        keep_buffers_small()
+        callers = Connections(self._handle, self._max_connections)
+        public = await Listener.open(self._host, self.port, callers, self._context, shared=True)
+        self._listeners.append(public)
+        own = Connections(self._handle, PRIVATE_CONNECTIONS)
+        private = await Listener.open("127.0.0.1", 0, own, self._context, shared=False)
+        self._listeners.append(private)
+        self._callers = [callers, own]
+        self.port, self.private_port = public.port, private.port
+        self._sweeping = start(self._sweep(), "sweep connections")
 
     def drain(self) -> None:
         """From now on every answer closes its connection, so that callers move elsewhere."""
         self._draining = True
 
     async def stop(self) -> None:
-        """Stop listening, then let requests under way finish. Repeating it is harmless."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        """Stop listening, answer what is under way, then close. Repeating it is harmless."""
+        self.drain()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()
+        callers, self._callers = self._callers, []
+        # Side by side: a Pod has 30 s to end, and the port's handshakes may have taken 4.
+        await asyncio.gather(*map(_farewell, callers))
+        sweeping, self._sweeping = self._sweeping, None
+        if sweeping is not None:
+            sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeping
 
-    async def _say_goodbye(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for connections in self._callers[:1]:
+                connections.sweep()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            response = await self._answer(request)
+        except RefusedError as refused:
+            REFUSED.labels(reason=refused.reason).inc()
+            log.debug("request_refused", reason=refused.reason, words=refused.words)
+            response = web.Response(status=refused.status, text=f"{refused.words}\n")
+            response.force_close()  # what is left of it is not worth reading
         if self._draining:
             response.force_close()
-            # The headers are made before this hook: without it callers would not know.
-            response.headers["Connection"] = "close"
+        return response
 
-    async def _mutate(self, request: web.Request) -> web.Response:
-        return await _answer(request, mutate)
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        connection = cast(Connection, request.protocol)  # Connections makes no others
+        connection.answering = True
+        decide = self._route(request)
+        timeout = request.query.get("timeout") if request.query_string else None
+        limit = begin_by(connection.since, timeout)
+        loop = asyncio.get_running_loop()
+        body = await self._bodies.read(request, limit - loop.time())
+        if connection.abandoned:
+            raise RefusedError(503, "abandoned", "the caller has hung up")
+        if (late_s := loop.time() - limit) > 0:
+            raise RefusedError(503, "late", f"{late_s:.3g} s too late to be answered in time")
+        started = clock.monotonic()
+        answer = answer_review(body, decide)
+        _observe(answer, clock.monotonic() - started)
+        content_type = "application/json" if answer.status == 200 else "text/plain"
+        return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 
-    async def _validate(self, request: web.Request) -> web.Response:
-        return await _answer(request, self._check)
+    def _route(self, request: web.BaseRequest) -> Decide:
+        decide = self._routes.get(request.path)
+        if decide is None:
+            raise RefusedError(404, "path", f"no such path; there are {', '.join(self._routes)}")
+        if request.method != "POST":
+            raise RefusedError(405, "method", "expected POST")
+        return decide
 
 
-async def _answer(request: web.Request, decide: Decide) -> web.Response:
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            body = await request.read()
-    except TimeoutError:
-        return web.Response(status=408, text="the request's body did not arrive in time\n")
-    started = clock.monotonic()
-    answer = answer_review(body, decide)
-    _observe(answer, clock.monotonic() - started)
-    content_type = "application/json" if answer.status == 200 else "text/plain"
-    return web.Response(status=answer.status, body=answer.body, content_type=content_type)
+async def _farewell(connections: Connections) -> None:
+    """Close each connection once its caller is silent; the rest after a while."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SHUTDOWN_TIMEOUT_S
+    while loop.time() < end:
+        alive = [found for found in connections.open if found.transport is not None]
+        for found in alive:
+            if found.silent(SILENCE_S):
+                found.force_close()
+        if not alive:
+            break
+        await asyncio.sleep(0.01)
+    for found in connections.open:
+        found.abort()
+    await connections.shutdown(CUT_S)
 
 
 def _observe(answer: Answer, duration_s: float) -> None:

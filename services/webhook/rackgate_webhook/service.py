@@ -13,6 +13,8 @@ from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
 from rackgate_webhook.following import follow
+from rackgate_webhook.keeper import Keeper
+from rackgate_webhook.provided import ProvidedKeeper
 from rackgate_webhook.rotation import CertificateKeeper
 from rackgate_webhook.selfcall import call_self
 from rackgate_webhook.server import WebhookServer
@@ -36,8 +38,9 @@ class WebhookService:
             serving.port,
             self._context,
             both_levels=settings.features.enabled(BOTH_LEVELS),
+            max_connections=serving.max_connections,
         )
-        self._keeper: CertificateKeeper | None = None
+        self._keeper: Keeper | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
@@ -49,7 +52,8 @@ class WebhookService:
         settings = self._settings
         client = await connect(settings.connection, user_agent=user_agent("webhook"))
         try:
-            keeper = CertificateKeeper(
+            issued = settings.certificates.source == "issued"
+            keeper = (CertificateKeeper if issued else ProvidedKeeper)(
                 client.budget(qps=20, burst=20), settings.certificates, self._context
             )
             self._keeper = keeper
@@ -77,7 +81,7 @@ class WebhookService:
             return ["starting"]
         return [self._keeper.problem] if self._keeper.problem else []
 
-    async def _serve(self, keeper: CertificateKeeper, stop: asyncio.Event) -> None:
+    async def _serve(self, keeper: Keeper, stop: asyncio.Event) -> None:
         if not await _first(keeper.loaded, stop):
             return
         await self._server.start()

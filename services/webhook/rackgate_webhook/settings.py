@@ -22,11 +22,17 @@ class ServingSettings(ConfigModel):
     """Port to listen on; several replicas on one machine may share it. 0: the kernel chooses."""
     drain_delay: float = Field(default=3.0, ge=0, le=300)
     """Seconds between becoming unready and closing, in which callers move away."""
+    max_connections: int = Field(default=512, ge=16, le=65536)
+    """Most open connections; beyond, the longest idle one makes room, or the new one waits."""
 
 
 class CertificateSettings(ConfigModel):
     """The serving certificate, and where its authority is published."""
 
+    source: Literal["issued", "provided"] = "issued"
+    """issued: by the webhook itself. provided: by somebody else, the Secret is only read."""
+    write_bundle: bool = True
+    """Write the authorities into the configurations; off where cert-manager's cainjector does."""
     secret_name: str = "rackgate-webhook-tls"  # noqa: S105 - a name
     """Secret that all replicas share."""
     namespace: str = SYSTEM_NAMESPACE
@@ -63,6 +69,8 @@ class CertificateSettings(ConfigModel):
     def _fit(self) -> Self:
         if not self.dns_names and not self.ip_addresses:
             raise ValueError("dnsNames or ipAddresses must name what API servers call")
+        if self.source == "issued" and not self.write_bundle:
+            raise ValueError("writeBundle: false goes with source: provided only")
         if self.renew_before >= self.validity:
             raise ValueError(
                 f"renewBefore ({self.renew_before:g} s) must be less than validity"
@@ -76,7 +84,6 @@ class CertificateSettings(ConfigModel):
         return RotationRules(
             frozenset((*self.dns_names, *self.ip_addresses)),
             timedelta(seconds=self.renew_before),
-            timedelta(seconds=self.settle),
         )
 
 

@@ -1,0 +1,126 @@
+"""What keepers of certificates share: the loop, the pair that is served, and what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.resources import SECRETS
+from rackgate.runtime import clock, metrics
+from rackgate_webhook.registrations import Registrations
+from rackgate_webhook.settings import CertificateSettings
+from rackgate_webhook.tls import load_pair
+
+EXPIRY: Final = metrics.gauge(
+    "certificate_expiry_timestamp_seconds", "When the served certificate expires, Unix time."
+)
+SOON_S: Final = 0.5
+IDLE_S: Final = 3600.0
+
+log = structlog.get_logger()
+Check = Callable[[bytes], Awaitable[str]]
+
+
+class Keeper(ABC):
+    """One replica's certificate, kept in step with Secret and registrations.
+
+    Attributes:
+        context: TLS context of the server; certificates are changed under it while it serves.
+        loaded: whether it has a certificate.
+        problem: why the webhook must not be called yet; empty when all is well.
+        bundle: PEM of the authorities that callers are to trust, as last read.
+    """
+
+    def __init__(
+        self, client: Client, settings: CertificateSettings, context: ssl.SSLContext
+    ) -> None:
+        self.context = context
+        self.loaded = asyncio.Event()
+        self.problem = "no certificate yet"
+        self.bundle = b""
+        self._client = client
+        self._settings = settings
+        self._path = SECRETS.path(settings.namespace, settings.secret_name)
+        self._registrations = Registrations(client, settings.configuration_names)
+        self._served = b""
+
+    async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
+        """Look, act and check for ever; failures are logged and tried again.
+
+        Args:
+            check: a TLS call to this very server trusting the given bundle; returns what went
+                wrong, empty when it was answered.
+            changed: set by whoever follows Secret and registrations: then nothing is asked of
+                the API server while all is well and no rotation is due. Without it they are
+                looked at again and again.
+        """
+        every = self._settings.check_interval
+        while True:
+            if changed is not None:
+                changed.clear()
+            try:
+                await self.step(check)
+            except (KubeError, ssl.SSLError, OSError, ValueError) as error:
+                log.warning("certificate_step_failed", error=str(error))
+                if not self.loaded.is_set():
+                    self.problem = f"no certificate yet: {error}"
+                await asyncio.sleep(min(every, SOON_S))
+                continue
+            if changed is None:
+                soon = self._registrations.absent or self.problem
+                await asyncio.sleep(min(every, SOON_S) if soon else every)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._rest_s()):
+                    await changed.wait()
+
+    @abstractmethod
+    async def step(self, check: Check) -> None:
+        """Bring everything as far as it may go now.
+
+        Raises:
+            KubeError: the API server refused, or did not answer.
+        """
+
+    @abstractmethod
+    def _due_at(self) -> datetime | None:
+        """When time alone gives something to do; None for soon."""
+
+    def _rest_s(self) -> float:
+        """Seconds until time alone gives something to do."""
+        every = self._settings.check_interval
+        if self.problem:
+            return min(every, SOON_S)
+        due_at = self._due_at()
+        if due_at is None:
+            return every
+        return min(max((due_at - clock.now()).total_seconds(), every), IDLE_S)
+
+    async def _read_object(self) -> dict[str, Any] | None:
+        """The Secret; None without one."""
+        try:
+            body = await self._client.get(self._path)
+        except NotFoundError:
+            return None
+        found: dict[str, Any] = msgspec.json.decode(body)
+        return found
+
+    def _serve(self, certificate: bytes, key: bytes, expires_at: datetime) -> None:
+        """Load the pair when it is not the one served; connections go on undisturbed."""
+        if certificate == self._served:
+            return
+        load_pair(self.context, certificate, key)
+        self._served = certificate
+        self.loaded.set()
+        EXPIRY.set(expires_at.timestamp())
+        log.info("certificate_rotated", expires_at=clock.rfc3339(expires_at))

@@ -1,0 +1,94 @@
+"""The webhook configurations that call us: read, and given the CA bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
+from rackgate.kube.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resource
+from rackgate_webhook.registration import bundle_patch, is_injected
+
+Configuration = Mapping[str, Any]
+# The bundle that a configuration should carry; None to leave it as it is.
+Wanted = Callable[[Configuration], bytes | None]
+NOTHING: Final[Configuration] = {}
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """An existing configuration.
+
+    Attributes:
+        name: of the object.
+        configuration: as it is now; `NOTHING` when it changed under our hands.
+    """
+
+    name: str
+    configuration: Configuration
+
+
+class Registrations:
+    """The mutating and validating configurations of some names.
+
+    Attributes:
+        absent: at the last look, one of the names had neither configuration.
+    """
+
+    def __init__(self, client: Client, names: Sequence[str]) -> None:
+        self.absent = True
+        self._client = client
+        self._names = names
+
+    async def bring(self, wanted: Wanted) -> list[Registration]:
+        """Write the wanted bundle into every registration that differs.
+
+        Registrations that do not exist are waited for, but nothing calls us through them: they
+        hold up neither readiness nor a switch.
+
+        Returns:
+            Those that exist.
+
+        Raises:
+            KubeError: the API server refused, or did not answer.
+        """
+        registrations: list[Registration] = []
+        absent = False
+        for name in self._names:
+            found = [
+                Registration(name, configuration)
+                for resource in (MUTATING_CONFIGS, VALIDATING_CONFIGS)
+                if (configuration := await self._bring_one(resource, name, wanted)) is not None
+            ]
+            registrations += found
+            absent = absent or not found
+        self.absent = absent
+        return registrations
+
+    async def _bring_one(
+        self, resource: Resource, name: str, wanted: Wanted
+    ) -> Configuration | None:
+        path = resource.path(name=name)
+        try:
+            configuration: Configuration = msgspec.json.decode(await self._client.get(path))
+            # Where cert-manager has been asked to write it, nobody else should.
+            bundle = None if is_injected(configuration) else wanted(configuration)
+            operations = [] if bundle is None else bundle_patch(configuration, bundle)
+            if operations:
+                body = msgspec.json.encode(operations)
+                answer = await self._client.patch(path, body, PatchType.JSON)
+                configuration = msgspec.json.decode(answer)
+                log.info("ca_bundle_injected", configuration=name)
+        except NotFoundError:
+            return None
+        except (ConflictError, UnprocessableError) as error:
+            log.debug("patch_conflicted", resource=resource.full_name, status=error.status)
+            return NOTHING
+        return configuration

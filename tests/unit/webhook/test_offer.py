@@ -1,0 +1,90 @@
+"""When a pair that somebody else issued replaces the one in use, and who is trusted meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rackgate_webhook.certs import issue, read_bundle
+from rackgate_webhook.offer import MAX_OTHERS, Offer, Trust, bundle_with, may_switch, read_offer
+from rackgate_webhook.trust import mistrust
+
+pytestmark = pytest.mark.requirement("HOOK-13")
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DAY = timedelta(days=1)
+SETTLE = timedelta(seconds=30)
+SETTLED = Trust(offered=True, served=True, any=True, since=SETTLE)
+
+
+def switches(trust: Trust, served_until: datetime | None = NOW + DAY) -> bool:
+    return may_switch(trust, served_until, now=NOW, settle=SETTLE)
+
+
+def test_the_new_pair_waits_until_its_authority_has_settled() -> None:
+    assert switches(SETTLED)
+    assert not switches(Trust(offered=True, served=True, any=True, since=SETTLE / 2))
+    assert not switches(Trust(offered=False, served=True, any=True))
+
+
+@pytest.mark.parametrize("served_until", [None, NOW, NOW - DAY])
+def test_without_a_valid_pair_in_use_there_is_nothing_to_wait_for(
+    served_until: datetime | None,
+) -> None:
+    assert switches(Trust(offered=False, served=True, any=True), served_until)
+
+
+def test_where_nobody_calls_or_nobody_trusts_the_old_pair_nothing_is_waited_for() -> None:
+    assert switches(Trust(offered=False, served=False, any=False))
+    assert switches(Trust(offered=False, served=False, any=True))
+
+
+def bundles(count: int, life: timedelta = DAY) -> list[bytes]:
+    return [issue(["x"], validity=life, now=NOW).authority for _ in range(count)]
+
+
+def test_old_authorities_stay_beside_the_offered_one_while_they_are_kept() -> None:
+    offered, old = bundles(2)
+    offer = Offer("", authorities=offered)
+    both = set(read_bundle(offered + old))
+    assert set(read_bundle(bundle_with(offer, [old, old], NOW, keep=True))) == both
+    assert bundle_with(offer, [old], NOW, keep=False) == offered
+    assert bundle_with(offer, [old], NOW + 2 * DAY, keep=True) == offered
+    assert bundle_with(offer, [b"nonsense", b""], NOW, keep=True) == offered
+
+
+def test_few_old_authorities_are_kept_however_many_there_were() -> None:
+    offered, *old = bundles(MAX_OTHERS + 4)
+    kept = bundle_with(Offer("", authorities=offered), [b"".join(old)], NOW, keep=True)
+    assert len(read_bundle(kept)) == 1 + MAX_OTHERS
+    assert kept.startswith(offered)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a.example", ""),
+        ("any.wild.example", ""),
+        ("deep.any.wild.example", "its certificate is for"),
+        ("10.0.0.1", ""),
+        ("b.example", "its certificate is for"),
+    ],
+)
+def test_names_are_matched_as_callers_do(name: str, problem: str) -> None:
+    pair = issue(["a.example", "*.wild.example", "10.0.0.1"], validity=DAY, now=NOW)
+    found = read_offer({"tls.crt": pair.certificate, "tls.key": pair.key}, [name], NOW)
+    assert found.problem.startswith(problem)
+    assert bool(found.problem) == bool(problem)
+
+
+def test_mistrust_is_told_as_tls_tells_it() -> None:
+    pair, other = (issue(["a.example"], validity=DAY, now=NOW) for _ in range(2))
+    ask = (pair.certificate, pair.key)
+    assert mistrust(*ask, "a.example", pair.authority) == ""
+    assert mistrust(*ask, "a.example", other.authority + pair.authority) == ""
+    assert "unable to get local issuer" in mistrust(*ask, "a.example", other.authority)
+    assert "not valid for 'b.example'" in mistrust(*ask, "b.example", pair.authority)
+    assert mistrust(*ask, "a.example", b"") == "no CA bundle"
+    assert mistrust(*ask, "a.example", b"nonsense") != ""
+    assert mistrust(other.certificate, pair.key, "a.example", pair.authority) != ""

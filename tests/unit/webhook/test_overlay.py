@@ -1,0 +1,104 @@
+"""The overlay for cert-manager: who issues, who writes the bundle, and what is left to us."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.runtime.settings import load_settings
+from rackgate_webhook.settings import WebhookSettings
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+OVERLAY = DEPLOY / "overlays" / "cert-manager"
+INJECT = "cert-manager.io/inject-ca-from"
+
+Object = dict[str, Any]
+
+
+def documents(path: Path) -> list[Object]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def by_name(found: list[Object], kind: str) -> dict[str, Object]:
+    return {entry["metadata"]["name"]: entry for entry in found if entry["kind"] == kind}
+
+
+CERTIFICATES = by_name(documents(OVERLAY / "certificate.yaml"), "Certificate")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> WebhookSettings:
+    (config,) = documents(OVERLAY / "settings.yaml")
+    path = tmp_path_factory.mktemp("overlay") / "config.yaml"
+    path.write_text(config["data"]["config.yaml"])
+    return load_settings(WebhookSettings, service="webhook", config=path)
+
+
+@pytest.mark.requirement("HOOK-13")
+@pytest.mark.field_note("W6")
+def test_certificate_settings_and_roles_mean_one_secret(settings: WebhookSettings) -> None:
+    certificates = settings.certificates
+    assert (certificates.source, certificates.write_bundle) == ("provided", False)
+    issued = CERTIFICATES["rackgate-webhook"]
+    assert issued["spec"]["secretName"] == certificates.secret_name
+    assert issued["metadata"]["namespace"] == certificates.namespace
+    assert set(issued["spec"]["dnsNames"]) == set(certificates.dns_names)
+    base = WebhookSettings().certificates
+    assert certificates.secret_name != base.secret_name, "its type could not change"
+
+
+@pytest.mark.requirement("OPS-05")
+def test_with_cert_manager_the_webhook_may_read_one_secret_and_write_nothing(
+    settings: WebhookSettings,
+) -> None:
+    roles = documents(OVERLAY / "rbac.yaml")
+    base = documents(DEPLOY / "rbac" / "webhook.yaml")
+    for kind in ("ClusterRole", "Role"):
+        (name,) = by_name(roles, kind)
+        assert name in by_name(base, kind)
+        for rule in by_name(roles, kind)[name]["rules"]:
+            assert rule["verbs"] == ["get", "list", "watch"]
+            if rule["resources"] == ["secrets"]:
+                assert rule["resourceNames"] == [settings.certificates.secret_name]
+            else:
+                assert rule["resourceNames"] == settings.certificates.configuration_names
+
+
+def rendered(folder: Path) -> list[Object]:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run(
+        [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [entry for entry in yaml.safe_load_all(done.stdout) if entry]
+
+
+def test_the_overlay_changes_nothing_but_the_certificate() -> None:
+    base, found = rendered(DEPLOY), rendered(OVERLAY)
+
+    def key(entry: Object) -> tuple[str, str]:
+        return entry["kind"], entry["metadata"]["name"]
+
+    before, now = ({key(entry): entry for entry in entries} for entries in (base, found))
+    added = {name for name in now if name not in before}
+    assert {kind for kind, _ in added} == {"Certificate", "Issuer"}
+    changed = {name for name in before if now[name] != before[name]}
+    assert changed == {
+        ("ClusterRole", "rackgate-webhook"),
+        ("Role", "rackgate-webhook"),
+        ("ConfigMap", "rackgate-webhook"),
+        ("MutatingWebhookConfiguration", "rackgate-mutating"),
+        ("ValidatingWebhookConfiguration", "rackgate-validating"),
+    }
+    for name in sorted(changed):
+        if name[0].endswith("WebhookConfiguration"):
+            annotations = now[name]["metadata"].pop("annotations")
+            assert annotations == {INJECT: "rackgate-system/rackgate-webhook"}
+            assert now[name] == before[name]

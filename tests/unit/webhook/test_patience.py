@@ -1,0 +1,29 @@
+"""How long a caller waits, and until when a review may begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackgate_webhook.patience import DEFAULT_PATIENCE_S, begin_by, patience_s
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("5s", 5), ("1s", 1), ("30s", 30), ("0s", 1), ("99s", 30), ("999s", 30)],
+)
+def test_the_callers_own_word_counts_within_what_a_registration_may_say(
+    told: str, seconds: float
+) -> None:
+    assert patience_s(told) == seconds
+
+
+@pytest.mark.parametrize("told", [None, "", "5", "s", "-5s", "5s ", "5m", "1m0s", "٥s", "5s\n"])
+def test_anything_else_is_the_patience_of_our_registrations(told: str | None) -> None:
+    assert patience_s(told) == DEFAULT_PATIENCE_S
+
+
+@pytest.mark.requirement("HOOK-14")
+@pytest.mark.field_note("W3")
+def test_a_fifth_of_the_callers_time_is_left_for_the_answer() -> None:
+    assert begin_by(100.0, "10s") == 108.0
+    assert begin_by(100.0, None) == 104.0

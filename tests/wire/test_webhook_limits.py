@@ -1,0 +1,173 @@
+"""Callers that are slow, too many, gone, or waiting too long: each has a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from rackgate_webhook.bodies import LARGE_AT_ONCE
+from rackgate_webhook.connections import CLOSED
+from rackgate_webhook.server import REFUSED
+from tests.support.waiting import until
+from tests.wire.webhook_server import (
+    TRUSTING,
+    answer_of,
+    connected,
+    connections,
+    count,
+    request,
+    reviewed,
+    serves,
+    serving,
+)
+from tests.wire.webhook_world import REVIEW
+
+pytestmark = pytest.mark.requirement("HOOK-01")
+
+
+async def test_a_body_that_comes_too_slowly_is_answered_within_the_callers_patience() -> None:
+    async with serving() as server, connected(server) as (reader, writer):
+        begun = time.monotonic()
+        writer.write(request(REVIEW[:-1], "?timeout=1s", len(REVIEW)))
+        status, words = await answer_of(reader)
+        assert status == 408
+        assert words.startswith("the request's body was not there within 0.")
+        assert time.monotonic() - begun >= 0.7
+
+
+async def test_headers_that_do_not_come_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rackgate_webhook.connections.HEADERS_WITHIN_S", 0.3)
+    async with serving() as server, connected(server) as (reader, writer):
+        before = count(CLOSED, reason="slow")
+        writer.write(b"POST /mutate HTTP/1.1\r\nHost: ")
+        await asyncio.wait_for(reader.read(), 60)
+        assert count(CLOSED, reason="slow") == before + 1
+        assert await serves(server)
+
+
+async def test_a_handshake_that_does_not_come_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rackgate_webhook.listener.HANDSHAKE_S", 0.3)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        before = count(CLOSED, reason="handshake")
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert count(CLOSED, reason="handshake") == before + 1
+        writer.close()
+
+
+async def test_slow_large_bodies_keep_nobody_with_a_small_one_waiting() -> None:
+    async with serving() as server, connections(server, LARGE_AT_ONCE + 2) as slow:
+        for _, writer in slow:
+            writer.write(request(b" " * 2**17, "?timeout=30s", 2**20))
+        assert await serves(server)
+
+
+async def test_connections_beyond_the_limit_make_the_longest_idle_go_first() -> None:
+    async with serving(max_connections=16) as server:
+        before = count(CLOSED, reason="evicted")
+        async with connections(server, 40) as idle:
+            assert await serves(server)
+            assert len(server._callers[0].open) <= 16
+            assert count(CLOSED, reason="evicted") - before >= 24
+            # Those that came first went first.
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(idle[0][0].read(), 30) == b""
+            assert not idle[-1][0].at_eof()
+
+
+async def test_a_connection_waits_while_all_others_are_busy() -> None:
+    async with serving(max_connections=16) as server, connections(server, 16) as busy:
+        for _, writer in busy:
+            writer.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
+        await until(lambda: sum(found.answering for found in server._callers[0].open) == 16, 30)
+        waiting = asyncio.create_task(serves(server))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        assert len(server._callers[0].open) == 16
+        for reader, writer in busy:  # they are not disturbed
+            writer.write(REVIEW[-1:])
+            assert b"200 OK" in await reader.readline()
+        assert await waiting
+
+
+async def test_a_caller_that_has_just_connected_makes_no_room_before_it_has_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its request is on its way: in a rush of callers each would close the one before it."""
+    monkeypatch.setattr("rackgate_webhook.connections.FIRST_REQUEST_S", 3600.0)
+    async with serving(max_connections=16) as server, connections(server, 16) as opened:
+        *busy, (reader, writer) = opened
+        for _, other in busy:
+            other.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
+        await until(lambda: sum(found.answering for found in server._callers[0].open) == 15, 30)
+        waiting = asyncio.create_task(serves(server))
+        await asyncio.sleep(0.1)
+        writer.write(request(REVIEW))
+        assert b"200 OK" in await reader.readline()
+        assert await waiting, "one that has been answered makes room"
+
+
+@pytest.mark.requirement("HOOK-14")
+@pytest.mark.field_note("W3")
+async def test_a_review_whose_caller_has_hung_up_is_not_computed() -> None:
+    """The server was busy, or asleep, for longer than the caller waits."""
+    async with serving() as server:
+        connected_to = threading.Event()
+        busy = threading.Event()
+
+        def ask_and_hang_up() -> None:
+            plain = socket.create_connection(("127.0.0.1", server.port))
+            with TRUSTING.wrap_socket(plain, server_hostname="localhost") as caller:
+                connected_to.set()
+                busy.wait(30)
+                caller.sendall(request(REVIEW))
+
+        caller = threading.Thread(target=ask_and_hang_up)
+        caller.start()
+        await asyncio.to_thread(connected_to.wait, 30)
+        await until(lambda: server._callers[0].open)
+        before, computed = count(REFUSED, reason="abandoned"), reviewed()
+        busy.set()
+        caller.join(30)  # on purpose: the event loop stands still meanwhile
+        await until(lambda: count(REFUSED, reason="abandoned") == before + 1)
+        assert reviewed() == computed
+        assert await serves(server)
+
+
+@pytest.mark.requirement("HOOK-14")
+@pytest.mark.field_note("W3")
+async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> None:
+    async with serving() as server, connected(server) as (reader, writer):
+        await until(lambda: server._callers[0].open)
+        before, computed = count(REFUSED, reason="late"), reviewed()
+        (caller,) = server._callers[0].open
+        writer.write(request(REVIEW, "?timeout=1s"))
+        while caller.idle:
+            await asyncio.sleep(0)
+        time.sleep(0.9)  # noqa: ASYNC251 - it has arrived, and the event loop is busy
+        status, words = await answer_of(reader)
+        assert (status, words.endswith("too late to be answered in time\n")) == (503, True)
+        assert count(REFUSED, reason="late") == before + 1
+        assert reviewed() == computed
+        assert await serves(server)
+
+
+@pytest.mark.requirement("OPS-08")
+async def test_a_body_that_does_not_come_keeps_no_replica_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rackgate_webhook.server.SHUTDOWN_TIMEOUT_S", 0.2)
+    async with serving() as server, connected(server) as (_, writer):
+        writer.write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
+        await until(lambda: [found for found in server._callers[0].open if found.answering], 30)
+        async with asyncio.timeout(15):  # the body has 24
+            await server.stop()

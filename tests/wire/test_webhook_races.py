@@ -1,0 +1,307 @@
+"""A rotation that is disturbed at any moment comes to its end, and no caller is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
+from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.runtime import clock
+from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.secret import read_secret
+from rackgate_webhook.settings import CertificateSettings
+from rackgate_webhook.tls import server_context
+from rackgate_webhook.trust import mistrust
+from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.apiserver_faults import Handler
+from tests.wire.webhook_world import (
+    MUTATING,
+    NAMESPACE,
+    SECRET,
+    VALIDATING,
+    register,
+    registered,
+    secret,
+)
+
+pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
+
+NEW = "new.name"
+SETTLE_S = 0.1
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as running:
+        register(running)
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(api: FakeApiServer) -> AsyncIterator[Client]:
+    running = api.client()
+    yield running
+    await running.close()
+
+
+async def fine(_: bytes) -> str:
+    return ""
+
+
+class Fleet:
+    """Replicas that step in turns; one that cannot finish a step is dead, and another comes.
+
+    After every step of any of them it is checked that callers, who trust what the registrations
+    carry, accept what each living replica serves.
+    """
+
+    def __init__(self, api: FakeApiServer, client: Client, *names: str) -> None:
+        self.api, self.client, self.names = api, client, names
+        self.deaths = 0
+        self.alive = [self.replica(), self.replica()]
+
+    def replica(self) -> CertificateKeeper:
+        settings = CertificateSettings(
+            dns_names=list(self.names), settle=SETTLE_S, check_interval=0.02
+        )
+        return CertificateKeeper(self.client, settings, server_context())
+
+    async def round(self) -> None:
+        for index, replica in enumerate(self.alive):
+            try:
+                await replica.step(fine)
+            except KubeError:
+                self.deaths += 1
+                self.alive[index] = self.replica()
+            self.check()
+
+    def check(self) -> None:
+        bundles = {bundle for bundle in registered(self.api) if bundle}
+        for replica in self.alive:
+            last = replica._last
+            if last is not None:
+                certificate, key = last.data["tls.crt"], last.data["tls.key"]
+                assert certificate == replica._served
+                for bundle in bundles:
+                    assert mistrust(certificate, key, "localhost", bundle) == ""
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await self.round()
+                await asyncio.sleep(0.01)
+
+    def rest(self) -> bool:
+        """Whether nothing is left to do, by all of them."""
+        found = self.api.get(SECRETS, SECRET, NAMESPACE)
+        return (
+            found is not None
+            and read_secret(found["data"], None).holding.upcoming is None
+            and all(replica.problem == "" for replica in self.alive)
+            and len({replica._served for replica in self.alive}) == 1
+            and set(registered(self.api)) == {secret(self.api)["ca.crt"]}
+        )
+
+
+async def rotated_by(api: FakeApiServer, client: Client) -> Fleet:
+    """A fleet at rest, and then one that wants another name."""
+    before = Fleet(api, client, "localhost")
+    await before.until(before.rest)
+    return Fleet(api, client, "localhost", NEW)
+
+
+def has_new_name(api: FakeApiServer) -> bool:
+    return NEW in str([found.extensions for found in read_bundle(secret(api)["tls.crt"]).values()])
+
+
+def cut(number: int, *, applied: bool) -> Fault:
+    """Lose the connection at the write of this number, before or after it is done."""
+    seen = -1
+
+    async def answer(request: web.Request, handle: Handler) -> web.StreamResponse:
+        nonlocal seen
+        if request.method == "GET" or "dryRun" in request.query:
+            return await handle()
+        seen += 1
+        if seen != number:
+            return await handle()
+        return await Fault.cut(applied=applied).answer(request, handle)
+
+    return Fault(answer, times=10**9)
+
+
+@pytest.mark.requirement("OPS-07")
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("number", range(7))
+async def test_a_replica_that_dies_at_any_write_leaves_it_to_another(
+    api: FakeApiServer, client: Client, number: int, applied: bool
+) -> None:
+    """Issue, two patches; publish, two patches; switch: seven writes in all."""
+    fault = cut(number, applied=applied)
+    api.faults.append(fault)
+    fleet = await rotated_by(api, client)
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "deleted": lambda data: None,
+    "emptied": lambda data: {},
+    "certificate": lambda data: {**data, "tls.crt": "eA=="},
+    "key": lambda data: {**data, "tls.key": "eA=="},
+    "authorities": lambda data: {**data, "ca.crt": "eA=="},
+    "next": lambda data: {**data, "next.crt": data["tls.crt"]},
+    "mixed": lambda data: {**data, "tls.crt": data.get("next.crt", "eA==")},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("moment", ["at rest", "published", "switched"])
+async def test_a_secret_damaged_by_hand_is_mended_and_nobody_is_refused(
+    api: FakeApiServer, client: Client, damage: str, moment: str
+) -> None:
+    fleet = await rotated_by(api, client)
+    if moment == "at rest":
+        fleet = Fleet(api, client, "localhost")
+        await fleet.until(fleet.rest)
+    else:
+        await fleet.until(lambda: moment == "switched" or "next.crt" in secret(api))
+        await fleet.until(lambda: moment != "switched" or has_new_name(api))
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    data = DAMAGES[damage](found["data"])
+    if data is None:
+        api.remove(SECRETS, SECRET, NAMESPACE)
+    else:
+        api.put(SECRETS, {**found, "data": data})
+    await fleet.round()
+    await fleet.until(fleet.rest)
+
+
+async def test_a_deleted_secret_is_a_rotation_that_was_asked_for(
+    api: FakeApiServer, client: Client
+) -> None:
+    """The old pair stays in use until the new one is trusted; then it is gone."""
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    before = secret(api)
+    api.remove(SECRETS, SECRET, NAMESPACE)
+    await fleet.round()
+    assert secret(api)["tls.crt"] == before["tls.crt"]
+    assert "next.crt" in secret(api)
+    await fleet.until(fleet.rest)
+    assert secret(api)["tls.key"] != before["tls.key"]
+
+
+@pytest.mark.parametrize("resource", [MUTATING_CONFIGS, VALIDATING_CONFIGS])
+async def test_a_registration_that_goes_and_comes_gets_its_bundle_again(
+    api: FakeApiServer, client: Client, resource: Any
+) -> None:
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    count = len(api._history)
+    api.remove(resource, MUTATING if resource is MUTATING_CONFIGS else VALIDATING)
+    await fleet.round()
+    assert all(replica.problem == "" for replica in fleet.alive)
+    assert len(api._history) == count + 1, "nothing but the deletion"
+    register(api)
+    await fleet.until(fleet.rest)
+
+
+async def test_a_registration_that_comes_during_a_rotation_delays_the_switch(
+    api: FakeApiServer,
+    client: Client,
+) -> None:
+    fleet = await rotated_by(api, client)
+    await fleet.until(lambda: "next.crt" in secret(api))
+    register(api, caBundle=base64.b64encode(b"old").decode())  # as somebody's tool had it
+    api.faults.append(Fault.status(409, "Conflict", method="PATCH", times=8))
+    for _ in range(2):
+        await asyncio.sleep(SETTLE_S)
+        for replica in fleet.alive:
+            await replica.step(fine)
+        assert "next.crt" in secret(api), "not used before all registrations trust it"
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+
+
+YEARS = 3 * 365 * 86400.0
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("offset_s", [YEARS, -YEARS, 90.0, -90.0])
+async def test_a_replica_with_a_wrong_clock_rotates_nothing_and_starts_no_fight(
+    api: FakeApiServer, client: Client, offset_s: float
+) -> None:
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    before, count = secret(api), len(api._history)
+    wrong, right = fleet.alive
+    for _ in range(3):
+        try:
+            clock.shift(offset_s)
+            await wrong.step(fine)
+        finally:
+            clock.shift(0)
+        await right.step(fine)
+    assert secret(api) == before
+    assert len(api._history) == count
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("offset_s", [YEARS, -YEARS])
+async def test_a_first_certificate_is_dated_by_the_api_server(
+    api: FakeApiServer, client: Client, offset_s: float
+) -> None:
+    fleet = Fleet(api, client, "localhost")
+    try:
+        clock.shift(offset_s)
+        await fleet.alive[0].step(fine)
+    finally:
+        clock.shift(0)
+    (found,) = read_bundle(secret(api)["tls.crt"]).values()
+    assert found.not_valid_before_utc < clock.now() < found.not_valid_after_utc
+
+
+@pytest.mark.requirement("OPS-12")
+async def test_a_replica_whose_clock_is_set_right_goes_by_it_again(
+    api: FakeApiServer, client: Client
+) -> None:
+    """What was found out about a clock holds as long as the clock is wrong, and no longer."""
+    fleet = Fleet(api, client, "localhost")
+    (only, *_) = fleet.alive
+    try:
+        clock.shift(YEARS)
+        await only.step(fine)
+        clock.shift(0)
+        before = secret(api)["tls.crt"]
+        await only.step(fine)
+        assert abs(only._now() - clock.now()) < timedelta(minutes=1)
+        assert secret(api)["tls.crt"] == before
+    finally:
+        clock.shift(0)
+
+
+async def test_an_older_version_beside_a_newer_one_changes_nothing_that_it_does_not_know(
+    api: FakeApiServer,
+    client: Client,
+) -> None:
+    """Fields and annotations that a newer version may add survive a rotation by this one."""
+    fleet = await rotated_by(api, client)
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    metadata = {**found["metadata"], "annotations": {"rackgate.dev/newer": "x"}}
+    api.put(SECRETS, {**found, "metadata": metadata, "data": {**found["data"], "newer": "eA=="}})
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    assert found["data"]["newer"] == "eA=="
+    assert found["metadata"]["annotations"]["rackgate.dev/newer"] == "x"
