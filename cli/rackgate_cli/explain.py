@@ -147,9 +147,9 @@ def _pretty(value: Any) -> str:
 
 
 async def _explain(arguments: argparse.Namespace) -> Any:
+    from rackgate_cli.doors import door
     from rackgate_cli.explain_asking import Asking
     from rackgate_cli.explain_manifest import load
-    from rackgate_cli.explain_reading import door
 
     # A bad file is told before any cluster is asked.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None

@@ -1,44 +1,88 @@
-"""Reads a cluster's objects for the checks: one list per kind, partial views."""
+"""Reads a cluster's objects for the checks: one list per kind, small rows."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime import clock
-from rackgate.wire.batch import Job
-from rackgate.wire.core import Node, Pod, View
-from rackgate.wire.kueue import ResourceFlavor, Workload
+from rackgate.wire.depth import tolerant
+from rackgate_cli.checker.sources import SOURCES, Source
 from rackgate_cli.invariants import Cluster
 
-T = TypeVar("T", bound=View)
+TRIES = 3
 
 
 class _Page(msgspec.Struct, frozen=True):
-    items: tuple[msgspec.Raw, ...] = ()
+    items: tuple[msgspec.Raw, ...] | None = None
 
 
-async def read_all(client: Client, kind: kinds.Resource, view: type[T]) -> tuple[T, ...]:
-    """All objects of a kind in all namespaces, as partial views."""
-    found: list[T] = []
-    async for page in client.list_pages(kind.path()):
-        items = msgspec.json.decode(page, type=_Page).items
-        found.extend(msgspec.json.decode(raw, type=view) for raw in items)
-    return tuple(found)
+_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
-async def read_cluster(client: Client) -> Cluster:
+async def read_cluster(
+    client: Client,
+    namespace: str | None = None,
+    *,
+    told: Callable[[str, int], None] = lambda _kind, _count: None,
+) -> Cluster:
     """One reading of everything the invariants speak of.
 
-    Workloads are read after pods: a pod may only be ungated under an admission that was there
-    before, so this order does not invent breaches of a cluster that moves.
+    The lists are read one after another. What may not be listed, or is not served, is named in
+    `unread`.
+
+    Args:
+        client: only asked to list.
+        namespace: of namespaced kinds only this one; all by default.
+        told: called with a kind and a number of objects whenever a page has come.
+
+    Raises:
+        KubeError: the API server does not answer, or not in this way.
     """
-    nodes = await read_all(client, kinds.NODES, Node)
-    pods = await read_all(client, kinds.PODS, Pod)
-    workloads = await read_all(client, kinds.WORKLOADS, Workload)
-    jobs = await read_all(client, kinds.JOBS, Job)
-    flavors = await read_all(client, kinds.FLAVORS, ResourceFlavor)
-    return Cluster(nodes, pods, jobs, workloads, flavors, clock.now().timestamp())
+    found: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for source in SOURCES:
+        try:
+            found[source.attribute] = await _rows(client, source, namespace, told)
+        except (ForbiddenError, NotFoundError) as error:
+            unread[source.resource.plural] = why_not(source, error)
+    moment = clock.now().timestamp()
+    return Cluster(**found, read_at=moment, unread=unread, whole=namespace is None)
+
+
+def why_not(source: Source, error: KubeError) -> str:
+    """Why a collection could not be read, in words."""
+    if isinstance(error, NotFoundError):
+        return f"the cluster has no {source.resource.full_name}"
+    return f"{source.resource.plural} may not be listed"
+
+
+def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
+    try:
+        return _page(page).items or ()
+    except msgspec.DecodeError as error:
+        path = source.resource.path()
+        raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+
+
+async def _rows(
+    client: Client, source: Source, namespace: str | None, told: Callable[[str, int], None]
+) -> list[Any]:
+    """All objects of a collection; from the start again when the list ran out of time."""
+    for attempt in range(TRIES):
+        rows: list[Any] = []
+        try:
+            async for page in client.list_pages(source.path(namespace), source.params):
+                items = _items(source, page)
+                rows += [row for row in map(source.row, items) if row is not None]
+                told(source.resource.plural, len(items))
+        except GoneError:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return rows
+    return []

@@ -26,8 +26,8 @@ from rackgate_assigner.core.explaining.explanation import (
 )
 from rackgate_cli import explain as verb
 from rackgate_cli.__main__ import main
+from rackgate_cli.doors import door
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain_reading import door
 from rackgate_cli.explain_view import blocks
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
 

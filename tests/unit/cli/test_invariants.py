@@ -1,189 +1,365 @@
-"""Every invariant is planted broken once; a sound cluster shows none."""
+"""Rules about pods and assignments: each planted broken, beside a healthy twin."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
 
-import msgspec
+import pytest
 
 from rackgate.api import names
-from rackgate.wire.batch import Job
-from rackgate.wire.core import Node, Pod
-from rackgate.wire.kueue import Workload
-from rackgate_cli.invariants import Breach, Cluster, breaches, lasting
-
-UID = "job-uid"
-OWNER = [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": True}]
-CONTAINERS = [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]
-
-
-def node(name: str, cpu: str = "8") -> Node:
-    return msgspec.convert(
-        {
-            "metadata": {"name": name, "labels": {names.HOSTNAME_LABEL: name}},
-            "status": {"allocatable": {"cpu": cpu, "pods": "10"}},
-        },
-        Node,
-    )
-
-
-def pod(
-    name: str,
-    host: str | None,
-    *,
-    gated: bool = False,
-    bound: bool = True,
-    uid: str = UID,
-    phase: str = "Running",
-    terminating: bool = False,
-) -> Pod:
-    metadata: dict[str, Any] = {
-        "name": name,
-        "namespace": "team",
-        "uid": name,
-        "labels": {names.PODSET_LABEL: "main", names.TAS_LABEL: "true"},
-        "ownerReferences": [{**OWNER[0], "uid": uid}],
-    }
-    if terminating:
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    spec: dict[str, Any] = {"containers": CONTAINERS}
-    if gated:
-        spec["schedulingGates"] = [{"name": names.TOPOLOGY_GATE}]
-    elif host:
-        spec["nodeSelector"] = {names.HOSTNAME_LABEL: host}
-        if bound:
-            spec["nodeName"] = host
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": phase}}, Pod)
+from rackgate_cli.checker.judge import judge, unable
+from rackgate_cli.invariants import RULES, Breach, breaches, lasting
+from tests.support.sound_cluster import (
+    EARLY,
+    HOST,
+    LATE,
+    NOW,
+    RACK,
+    assignment,
+    conditions,
+    found,
+    node,
+    other_pod,
+    pod,
+    rules,
+    sound,
+    template,
+)
 
 
-def job() -> Job:
-    metadata = {
-        "name": "train",
-        "namespace": "team",
-        "uid": UID,
-        "labels": {names.QUEUE_LABEL: "queue"},
-    }
-    return msgspec.convert({"metadata": metadata}, Job)
+def moment(text: str) -> float:
+    return datetime.fromisoformat(text).astimezone(UTC).timestamp()
 
 
-def workload(hosts: dict[str, int], *, count: int | None = None, admitted: bool = True) -> Workload:
-    total = sum(hosts.values()) if count is None else count
-    template = {"spec": {"containers": CONTAINERS}}
-    status: dict[str, Any] = {}
-    if admitted:
-        individual = {"roots": list(hosts)}
-        piece = {
-            "domainCount": len(hosts),
-            "valuesPerLevel": [{"individual": individual}],
-            "podCounts": {"individual": list(hosts.values())},
-        }
-        topology = {"levels": [names.HOSTNAME_LABEL], "slices": [piece]}
-        grant = {
-            "name": "main",
-            "count": total,
-            "flavors": {"cpu": "tas"},
-            "topologyAssignment": topology,
-        }
-        status = {"admission": {"clusterQueue": "cq", "podSetAssignments": [grant]}}
-    raw = {
-        "metadata": {"name": "job-train", "namespace": "team", "ownerReferences": OWNER},
-        "spec": {"podSets": [{"name": "main", "count": total, "template": template}]},
-        "status": status,
-    }
-    return msgspec.json.decode(msgspec.json.encode(raw), type=Workload)
+def test_a_sound_cluster_shows_nothing() -> None:
+    assert judge(sound().cluster()) == []
 
 
-def cluster(load: Workload, *pods: Pod, nodes: tuple[Node, ...] = ()) -> Cluster:
-    return Cluster(nodes or (node("n1"), node("n2")), pods, (job(),), (load,))
+# Invariant 1.
 
 
-def rules(found: list[Breach]) -> list[str]:
-    return [breach.rule for breach in found]
-
-
-def test_a_sound_cluster_has_no_breach() -> None:
-    load = workload({"n1": 2, "n2": 1})
-    sound = cluster(
-        load, pod("a", "n1"), pod("b", "n1"), pod("c", "n2"), pod("d", None, gated=True)
-    )
-    assert breaches(sound) == []
-
-
-def test_one_pod_too_many_in_a_domain_is_found() -> None:
-    load = workload({"n1": 1, "n2": 2})
-    found = breaches(cluster(load, pod("a", "n1"), pod("b", "n1"), pod("c", "n2")))
-    assert rules(found) == ["over-domain"]
+@pytest.mark.requirement("OPS-12")
+def test_one_pod_too_many_in_a_domain_is_found_by_name() -> None:
+    world = sound()
+    world.place({("n1",): 1, ("n2",): 2})
+    (breach,) = (one for one in found(world) if one.rule != "rank-order")
+    assert (breach.rule, breach.subject) == ("over-domain", "team/job-train/main n1")
+    assert "2 live ungated pods (train-0, train-1), 1 assigned" in breach.found
 
 
 def test_one_pod_too_many_of_a_podset_is_found() -> None:
-    load = workload({"n1": 1})
-    found = breaches(cluster(load, pod("a", "n1"), pod("b", "n2")))
-    assert "over-granted" in rules(found)
+    world = sound()
+    world.pods.append(pod("train", 3, "n2"))
+    assert rules(world) == ["over-domain", "over-granted"]
 
 
-def test_a_terminated_pod_leaves_its_place_to_another() -> None:
-    load = workload({"n1": 1})
-    ended = pod("a", "n1", phase="Failed")
-    assert breaches(cluster(load, ended, pod("b", "n1"))) == []
+def test_a_terminating_pod_holds_its_place() -> None:
+    world = sound()
+    world.pod("train-2")["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+    assert rules(world) == []
+    world.pods.append(pod("train", 2, "n2") | {"metadata": {**pod("train", 2, "n2")["metadata"]}})
+    world.pods[-1]["metadata"] |= {"name": "train-2b", "uid": "train-2b"}
+    assert rules(world) == ["over-domain", "over-granted"]
 
 
-def test_an_ungated_pod_before_admission_is_found() -> None:
-    load = workload({"n1": 1}, admitted=False)
-    found = breaches(cluster(load, pod("a", "n1")))
-    assert rules(found) == ["ungated-before-admission"]
-
-
-def test_a_leaving_pod_of_an_evicted_workload_is_no_breach() -> None:
-    load = workload({"n1": 1}, admitted=False)
-    assert breaches(cluster(load, pod("a", "n1", terminating=True))) == []
-
-
-def test_a_pod_bound_outside_its_assignment_is_found() -> None:
-    load = workload({"n1": 1})
-    strayed = msgspec.structs.replace(
-        pod("a", "n1"), spec=msgspec.structs.replace(pod("a", "n1").spec, node_name="n2")
-    )
-    assert rules(breaches(cluster(load, strayed))) == ["outside-assignment"]
-
-
-def test_a_pod_that_a_dead_node_cannot_end_is_no_breach_once_its_host_was_given_up() -> None:
-    swapped = cluster(workload({"n2": 1}), pod("a", "n1", terminating=True), pod("b", "n2"))
-    assert rules(breaches(swapped)) == ["over-granted"], "its node may still end it"
-    ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    assert rules(breaches(replace(swapped, read_at=ends + 29))) == ["over-granted"]
-    assert breaches(replace(swapped, read_at=ends + 31)) == []
-    kept = cluster(workload({"n1": 1}), pod("a", "n1", terminating=True), pod("b", "n1"))
-    assert rules(breaches(replace(kept, read_at=ends + 31))) == ["over-domain", "over-granted"]
+def test_pods_that_leave_an_earlier_admission_may_be_more_than_this_one_has_room_for() -> None:
+    world = sound()
+    admitted = {"manager": "rackgate-admission", "subresource": "status", "time": LATE}
+    world.workload["metadata"]["managedFields"] = [admitted]
+    world.place({("n1",): 1, ("n2",): 2})
+    released = {"manager": "rackgate-ungater", "time": EARLY}
+    for item in world.pods:
+        item["metadata"] |= {"managedFields": [released], "deletionTimestamp": LATE}
+    assert rules(world) == []
+    world.pods.append(pod("train", 0, "n1"))
+    world.pods[-1]["metadata"] |= {"name": "train-0b", "uid": "train-0b"}
+    assert rules(world) == ["over-domain", "over-granted"], "released while the place was taken"
 
 
 def test_a_gated_replacement_waits_without_a_breach() -> None:
-    load = workload({"n1": 1, "n2": 1})
-    waiting = cluster(load, pod("a", "n1", terminating=True), pod("b", None, gated=True))
-    assert breaches(waiting) == []
+    world = sound()
+    world.pod("train-2")["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+    world.pods.append(pod("train", 2, None))
+    world.pods[-1]["metadata"] |= {"name": "train-2b", "uid": "train-2b"}
+    assert rules(world) == []
 
 
-def test_a_pod_on_a_host_that_was_given_up_still_takes_room_there() -> None:
-    load = workload({"n2": 2})
-    leaving = [pod(name, "n1", terminating=True) for name in "ab"]
-    foreign = pod("x", "n1", uid="other")
-    assert rules(breaches(cluster(load, *leaving))) == []
-    assert rules(breaches(cluster(load, *leaving, foreign))) == ["over-capacity"]
+def test_a_pod_that_a_dead_node_cannot_end_counts_until_it_is_overdue() -> None:
+    world = sound()
+    world.place({("n1",): 2, ("n3",): 1})
+    world.workload["spec"]["podSets"][0]["topologyRequest"]["required"] = None
+    world.pod("train-2")["metadata"]["deletionTimestamp"] = LATE
+    world.pods.append(pod("train", 2, "n3"))
+    world.pods[-1]["metadata"] |= {"name": "train-2b", "uid": "train-2b"}
+    assert rules(world, moment(LATE) + 29) == ["over-granted"], "its node may still end it"
+    assert rules(world, moment(LATE) + 31) == []
+
+
+def test_a_pod_sent_outside_its_assignment_is_found() -> None:
+    world = sound()
+    world.pod("train-2")["spec"] |= {"nodeSelector": {HOST: "n3"}, "nodeName": "n3"}
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("outside-assignment", "team/train-2")
+    assert "sent to n3" in breach.found
+
+
+def test_a_pod_bound_elsewhere_than_it_was_sent_is_found() -> None:
+    world = sound()
+    world.pod("train-2")["spec"]["nodeName"] = "n4"
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("outside-assignment", "team/train-2")
+    assert 'bound to node "n4"' in breach.found
+
+
+def test_a_pod_that_stays_on_a_host_that_was_swapped_later_is_no_breach() -> None:
+    world = sound()
+    swapped = {"manager": "rackgate-admission", "subresource": "status", "time": LATE}
+    world.workload["metadata"]["managedFields"] = [swapped]
+    world.place({("n1",): 1, ("n2",): 1, ("n3",): 1})
+    world.workload["spec"]["podSets"][0]["topologyRequest"]["required"] = None
+    world.pods = [pod("train", 0, "n2"), pod("train", 1, "n1"), pod("train", 2, "n4")]
+    released = {"manager": "rackgate-ungater", "time": EARLY}
+    for item in world.pods:
+        item["metadata"]["managedFields"] = [released]
+    assert rules(world) == [], "neither its place nor the order of ranks is as it was"
+    released["time"] = LATE
+    assert rules(world) == ["outside-assignment", "rank-order", "rank-order"]
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_pod_whose_gate_is_gone_without_a_place_is_found(bound: bool) -> None:
+    world = sound()
+    del world.pod("train-2")["spec"]["nodeSelector"]
+    if not bound:
+        del world.pod("train-2")["spec"]["nodeName"]
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("past-the-gate", "team/train-2")
+    assert ('bound to node "n2"' in breach.found) is bound
+
+
+def test_a_pod_in_the_domain_of_another_rank_is_found() -> None:
+    world = sound()
+    for name, host in (("train-0", "n2"), ("train-2", "n1")):
+        world.pod(name)["spec"] |= {"nodeSelector": {HOST: host}, "nodeName": host}
+    assert [(one.rule, one.subject) for one in found(world)] == [
+        ("rank-order", "team/train-0"),
+        ("rank-order", "team/train-2"),
+    ]
+
+
+@pytest.mark.parametrize("doubt", ["missing", "double", "beyond", "fewer at once"])
+def test_ranks_are_left_alone_where_pods_could_not_be_placed_by_them(doubt: str) -> None:
+    world = sound()
+    for name, host in (("train-0", "n2"), ("train-2", "n1")):
+        world.pod(name)["spec"] |= {"nodeSelector": {HOST: host}, "nodeName": host}
+    labels = world.pod("train-1")["metadata"]["labels"]
+    if doubt == "missing":
+        del labels[names.COMPLETION_INDEX_LABEL]
+    elif doubt == "double":
+        labels[names.COMPLETION_INDEX_LABEL] = "2"
+    elif doubt == "beyond":
+        labels[names.COMPLETION_INDEX_LABEL] = "7"
+    else:
+        world.job["spec"]["completions"] = 9
+    assert rules(world) == []
+
+
+@pytest.mark.parametrize(
+    "spoilt", [{"levels": []}, assignment({("n1",): 2, ("n2",): 1}, (HOST,)) | {"slices": []}]
+)
+def test_an_assignment_that_cannot_be_read_is_found(spoilt: dict[str, object]) -> None:
+    world = sound()
+    world.granted["topologyAssignment"] = spoilt
+    world.pods = []
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("assignment-unreadable", "team/job-train/main")
+
+
+def test_a_domain_that_comes_twice_is_found() -> None:
+    world = sound()
+    piece = world.granted["topologyAssignment"]["slices"][0]
+    piece["valuesPerLevel"] = [{"individual": {"roots": ["n1", "n1"]}}]
+    (breach,) = found(world)
+    assert breach.rule == "assignment-unreadable"
+    assert "appears twice" in breach.found
 
 
 def test_an_assignment_that_does_not_sum_to_its_count_is_found() -> None:
-    assert rules(breaches(cluster(workload({"n1": 1}, count=2)))) == ["assignment-sum"]
+    world = sound()
+    world.place({("n1",): 2})
+    world.pods.pop()
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("assignment-sum", "team/job-train/main")
 
 
-def test_a_host_charged_beyond_its_allocatable_is_found() -> None:
-    foreign = pod("x", "n1", uid="other")
-    found = breaches(cluster(workload({"n1": 2}), foreign))
-    assert rules(found) == ["over-capacity"]
-    assert found[0].subject == "n1 cpu"
+def test_slices_that_do_not_divide_the_pods_may_leave_some_without_a_place() -> None:
+    world = sound()
+    request = world.workload["spec"]["podSets"][0]["topologyRequest"]
+    request |= {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 2}
+    world.place({("n1",): 2})
+    world.pods.pop()
+    assert rules(world) == []
+
+
+def test_a_podset_that_asks_for_a_topology_and_got_none_is_found() -> None:
+    world = sound()
+    del world.granted["topologyAssignment"]
+    assert rules(world) == ["assignment-missing"]
+    world.granted["delayedTopologyRequest"] = "Pending"
+    assert rules(world) == []
+
+
+def test_a_podset_in_two_racks_of_the_required_level_is_found() -> None:
+    world = sound()
+    world.place({("n1",): 2, ("n3",): 1})
+    world.pod("train-2")["spec"] |= {"nodeSelector": {HOST: "n3"}, "nodeName": "n3"}
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("level-split", "team/job-train/main")
+    assert "r1, r2" in breach.found
+
+
+def test_racks_of_the_same_name_in_two_blocks_are_two_racks() -> None:
+    world = sound()
+    for item, block in zip(world.nodes, ("b1", "b2", "b1", "b2"), strict=True):
+        item["metadata"]["labels"] |= {"block": block, RACK: "r1"}
+    assert rules(world) == [], "without blocks in the topology"
+    world.topologies[0]["spec"]["levels"].insert(0, {"nodeLabel": "block"})
+    assert rules(world) == ["level-split"]
+
+
+def test_podsets_of_one_group_share_their_required_domain() -> None:
+    world = sound()
+    podset, given = world.workload["spec"]["podSets"][0], world.granted
+    podset["topologyRequest"]["podSetGroupName"] = "g"
+    leader = {**podset, "name": "leader", "count": 1}
+    world.workload["spec"]["podSets"].append(leader)
+    placed = assignment({("n2",): 1}, (HOST,))
+    more = {**given, "name": "leader", "count": 1, "topologyAssignment": placed}
+    more["resourceUsage"] = {"cpu": "4"}
+    world.workload["status"]["admission"]["podSetAssignments"].append(more)
+    assert rules(world) == []
+    more["topologyAssignment"] = assignment({("n3",): 1}, (HOST,))
+    (breach,) = found(world)
+    assert (breach.rule, breach.subject) == ("level-split", "team/job-train/main+leader")
+
+
+def test_a_slice_that_is_split_over_racks_is_found() -> None:
+    world = sound()
+    request = world.workload["spec"]["podSets"][0]["topologyRequest"]
+    request |= {
+        "required": None,
+        "podsetSliceRequiredTopologyConstraints": [{"topology": RACK, "size": 2}],
+    }
+    world.workload["spec"]["podSets"][0]["count"] = world.granted["count"] = 4
+    world.granted["resourceUsage"] = {"cpu": "16"}
+    world.place({("n1",): 2, ("n3",): 2})
+    world.pods = []
+    assert rules(world) == []
+    world.place({("n1",): 1, ("n3",): 2, ("n4",): 1})
+    assert set(rules(world)) == {"slice-split"}
+
+
+# Invariant 2.
+
+
+@pytest.mark.parametrize("state", ["bound", "ungated"])
+def test_a_pod_before_admission_is_found(state: str) -> None:
+    world = sound()
+    world.pend()
+    world.pods = [pod("train", 0, "n1")]
+    if state == "ungated":
+        del world.pods[0]["spec"]["nodeName"]
+    (breach,) = (one for one in found(world) if one.rule == "ungated-before-admission")
+    assert breach.subject == "team/train-0"
+    assert state in breach.found
+    assert "Workload team/job-train is not admitted" in breach.found
+
+
+def test_quota_alone_is_no_admission() -> None:
+    world = sound()
+    world.workload["status"]["conditions"] = conditions(QuotaReserved=True, Admitted=False)
+    assert "ungated-before-admission" in rules(world)
+
+
+def test_pods_may_run_out_while_their_workload_is_evicted_or_just_gone() -> None:
+    world = sound()
+    stopping = conditions(QuotaReserved=True, Admitted=True, Evicted=True)
+    world.workload["status"]["conditions"] = stopping
+    assert breaches(world.cluster()) == []
+    world.pend()
+    for item in world.pods:
+        item["metadata"]["deletionTimestamp"] = LATE
+    assert breaches(world.cluster()) == []
+
+
+@pytest.mark.parametrize("why", ["no label", "kube-system", "managed by another", "finished"])
+def test_pods_of_jobs_that_are_not_governed_run_as_they_like(why: str) -> None:
+    world = sound()
+    world.workloads = []
+    world.job["spec"]["template"] = template()
+    if why == "no label":
+        world.job["metadata"]["labels"] = {}
+    elif why == "kube-system":
+        for item in (*world.jobs, *world.pods):
+            item["metadata"]["namespace"] = "kube-system"
+    elif why == "managed by another":
+        world.job["spec"]["managedBy"] = "example.com/other"
+    else:
+        world.job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert rules(world) == []
+
+
+# What a reading can and cannot tell.
+
+
+def test_rules_that_need_what_was_not_read_are_left_out_by_name() -> None:
+    world = sound()
+    world.pods.append(other_pod("x", "n1"))
+    world.pend()
+    blind = world.cluster(unread={"nodes": "nodes may not be listed"})
+    left_out = unable(blind)
+    assert set(left_out) == {"over-capacity", "level-split", "slice-split", "domain-gone"}
+    assert set(left_out.values()) == {"nodes may not be listed"}
+    assert "ungated-before-admission" in [one.rule for one in judge(blind)]
+    assert {"gate-taken", "foreign-gate-taken"} <= set(unable(world.cluster(unread={"pods": "no"})))
+    alone = unable(world.cluster(whole=False))
+    assert set(alone) == {"over-capacity", "over-quota", "queue-counts"}
+
+
+def test_what_cannot_be_read_of_one_kind_invents_no_breach_of_another() -> None:
+    for plural, attribute in (
+        ("nodes", "nodes"),
+        ("pods", "pods"),
+        ("jobs", "jobs"),
+        ("workloads", "workloads"),
+        ("resourceflavors", "flavors"),
+        ("topologies", "topologies"),
+        ("clusterqueues", "cluster_queues"),
+        ("localqueues", "local_queues"),
+    ):
+        world = sound()
+        setattr(world, attribute, [])
+        assert judge(world.cluster(unread={plural: "forbidden"})) == [], plural
 
 
 def test_only_a_breach_that_stays_is_lasting() -> None:
     here = Breach("over-domain", "a", "2 live")
     assert lasting([here], [Breach("over-domain", "a", "3 live")]) == [here]
     assert lasting([here], [Breach("over-domain", "b", "2 live")]) == []
+
+
+def test_one_reading_tells_only_what_a_correct_cluster_never_shows() -> None:
+    world = sound()
+    world.job["spec"]["suspend"] = True
+    world.nodes = [node("n1", "r1", "4"), *world.nodes[1:]]
+    shown = breaches(world.cluster(NOW))
+    assert [one.rule for one in shown] == ["over-capacity"]
+    assert not any(RULES[one.rule].patient for one in shown)
+
+
+def test_the_documentation_lists_every_rule_as_it_is() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "invariants.md").read_text()
+    for rule in RULES.values():
+        assert f"| {rule.invariant} | `{rule.id}` | {rule.sentence} |" in page, rule.id
+    assert page.count("\n| 1 |") == sum(rule.invariant == 1 for rule in RULES.values())

@@ -1,0 +1,1 @@
+"""Checks a cluster's objects against the invariants, sharing no accounting with the services."""

@@ -1,0 +1,109 @@
+"""Is what was granted well-formed: counts, domains, levels, charges."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from rackgate.domains import Domain, TopologyAssignment
+from rackgate_cli.checker.cluster import Group, Places, listed, shown
+from rackgate_cli.checker.rows import Layer, PodSetRow, WorkloadRow
+from rackgate_cli.checker.rules import Breach
+
+
+def shape(workload: WorkloadRow) -> Iterator[Breach]:
+    """Each assignment is there, can be read, and covers what was granted."""
+    for podset in workload.podsets:
+        subject = f"{workload.key}/{podset.name}"
+        if podset.problem:
+            yield Breach("assignment-unreadable", subject, podset.problem)
+        elif podset.assignment is None:
+            if podset.topology and podset.granted and not podset.delayed:
+                found = f"{podset.granted} pods are admitted without an assignment"
+                yield Breach("assignment-missing", subject, found)
+        else:
+            yield from _sum(subject, podset, podset.assignment)
+
+
+def _sum(subject: str, podset: PodSetRow, assignment: TopologyAssignment) -> Iterator[Breach]:
+    total, granted = assignment.count, podset.granted
+    size = max((layer.size for layer in podset.layers), default=1)
+    # Slices may be fewer pods than were granted: what is left over stays gated.
+    if total not in (granted, granted // max(size, 1) * size):
+        found = f"the domains take {total} pods, {granted} are granted"
+        yield Breach("assignment-sum", subject, found)
+
+
+def charges(workload: WorkloadRow) -> Iterator[Breach]:
+    """The charged amounts are the pods' requests times the pods."""
+    for podset in workload.podsets:
+        asked = {**dict(podset.requests), "pods": 1}
+        for resource in sorted(podset.flavors):
+            expected = asked.get(resource, 0) * podset.granted
+            charged = podset.usage.get(resource, 0)
+            if charged != expected and not podset.problem:
+                yield Breach(
+                    "usage-differs",
+                    f"{workload.key}/{podset.name} {resource}",
+                    f"{charged} charged; {podset.granted} pods of {asked.get(resource, 0)} "
+                    f"are {expected}",
+                )
+
+
+def twice(group: Group) -> Iterator[Breach]:
+    """One Job holds quota once. A Workload that is going away is on its way to give it back."""
+    holding = [one for one in group.workloads.values() if one.holds and not one.deleting]
+    if len(holding) > 1 and holding[0].owner:
+        first = holding[0]
+        found = f"holds quota through {listed(one.key for one in holding)}"
+        yield Breach("admitted-twice", f"{first.namespace}/{first.owner_name}", found)
+
+
+def levels(workload: WorkloadRow, where: Places) -> Iterator[Breach]:
+    """All pods share a domain of the required level, and slices of theirs.
+
+    PodSets of one group share it with each other. Domains whose place cannot be told (their node
+    is gone) are left out.
+    """
+    shared: dict[tuple[str, str], list[PodSetRow]] = defaultdict(list)
+    for podset in workload.podsets:
+        if podset.assignment is None:
+            continue
+        if podset.required:
+            shared[podset.group or f"={podset.name}", podset.required].append(podset)
+        for layer in podset.layers:
+            yield from _slices(workload, podset, layer, where)
+    for (_, level), podsets in shared.items():
+        found = {path for podset in podsets for path, _ in _paths(podset, level, where)}
+        if len(found) > 1:
+            subject = "+".join(podset.name for podset in podsets)
+            domains = listed(map(shown, found))
+            text = f'"{level}" is required, pods are in {len(found)} such domains: {domains}'
+            yield Breach("level-split", f"{workload.key}/{subject}", text)
+
+
+def _slices(
+    workload: WorkloadRow, podset: PodSetRow, layer: Layer, where: Places
+) -> Iterator[Breach]:
+    total: Counter[Domain] = Counter()
+    for path, count in _paths(podset, layer.level, where):
+        total[path] += count
+    known = sum(total.values()) == (podset.assignment.count if podset.assignment else 0)
+    for path, count in total.items():
+        if known and layer.size > 0 and count % layer.size:
+            text = f'{count} pods in {shown(path)}, slices of "{layer.level}" have {layer.size}'
+            yield Breach("slice-split", f"{workload.key}/{podset.name}", text)
+
+
+def _paths(podset: PodSetRow, level: str, where: Places) -> Iterable[tuple[Domain, int]]:
+    """The domain of `level` of each assigned domain, with its pods."""
+    assignment = podset.assignment
+    if assignment is None:
+        return
+    known = where.levels_of(podset) or assignment.levels
+    # Without the Topology's order the label alone has to tell domains apart.
+    upto = known[: known.index(level) + 1] if level in known else (level,)
+    for domain, count in assignment.domains:
+        path = where.path(assignment.levels, domain, upto)
+        if path is not None:
+            yield path, count

@@ -1,0 +1,170 @@
+"""Jobs and their Workloads: nothing kept after a stop, nothing lost, nothing marked that is free.
+
+Most of this is right for a while: each of these breaches says since when the objects show it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from rackgate.api import names
+from rackgate.domains import Domain
+from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Placed, Places, listed, shown
+from rackgate_cli.checker.rows import JobRow, PodRow, WorkloadRow
+from rackgate_cli.checker.rules import Breach
+
+
+def marks(job: JobRow) -> Iterator[Breach]:
+    """A Job that is not governed carries no marks; parts of another object are its business."""
+    free = not (job.labelled or job.owned) and job.namespace not in names.UNMANAGED_NAMESPACES
+    if free and job.marks:
+        found = f"has no queue label, its template carries {', '.join(job.marks)}"
+        yield Breach("marks-on-ungoverned", job.key, found)
+
+
+def course(group: Group) -> Iterator[Breach]:
+    """Does a governed Job run exactly while it is admitted, and is it as it was when stopped?"""
+    job = group.job
+    if job is None or not job.governed or job.over or not job.count:
+        return
+    workloads = list(group.workloads.values())
+    if not job.suspended:
+        yield from _running(job, workloads)
+        return
+    if not workloads and not job.named_class:
+        found = "governed, and there is no Workload for it"
+        yield Breach("no-workload", job.key, found, job.settled_at)
+    granted = next((one for one in workloads if one.granting), None)
+    if granted is not None:
+        since = max(granted.admitted_at, job.settled_at)
+        found = f"suspended, its Workload {granted.key} is admitted"
+        yield Breach("not-started", job.key, found, since)
+    elif not any(one.holds for one in workloads):
+        yield from _restored(job, workloads)
+
+
+def _running(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
+    if any(one.holds and one.active and not one.evicted and not one.deleting for one in workloads):
+        return
+    changed = max((one.changed_at for one in workloads), default=0.0)
+    state = "there is no Workload"
+    if workloads:
+        state = f"its Workload {listed(one.key for one in workloads)} is not admitted"
+    found = f"not suspended, {state}"
+    yield Breach("not-stopped", job.key, found, max(job.settled_at, changed))
+
+
+def _restored(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
+    """The template of a Job that waits: without marks but those of its creation."""
+    changed = max((one.changed_at for one in workloads), default=0.0)
+    left = [mark for mark in job.marks if mark not in job.created_marks]
+    if job.started and not left:
+        left = [f"annotation {names.WORKLOAD_ANNOTATION} on the Job"]
+    if left:
+        found = f"suspended without admission, and still carries {', '.join(left)}"
+        yield Breach("not-restored", job.key, found, max(job.settled_at, changed))
+        return
+    for workload in workloads:
+        podsets = workload.podsets
+        if not workload.finished and podsets and podsets[0].placing != job.placing:
+            # A user may edit it too; then the Workload follows, so how long it is so must be seen.
+            found = f"nodeSelector or tolerations are not those that Workload {workload.key} keeps"
+            yield Breach("not-restored", job.key, found)
+
+
+def ended(group: Group) -> Iterator[Breach]:
+    """A Workload whose Job does not exist any more holds nothing."""
+    if group.job is not None:
+        return
+    for workload in group.workloads.values():
+        if workload.owner_kind == "Job" and workload.holds:
+            found = f'holds quota of {workload.cluster_queue}, Job "{workload.owner_name}" is gone'
+            yield Breach("held-after-end", workload.key, found)
+
+
+def released(placed: Placed, group: Group, now: float) -> Iterator[Breach]:
+    """Gated pods of an admitted PodSet are released while there is room for them.
+
+    A pod that has a rank, or a nodeSelector of its own, waits for its own domain.
+    """
+    if not placed.workload.granting:
+        return
+    free = Counter(placed.counts)
+    left = placed.cap
+    for pod in placed.live:
+        domain = pod.domain(placed.levels)
+        if domain is not None and domain in placed.counts:
+            free[domain] -= 1
+        elif placed.given_up(pod, now):
+            continue
+        left -= 1
+    if placed.levels == HOST_LEVELS:
+        for domain in placed.counts:
+            if domain[0] in placed.workload.closed:
+                free[domain] = 0
+    waiting = [pod for pod in placed.gated if not pod.terminating]
+    order = _order(placed, group)
+    fitting = [pod for pod in waiting if _fits(pod, placed, free, order)] if left > 0 else []
+    if fitting:
+        written = max(placed.workload.admitted_at, placed.workload.placed_at)
+        since = max(written, min(pod.created_at for pod in fitting))
+        found = f"{len(fitting)} gated pods have room ({listed(pod.name for pod in fitting)})"
+        yield Breach("not-released", placed.subject, found, since)
+
+
+def _order(placed: Placed, group: Group) -> list[Domain]:
+    """The domain of each rank; empty where pods take any domain."""
+    if group.job is None or not placed.podset.indexed:
+        return []
+    return [domain for domain, count in placed.counts.items() for _ in range(count)]
+
+
+def _fits(pod: PodRow, placed: Placed, free: Counter[Domain], order: list[Domain]) -> bool:
+    if order and pod.index >= 0:
+        # With doubtful ranks another domain might do as well; this one is certain.
+        domains = [order[pod.index]] if pod.index < len(order) else []
+    else:
+        domains = [domain for domain, room in free.items() if room > 0]
+    pairs = [(level, pod.selector.get(level)) for level in placed.levels]
+    return any(
+        free[domain] > 0
+        and all(own in (None, value) for (_, own), value in zip(pairs, domain, strict=True))
+        for domain in domains
+    )
+
+
+def orphans(group: Group, workloads: Mapping[str, WorkloadRow]) -> Iterator[Breach]:
+    """A gated pod that no Workload can ever release waits for ever.
+
+    Args:
+        group: pods of one owner.
+        workloads: all Workloads by `namespace/name`.
+    """
+    for pod in group.pods.values():
+        if pod.terminating or names.TOPOLOGY_GATE not in pod.gates:
+            continue
+        workload = workloads.get(f"{pod.namespace}/{pod.workload}")
+        if workload is None:
+            named = f'names Workload "{pod.workload}"' if pod.workload else "names no Workload"
+            found = f"gated, {named}, which is not there" if pod.workload else f"gated, {named}"
+        elif workload.owner != pod.owner:
+            found = f"gated, and Workload {workload.key} is not that of its Job"
+        else:
+            continue
+        yield Breach("orphan-gated-pod", pod.key, found, pod.created_at)
+
+
+def gone(placed: Placed, where: Places) -> Iterator[Breach]:
+    """Pods are not kept waiting for a domain that no node belongs to any more."""
+    if not placed.workload.granting or placed.levels != HOST_LEVELS:
+        return
+    bound = Counter(pod.domain(placed.levels) for pod in placed.live if pod.node)
+    missing = [
+        domain
+        for domain, count in placed.counts.items()
+        if domain[0] not in where.hosts and bound[domain] < count
+    ]
+    if missing and placed.podset.granted > sum(bound.values()):
+        found = f"no node is in {listed(map(shown, missing))}, and pods wait for it"
+        yield Breach("domain-gone", placed.subject, found)

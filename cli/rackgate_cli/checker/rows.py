@@ -1,0 +1,285 @@
+"""What the rules look at of each object: small rows that share what many objects have in common.
+
+Times are Unix seconds, 0 where the object tells none. Amounts are millicores for cpu, base units
+for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from rackgate.domains import Domain, TopologyAssignment
+
+Amounts = tuple[tuple[str, int], ...]
+# (flavor, resource) -> amount
+FlavorAmounts = Mapping[tuple[str, str], int]
+
+
+class NodeRow(msgspec.Struct, frozen=True, gc=False):
+    """A node."""
+
+    name: str
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    allocatable: dict[str, int] = msgspec.field(default_factory=dict)
+    version: str = ""
+    uid: str = ""
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """A pod that has not ended.
+
+    Attributes:
+        owner: uid of its controller, "" for none.
+        owner_name: the controller's name.
+        workload: name that its annotation claims, "" for none.
+        podset: PodSet that its label claims, "" for none.
+        gates: names of its scheduling gates.
+        selector: its nodeSelector.
+        requests: what it takes of its node, sorted by resource.
+        index: its completion index; -1 without one, or where it does not count from 0.
+        ends_at: when its deletion should be over; 0 while it is not being deleted.
+        scheduled_at: when it was bound, as far as it tells.
+        released_at: when the ungater wrote to it last, as its managed fields tell.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    owner: str = ""
+    owner_name: str = ""
+    workload: str = ""
+    podset: str = ""
+    gates: tuple[str, ...] = ()
+    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    node: str = ""
+    requests: Amounts = ()
+    index: int = -1
+    terminating: bool = False
+    ends_at: float = 0.0
+    created_at: float = 0.0
+    scheduled_at: float = 0.0
+    released_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def sent_at(self) -> float:
+        """When it got its place, on the API server's clock."""
+        return self.released_at or self.created_at
+
+    def domain(self, levels: tuple[str, ...]) -> Domain | None:
+        """Where its nodeSelector sends it; None when it does not name every level."""
+        get = self.selector.get
+        if len(levels) == 1:  # a host, as a rule: asked for every pod, several times
+            value = get(levels[0])
+            return (value,) if value else None
+        found = tuple([get(level, "") for level in levels])
+        return found if all(found) else None
+
+
+class JobRow(msgspec.Struct, frozen=True, gc=False):
+    """A Job.
+
+    Attributes:
+        labelled: it carries the queue label.
+        governed: Rackgate acts on it: labelled, in a managed namespace, with the usual controller.
+        owned: another object controls it.
+        count: pods that run at once.
+        whole: every index has a pod at once (Indexed, completions = parallelism).
+        settled_at: when it was last created, suspended or resumed.
+        marks: Rackgate's marks on it and on its template, in words.
+        created_marks: those among them that the webhook puts at creation.
+        started: it carries the mark of a Job that was started and not restored.
+        named_class: it names a priority class, which may not exist yet.
+        placing: canonical text of its template's nodeSelector and tolerations.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    labelled: bool = False
+    governed: bool = False
+    owned: bool = False
+    suspended: bool = False
+    finished: bool = False
+    deleting: bool = False
+    count: int = 0
+    whole: bool = False
+    settled_at: float = 0.0
+    marks: tuple[str, ...] = ()
+    created_marks: tuple[str, ...] = ()
+    started: bool = False
+    named_class: bool = False
+    placing: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is expected of it any more."""
+        return self.finished or self.deleting
+
+
+class Layer(msgspec.Struct, frozen=True, gc=False):
+    """So many pods each lie in one domain of this level."""
+
+    level: str
+    size: int
+
+
+class PodSetRow(msgspec.Struct, frozen=True, gc=False):
+    """One PodSet, with what it was given.
+
+    Attributes:
+        asked: pods asked for.
+        topology: it asks for a topology.
+        requests: of one pod, sorted by resource.
+        required: level that all pods must share a domain of.
+        layers: of slices.
+        group: PodSets of one name share their required domain.
+        indexed: ranks are the completion indexes.
+        placing: canonical text of the template's nodeSelector and tolerations.
+        granted: pods granted; 0 without an admission.
+        flavors: by resource.
+        usage: charged amounts by resource.
+        assignment: topology assignment, None without one.
+        delayed: the assignment comes later.
+        problem: why the assignment or an amount cannot be read.
+    """
+
+    name: str
+    asked: int = 0
+    topology: bool = False
+    requests: Amounts = ()
+    required: str = ""
+    layers: tuple[Layer, ...] = ()
+    group: str = ""
+    indexed: bool = False
+    placing: str = ""
+    granted: int = 0
+    flavors: dict[str, str] = msgspec.field(default_factory=dict)
+    usage: dict[str, int] = msgspec.field(default_factory=dict)
+    assignment: TopologyAssignment | None = None
+    delayed: bool = False
+    problem: str = ""
+
+
+class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
+    """A Workload.
+
+    Attributes:
+        owner: uid of its controller, "" for none.
+        owner_kind: kind of its controller.
+        queue: `namespace/name` of its LocalQueue, "" for none.
+        reserved: QuotaReserved is True and an admission is there.
+        cluster_queue: that it was admitted to.
+        admitted_at: when Admitted became True.
+        evicted_at: when Evicted became True.
+        placed_at: when the admission was last written, on the API server's clock.
+        changed_at: the latest change that its conditions tell of.
+        closed: hosts that await replacement.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    owner: str = ""
+    owner_kind: str = ""
+    owner_name: str = ""
+    queue: str = ""
+    active: bool = True
+    deleting: bool = False
+    finished: bool = False
+    evicted: bool = False
+    reserved: bool = False
+    admitted: bool = False
+    cluster_queue: str = ""
+    admitted_at: float = 0.0
+    evicted_at: float = 0.0
+    placed_at: float = 0.0
+    changed_at: float = 0.0
+    podsets: tuple[PodSetRow, ...] = ()
+    closed: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds quota and room."""
+        return self.reserved and not self.finished
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it asks for admission."""
+        return self.active and not (self.reserved or self.finished or self.deleting)
+
+    @property
+    def granting(self) -> bool:
+        """Whether its pods may be released now."""
+        going = self.evicted or self.deleting or not self.active
+        return self.holds and self.admitted and not going
+
+
+class FlavorRow(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceFlavor; `topology` is "" for a plain one."""
+
+    name: str
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    topology: str = ""
+    version: str = ""
+    uid: str = ""
+
+
+class TopologyRow(msgspec.Struct, frozen=True, gc=False):
+    """A Topology: level keys, coarsest first."""
+
+    name: str
+    levels: tuple[str, ...] = ()
+    version: str = ""
+    uid: str = ""
+
+
+class Counts(msgspec.Struct, frozen=True, gc=False):
+    """What a queue's status says."""
+
+    pending: int = 0
+    reserving: int = 0
+    admitted: int = 0
+    reservation: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    usage: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+
+
+class QueueRow(msgspec.Struct, frozen=True, gc=False):
+    """A ClusterQueue or LocalQueue.
+
+    Attributes:
+        key: name, or `namespace/name`.
+        cluster_queue: that a LocalQueue feeds.
+        cohort: of a ClusterQueue.
+        nominal: quota of a ClusterQueue.
+        spec_at: when its spec was last written, as far as it tells.
+    """
+
+    key: str
+    cluster_queue: str = ""
+    cohort: str = ""
+    nominal: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    counts: Counts = Counts()
+    deleting: bool = False
+    spec_at: float = 0.0
+    version: str = ""
+    uid: str = ""

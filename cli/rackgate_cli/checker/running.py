@@ -1,0 +1,181 @@
+"""Runs the check once, or for as long as it is watched."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import gc
+import json
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+
+import structlog
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
+from rackgate_cli.checker import view
+from rackgate_cli.checker.cluster import Cluster
+from rackgate_cli.checker.following import Following, Heard, unreadable
+from rackgate_cli.checker.judge import judge, unable
+from rackgate_cli.checker.rules import RULES
+from rackgate_cli.checker.sources import ESSENTIAL
+from rackgate_cli.checker.tracker import Change, Tracker
+from rackgate_cli.checker.world import World
+from rackgate_cli.doors import Progress, door
+from rackgate_cli.errors import CommandError
+from rackgate_cli.reading import read_cluster
+from rackgate_cli.tables import show
+
+SILENT = logging.CRITICAL
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check as the command line says; return the exit code.
+
+    Raises:
+        CommandError: the cluster cannot be read.
+    """
+    # Most of what is kept lives as long as the command; looking through it often finds nothing.
+    gc.set_threshold(50_000, 50, 100)
+    # The client's own lines are for services: here the printer tells what matters.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(SILENT))
+    try:
+        return asyncio.run(_run(arguments))
+    except KubeError as error:
+        raise _unreadable(error) from error
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        if isinstance(first, KubeError):
+            raise _unreadable(first) from errors
+        raise first from errors
+
+
+def _unreadable(error: KubeError) -> CommandError:
+    return CommandError(f"the cluster cannot be read: {error}")
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    entrance = door(arguments.state, arguments.kubeconfig, arguments.context)
+    entrance = dataclasses.replace(entrance, user_agent="rackgate-invariants")
+    tracker = Tracker(arguments.settle, arguments.patience, hasty=not arguments.watch)
+    async with entrance.client() as client:
+        if arguments.watch:
+            return await watch(client, tracker, arguments)
+        return await once(client, tracker, arguments)
+
+
+async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) -> int:
+    """Check with two readings a moment apart; the second only when the first shows anything.
+
+    Raises:
+        CommandError: nothing can be checked.
+        KubeError: the API server does not answer.
+    """
+    cluster = await _read(client, arguments.namespace)
+    candidates = judge(cluster)
+    if candidates:
+        tracker.update(cluster.read_at, candidates)
+        await asyncio.sleep(arguments.settle)
+        cluster = await _read(client, arguments.namespace)
+        tracker.update(cluster.read_at, judge(cluster))
+    found, left_out = tracker.standing, unable(cluster)
+    if arguments.json:
+        # Escaped, so that no name from a cluster can steer a terminal.
+        sys.stdout.write(json.dumps(view.document(cluster, found, left_out), indent=2) + "\n")
+    else:
+        show(view.once(cluster, found, left_out))
+    return 1 if found else 0
+
+
+async def _read(client: Client, namespace: str | None) -> Cluster:
+    progress = Progress()
+    try:
+        cluster = await read_cluster(client, namespace, told=progress.add)
+    finally:
+        progress.done()
+    _check_enough(cluster.unread)
+    return cluster
+
+
+def _check_enough(unread: Mapping[str, str]) -> None:
+    if all(kind.plural in unread for kind in ESSENTIAL):
+        reasons = "; ".join(unread[kind.plural] for kind in ESSENTIAL)
+        raise CommandError(f"nothing can be checked: {reasons}")
+
+
+async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace) -> int:
+    """Follow until interrupted or for as long as asked; every breach makes the exit code 1.
+
+    Raises:
+        CommandError: nothing can be checked.
+        KubeError: the API server does not answer.
+    """
+    unread = await unreadable(client, arguments.namespace)
+    _check_enough(unread)
+    # From here on; until then an interrupt ends the command as it ends any other.
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    world = World(unread=unread, whole=arguments.namespace is None)
+    printer = view.Printer(for_programs=arguments.json)
+    telling = _Telling(printer, world, tracker, _too_short(arguments))
+    heard = Heard(telling.changed, telling.connection, telling.synced)
+    following = Following(client, world, tracker, heard, arguments.interval, arguments.namespace)
+    await following.run(stop, arguments.limit)
+    telling.end()
+    return 1 if tracker.total else 0
+
+
+def _too_short(arguments: argparse.Namespace) -> dict[str, str]:
+    """Rules that cannot count before the watch ends, each with the reason."""
+    limit, patience = arguments.limit, arguments.patience
+    if limit is None or limit > patience:
+        return {}
+    why = f"--for {limit:g}s ends before --patience {patience:g}s"
+    return {rule.id: why for rule in RULES.values() if rule.patient}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Telling:
+    """What is printed while a cluster is followed.
+
+    Attributes:
+        too_short: rules that cannot count before the end, each with the reason.
+    """
+
+    printer: view.Printer
+    world: World
+    tracker: Tracker
+    too_short: Mapping[str, str]
+
+    def changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            self.printer.change(change)
+
+    def connection(self, words: str) -> None:
+        if words:
+            text = f"paused  the cluster cannot be read: {words}"
+            self.printer.line(text, "paused", {"why": words})
+        else:
+            self.printer.line("resumed the cluster can be read again", "resumed")
+
+    def synced(self) -> None:
+        cluster = self.world.cluster(0.0)
+        left_out = {**self.too_short, **unable(cluster)}
+        self.printer.blocks(view.left_out(left_out))
+        more = {"checked": view.checked(cluster), "notChecked": left_out}
+        self.printer.line(f"watching {view.extent(cluster)}", "watching", more)
+
+    def end(self) -> None:
+        cluster, total = self.world.cluster(0.0), self.tracker.total
+        standing = len(self.tracker.standing)
+        text = f"watched {view.extent(cluster)}: {view.breaches_of(total)}"
+        if total:
+            text += f", {standing} of them still there"
+        more = {"checked": view.checked(cluster), "breaches": total, "standing": standing}
+        self.printer.line(text, "summary", more)

@@ -1,0 +1,153 @@
+"""What the command prints: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rackgate.runtime.clock import rfc3339
+from rackgate_cli.checker.cluster import Cluster
+from rackgate_cli.checker.rules import RULES, Breach, Rule
+from rackgate_cli.checker.tracker import Change
+from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
+
+API_VERSION: Final = "invariants.rackgate.dev/v1"
+
+
+def moment(seconds: float) -> str:
+    """A Unix time as Kubernetes writes it."""
+    return rfc3339(datetime.fromtimestamp(seconds, UTC))
+
+
+def extent(cluster: Cluster) -> str:
+    """What was looked at, in words."""
+    jobs = sum(job.labelled for job in cluster.jobs)
+    parts = [
+        _count(len(cluster.pods), "pod"),
+        f"of {_count(jobs, 'governed Job')}",
+        f"and {_count(len(cluster.workloads), 'Workload')}",
+    ]
+    if cluster.nodes:
+        parts.append(f"on {_count(len(cluster.nodes), 'node')}")
+    return " ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def breaches_of(number: int) -> str:
+    """A number of breaches in words."""
+    return "no breach" if not number else f"{number} breach{'' if number == 1 else 'es'}"
+
+
+def once(cluster: Cluster, found: list[Breach], unable: Mapping[str, str]) -> list[Block]:
+    """The answer of one check."""
+    blocks: list[Block] = []
+    if found:
+        rows = [(b.rule, b.subject, _told(b.found, b.since)) for b in found]
+        blocks += [Grid(("RULE", "OBJECT", "FOUND"), rows), Heading("What must hold")]
+        broken = dict.fromkeys(breach.rule for breach in found)
+        blocks.append(Grid((), [_sentence(RULES[rule]) for rule in broken]))
+        blocks.append(Line(""))
+    blocks += left_out(unable)
+    words = f"checked {extent(cluster)}: {breaches_of(len(found))}"
+    return [*blocks, Line(words, "bold red" if found else "bold green")]
+
+
+def left_out(unable: Mapping[str, str]) -> list[Block]:
+    """Lines about rules that could not be judged, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for rule, reason in unable.items():
+        by_reason.setdefault(reason, []).append(rule)
+    return [
+        Line(f"not checked: {', '.join(rules)} ({reason})", "yellow")
+        for reason, rules in by_reason.items()
+    ]
+
+
+def rules() -> list[Block]:
+    """All rules, by the promise that they belong to."""
+    rows = [
+        (str(rule.invariant), rule.id, rule.sentence, "patience" if rule.patient else "at once")
+        for rule in RULES.values()
+    ]
+    return [Grid(("NO", "RULE", "WHAT MUST HOLD", "COUNTS"), rows)]
+
+
+def _sentence(rule: Rule) -> tuple[str, str]:
+    return rule.id, f"{rule.sentence} (invariant {rule.invariant})"
+
+
+def _told(found: str, since: float) -> str:
+    return f"{found}, since {moment(since)}" if since else found
+
+
+def document(
+    cluster: Cluster, found: Iterable[Breach], unable: Mapping[str, str]
+) -> dict[str, Any]:
+    """The answer of one check for programs."""
+    return {
+        "apiVersion": API_VERSION,
+        "checked": checked(cluster),
+        "breaches": [as_json(breach) for breach in found],
+        "notChecked": dict(unable),
+    }
+
+
+def checked(cluster: Cluster) -> dict[str, int]:
+    """Numbers of what was looked at."""
+    return {
+        "pods": len(cluster.pods),
+        "governedJobs": sum(job.labelled for job in cluster.jobs),
+        "workloads": len(cluster.workloads),
+        "nodes": len(cluster.nodes),
+    }
+
+
+def as_json(breach: Breach) -> dict[str, Any]:
+    """One breach for programs."""
+    rule = RULES[breach.rule]
+    told: dict[str, Any] = {
+        "rule": breach.rule,
+        "invariant": rule.invariant,
+        "object": breach.subject,
+        "found": breach.found,
+    }
+    return {**told, "since": moment(breach.since)} if breach.since else told
+
+
+class Printer:
+    """Prints what is heard while a cluster is followed: a line each, at once."""
+
+    def __init__(self, *, for_programs: bool) -> None:
+        self._json = for_programs
+
+    def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
+        """One line: the text for people, or the event with `more` for programs."""
+        now = moment(datetime.now(UTC).timestamp())
+        if self._json:
+            told = {"event": event, "at": now, **(more or {})}
+            sys.stdout.write(json.dumps(told) + "\n")
+        else:
+            sys.stdout.write(f"{now} {clean(text)}\n")
+        sys.stdout.flush()
+
+    def change(self, change: Change) -> None:
+        """A breach that began to count, or ended."""
+        breach = change.breach
+        where = f"{breach.rule} {breach.subject}"
+        if change.ended:
+            self.line(f"ended   {where}", "ended", as_json(breach))
+        else:
+            since = f", since {moment(change.since)}" if change.at - change.since >= 1 else ""
+            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", as_json(breach))
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """Text for people alone."""
+        if not self._json:
+            show(blocks)
+            sys.stdout.flush()
