@@ -9,12 +9,29 @@ from typing import Any, Literal, TextIO
 import msgspec
 import structlog
 
+from rackgate.runtime import metrics
+
 Format = Literal["auto", "json", "console"]
+
+_COUNTED = ("warning", "error")
+LINES = metrics.from_zero(
+    metrics.counter(
+        "log_lines_total", "Log lines of importance; an error wants a person.", ("level",)
+    ),
+    "level",
+    _COUNTED,
+)
 
 
 def _render_json(event: Any, **_: Any) -> str:
     # `str` as the last resort: a log line must never raise because of a value in it.
     return msgspec.json.encode(event, enc_hook=str).decode()
+
+
+def _count(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if event["level"] in _COUNTED:
+        LINES.labels(level=event["level"]).inc()
+    return event
 
 
 def configure(
@@ -38,6 +55,7 @@ def configure(
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        _count,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     final: list[structlog.typing.Processor] = (

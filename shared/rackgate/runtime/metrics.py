@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,13 +22,38 @@ ProcessCollector(registry=REGISTRY)
 SHORT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a metric of ours is, for the pages and checks that list all of them.
+
+    Attributes:
+        name: with prefix, as it is queried.
+        kind: counter, gauge or histogram.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help_text: str
+
+
+# Every metric of the modules that were imported, in the order of their declaration.
+DECLARED: Final[list[Declared]] = []
+
+
+def _declare(kind: str, name: str, help_text: str, labels: Sequence[str]) -> None:
+    DECLARED.append(Declared(f"{PREFIX}_{name}", kind, tuple(labels), help_text))
+
+
 def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
     """A counter `rackgate_<name>`; `name` ends in `_total`."""
+    _declare("counter", name, help_text, labels)
     return Counter(name, help_text, labels, namespace=PREFIX, registry=REGISTRY)
 
 
 def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
     """A gauge `rackgate_<name>`."""
+    _declare("gauge", name, help_text, labels)
     return Gauge(name, help_text, labels, namespace=PREFIX, registry=REGISTRY)
 
 
@@ -38,9 +64,11 @@ def histogram(
     buckets: Sequence[float] = SHORT_BUCKETS,
 ) -> Histogram:
     """A histogram `rackgate_<name>`; `name` ends in its unit."""
+    _declare("histogram", name, help_text, labels)
     return Histogram(name, help_text, labels, namespace=PREFIX, registry=REGISTRY, buckets=buckets)
 
 
+BUILD_INFO: Final = gauge("build_info", "1, with the version that runs.", ("service", "version"))
 API_REQUESTS: Final = counter(
     "api_requests_total",
     "Requests to the API server; code is the HTTP status, or 'none' without an answer.",
@@ -60,6 +88,17 @@ GC_PAUSE: Final = histogram("gc_pause_seconds", "Pauses of the garbage collector
 EVENTS_DROPPED: Final = counter(
     "events_dropped_total", "Kubernetes Events that were not written, by why.", ("reason",)
 )
+
+
+def from_zero(metric: Counter, label: str, values: Sequence[str]) -> Counter:
+    """Show a counter of one label with every value it can have from the start, at 0.
+
+    A series that begins at 1 never rose, as far as `increase()` can see: an alert would miss
+    the first time.
+    """
+    for value in values:
+        metric.labels(**{label: value})
+    return metric
 
 
 def render() -> bytes:

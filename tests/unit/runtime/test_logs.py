@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from rackgate.runtime import logs
+from rackgate.runtime import logs, metrics
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +80,17 @@ def test_the_console_form_is_no_json() -> None:
         structlog.get_logger().info("hello", count=3)
     assert "hello" in out.getvalue()
     assert "count=3" in out.getvalue()
+
+
+@pytest.mark.requirement("OPS-09")
+def test_lines_that_want_a_person_are_counted_whoever_writes_them() -> None:
+    def counted(level: str) -> float:
+        return metrics.REGISTRY.get_sample_value("rackgate_log_lines_total", {"level": level}) or 0
+
+    before = counted("warning"), counted("error")
+    logs.configure("x", stream=io.StringIO())
+    structlog.get_logger().info("fine")
+    structlog.get_logger().warning("odd")
+    structlog.get_logger().exception("broken")
+    logging.getLogger("library").error("broken as well")
+    assert (counted("warning"), counted("error")) == (before[0] + 1, before[1] + 2)

@@ -68,3 +68,13 @@ def test_loop_lag_is_measured_for_ever() -> None:
 
     virtualtime.run(watch())
     assert metrics.REGISTRY.get_sample_value(name) == before + 10
+
+
+def test_a_counter_shows_every_value_before_the_first_count() -> None:
+    """`increase()` does not see a series that begins at 1."""
+    counted = metrics.from_zero(
+        metrics.counter("planted_total", "For this test.", ("result",)), "result", ("a", "b")
+    )
+    assert 'rackgate_planted_total{result="b"} 0.0' in metrics.render().decode()
+    metrics.REGISTRY.unregister(counted)
+    metrics.DECLARED.pop()

@@ -1,0 +1,183 @@
+"""Rackgate installed into another namespace, as docs/operators.md says, its services as processes.
+
+The manifests are those of `deploy/`, built by kubectl and moved by the documented substitution;
+each service reads the configuration of its own ConfigMap, with only what a process outside of a
+cluster needs changed in it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from rackgate_cli.controlplane.install import with_local_webhook
+from rackgate_cli.locations import deploy_dir
+from tests.support.playground import SERVICES, Playground
+
+NAMESPACE = "team-infra"
+HOST = "127.0.0.1"
+PARTS = ("network", "monitoring")
+
+
+def built(playground: Playground, folder: Path, *components: str) -> list[dict[str, Any]]:
+    """All objects of deploy/ with these components, as kubectl builds them.
+
+    Args:
+        folder: where the kustomization is written; not inside of deploy/.
+    """
+    deploy = Path("../" * (len(folder.resolve().parts) - 1)) / deploy_dir().resolve().relative_to(
+        "/"
+    )
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [str(deploy)],
+        "components": [str(deploy / name) for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    text = playground.run("kubectl", "kustomize", str(folder))
+    return [entry for entry in yaml.safe_load_all(text) if entry]
+
+
+def moved(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The documents after the documented substitution."""
+    text = yaml.safe_dump_all(documents).replace("rackgate-system", NAMESPACE)
+    return list(yaml.safe_load_all(text))
+
+
+@dataclass
+class Elsewhere:
+    """A playground whose services are processes of the test, one replica each.
+
+    Attributes:
+        ports: health port by service, and `reviews`.
+        level: log level of the services.
+    """
+
+    playground: Playground
+    folder: Path
+    ports: dict[str, int]
+    level: str = "debug"
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    configurations: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Apply everything, and write the services' tokens and configurations."""
+        documents = moved(built(self.playground, self.folder))
+        url = f"https://{HOST}:{self.ports['reviews']}"
+        documents = [with_local_webhook(entry, url) for entry in documents]
+        self.configurations = {
+            entry["metadata"]["name"].removeprefix("rackgate-"): yaml.safe_load(
+                entry["data"]["config.yaml"]
+            )
+            for entry in documents
+            if entry["kind"] == "ConfigMap"
+        }
+        # The pods of Deployments would wait for nodes; the services are processes here.
+        manifest = self.folder / "all.yaml"
+        wanted = [entry for entry in documents if entry["kind"] != "Deployment"]
+        spaces = [entry for entry in wanted if entry["kind"] == "Namespace"]
+        for part in (spaces, wanted):
+            manifest.write_text(yaml.safe_dump_all(part))
+            self._kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest))
+        for service in SERVICES:
+            account = f"rackgate-{service}"
+            token = self._kubectl("create", "token", account, "-n", NAMESPACE, "--duration=24h")
+            self.token_file(service).write_text(token.strip())
+
+    def _kubectl(self, *arguments: str) -> str:
+        return self.playground.run("kubectl", *arguments)
+
+    def token_file(self, service: str) -> Path:
+        """The bearer token of a service."""
+        return self.folder / f"{service}.token"
+
+    def log_file(self, service: str) -> Path:
+        """What a service has logged, over all its lives."""
+        return self.folder / f"{service}.log"
+
+    def start(self, *services: str) -> None:
+        """Start services; see `ready`."""
+        for service in services:
+            config = self.configurations[service] | {
+                "connection": {
+                    "server": self.playground.server,
+                    "caFile": str(self.playground.state / "pki" / "ca.crt"),
+                    "tokenFile": str(self.token_file(service)),
+                    "requestTimeout": 4,
+                },
+                "health": {"host": HOST, "port": self.ports[service]},
+                "log": {"level": self.level},
+            }
+            if "leaderElection" in config:
+                config["leaderElection"] |= {"leaseDuration": 4}
+            if service == "webhook":
+                config["serving"] = {"host": HOST, "port": self.ports["reviews"], "drainDelay": 0}
+                config["certificates"] |= {"ipAddresses": [HOST], "settle": 1, "checkInterval": 0.5}
+            path = self.folder / f"{service}.yaml"
+            path.write_text(yaml.safe_dump(config))
+            command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]
+            with self.log_file(service).open("ab") as out:
+                self.running[service] = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def stop(self, *services: str) -> dict[str, int]:
+        """Ask services to stop and wait; their exit codes."""
+        going = {name: self.running.pop(name) for name in services if name in self.running}
+        for process in going.values():
+            process.send_signal(signal.SIGTERM)
+        return {name: process.wait(60) for name, process in going.items()}
+
+    def ready(self, service: str) -> bool:
+        """Whether a service says that it is ready; a dead one fails the test."""
+        code = self.running[service].poll()
+        assert code is None, (
+            f"{service} ended with {code}: {self.log_file(service).read_text()[-3000:]}"
+        )
+        try:
+            self._get(service, "/readyz")
+        except OSError:
+            return False
+        return True
+
+    def metrics(self, service: str) -> str:
+        """What a service answers at /metrics."""
+        return self._get(service, "/metrics")
+
+    def _get(self, service: str, path: str) -> str:
+        url = f"http://{HOST}:{self.ports[service]}{path}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+def samples(text: str, of: Callable[[str], bool] = bool) -> list[Sample]:
+    """The samples of a scrape whose names pass."""
+    # Without its types the parser leaves names as they are; it would add `_total` to some.
+    bare = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    return [
+        sample
+        for family in text_string_to_metric_families(f"{bare}\n")
+        for sample in family.samples
+        if of(sample.name)
+    ]
+
+
+def certificate_data(playground: Playground) -> dict[str, str]:
+    """The Secret of the webhook, key by key, as stored (base64); empty without one."""
+    text = playground.run("kubectl", "get", "secrets", "-n", NAMESPACE, "-o", "json")
+    found = [
+        entry
+        for entry in json.loads(text)["items"]
+        if entry["metadata"]["name"] == "rackgate-webhook-tls"
+    ]
+    return dict(found[0].get("data", {})) if found else {}
