@@ -1,6 +1,7 @@
 """The ungater's machine under lost answers, late requests, refusals, kills and stale watches.
 
-`World` asserts with every write that no domain and no PodSet gets more than it was granted.
+`World` asserts with every write that no domain and no PodSet gets more than it was granted, and
+that foreign gates stay; `settle`, that everything that has a place is released in the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tests.property.ungater_world import ANSWERS, World
 
 COUNTS = st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any)
 PASSED = (0.0, 0.5, 2.0, 11.0, 40.0)
-CHANGES = ("end", "terminate", "stick", "remove", "touch")
+CHANGES = ("end", "terminate", "remove", "touch")
+LEAPS = (0.1, 5.0, 61.0, 3600.0)
 PICK = st.integers(0, 30)
 
 
@@ -58,9 +60,29 @@ class UngaterModel(RuleBasedStateMachine):
     def deliver_workloads(self) -> None:
         self.world.deliver_workloads()
 
+    @rule(count=st.sampled_from([1, 5, 100]))
+    def deliver_to_standby(self, count: int) -> None:
+        self.world.deliver_pods(count, to=1)
+        self.world.deliver_workloads(to=1)
+
+    @rule(back=st.integers(1, 40), count=st.integers(1, 10))
+    def replay(self, back: int, count: int) -> None:
+        self.world.replay(back, count)
+
+    @rule(seconds=st.sampled_from(LEAPS), noticed=st.booleans())
+    def leap(self, seconds: float, noticed: bool) -> None:
+        self.world.leap(seconds, noticed=noticed)
+
     @rule()
     def relist(self) -> None:
         self.world.relist()
+
+    @rule(begins=st.booleans())
+    def list_for_another_shard(self, begins: bool) -> None:
+        if begins:
+            self.world.begin_list()
+        else:
+            self.world.end_list()
 
     @rule(passed=st.sampled_from(PASSED), reads_work=st.booleans())
     def look(self, passed: float, reads_work: bool) -> None:
@@ -81,18 +103,26 @@ class UngaterModel(RuleBasedStateMachine):
     def kill(self, applied: bool, lag: int) -> None:
         self.world.kill(applied=applied, lag=lag)
 
+    @rule()
+    def give_over(self) -> None:
+        self.world.give_over()
+
+    @rule(applied=st.booleans())
+    def lose_the_lease(self, applied: bool) -> None:
+        self.world.lose(applied=applied)
+
     @invariant()
-    def the_machine_agrees_with_itself(self) -> None:
+    def every_machine_agrees_with_itself(self) -> None:
         if hasattr(self, "world"):
-            self.world.machine.check()
+            self.world.check()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.settle()
 
 
-@pytest.mark.requirement("UNG-10", "UNG-14", "UNG-16", "UNG-18")
-@pytest.mark.field_note("U1", "U2")
+@pytest.mark.requirement("UNG-10", "UNG-14", "UNG-15", "UNG-16", "UNG-18")
+@pytest.mark.field_note("U1", "U2", "U15")
 class TestUngater(UngaterModel.TestCase):  # type: ignore[misc, valid-type]  # made at run time
     settings = settings(
         max_examples=50,
@@ -100,6 +130,10 @@ class TestUngater(UngaterModel.TestCase):  # type: ignore[misc, valid-type]  # m
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
+
+
+def void(_: object) -> None:
+    """Nobody asks whether it could be done."""
 
 
 def deeds(world: World, rng: random.Random) -> dict[Callable[[], None], int]:
@@ -123,14 +157,21 @@ def deeds(world: World, rng: random.Random) -> dict[Callable[[], None], int]:
         lambda: world.arrive(rng.randrange(100)): 8,
         lambda: world.swap_domain(rng.randrange(4)): 2,
         world.deliver_workloads: 2,
+        lambda: world.deliver_pods(rng.choice((1, 5, 100)), to=1): 3,
+        lambda: world.replay(rng.randrange(1, 40), rng.randrange(1, 10)): 2,
+        lambda: world.leap(rng.choice(LEAPS), noticed=rng.random() < 0.7): 1,
         world.relist: 1,
+        world.begin_list: 2,
+        world.end_list: 2,
         readmit: 1,
+        lambda: void(world.give_over()): 2,
+        lambda: world.lose(applied=rng.random() < 0.5): 1,
         lambda: world.kill(applied=rng.random() < 0.5, lag=rng.randrange(20)): 1,
     }
 
 
-@pytest.mark.requirement("UNG-10", "UNG-11", "UNG-13", "UNG-14", "UNG-16", "UNG-18")
-@pytest.mark.field_note("U1", "U2")
+@pytest.mark.requirement("UNG-10", "UNG-11", "UNG-13", "UNG-14", "UNG-15", "UNG-16", "UNG-18")
+@pytest.mark.field_note("U1", "U2", "U15")
 @pytest.mark.parametrize("ranks", [False, True])
 def test_long_histories_never_exceed_a_count_and_release_all_in_the_end(ranks: bool) -> None:
     for seed in range(150):
@@ -140,7 +181,7 @@ def test_long_histories_never_exceed_a_count_and_release_all_in_the_end(ranks: b
         for step, deed in enumerate(rng.choices(list(choices), list(choices.values()), k=150)):
             try:
                 deed()
-                world.machine.check()
+                world.check()
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}, step {step}: {error}") from error
         world.settle()

@@ -1,17 +1,20 @@
-"""A server's truth, a watch that lags, and the ungater's machine between them.
+"""A server's truth, watches that lag, and two ungater replicas with a machine each.
 
 Every method is one thing that can happen. The server itself checks each write: no domain and no
-PodSet may get more live pods than it was granted.
+PodSet may get more live pods than it was granted, and no gate of others may be touched. Wall
+clocks do not appear: the machine takes none. Monotonic clocks have bases of their own, leap, and
+stand still while the world goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from rackgate.api import names
 from rackgate.domains import Domain
 from rackgate_ungater.events import (
     Event,
@@ -22,14 +25,18 @@ from rackgate_ungater.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Limits, Machine, Proposal
+from rackgate_ungater.machine import Machine, Proposal
 from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.state import Limits
+from rackgate_ungater.writer import patch_body, patch_tail
+from tests.support.apiserver_objects import apply_patch
 from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload
 
 KEY = WorkloadKey("team/train")
 DOMAINS: tuple[Domain, ...] = (("b1", "r1"), ("b1", "r2"), ("b2", "r1"), ("b2", "r2"))
-LIMITS = Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8)
-WALL = 1_000_000.0  # Unix time: the deletion of a pod that sticks was due long ago
+LIMITS = Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8, overdue_s=20)
+GRACE_S = 30.0
+FOREIGN = ({"name": "example.com/first"}, {"name": "example.com/last"})
 ANSWERS = ("ok", "applied, lost", "dropped", "delayed", "conflict", "refuse", "throttle")
 FAILURES = {
     "dropped": Failure.LOST,
@@ -49,11 +56,13 @@ class Request:
 
 
 class Server:
-    """The truth: objects, their history, and the rule that no write may break."""
+    """The truth: objects, their history, and the rules that no write may break."""
 
     def __init__(self) -> None:
         self.version = 10
+        self.now = 0.0
         self.pods: dict[str, PodRow] = {}
+        self.deleted_at: dict[str, float] = {}
         self.counts: dict[Domain, int] = {}
         self.workload: WorkloadRow = workload()
         self.pod_log: list[Event] = []
@@ -67,6 +76,11 @@ class Server:
 
     def change(self, uid: str, **facts: Any) -> None:
         self.put(msgspec.structs.replace(self.pods[uid], **facts))
+
+    def terminate(self, uid: str) -> None:
+        """Its containers end within the grace period; the object may stay for ever."""
+        self.deleted_at.setdefault(uid, self.now)
+        self.change(uid, terminating=True, grace_s=GRACE_S)
 
     def remove(self, uid: str) -> None:
         self.version += 1
@@ -84,8 +98,9 @@ class Server:
         return [row for row in self.pods.values() if not row.terminal and not row.gated]
 
     def given_up(self, row: PodRow) -> bool:
-        """Whether a pod is overdue on a domain that is not assigned any more."""
-        return row.ends_at > 0 and tuple(row.selector.values()) not in self.counts
+        """Whether a pod must have ended by now, on a domain that is not assigned any more."""
+        ended = row.terminating and self.now >= self.deleted_at[row.uid] + GRACE_S
+        return ended and tuple(row.selector.values()) not in self.counts
 
     def patch(self, request: Request) -> bool | None:
         """Apply a patch: True, None when the pod is gone, False for a conflict."""
@@ -95,6 +110,7 @@ class Server:
         if row.resource_version != request.row.resource_version:
             return False
         assert row.gated, "a patch bound to a gated version finds a gated pod"
+        _touches_only_ours(request)
         selector = dict(zip(LEVELS, request.domain, strict=True))
         self.change(row.uid, gated=False, selector=selector)
         ungated = self.ungated()
@@ -106,17 +122,58 @@ class Server:
         return True
 
 
+def _touches_only_ours(request: Request) -> None:
+    """Send the real bytes to a real object: foreign gates and selectors stay, in their order."""
+    gates = [FOREIGN[0], {"name": names.TOPOLOGY_GATE}, FOREIGN[1]]
+    stored = {"spec": {"schedulingGates": gates, "nodeSelector": {"disk": "ssd"}}}
+    body = patch_body(request.row, patch_tail(LEVELS, request.domain))
+    spec = apply_patch(stored, "application/strategic-merge-patch+json", body)["spec"]
+    assert spec["schedulingGates"] == list(FOREIGN), "a foreign gate was touched"
+    wanted = {"disk": "ssd", **dict(zip(LEVELS, request.domain, strict=True))}
+    assert spec["nodeSelector"] == wanted
+
+
+@dataclass
+class Replica:
+    """One process. `behind`: what its monotonic clock lacks of the world's time."""
+
+    behind: float
+    machine: Machine = field(default_factory=lambda: Machine(LIMITS))
+    pods_seen: int = 0
+    workloads_seen: int = 0
+
+
 class World:
-    """One active replica at a time; a killed one is followed by another with a stale watch."""
+    """One replica acts at a time; the other watches, and remembers what it did before."""
 
     def __init__(self, counts: Iterable[int], *, ranks: bool) -> None:
-        self.server, self.machine = Server(), Machine(LIMITS)
-        self.ranks, self.now, self.made = ranks, 0.0, 0
-        self.pods_seen = self.workloads_seen = 0
+        self.server = Server()
+        self.replicas = [Replica(0.0), Replica(-5000.0)]
+        self.ranks, self.made = ranks, 0
         self.sent: list[Request] = []
         self.delayed: list[Request] = []
+        self.listing: list[PodRow] = []
         self.admit(counts)
         self.deliver_workloads()
+
+    @property
+    def active(self) -> Replica:
+        """The holder of the shard; hand-over turns the list."""
+        return self.replicas[0]
+
+    @property
+    def machine(self) -> Machine:
+        return self.active.machine
+
+    @property
+    def local(self) -> float:
+        """Monotonic seconds of the active replica."""
+        return self.server.now - self.active.behind
+
+    def check(self) -> None:
+        """What every machine believes fits together."""
+        for replica in self.replicas:
+            replica.machine.check()
 
     # The cluster --------------------------------------------------------------------------
 
@@ -137,10 +194,7 @@ class World:
         elif how == "end" and not row.gated:
             self.server.change(row.uid, terminal=True)
         elif how == "terminate":
-            self.server.change(row.uid, terminating=True)
-        elif how == "stick" and not row.gated:
-            # Its node died: it is deleted, and nobody says that it ended.
-            self.server.change(row.uid, terminating=True, ends_at=1.0)
+            self.server.terminate(row.uid)
         elif how == "touch":
             self.server.change(row.uid)
 
@@ -148,7 +202,7 @@ class World:
         """Suspended: every pod is marked for deletion before a new admission can come."""
         self.server.admit(dict(self.server.counts), ranks=self.ranks, granting=False)
         for row in list(self.server.pods.values()):
-            self.server.change(row.uid, terminating=True)
+            self.server.terminate(row.uid)
 
     def admit(self, counts: Iterable[int]) -> None:
         self.server.admit(dict(zip(DOMAINS, counts, strict=True)), ranks=self.ranks)
@@ -164,54 +218,81 @@ class World:
         counts = {spare if d == gone else d: n for d, n in self.server.counts.items()}
         self.server.admit(counts, ranks=self.ranks)
 
+    # Time ---------------------------------------------------------------------------------
+
+    def leap(self, seconds: float, *, noticed: bool) -> None:
+        """Time passes; a replica that stood still as a whole may not have noticed."""
+        self.server.now += seconds
+        if not noticed:
+            self.active.behind += seconds
+        self.delayed = [request for request in self.delayed if request.until > self.server.now]
+
     # The watch ----------------------------------------------------------------------------
 
-    def deliver_pods(self, count: int) -> None:
-        for event in self.server.pod_log[self.pods_seen : self.pods_seen + count]:
-            self.machine.handle(event)
-        self.pods_seen = min(self.pods_seen + count, len(self.server.pod_log))
+    def deliver_pods(self, count: int, *, to: int = 0) -> None:
+        replica = self.replicas[to]
+        for event in self.server.pod_log[replica.pods_seen : replica.pods_seen + count]:
+            replica.machine.handle(event)
+        replica.pods_seen = min(replica.pods_seen + count, len(self.server.pod_log))
 
-    def deliver_workloads(self) -> None:
-        for event in self.server.workload_log[self.workloads_seen :]:
+    def deliver_workloads(self, *, to: int = 0) -> None:
+        replica = self.replicas[to]
+        for event in self.server.workload_log[replica.workloads_seen :]:
+            replica.machine.handle(event)
+        replica.workloads_seen = len(self.server.workload_log)
+
+    def replay(self, back: int, count: int) -> None:
+        """What was told is told once more."""
+        start = max(0, self.active.pods_seen - back)
+        for event in self.server.pod_log[start : min(start + count, self.active.pods_seen)]:
             self.machine.handle(event)
-        self.workloads_seen = len(self.server.workload_log)
+        for event in self.server.workload_log[: self.active.workloads_seen]:
+            self.machine.handle(event)
 
     def relist(self) -> None:
         """410: what happened in between is only seen as a difference."""
-        seen = self.server.pod_log[: self.pods_seen]
+        seen = self.server.pod_log[: self.active.pods_seen]
         known = {event.row.uid for event in seen if isinstance(event, PodSeen)}
         known -= {event.uid for event in seen if isinstance(event, PodGone)}
         for uid in known - self.server.pods.keys():
             self.machine.handle(PodGone(uid))
         for row in self.server.pods.values():
             self.machine.handle(PodSeen(row))
-        self.pods_seen = len(self.server.pod_log)
+        self.active.pods_seen = len(self.server.pod_log)
 
     # The ungater --------------------------------------------------------------------------
 
     def look(self, passed: float, *, reads_work: bool) -> None:
         """As the reconciler: read what is in doubt, confirm the Workload, record, send."""
-        self.now += passed
-        self.delayed = [request for request in self.delayed if request.until > self.now]
+        self.leap(passed, noticed=True)
         if self.sent:
             return  # one look at a time: the last batch is not answered yet
-        proposal = self.machine.propose(KEY, self.now, WALL)
+        proposal = self.machine.propose(KEY, self.local)
         if proposal.reads:
             if reads_work:
                 self._read(proposal)
-            proposal = self.machine.propose(KEY, self.now, WALL)
+            proposal = self.machine.propose(KEY, self.local)
         if not proposal.ungates:
             return
         self.machine.handle(WorkloadSeen(self.server.workload, live=True))
         if self.machine.groups[KEY].version != proposal.version:
-            proposal = self.machine.propose(KEY, self.now, WALL)
-        self.machine.commit(proposal.ungates, self.now)
+            proposal = self.machine.propose(KEY, self.local)
+        self.machine.commit(proposal.ungates, self.local)
         self.sent += [Request(ungate.pod, ungate.domain) for ungate in proposal.ungates]
 
     def _read(self, proposal: Proposal) -> None:
         for row in proposal.reads:
             found = self.server.pods.get(row.uid)
             self.machine.handle(PodSeen(found, live=True) if found else PodGone(row.uid))
+
+    def begin_list(self) -> None:
+        """A list for another shard: its pages show the pods as they are now, and come later."""
+        self.listing = list(self.server.pods.values())
+
+    def end_list(self) -> None:
+        for row in self.listing:
+            self.machine.handle(PodSeen(row, live=True, listed=True))
+        self.listing = []
 
     def answer(self, how: str) -> None:
         """What becomes of the oldest request that has no answer yet."""
@@ -220,41 +301,87 @@ class World:
         request = self.sent.pop(0)
         uid, version = request.row.uid, request.row.resource_version
         if how == "delayed":
-            self.delayed.append(replace(request, until=self.now + LIMITS.in_flight_s))
+            until = self.server.now + LIMITS.in_flight_s
+            self.delayed.append(replace(request, until=until))
         applied = self.server.patch(request) if how in ("ok", "applied, lost") else False
         if how in ("delayed", "applied, lost"):
-            self.machine.handle(UngateFailed(uid, version, Failure.LOST, self.now))
+            self._failed(request, Failure.LOST)
         elif how in FAILURES:
-            self.machine.handle(UngateFailed(uid, version, FAILURES[how], self.now))
+            self._failed(request, FAILURES[how])
         elif applied is None:
             self.machine.handle(PodGone(uid))
         elif applied:
-            self.machine.handle(UngateAccepted(uid, version, self.now))
+            self.machine.handle(UngateAccepted(uid, version, self.local))
         else:
-            self.machine.handle(UngateFailed(uid, version, Failure.CONFLICT, self.now))
+            self._failed(request, Failure.CONFLICT)
+
+    def _failed(self, request: Request, failure: Failure) -> None:
+        row = request.row
+        self.machine.handle(UngateFailed(row.uid, row.resource_version, failure, self.local))
 
     def arrive(self, pick: int) -> None:
         """A request that everybody had given up is applied after all."""
         if self.delayed:
             self.server.patch(self.delayed.pop(pick % len(self.delayed)))
 
+    # Replicas -----------------------------------------------------------------------------
+
+    def give_over(self) -> bool:
+        """A clean hand-over: all requests are answered, and none may still arrive.
+
+        Late ones are left in the air on purpose: those that are must not be able to do anything.
+        """
+        if self.sent or self.machine.flights(self.local):
+            return False
+        self._take_over()
+        return True
+
+    def lose(self, *, applied: bool) -> None:
+        """The Lease is lost: requests are broken off; the next one waits for their deadline."""
+        for number, request in enumerate(self.sent):
+            if applied and number % 2 == 0:
+                self.server.patch(request)
+            self._failed(request, Failure.LOST)
+        self._land(applied=applied)
+        self.sent = []
+        self._take_over()
+
     def kill(self, *, applied: bool, lag: int) -> None:
-        """Another replica takes over when no request can be under way any more."""
-        for request in (*self.sent, *self.delayed):
+        """As `lose`, and nobody remembers anything; the process that follows is a new one."""
+        for request in self.sent:
             if applied:
                 self.server.patch(request)
-        self.sent, self.delayed = [], []
-        self.machine = Machine(LIMITS)
-        self.pods_seen = max(0, len(self.server.pod_log) - lag)
-        for event in self.server.pod_log[: self.pods_seen]:
+        self._land(applied=applied)
+        self.sent = []
+        self.listing = []
+        self.replicas[0] = Replica(self.server.now - 17.0)
+        self.active.pods_seen = max(0, len(self.server.pod_log) - lag)
+        for event in self.server.pod_log[: self.active.pods_seen]:
             self.machine.handle(event)
-        self.workloads_seen = 0
         self.deliver_workloads()
+        self._list_afresh()
+
+    def _land(self, *, applied: bool) -> None:
+        """Nobody takes over before all that is under way was applied or never will be."""
+        for request in self.delayed:
+            if applied:
+                self.server.patch(request)
+        self.delayed = []
+
+    def _take_over(self) -> None:
+        self.listing = []
+        self.replicas.reverse()
+        self.deliver_workloads()
+        self._list_afresh()
+
+    def _list_afresh(self) -> None:
         for row in self.server.pods.values():
-            self.machine.handle(PodSeen(row, live=True))
+            self.machine.handle(PodSeen(row, live=True, listed=True))
+
+    # The end ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """When the faults end, every pod that has a place is released."""
+        """When the faults end, every pod that has a place is released, whoever acts."""
         for row in list(self.server.pods.values()):
             if row.terminating:
                 self.server.remove(row.uid)
@@ -268,3 +395,6 @@ class World:
             live = sum(not row.terminal for row in self.server.pods.values())
             released = len(self.server.ungated())
             assert released == min(live, max(sum(self.server.counts.values()), released))
+        assert not self.machine.expectations, "nothing is awaited any more"
+        self.deliver_pods(len(self.server.pod_log), to=1)
+        self.check()

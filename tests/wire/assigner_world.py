@@ -273,7 +273,7 @@ def furnish(world: World, **queue: Any) -> None:
 def settings(**changes: Any) -> AssignerSettings:
     """Quick rounds, and usage checked after every cycle."""
     given: Mapping[str, Any] = {
-        "cycle": {"minInterval": 0.01, "checkUsage": True},
+        "cycle": {"minInterval": 0.01, "messageInterval": 0, "checkUsage": True},
         "queueStatus": {"minInterval": 0.2},
         "identity": "test",
         **changes,

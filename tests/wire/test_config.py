@@ -174,6 +174,16 @@ async def test_files_that_are_not_there_are_said_at_once(tmp_path: Path) -> None
         await connect(ConnectionSettings(kubeconfig=tmp_path / "none"), user_agent="x")
 
 
+@pytest.mark.parametrize("text", ["{{", "", "[]", "clusters: [5]", "\xff"])
+async def test_a_file_that_is_no_kubeconfig_is_refused_by_its_name(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"connection\.kubeconfig: .*odd"):
+        await connect(ConnectionSettings(kubeconfig=path), user_agent="x")
+
+
 async def test_outside_of_a_pod_empty_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -305,7 +305,7 @@ async def test_a_new_leader_with_a_stale_watch_lists_before_its_first_act(
         stream.cut()
     world.change(1, spec={"schedulingGates": [], "nodeSelector": {"block": "b1", "rack": "r1"}})
     standby.lead()
-    await until(lambda: standby.ungater._leading)
+    await until(lambda: standby.leads)
     await standby.idle()
     assert world.domains() == {"train-1": R1}
 
@@ -317,7 +317,7 @@ async def test_a_new_leader_acts_without_any_new_event(world: World, start: Star
     idle = start(batch_window=60)
     standby = start(lead=False)
     await idle.synced()
-    await until(lambda: idle.ungater._leading)
+    await until(lambda: idle.leads)
     world.pods(0, 1)
     await standby.knows(2)
     idle.stop.set()

@@ -21,7 +21,7 @@ async def test_a_thousand_pods_within_the_window_are_looked_at_at_most_twice(
     world.workload({R1: 600, R2: 400})
     replica = start(batch_window=0.5)
     await replica.synced()
-    await until(lambda: replica.ungater._leading)
+    await until(lambda: replica.leads)
     looks = sample("ungater_reconciles_total")
     world.pods(*range(1000))
     await world.released(1000, within_s=30)
@@ -36,7 +36,7 @@ async def test_pods_that_come_one_by_one_within_the_window_are_released_together
     world.workload({R1: 5})
     replica = start(batch_window=2)
     await replica.synced()
-    await until(lambda: replica.ungater._leading)
+    await until(lambda: replica.leads)
     batches = sample("ungate_batch_pods_count")
     for number in range(5):
         world.pod(number)

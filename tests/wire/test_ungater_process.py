@@ -1,10 +1,11 @@
-"""The ungater as a process: settings, lease, readiness, a clean stop."""
+"""The ungater as a process: settings, shards, readiness, a clean stop."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import pytest
 import yaml
 
 from rackgate.kube.resources import LEASES
+from rackgate_ungater.shards import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, World
+
+DURATION_S = 4
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def config(folder: Path, world: World, port: int) -> str:
         "kind": "UngaterConfiguration",
         "connection": {"server": world.server.url, "requestTimeout": 2},
         "health": {"host": "127.0.0.1", "port": port},
-        "leaderElection": {"leaseDuration": 4},
+        "leaderElection": {"leaseDuration": DURATION_S},
         "batchWindow": 0.05,
         "identity": f"replica-{port}",
     }
@@ -50,9 +54,10 @@ def config(folder: Path, world: World, port: int) -> str:
     return str(path)
 
 
-def holder(world: World) -> str:
-    lease = world.server.get(LEASES, "rackgate-ungater", "rackgate-system")
-    return str(lease["spec"].get("holderIdentity", "")) if lease else ""
+def holders(world: World) -> set[str]:
+    """Who holds the shards; "" stands for shards that nobody holds."""
+    leases = [world.server.get(LEASES, lease_name(n), "rackgate-system") for n in range(SHARDS)]
+    return {str((lease or {}).get("spec", {}).get("holderIdentity", "")) for lease in leases}
 
 
 async def ready(port: int) -> bool:
@@ -67,35 +72,37 @@ async def ready(port: int) -> bool:
 
 
 async def until_ready(port: int) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not await ready(port):
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.requirement("OPS-08", "UNG-15")
-async def test_a_clean_stop_hands_over_to_the_standby_at_once(
+async def test_a_clean_stop_hands_over_to_the_other_at_once(
     world: World, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     ports = [unused_tcp_port_factory() for _ in range(2)]
+    names = [f"replica-{port}" for port in ports]
     world.workload({R1: 2})
     first = await run("--config", config(tmp_path, world, ports[0]))
     second = None
     try:
-        await until(lambda: holder(world), within_s=15)
+        await until(lambda: holders(world) == {names[0]}, within_s=30)
+        world.pod(0)
+        await world.released(1, within_s=30)
         second = await run("--config", config(tmp_path, world, ports[1]))
         await until_ready(ports[1])
-        assert holder(world) == f"replica-{ports[0]}"
-        world.pod(0)
-        await world.released(1)
+        await until(lambda: holders(world) == set(names), within_s=30)
         first.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(first.wait(), 10) == 0
-        assert holder(world) != f"replica-{ports[0]}"
+        assert await asyncio.wait_for(first.wait(), 20) == 0
+        stopped = time.monotonic()
+        await until(lambda: holders(world) == {names[1]}, within_s=30)
+        assert time.monotonic() - stopped < DURATION_S, "without waiting for a Lease to run out"
         world.pod(1)
-        await world.released(2)
-        assert holder(world) == f"replica-{ports[1]}"
+        await world.released(2, within_s=30)
         second.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(second.wait(), 10) == 0
-        assert holder(world) == ""
+        assert await asyncio.wait_for(second.wait(), 20) == 0
+        assert holders(world) == {""}
     finally:
         for process in filter(None, (first, second)):
             if process.returncode is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rackgate.api import names
 from rackgate.domains import TopologyAssignment, encode
 from rackgate.kube.resources import PODS, WORKLOADS
+from rackgate_ungater.state import Limits
 from tests.support.waiting import until
 from tests.wire.ungater_world import Object, Replica, World
 
@@ -61,7 +63,9 @@ async def test_a_pod_that_a_dead_node_cannot_end_holds_up_nobody_after_its_host_
     assign(world, {"h1": 1, "h2": 1})
     for number in (0, 1):
         world.pod(number)
-    start()
+    replica = start()
+    # As if the seconds that a deletion may take had passed already.
+    replica.ungater.machine.limits = dataclasses.replace(Limits(), overdue_s=0.05)
     await until(lambda: len(places(world)) == 2)
     lost = next(name for name, host in places(world).items() if host == "h1")
     dead = copy.deepcopy(world.server.get(PODS, lost, "team"))

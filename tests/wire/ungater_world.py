@@ -17,6 +17,7 @@ from rackgate.runtime import clock, metrics
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration, UngatingSettings
+from rackgate_ungater.shards import SHARDS
 from rackgate_ungater.writer import Writer
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.waiting import until
@@ -131,23 +132,23 @@ class World:
 
 
 class Replica:
-    """One ungater that leads at once, without a lease."""
+    """One ungater that leads all shards at once, without a Lease."""
 
     def __init__(self, server: FakeApiServer, **settings: Any) -> None:
         self.client: Client = server.client()
+        qps = settings.pop("qps", 0)
         self.settings = UngaterConfiguration(
             batch_window=settings.pop("batch_window", WINDOW_S),
-            ungating=UngatingSettings(qps=0, concurrency=settings.pop("concurrency", 16)),
+            ungating=UngatingSettings(qps=qps, concurrency=settings.pop("concurrency", 16)),
             **settings,
         )
         self.stop = asyncio.Event()
         recorder = EventRecorder(self.client, "ungater", qps=0)
         writer = Writer(
-            self.client.budget(0, 1, self.settings.ungating.concurrency),
+            self.client.budget(qps, 1, self.settings.ungating.concurrency),
             concurrency=self.settings.ungating.concurrency,
-            deadline=lambda: float("-inf") if self.stop.is_set() else float("inf"),
         )
-        self.ungater = Ungater(self.settings, self.client, writer, Reporter(recorder), self.stop)
+        self.ungater = Ungater(self.settings, self.client, writer, Reporter(recorder))
         self._background = [
             asyncio.create_task(self.ungater.watch()),
             asyncio.create_task(recorder.run()),
@@ -155,8 +156,23 @@ class Replica:
         self.leading: asyncio.Task[None] | None = None
 
     def lead(self) -> asyncio.Task[None]:
-        self.leading = asyncio.create_task(self.ungater.lead())
+        self.leading = asyncio.create_task(self._lead())
         return self.leading
+
+    async def _lead(self) -> None:
+        """Act on all shards."""
+
+        def deadline() -> float:
+            return float("-inf") if self.stop.is_set() else float("inf")
+
+        async with asyncio.TaskGroup() as group:
+            for shard in range(SHARDS):
+                group.create_task(self.ungater.lead(shard, deadline, self.stop))
+
+    @property
+    def leads(self) -> bool:
+        """Acts on all shards."""
+        return len(self.ungater.leading) == SHARDS
 
     async def synced(self) -> None:
         await until(lambda: not self.ungater.missing())

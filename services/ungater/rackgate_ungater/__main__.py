@@ -1,4 +1,4 @@
-"""`python -m rackgate_ungater`: watches, the lease, health, and a clean stop."""
+"""`python -m rackgate_ungater`: watches, the shards, health, and a clean stop."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 from rackgate.kube.config import connect
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.lease import LeaseHolder
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.shards_keeper import ShardKeeper
 from rackgate_ungater.writer import Writer
 
 SERVICE = "ungater"
-LEASE = "rackgate-ungater"
 DESCRIPTION = (
     "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
-    "to its assigned domain, in one write, never more pods than a domain was assigned."
+    "to its assigned domain, in one write, never more pods than a domain was assigned. "
+    "Any number of replicas share the Workloads."
 )
 
 
@@ -29,35 +29,30 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set."""
     client = await connect(settings.connection, user_agent=user_agent(SERVICE))
     budget = settings.ungating
-    lease = LeaseHolder(
-        client.budget(qps=0, burst=1),
-        settings.leader_election.namespace,
-        LEASE,
-        settings.identity,
-        duration_s=settings.leader_election.lease_duration,
-        request_timeout_s=settings.connection.request_timeout,
-    )
     writer = Writer(
         client.budget(budget.qps, budget.burst, budget.concurrency),
         concurrency=budget.concurrency,
-        # Told to stop: what was sent is finished, what was not sent never is.
-        deadline=lambda: float("-inf") if stop.is_set() else lease.deadline(),
     )
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
-    ungater = Ungater(settings, client, writer, Reporter(recorder), stop)
-    health = HealthServer(settings.health.port, ungater.missing, host=settings.health.host)
+    ungater = Ungater(settings, client, writer, Reporter(recorder))
+    # A budget of its own: no other traffic may delay a renewal.
+    keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, stop)
+    health = HealthServer(
+        settings.health.port,
+        lambda: ungater.missing() + keeper.missing(),
+        host=settings.health.host,
+    )
     try:
         async with health, asyncio.TaskGroup() as group:
             background = [
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),
             ]
-            leading = spawn(group, lease.run(ungater.lead), "lease")
+            leading = spawn(group, keeper.run(), "shards")
             await stop.wait()
-            if lease.held:
-                # The last requests may end; more time than one may take is not given.
-                limit_s = settings.connection.request_timeout + 1.0
-                await asyncio.wait((leading,), timeout=limit_s)
+            # The last requests may end, and then the Leases are released: as long as two may take.
+            limit_s = 2 * settings.connection.request_timeout + 1.0
+            await asyncio.wait((leading,), timeout=limit_s)
             for task in (leading, *background):
                 task.cancel()
         await recorder.drain()

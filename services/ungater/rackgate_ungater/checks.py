@@ -41,6 +41,7 @@ def _check_podset(key: WorkloadKey, name: str, podset: PodSetState) -> None:
     where = f"{key}/{name}"
     _require(not podset.empty, f"{where}: empty PodSet kept")
     _require(podset.refused.keys() <= podset.pods.keys(), f"{where}: refusal of a pod elsewhere")
+    _require(podset.ending.keys() <= podset.pods.keys(), f"{where}: deletion of a pod elsewhere")
     gated = sum(pod.gated for pod in podset.pods.values())
     _require(podset.gated == gated, f"{where}: {podset.gated} gated counted, {gated} there")
     for uid, pod in podset.pods.items():

@@ -14,11 +14,14 @@ class PodSeen:
     """A pod as a watch, a list or a read showed it. Older sights are ignored.
 
     Attributes:
-        live: read or listed on purpose beside the watch, after the requests that it is to judge.
+        live: read or listed on purpose beside the watch.
+        listed: of a list, which may have begun long before it is told: it cannot say that a
+            request never arrived.
     """
 
     row: PodRow
     live: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from rackgate.govern.predicates import is_tas_pod
 from rackgate_ungater.checks import check
 from rackgate_ungater.events import (
     Event,
@@ -27,24 +28,7 @@ from rackgate_ungater.events import (
 )
 from rackgate_ungater.plan import Grant, Report, Ungate, plan_ungating
 from rackgate_ungater.rows import PodRow, PodUid, WorkloadKey, WorkloadRow
-from rackgate_ungater.state import Expectation, Group, PodSetState, Refusal, Tombstones
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long the machine waits, in seconds.
-
-    Attributes:
-        expectation_s: an unseen write is looked up by a live read after this time.
-        in_flight_s: a request without an answer cannot be applied any more after this time.
-        refusal_s: first pause before a refused pod is tried again; doubles each time.
-        refusal_max_s: longest such pause.
-    """
-
-    expectation_s: float = 10.0
-    in_flight_s: float = 75.0
-    refusal_s: float = 0.5
-    refusal_max_s: float = 60.0
+from rackgate_ungater.state import Expectation, Group, Limits, PodSetState, Refusal, Tombstones
 
 
 @dataclass(slots=True)
@@ -58,7 +42,6 @@ class Proposal:
         reports: what users should hear.
         held: gated pods that wait only because earlier writes are not seen yet.
         version: state of the Workload that this rests on.
-        wall: Unix time of the look.
     """
 
     reads: list[PodRow] = field(default_factory=list)
@@ -67,7 +50,6 @@ class Proposal:
     reports: list[Report] = field(default_factory=list)
     held: int = 0
     version: int = 0
-    wall: float = 0.0
 
 
 class Machine:
@@ -93,7 +75,7 @@ class Machine:
         """Take note of what happened; returns the Workload that deserves a look now."""
         match event:
             case PodSeen():
-                return self._pod_seen(event.row, live=event.live)
+                return self._pod_seen(event)
             case PodGone():
                 return self._pod_gone(event.uid)
             case WorkloadSeen():
@@ -108,18 +90,19 @@ class Machine:
             case _:
                 assert_never(event)
 
-    def propose(self, key: WorkloadKey, now: float, wall: float = 0.0) -> Proposal:
-        """Say what could be done for a Workload; changes no more than when reads fall due.
+    def propose(self, key: WorkloadKey, now: float) -> Proposal:
+        """Say what could be done for a Workload.
+
+        Changes no more than when reads fall due, and since when pods are known to end.
 
         Args:
             key: the Workload.
-            now: monotonic seconds.
-            wall: Unix time, for deletions that are overdue.
+            now: monotonic seconds. Nothing here depends on a wall clock, ours or another's.
         """
         group = self.groups.get(key)
         if group is None:
             return Proposal()
-        proposal = Proposal(version=group.version, wall=wall)
+        proposal = Proposal(version=group.version)
         grants = dict(group.grants())
         for name, podset in group.podsets.items():
             held = self._reads(podset, proposal, now)
@@ -162,7 +145,21 @@ class Machine:
                 expected = self.expectations[uid]
                 times.append(expected.flight_until if expected.pinned else expected.read_at)
             times += [refusal.not_before for refusal in podset.refused.values()]
+            if podset.gated:
+                times += [self._over_at(podset, uid) for uid in podset.ending]
         return min((at for at in times if at > now), default=None)
+
+    def flights(self, now: float) -> dict[WorkloadKey, float]:
+        """Workloads with a request that has no answer and may still be applied.
+
+        Another replica cannot know of it: it must not be told to act on such a Workload before
+        that second of our monotonic clock. A request is not counted while it is awaited.
+        """
+        ends: dict[WorkloadKey, float] = {}
+        for expected in self.expectations.values():
+            if expected.flight_until > now:
+                ends[expected.workload] = max(expected.flight_until, ends.get(expected.workload, 0))
+        return ends
 
     def orphans(self) -> list[PodRow]:
         """Gated pods whose Workload is not there, by name."""
@@ -208,14 +205,19 @@ class Machine:
         self, group: Group, podset: PodSetState, grant: Grant, proposal: Proposal, now: float
     ) -> None:
         owner = group.row.owner_uid if group.row else ""
-        pods = [pod for pod in podset.pods.values() if pod.owner_uid == owner]
+        pods = [
+            pod
+            for pod in podset.pods.values()
+            if is_tas_pod(pod.owner_uid, owner, assignment=grant.assignment)
+        ]
         pinned = {uid: self.expectations[uid].domain for uid in podset.expected}
         barred = {
             uid
             for uid, refusal in podset.refused.items()
             if refusal.reread or now < refusal.not_before
         }
-        plan = plan_ungating(grant, pods, pinned=pinned, barred=barred, now=proposal.wall)
+        overdue = self._overdue(podset, now)
+        plan = plan_ungating(grant, pods, pinned=pinned, barred=barred, overdue=overdue)
         chosen = {ungate.pod.uid for ungate in plan.ungates}
         if pinned.keys() - chosen:
             # The place is no longer granted, and yet the lost write may still arrive.
@@ -224,21 +226,31 @@ class Machine:
         proposal.ungates.extend(plan.ungates)
         proposal.reports.extend(plan.reports)
 
+    def _overdue(self, podset: PodSetState, now: float) -> set[PodUid]:
+        for uid, pod in podset.pods.items():
+            if pod.terminating and not pod.gated:
+                podset.ending.setdefault(uid, now)
+        return {uid for uid in podset.ending if now >= self._over_at(podset, uid)}
+
+    def _over_at(self, podset: PodSetState, uid: PodUid) -> float:
+        return podset.ending[uid] + podset.pods[uid].grace_s + self.limits.overdue_s
+
     # Pods ---------------------------------------------------------------------------------
 
-    def _pod_seen(self, row: PodRow, *, live: bool) -> WorkloadKey | None:
-        if live and row.uid in self._gone:
-            return None  # read before it went, told after; a watch is never that late
+    def _pod_seen(self, event: PodSeen) -> WorkloadKey | None:
+        row, live = event.row, event.live
+        if (live and row.uid in self._gone) or self._gone.outdated(row.uid, row.version):
+            return None  # read before it went, told after
         self._gone.discard(row.uid)
         old = self.pods.get(row.uid)
         if old is not None and row.version and row.version <= old.version:
             row = old  # a watch that lags behind a live read tells nothing new
         if row.terminal:
-            return self._pod_gone(row.uid)
+            return self._pod_gone(row.uid, row.version)
         if row is not old:
             self._store(old, row)
         if live or row is not old:
-            self._judge(row, live=live)
+            self._judge(row, live=live, listed=event.listed)
         return self._worth(old, row)
 
     def _store(self, old: PodRow | None, row: PodRow) -> None:
@@ -261,7 +273,7 @@ class Machine:
             return None
         return row.workload_key
 
-    def _judge(self, row: PodRow, *, live: bool) -> None:
+    def _judge(self, row: PodRow, *, live: bool, listed: bool) -> None:
         """End the refusal and the expectation of a pod as far as this sight allows."""
         podset = self._podset(row)
         refusal = podset.refused.get(row.uid) if podset else None
@@ -278,15 +290,15 @@ class Machine:
             # Seen to work; or it was bound to a version that has passed, and never can.
             self._close(row.uid)
         elif live and expected.doubtful:
-            if expected.final:
-                self._close(row.uid)
-            else:
+            if not expected.final:
                 expected.pinned = True
+            elif not listed:
+                self._close(row.uid)
 
-    def _pod_gone(self, uid: PodUid) -> WorkloadKey | None:
-        self._gone.add(uid)
-        self._close(uid)
+    def _pod_gone(self, uid: PodUid, version: int = 0) -> WorkloadKey | None:
         row = self.pods.pop(uid, None)
+        self._gone.add(uid, max(version, row.version if row else 0))
+        self._close(uid)
         return self._unlink(row) if row is not None else None
 
     def _unlink(self, row: PodRow) -> WorkloadKey | None:
@@ -295,6 +307,7 @@ class Machine:
         podset = group.podsets[row.podset]
         del podset.pods[row.uid]
         podset.refused.pop(row.uid, None)
+        podset.ending.pop(row.uid, None)
         podset.gated -= row.gated
         group.version += 1
         if podset.empty:

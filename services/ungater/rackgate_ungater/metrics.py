@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rackgate.runtime.metrics import counter, gauge, histogram
+from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
 
 GATE_REMOVAL: Final = histogram(
     "pod_scheduling_gate_removal_seconds",
@@ -17,10 +17,14 @@ BATCH: Final = histogram(
     "Pods released together for one Workload.",
     buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
 )
-UNGATED: Final = counter(
-    "ungated_pods_total",
-    "Requests to release a pod, by result: ungated, conflict, refused, gone, unsent or lost.",
-    ("result",),
+UNGATED: Final = from_zero(
+    counter(
+        "ungated_pods_total",
+        "Requests to release a pod, by result: ungated, conflict, refused, gone, unsent or lost.",
+        ("result",),
+    ),
+    "result",
+    ("ungated", "conflict", "refused", "gone", "unsent", "lost"),
 )
 HELD: Final = counter(
     "ungatings_held_total",
@@ -36,4 +40,20 @@ EXPECTATIONS: Final = gauge(
 )
 ORPHANS: Final = gauge(
     "gated_pods_without_workload", "Gated pods that name no Workload there is, at the last look."
+)
+GATED: Final = gauge(
+    "gated_pods", "Gated pods of admitted Workloads, of all shards, at the last look."
+)
+LONGEST_GATED: Final = gauge(
+    "longest_gated_seconds",
+    "For how long one of them has been seen gated at most; 0 when there are none.",
+)
+SHARDS_HELD: Final = gauge(
+    "shards_held", "Shards of Workloads that this replica acts on; 16 over all replicas."
+)
+REPLICAS: Final = gauge(
+    "ungater_replicas", "Replicas that are there, this one included, as this one sees it."
+)
+HANDOVERS: Final = counter(
+    "shard_handovers_total", "Shards given to a replica that should rather hold them."
 )

@@ -4,6 +4,7 @@ Live ungated pods hold room in the domain that their nodeSelector names, also wh
 terminate (CH-31). A domain never gets more pods than its count, a PodSet never more than it was
 granted: an ungated pod that sits in none of the domains still counts against the PodSet. One such
 pod does not: its deletion is overdue, so its node is as good as dead, and its domain was given up.
+How long a deletion has lasted is for the caller to say, who has seen it begin.
 Without this exception nobody would take the place of a pod whose node cannot say that it ended.
 """
 
@@ -19,8 +20,6 @@ from rackgate.domains import Domain, TopologyAssignment
 from rackgate_ungater.ranks import RankFault, RankSource, read_ranks
 from rackgate_ungater.rows import PodRow, PodUid
 
-# A deletion is overdue so many seconds after its grace period: for the node, and for clocks.
-OVERDUE_S = 30.0
 _UNRANKED = 1 << 40  # sorts after every index
 
 
@@ -126,7 +125,9 @@ class Plan:
 class _Room:
     """Free places while a plan is made."""
 
-    def __init__(self, grant: Grant, ungated: Iterable[PodRow], now: float) -> None:
+    def __init__(
+        self, grant: Grant, ungated: Iterable[PodRow], overdue: Collection[PodUid]
+    ) -> None:
         self.grant = grant
         self.free = [count for _, count in grant.assignment.domains]
         self.left = grant.cap
@@ -134,7 +135,7 @@ class _Room:
             place = grant.position_of(pod)
             if place is not None:
                 self.free[place] -= 1
-            elif 0 < pod.ends_at <= now - OVERDUE_S:
+            elif pod.uid in overdue:
                 continue
             self.left -= 1
         for place in grant.closed():
@@ -158,7 +159,7 @@ def plan_ungating(
     *,
     pinned: Mapping[PodUid, Domain] | None = None,
     barred: Collection[PodUid] = (),
-    now: float = 0.0,
+    overdue: Collection[PodUid] = (),
 ) -> Plan:
     """Choose the gated pods to release, and their domains.
 
@@ -167,14 +168,14 @@ def plan_ungating(
         pods: every pod of the PodSet; ended ones are ignored.
         pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
         barred: pods whose write was refused and must not be tried now.
-        now: Unix time, for deletions that are overdue.
+        overdue: pods whose deletion should be over by now, and whose node does not say so.
 
     Returns:
         At most `count` minus live ungated pods per domain, and `grant.cap` minus all live
         ungated pods in total. Equal input gives equal plans, whatever the order of `pods`.
     """
     live = [pod for pod in pods if not pod.terminal]
-    room = _Room(grant, (pod for pod in live if not pod.gated), now)
+    room = _Room(grant, (pod for pod in live if not pod.gated), overdue)
     staying = sorted((pod for pod in live if not pod.terminating), key=lambda pod: pod.name)
     gated = [pod for pod in staying if pod.gated]
     if not gated:

@@ -69,9 +69,10 @@ def _leader_offset(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> int:
         for other in podsets
         if other.group_name == podset.group_name and other.name != podset.name
     ]
-    if len(others) != 1 or others[0].count >= podset.count:
+    leaders = others[0].count if len(others) == 1 else None
+    if leaders is None or podset.count is None or leaders >= podset.count:
         return 0
-    return others[0].count
+    return leaders
 
 
 def read_ranks(

@@ -1,22 +1,20 @@
 """The running ungater: watches feed the machine, due Workloads are looked at, writes go out.
 
-Standby replicas run the same watches, so their caches are warm. A replica that becomes active
-lists all pods once more before its first act: its watch may lag behind the last writes of the
-replica before it (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
+Every replica runs the same watches, so its caches are warm for all shards. One that gains a shard
+lists all pods once more before its first act on it: its watch may lag behind the last writes of
+the replica before it (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Collection
 
-import msgspec
 import structlog
 
 from rackgate.api import names
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
 from rackgate.kube.informer import Informer
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
@@ -24,6 +22,7 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
+from rackgate_ungater.backlog import Backlog
 from rackgate_ungater.events import (
     Event,
     PodGone,
@@ -32,12 +31,16 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Limits, Machine, Proposal
+from rackgate_ungater.machine import Machine, Proposal
 from rackgate_ungater.plan import Ungate
+from rackgate_ungater.relist import Relist
 from rackgate_ungater.reporter import Reporter
-from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow, decode_pod, decode_workload
+from rackgate_ungater.rows import WorkloadKey, WorkloadRow, decode_pod, decode_workload
 from rackgate_ungater.schedule import Schedule
 from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.shards import shard_of
+from rackgate_ungater.shards_tenure import Tenure, unless
+from rackgate_ungater.state import Limits, Tombstones
 from rackgate_ungater.writer import Writer
 
 log = structlog.get_logger()
@@ -46,19 +49,14 @@ log = structlog.get_logger()
 SELECTOR = {"labelSelector": names.TAS_LABEL}
 
 
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] = []
-
-
 class Ungater:
-    """One replica: `watch` always, `lead` while it holds the lease.
+    """One replica: `watch` always, `lead` for each shard while it holds the shard's Lease.
 
     Args:
         settings: see `UngaterConfiguration`.
         client: for watches and lists.
         writer: for patches and live reads.
         reporter: takes Events.
-        stop: set when the process should end.
     """
 
     def __init__(
@@ -67,18 +65,21 @@ class Ungater:
         client: Client,
         writer: Writer,
         reporter: Reporter,
-        stop: asyncio.Event,
     ) -> None:
         self.settings = settings
         self.machine = Machine(Limits(expectation_s=settings.expectation_timeout))
-        self._client, self._writer, self._reporter = client, writer, reporter
-        self._stop = stop
+        self._writer, self._reporter = writer, reporter
+        # The watch will tell nothing new of what a list showed first.
+        self._relist = Relist(
+            client, SELECTOR, lambda row: self._heard(PodSeen(row, live=True, listed=True))
+        )
+        self._tenures: dict[int, Tenure] = {}
+        self._remade = Tombstones(limit=4096)
         self._schedule: Schedule[WorkloadKey] = Schedule()
         self._active: set[WorkloadKey] = set()
         self._again: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
         self._changed = asyncio.Event()
-        self._leading = False
         self.pods = Informer(
             client,
             PODS,
@@ -100,7 +101,9 @@ class Ungater:
             version_of=lambda row: row.resource_version,
             uid_of=lambda row: row.uid,
         )
+        self._backlog = Backlog()
         metrics.EXPECTATIONS.set_function(lambda: len(self.machine.expectations))
+        metrics.LONGEST_GATED.set_function(lambda: self._backlog.longest_s(clock.monotonic()))
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready."""
@@ -111,33 +114,57 @@ class Ungater:
         async with asyncio.TaskGroup() as group:
             spawn(group, self.workloads.run(), "workloads")
             spawn(group, self.pods.run(), "pods")
+            spawn(group, self._relist.run(), "relist")
             spawn(group, self._resync(), "resync")
+            spawn(group, self._work(), "work")
 
-    async def lead(self) -> None:
-        """Act, until told to stop: what is under way is finished, nothing new begins."""
+    async def synced(self) -> None:
+        """Return when the caches have been filled."""
         await self.workloads.synced.wait()
         await self.pods.synced.wait()
-        await self._list_afresh()
-        self._leading = True
-        self._schedule = Schedule()
-        try:
-            self._look_at_all()
-            async with asyncio.TaskGroup() as group:
-                await self._work(group)
-        finally:
-            self._leading = False
-            self._active.clear()
-            self._again.clear()
+
+    async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
+        """Act on the Workloads of one shard; cancelled, whatever is under way is given up.
+
+        Args:
+            shard: as `shard_of` says.
+            deadline: monotonic second until which requests may be sent; asked before each.
+            leave: once set, what is under way is finished and nothing new begins.
+        """
+        if not await unless(leave, self._fresh()):
+            return
+        async with asyncio.TaskGroup() as group:
+            self._tenures[shard] = Tenure(group, deadline, leave)
+            try:
+                self._look_at_all((shard,))
+                await leave.wait()
+            finally:
+                del self._tenures[shard]
+
+    async def _fresh(self) -> None:
+        await self.synced()
+        await self._relist.fresh()
+
+    def settled(self, shard: int) -> bool:
+        """Whether every request for a shard was answered, or cannot be applied any more."""
+        flights = self.machine.flights(clock.monotonic())
+        return not any(self._shard(key) == shard for key in flights)
+
+    @property
+    def leading(self) -> set[int]:
+        """The shards that are acted on now."""
+        return set(self._tenures)
 
     # Hearing ------------------------------------------------------------------------------
 
     def _heard(self, event: Event) -> None:
         key = self.machine.handle(event)
-        if key is not None and self._leading:
+        if key is not None and self._tenure(key) is not None:
             self._due(key, self.settings.batch_window)
 
     def _workload_deleted(self, row: WorkloadRow) -> None:
         self._heard(WorkloadGone(row.key, row.uid))
+        self._remade.add(row.key)
         self._reporter.forget(row.key)
         self._backoff.reset(row.key)
 
@@ -146,57 +173,59 @@ class Ungater:
         if self._schedule.add(key, at) and self._schedule.next_at() == at:
             self._changed.set()
 
-    def _look_at_all(self) -> None:
+    def _look_at_all(self, shards: Collection[int]) -> None:
         """Every Workload with gated pods is due now: no event needs to remind us (U11)."""
         for key, group in self.machine.groups.items():
-            if group.gated and group.row is not None and group.row.granting:
+            waits = group.gated and group.row is not None and group.row.granting
+            if waits and self._shard(key) in shards:
                 self._due(key, 0.0)
 
-    async def _list_afresh(self) -> None:
-        """Learn what the replica before us wrote last, also where our watch is behind."""
-        backoff = Backoff(base_s=0.2, cap_s=5.0)
-        while True:
-            try:
-                async for row in self._listed():
-                    self.machine.handle(PodSeen(row, live=True))
-            except KubeError as error:
-                log.warning("list_failed", resource="pods", error=str(error))
-                await asyncio.sleep(backoff.next())
-            else:
-                return
+    # Sharding -----------------------------------------------------------------------------
 
-    async def _listed(self) -> AsyncIterator[PodRow]:
-        decoder = msgspec.json.Decoder(_Page)
-        async for page in self._client.list_pages(PODS.path(), SELECTOR):
-            for raw in decoder.decode(page).items:
-                try:
-                    yield decode_pod(raw)
-                except msgspec.MsgspecError as error:
-                    log.warning("object_not_decoded", resource="pods", error=str(error))
+    def _shard(self, key: WorkloadKey) -> int | None:
+        """The shard of a Workload; None while it is not known."""
+        group = self.machine.groups.get(key)
+        return shard_of(group.row.uid) if group is not None and group.row is not None else None
+
+    def _tenure(self, key: WorkloadKey) -> Tenure | None:
+        """Under what we may act on a Workload now; None when it is not ours."""
+        shard = self._shard(key)
+        tenure = None if shard is None else self._tenures.get(shard)
+        return None if tenure is None or tenure.leave.is_set() else tenure
 
     # Working ------------------------------------------------------------------------------
 
-    async def _work(self, group: asyncio.TaskGroup) -> None:
+    async def _work(self) -> None:
         """Start a look at each due Workload; as many at once as writes may be under way."""
-        spawn(group, self._wake_on_stop(), "stop")
         limit = self.settings.ungating.concurrency
-        while not self._stop.is_set():
+        while True:
             self._changed.clear()
             while len(self._active) < limit:
                 key = self._schedule.take(clock.monotonic())
                 if key is None:
                     break
-                if key in self._active:
-                    self._again.add(key)  # never two looks at one Workload at a time
-                    continue
-                self._active.add(key)
-                spawn(group, self._look(key), f"look {key}")
+                self._begin(key)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._idle_s(limit)):
                     await self._changed.wait()
 
-    async def _wake_on_stop(self) -> None:
-        await self._stop.wait()
+    def _begin(self, key: WorkloadKey) -> None:
+        tenure = self._tenure(key)
+        if tenure is None:
+            return  # another replica's: it looks at everything when it gains the shard
+        if key in self._active:
+            self._again.add(key)  # never two looks at one Workload at a time
+            return
+        self._active.add(key)
+        look = spawn(tenure.group, self._look(key, tenure), f"look {key}")
+        # A task that is cancelled before its first step runs no line of its own.
+        look.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: WorkloadKey) -> None:
+        self._active.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self._due(key, 0.0)
         self._changed.set()
 
     def _idle_s(self, limit: int) -> float | None:
@@ -206,31 +235,27 @@ class Ungater:
             return None  # an event, or a look that ends, sets `_changed`
         return max(0.0, at - clock.monotonic())
 
-    async def _look(self, key: WorkloadKey) -> None:
+    async def _look(self, key: WorkloadKey, tenure: Tenure) -> None:
         """One look at one Workload, and the time of the next one."""
         try:
-            done = await self._reconcile(key)
+            done = await self._reconcile(key, tenure)
         except Exception:
             log.exception("reconcile_failed", workload=key)
             done = False
-        finally:
-            self._active.discard(key)
-            self._changed.set()
         if done:
             self._backoff.reset(key)
         else:
             self._due(key, self._backoff.next(key))
-        if key in self._again:
-            self._again.discard(key)
-            self._due(key, 0.0)
         now = clock.monotonic()
         wake_at = self.machine.wake_at(key, now)
         if wake_at is not None:
             self._due(key, wake_at - now)
 
-    async def _reconcile(self, key: WorkloadKey) -> bool:
+    async def _reconcile(self, key: WorkloadKey, tenure: Tenure) -> bool:
         """Read what is in doubt, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
+        if not await self._caught_up(key, tenure):
+            return False
         proposal = self._propose(key)
         failures = 0
         if proposal.reads:
@@ -249,38 +274,63 @@ class Ungater:
         if group is None or group.row is None:
             return failures == 0
         self._reporter.tell(group.row, proposal.reports)
-        if proposal.ungates:
-            failures += await self._ungate(group.row, proposal.ungates)
+        if proposal.ungates and self._tenure(key) is tenure:
+            failures += await self._ungate(group.row, proposal.ungates, tenure)
         return failures == 0
 
+    async def _caught_up(self, key: WorkloadKey, tenure: Tenure) -> bool:
+        """Whether the pods are known as whoever acted on an earlier Workload left them.
+
+        That one had another UID, so perhaps another shard, and our watch may lag behind the
+        last writes of the replica that holds it.
+        """
+        while key in self._remade:
+            self._remade.discard(key)  # before the list: it may be made anew once more meanwhile
+            listed = False
+            try:
+                namespace = key.partition("/")[0]
+                listed = await unless(tenure.leave, self._relist.fresh(namespace))
+            finally:
+                if not listed:
+                    self._remade.add(key)
+            if not listed:
+                return False
+        return True
+
     def _propose(self, key: WorkloadKey) -> Proposal:
-        return self.machine.propose(key, clock.monotonic(), clock.now().timestamp())
+        return self.machine.propose(key, clock.monotonic())
 
     async def _confirm(self, key: WorkloadKey, proposal: Proposal) -> Proposal | None:
         """Read the Workload live and propose again if anything changed meanwhile."""
         row = self.machine.groups[key].row
         event = await self._writer.read_workload(row) if row else None
-        if event is None:
+        if row is None or event is None:
             return None
         self.machine.handle(event)
         group = self.machine.groups.get(key)
+        if group is not None and group.row is not None and group.row.uid != row.uid:
+            # Made anew, and the watch will tell nothing new of it: it is looked at from the start.
+            self._remade.add(key)
+            self._again.add(key)
+            return Proposal()
         if group is not None and group.version == proposal.version:
             return proposal
         return self._propose(key)
 
-    async def _ungate(self, row: WorkloadRow, ungates: list[Ungate]) -> int:
+    async def _ungate(self, row: WorkloadRow, ungates: list[Ungate], tenure: Tenure) -> int:
         """Record, then write; returns how many writes must be tried again."""
         started = clock.monotonic()
         self.machine.commit(ungates, started)
         metrics.BATCH.observe(len(ungates))
         wait_s = _wait_since(row)
+        waits = metrics.GATE_REMOVAL.labels(names.TOPOLOGY_GATE, row.cluster_queue)
 
         def tell(event: Event) -> None:
             if wait_s is not None and isinstance(event, UngateAccepted):
-                _observe_wait(row, wait_s + event.now - started)
+                waits.observe(wait_s + event.now - started)
             self._heard(event)
 
-        done, failed = await self._writer.patch_pods(ungates, tell)
+        done, failed = await self._writer.patch_pods(ungates, tell, tenure.deadline)
         log.info(
             "pods_ungated",
             workload=row.key,
@@ -294,17 +344,18 @@ class Ungater:
 
     async def _resync(self) -> None:
         """Look at everything that is gated from time to time; requests only where work is."""
-        await self.workloads.synced.wait()
-        await self.pods.synced.wait()
+        await self.synced()
         freeze_heap()
         known: set[str] = set()
         while True:
             orphans = self.machine.orphans()
             metrics.ORPHANS.set(len(orphans))
-            if self._leading:
-                self._look_at_all()
-                # Twice in a row: a pod may simply be seen before its Workload.
-                self._reporter.tell_orphans([pod for pod in orphans if pod.uid in known])
+            self._backlog.look(self.machine.groups.values(), clock.monotonic())
+            metrics.GATED.set(len(self._backlog.since))
+            self._look_at_all(self._tenures)
+            # Twice in a row: a pod may simply be seen before its Workload. One replica tells.
+            ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._tenures)
+            self._reporter.tell_orphans([pod for pod in ours if pod.uid in known])
             known = {pod.uid for pod in orphans}
             await asyncio.sleep(self.settings.resync_period)
 
@@ -318,9 +369,3 @@ def _wait_since(row: WorkloadRow) -> float | None:
     except ValueError:
         return None
     return max(0.0, (clock.now() - admitted).total_seconds())
-
-
-def _observe_wait(row: WorkloadRow, wait_s: float) -> None:
-    metrics.GATE_REMOVAL.labels(name=names.TOPOLOGY_GATE, cluster_queue=row.cluster_queue).observe(
-        wait_s
-    )

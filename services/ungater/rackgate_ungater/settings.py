@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+
+# Connections that ungating leaves to Leases, watches, lists and Events.
+SPARE_CONNECTIONS: Final = 32
 
 
 class UngatingSettings(ConfigModel):
@@ -17,7 +20,8 @@ class UngatingSettings(ConfigModel):
     burst: int = Field(default=1000, ge=1, le=100_000)
     """Requests that may go out at once after a quiet time."""
     concurrency: int = Field(default=64, ge=1, le=1024)
-    """Requests under way at the same time, over all Workloads."""
+    """Requests under way at the same time, over all Workloads; at least 32 less than
+    `connection.connections`, so that no renewal of a Lease ever waits for a connection."""
 
 
 class UngaterConfiguration(BaseServiceSettings):
@@ -33,3 +37,13 @@ class UngaterConfiguration(BaseServiceSettings):
     """Seconds after which a write that no watch event confirmed is looked up by a live read."""
     ungating: UngatingSettings = UngatingSettings()
     """Budget of the requests that release pods."""
+
+    @model_validator(mode="after")
+    def _spare_connections(self) -> Self:
+        wanted = self.ungating.concurrency + SPARE_CONNECTIONS
+        if self.connection.connections < wanted:
+            raise ValueError(
+                f"ungating.concurrency {self.ungating.concurrency} needs connection.connections "
+                f"of at least {wanted}, found {self.connection.connections}"
+            )
+        return self

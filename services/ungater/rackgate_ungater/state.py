@@ -1,4 +1,4 @@
-"""Records of the machine: Workloads with their PodSets, expectations, refusals. Pure."""
+"""Records of the machine: Workloads with their PodSets, expectations, refusals, limits. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ from rackgate.domains import Domain, TopologyAssignment, decode
 from rackgate_ungater.plan import Grant
 from rackgate_ungater.ranks import rank_source
 from rackgate_ungater.rows import PodRow, PodSetRow, PodUid, WorkloadKey, WorkloadRow
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the machine waits, in seconds.
+
+    Attributes:
+        expectation_s: an unseen write is looked up by a live read after this time.
+        in_flight_s: a request without an answer cannot be applied any more after this time.
+        refusal_s: first pause before a refused pod is tried again; doubles each time.
+        refusal_max_s: longest such pause.
+        overdue_s: a deletion that is not over so long after its grace period never will be.
+    """
+
+    expectation_s: float = 10.0
+    in_flight_s: float = 75.0
+    refusal_s: float = 0.5
+    refusal_max_s: float = 60.0
+    overdue_s: float = 30.0
 
 
 @dataclass(slots=True)
@@ -64,12 +83,15 @@ class PodSetState:
         gated: how many of them carry the gate.
         expected: UIDs with an open expectation.
         refused: UIDs whose last request was refused.
+        ending: released pods that are being deleted, and the monotonic second at which that was
+            first noticed here.
     """
 
     pods: dict[PodUid, PodRow] = field(default_factory=dict)
     gated: int = 0
     expected: set[PodUid] = field(default_factory=set)
     refused: dict[PodUid, Refusal] = field(default_factory=dict)
+    ending: dict[PodUid, float] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -123,7 +145,7 @@ class Group:
             return str(error)
         return Grant(
             podset=podset.name,
-            count=podset.count or assignment.count,
+            count=assignment.count if podset.count is None else podset.count,
             assignment=assignment,
             ranks=rank_source(podset, row.podsets),
             unhealthy=row.unhealthy,
@@ -137,7 +159,7 @@ class Group:
 
 
 class Tombstones:
-    """UIDs that are no more, so that a late list or read cannot bring them back.
+    """UIDs that are no more, so that a late list, read or repeated event cannot bring them back.
 
     Args:
         limit: how many are remembered; far more than disappear during one list.
@@ -145,17 +167,21 @@ class Tombstones:
 
     def __init__(self, limit: int = 16384) -> None:
         self._limit = limit
-        self._uids: dict[str, None] = {}
+        self._versions: dict[str, int] = {}
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._uids
+        return uid in self._versions
+
+    def outdated(self, uid: str, version: int) -> bool:
+        """Whether that version is from before it went: it may come back, with a later one."""
+        return uid in self._versions and 0 < version <= self._versions[uid]
 
     def discard(self, uid: str) -> None:
         """Forget a UID that is back: its label was taken away and given again."""
-        self._uids.pop(uid, None)
+        self._versions.pop(uid, None)
 
-    def add(self, uid: str) -> None:
-        """Remember a UID, and forget the oldest one beyond the limit."""
-        self._uids[uid] = None
-        if len(self._uids) > self._limit:
-            del self._uids[next(iter(self._uids))]
+    def add(self, uid: str, version: int = 0) -> None:
+        """Remember a UID and its last version, and forget the oldest one beyond the limit."""
+        self._versions[uid] = max(version, self._versions.get(uid, 0))
+        if len(self._versions) > self._limit:
+            del self._versions[next(iter(self._versions))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ from rackgate.kube.errors import (
     ConflictError,
     KubeError,
     NotFoundError,
+    NotSentError,
     ServerError,
     TooManyRequestsError,
     TransportError,
@@ -23,6 +25,7 @@ from rackgate.kube.errors import (
 )
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
 from rackgate_ungater.events import (
@@ -67,75 +70,93 @@ class Writer:
     Args:
         client: with the ungating budget.
         concurrency: requests of one batch under way at the same time.
-        deadline: monotonic seconds until which this replica may write.
     """
 
-    def __init__(self, client: Client, *, concurrency: int, deadline: Callable[[], float]) -> None:
+    def __init__(self, client: Client, *, concurrency: int) -> None:
         self._client = client
         self._concurrency = concurrency
-        self._deadline = deadline
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def patch_pods(
-        self, ungates: Sequence[Ungate], tell: Callable[[Event], object]
+        self,
+        ungates: Sequence[Ungate],
+        tell: Callable[[Event], object],
+        deadline: Callable[[], float],
     ) -> tuple[int, int]:
         """Release pods; one that fails does not stop the others.
 
         Args:
             ungates: recorded as expected already.
             tell: takes one event per pod.
+            deadline: monotonic seconds; after it nothing is sent, and nothing waits for its turn.
 
         Returns:
             How many were released, and how many must be tried again.
         """
         results: dict[str, int] = {}
-        queue = iter(ungates)
         tails: dict[Domain, bytes] = {}
+        queue = iter(ungates)
 
         async def work(todo: Iterator[Ungate]) -> None:
-            for ungate in todo:
-                tail = tails.get(ungate.domain)
-                if tail is None:
-                    tail = tails[ungate.domain] = patch_tail(ungate.levels, ungate.domain)
+            pauses = Backoff(base_s=0.1, cap_s=5.0, rng=self._rng)
+            while clock.monotonic() < deadline() and (ungate := next(todo, None)) is not None:
+                if ungate.domain not in tails:
+                    tails[ungate.domain] = patch_tail(ungate.levels, ungate.domain)
+                request = self._patch_pod(ungate.pod, tails[ungate.domain], deadline)
                 try:
-                    result, event = await self._patch_pod(ungate.pod, tail)
+                    result, event, wait_s = await request
                 except BaseException:  # the lease is lost, or a fault of ours: it may be written
                     tell(self._failed(ungate.pod, "lost", Failure.LOST)[1])
                     raise
                 results[result] = results.get(result, 0) + 1
                 tell(event)
+                if wait_s is None:
+                    pauses.reset()
+                else:  # the server is in trouble, not this pod: the next one would fare no better
+                    await asyncio.sleep(max(wait_s, pauses.next()))
 
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(min(self._concurrency, len(ungates))):
                     spawn(group, work(queue), f"ungate-{number}")
         finally:
-            for ungate in queue:  # only when the lease is lost: nobody took these
+            for ungate in queue:  # our time is over, or the lease is lost: nobody took these
                 tell(self._failed(ungate.pod, "unsent", Failure.UNSENT)[1])
             for result, count in results.items():
                 metrics.UNGATED.labels(result=result).inc(count)
         ungated, gone = results.get("ungated", 0), results.get("gone", 0)
         return ungated, len(ungates) - ungated - gone
 
-    async def _patch_pod(self, pod: PodRow, tail: bytes) -> tuple[str, Event]:
-        """One request; returns its result for the metric, and the event."""
-        if clock.monotonic() >= self._deadline():
-            return self._failed(pod, "unsent", Failure.UNSENT)
+    async def _patch_pod(
+        self, pod: PodRow, tail: bytes, deadline: Callable[[], float]
+    ) -> tuple[str, Event, float | None]:
+        """One request; returns its result for the metric, the event, and how long to pause.
+
+        The pause is in seconds, None when the server answered as it should.
+        """
         path = PODS.path(pod.namespace, pod.name)
         try:
-            await self._client.patch(path, patch_body(pod, tail), PatchType.STRATEGIC)
+            await self._client.patch(
+                path, patch_body(pod, tail), PatchType.STRATEGIC, deadline=deadline
+            )
         except NotFoundError:
-            return "gone", PodGone(pod.uid)
+            return "gone", PodGone(pod.uid), None
         except ConflictError:
             log.debug("patch_conflicted", resource="pods", pod=pod.key)
-            return self._failed(pod, "conflict", Failure.CONFLICT)
+            return *self._failed(pod, "conflict", Failure.CONFLICT), None
+        except NotSentError:
+            return *self._failed(pod, "unsent", Failure.UNSENT), None
         except (TooManyRequestsError, UnauthorizedError) as error:
-            return self._failed(pod, "unsent", Failure.UNSENT, error)
+            pause_s = error.retry_after_s or 0.0
+            return *self._failed(pod, "unsent", Failure.UNSENT, error), pause_s
         except (TransportError, ServerError) as error:
             # A 5xx may have been written, too: the answer of etcd can be lost behind it.
-            return self._failed(pod, "lost", Failure.LOST, error)
+            pause_s = error.retry_after_s or 0.0
+            return *self._failed(pod, "lost", Failure.LOST, error), pause_s
         except KubeError as error:
-            return self._failed(pod, "refused", Failure.REFUSED, error)
-        return "ungated", UngateAccepted(pod.uid, pod.resource_version, clock.monotonic())
+            return *self._failed(pod, "refused", Failure.REFUSED, error), None
+        accepted = UngateAccepted(pod.uid, pod.resource_version, clock.monotonic())
+        return "ungated", accepted, None
 
     def _failed(
         self, pod: PodRow, result: str, failure: Failure, error: KubeError | None = None

@@ -3,38 +3,45 @@
 What is repeated: requests answered with 429 (nothing was done), a request refused with 401 once
 after reading the credentials again, and GETs that got no answer or 503. A write without an
 answer is never repeated here: `TransportError` tells the caller to read and decide again.
+Retry-After is honoured, as seconds and as a date; nobody waits longer than it is capped at.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 import aiohttp
 import msgspec
+from prometheus_client import Counter
 
 from rackgate.kube.budget import Budget
 from rackgate.kube.errors import (
-    KubeError,
     LineTooLongError,
+    NotSentError,
     ServerError,
     TooManyRequestsError,
     TransportError,
     UnauthorizedError,
     error_for,
+    retry_after,
 )
 from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
 from rackgate.kube.transport import Transport
-from rackgate.runtime import metrics
+from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.depth import tolerant
 
 THROTTLE_TRIES: Final = 5
-THROTTLE_WAIT_CAP_S: Final = 30.0
+THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
 PAGE_SIZE: Final = 500
+# A page larger than this makes the following ones shorter: Workloads may be of a megabyte each.
+PAGE_BYTES: Final = 8 * 2**20
 # The server sends a bookmark every minute: two missed ones, and the stream is dead.
 WATCH_IDLE_S: Final = 150.0
 
@@ -59,12 +66,29 @@ class _Page(msgspec.Struct, frozen=True):
     metadata: _PageMeta = _PageMeta()
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request, as often as it is sent."""
+
+    method: str
+    path: str
+    query: Params
+    body: bytes | None = None
+    content_type: str | None = None
+    deadline: Callable[[], float] | None = None
+
+
 _decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
 def count_request(verb: str, resource: str, code: str) -> None:
     """The default observer: counts into `rackgate_api_requests_total`."""
-    metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code).inc()
+    _series(verb, resource, code).inc()
+
+
+@cache  # as bounded as the labels are
+def _series(verb: str, resource: str, code: str) -> Counter:
+    return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
 
 
 def resource_of(path: str) -> str:
@@ -129,24 +153,33 @@ class Client:
         Raises:
             KubeError: as the server answered; `TransportError` after three tries without answer.
         """
-        return await self._send("GET", path, params)
+        return await self._send(_Call("GET", path, params or {}))
 
     async def list_pages(
         self, path: str, params: Params | None = None, page_size: int = PAGE_SIZE
     ) -> AsyncGenerator[bytes, None]:
         """The pages of a collection, each a List object of at most `page_size` items.
 
+        Fewer where items are large: only the page under way is held here.
+
         Raises:
             GoneError: the continue token expired between pages; start over.
+            TransportError: no answer, or one that is no list.
         """
         query = {**(params or {}), "limit": str(page_size)}
         while True:
-            body = await self._send("GET", path, query)
-            token = _decode_page(body).metadata.continue_token
+            body = await self._send(_Call("GET", path, query))
+            try:
+                token = _decode_page(body).metadata.continue_token
+            except msgspec.DecodeError as error:
+                raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+            if len(body) > PAGE_BYTES:
+                page_size = max(1, page_size * PAGE_BYTES // len(body))
             yield body
+            del body  # not held while the next one is read
             if not token:
                 return
-            query["continue"] = token
+            query = {**query, "limit": str(page_size), "continue": token}
 
     async def create(self, path: str, body: bytes, params: Params | None = None) -> bytes:
         """POST an object to its collection; returns it as stored.
@@ -154,7 +187,7 @@ class Client:
         Raises:
             AlreadyExistsError: the name is taken.
         """
-        return await self._send("POST", path, params, body, "application/json")
+        return await self._write("POST", path, params, body, "application/json")
 
     async def replace(self, path: str, body: bytes, params: Params | None = None) -> bytes:
         """PUT a whole object; with `metadata.resourceVersion` in it, only over that version.
@@ -162,18 +195,33 @@ class Client:
         Raises:
             ConflictError: the object moved on.
         """
-        return await self._send("PUT", path, params, body, "application/json")
+        return await self._write("PUT", path, params, body, "application/json")
 
     async def patch(
-        self, path: str, body: bytes, content_type: PatchType, params: Params | None = None
+        self,
+        path: str,
+        body: bytes,
+        content_type: PatchType,
+        params: Params | None = None,
+        *,
+        deadline: Callable[[], float] | None = None,
     ) -> bytes:
         """PATCH an object; returns it as stored.
+
+        Args:
+            path: of the object.
+            body: the patch.
+            content_type: which kind of patch it is.
+            params: query.
+            deadline: asked right before each attempt: monotonic seconds until which it may be
+                sent. A request may wait long for its turn, or for a server that throttles.
 
         Raises:
             ConflictError: the `resourceVersion` in the patch is not the current one.
             UnprocessableError: invalid, or a `test` of a JSON patch failed.
+            NotSentError: the deadline passed, and no attempt was applied.
         """
-        return await self._send("PATCH", path, params, body, content_type.value)
+        return await self._write("PATCH", path, params, body, content_type.value, deadline=deadline)
 
     async def apply(self, path: str, body: bytes, manager: str, force: bool = True) -> bytes:
         """Server-side apply as field manager `manager`; returns the object as stored."""
@@ -185,7 +233,7 @@ class Client:
     ) -> bytes:
         """DELETE an object; `body` may hold DeleteOptions with preconditions."""
         kind = "application/json" if body is not None else None
-        return await self._send("DELETE", path, params, body, kind)
+        return await self._write("DELETE", path, params, body, kind)
 
     async def watch(
         self, path: str, params: Params | None = None, *, idle_s: float = WATCH_IDLE_S
@@ -224,7 +272,9 @@ class Client:
             ) as response:
                 self._count("WATCH", path, str(response.status))
                 if response.status != 200:
-                    error = error_for("WATCH", path, response.status, await response.read())
+                    wait_s = _retry_after(response)
+                    answer = await response.read()
+                    error = error_for("WATCH", path, response.status, answer, wait_s)
                     if response.status == 401:
                         await self._transport.credentials.renew()
                     raise error
@@ -244,55 +294,56 @@ class Client:
         """Close the session, also that of all siblings."""
         await self._transport.close()
 
-    async def _send(
+    async def _write(
         self,
         method: str,
         path: str,
         params: Params | None,
-        body: bytes | None = None,
-        content_type: str | None = None,
+        body: bytes | None,
+        content_type: str | None,
+        *,
+        deadline: Callable[[], float] | None = None,
     ) -> bytes:
-        query = dict(params or {})
-        if method != "GET":
-            # The server stops working on a write when nobody waits for it any more.
-            query["timeout"] = self._write_limit
+        # The server stops working on a write when nobody waits for it any more.
+        query = {**(params or {}), "timeout": self._write_limit}
+        return await self._send(_Call(method, path, query, body, content_type, deadline))
+
+    async def _send(self, call: _Call) -> bytes:
         throttled = unanswered = 0
         renewed = False
         while True:
             try:
-                return await self._attempt(method, path, query, body, content_type)
-            except _ThrottledError as error:
+                return await self._attempt(call)
+            except TooManyRequestsError as error:
                 throttled += 1
                 if throttled >= THROTTLE_TRIES:
-                    raise error.answer from None
-                await asyncio.sleep(error.wait_s)
+                    raise
+                wait_s = error.retry_after_s
+                await asyncio.sleep(THROTTLE_WAIT_S if wait_s is None else wait_s)
             except UnauthorizedError:
                 if renewed or not await self._transport.credentials.renew():
                     raise
                 renewed = True
             except (TransportError, ServerError) as error:
                 unanswered += 1
-                repeat = method == "GET" and error.status in (0, 503) and unanswered < GET_TRIES
-                if not repeat:
+                known = call.method == "GET" and error.status in (0, 503)
+                if not known or unanswered >= GET_TRIES:
                     raise
-                await asyncio.sleep(Backoff(base_s=0.1 * 2**unanswered).next())
+                wait_s = Backoff(base_s=0.1 * 2**unanswered).next()
+                await asyncio.sleep(max(wait_s, error.retry_after_s or 0.0))
 
-    async def _attempt(
-        self,
-        method: str,
-        path: str,
-        query: Params,
-        body: bytes | None,
-        content_type: str | None,
-    ) -> bytes:
+    async def _attempt(self, call: _Call) -> bytes:
+        method, path = call.method, call.path
         async with self._budget:
+            if call.deadline is not None and clock.monotonic() >= call.deadline():
+                raise NotSentError(method, path, reason="TooLate", message="its time was over")
             try:
                 async with self._transport.request(
                     method,
                     path,
-                    params=query,
-                    body=body,
-                    content_type=content_type,
+                    params=call.query,
+                    body=call.body,
+                    content_type=call.content_type,
                     timeout=self._limit,
                 ) as response:
                     answer = await response.read()
@@ -302,30 +353,14 @@ class Client:
         self._count(method, path, str(response.status))
         if response.status < 300:
             return answer
-        refusal = error_for(method, path, response.status, answer)
-        if isinstance(refusal, TooManyRequestsError):
-            raise _ThrottledError(refusal, _retry_after_s(response.headers.get("Retry-After")))
-        raise refusal
+        raise error_for(method, path, response.status, answer, _retry_after(response))
 
     def _count(self, verb: str, path: str, code: str) -> None:
         self._observe(verb, resource_of(path), code)
 
 
-class _ThrottledError(Exception):
-    """429, and how long to wait before asking again."""
-
-    def __init__(self, answer: KubeError, wait_s: float) -> None:
-        super().__init__(str(answer))
-        self.answer, self.wait_s = answer, wait_s
-
-
-def _retry_after_s(header: str | None) -> float:
-    """Seconds of a Retry-After header; one second when absent or not a number."""
-    try:
-        wait_s = float(header or 1.0)
-    except ValueError:
-        wait_s = 1.0
-    return min(max(wait_s, 0.0), THROTTLE_WAIT_CAP_S)
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    return retry_after(response.headers.get("Retry-After"), clock.now())
 
 
 def _words(error: BaseException) -> str:

@@ -91,6 +91,7 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
     # Importing this costs some 50 MiB and a second: only for those who need it.
     from kubernetes_asyncio import client as library
     from kubernetes_asyncio.config import ConfigException, load_kube_config
+    from yaml import YAMLError
 
     loaded = library.Configuration()
     try:
@@ -101,6 +102,10 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
         )
     except ConfigException as error:
         raise ConfigError(f"connection.kubeconfig: {error}") from error
+    except (YAMLError, ValueError, TypeError, AttributeError) as error:
+        # What the library makes of a file that is something else.
+        text = f'connection.kubeconfig: "{settings.kubeconfig}" is no kubeconfig: {error}'
+        raise ConfigError(text) from error
 
     hook: Any = loaded.refresh_api_key_hook
 

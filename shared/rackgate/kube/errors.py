@@ -14,13 +14,20 @@ KubeError                    any refusal; carries status, reason, message, verb,
   ServerError                5xx
   TransportError             no answer; a write may or may not have been applied
     LineTooLongError         a watch line beyond the limit
+  NotSentError               nothing left this process: the time for it was over
 """
 
 from __future__ import annotations
 
+import math
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
+
+# Longer than this nobody is left alone: the wish may be a mistake, and clocks may differ.
+RETRY_AFTER_CAP_S: Final = 30.0
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,15 +54,24 @@ class KubeError(Exception):
         status: HTTP status; 0 when there was no answer.
         reason: machine-readable reason of the Status object ("NotFound"), or "".
         message: the server's words.
+        retry_after_s: how long the server wants to be left alone; None when it says nothing.
     """
 
     def __init__(
-        self, verb: str, path: str, *, status: int = 0, reason: str = "", message: str = ""
+        self,
+        verb: str,
+        path: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        message: str = "",
+        retry_after_s: float | None = None,
     ) -> None:
         outcome = f"{status or 'no answer'} {reason}".rstrip()
         super().__init__(f"{verb} {path}: {outcome}: {message}")
         self.verb, self.path = verb, path
         self.status, self.reason, self.message = status, reason, message
+        self.retry_after_s = retry_after_s
 
 
 class BadRequestError(KubeError):
@@ -110,6 +126,10 @@ class LineTooLongError(TransportError):
     """A watch line is longer than the limit; the stream cannot be followed."""
 
 
+class NotSentError(KubeError):
+    """Nothing was sent: the caller's deadline passed while the request waited for its turn."""
+
+
 BY_STATUS: Final[dict[int, type[KubeError]]] = {
     400: BadRequestError,
     401: UnauthorizedError,
@@ -136,12 +156,56 @@ def parse_status(body: bytes | msgspec.Raw) -> Status:
         return Status(message=bytes(body)[:200].decode(errors="replace"))
 
 
-def error_for(verb: str, path: str, status: int, body: bytes | msgspec.Raw) -> KubeError:
-    """The error that fits an HTTP status of 400 or more and its body."""
+def error_for(
+    verb: str,
+    path: str,
+    status: int,
+    body: bytes | msgspec.Raw,
+    retry_after_s: float | None = None,
+) -> KubeError:
+    """The error that fits an HTTP status of 400 or more and its body.
+
+    Args:
+        verb: HTTP method, or `WATCH`.
+        path: URL path without the query.
+        status: HTTP status, or the code of an ERROR event.
+        body: what came with it, a Status object or anything else.
+        retry_after_s: from the header; the Status may say it, too.
+    """
     answer = parse_status(body)
+    if retry_after_s is None and answer.details and answer.details.retry_after_seconds > 0:
+        retry_after_s = min(float(answer.details.retry_after_seconds), RETRY_AFTER_CAP_S)
     kind = BY_STATUS.get(status, ServerError if status >= 500 else KubeError)
     if status == 500 and any(text in answer.message for text in _TOO_LARGE):
         kind = PayloadTooLargeError
     if status == 409 and answer.reason == "AlreadyExists":
         kind = AlreadyExistsError
-    return kind(verb, path, status=status, reason=answer.reason, message=answer.message)
+    return kind(
+        verb,
+        path,
+        status=status,
+        reason=answer.reason,
+        message=answer.message,
+        retry_after_s=retry_after_s,
+    )
+
+
+def retry_after(header: str | None, now: datetime) -> float | None:
+    """Seconds of a Retry-After header, as a number or as an HTTP date; None for neither.
+
+    Args:
+        header: its value, if it was there.
+        now: the wall clock, which a date is compared with.
+    """
+    if not header:
+        return None
+    try:
+        wait_s = float(header)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(header) - now).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None  # TypeError: a date without zone
+    if math.isnan(wait_s):
+        return None
+    return min(max(wait_s, 0.0), RETRY_AFTER_CAP_S)

@@ -56,7 +56,7 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 class _ListPage(msgspec.Struct, frozen=True):
     metadata: _ListMeta = _ListMeta()
-    items: list[msgspec.Raw] = []
+    items: list[msgspec.Raw] | None = None
 
 
 class _Bare(msgspec.Struct, frozen=True):
@@ -146,9 +146,15 @@ class Informer(Generic[T]):
         """What keeps this informer from being ready: lines for /readyz, empty when synced."""
         return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
 
+    @property
+    def listing(self) -> bool:
+        """Whether a list is due or under way: until it is complete the store is behind."""
+        return not self._version
+
     async def run(self) -> None:
         """Follow the collection until cancelled."""
         while True:
+            wait_s = 0.0
             try:
                 if not self._version:
                     await self._list()
@@ -166,12 +172,13 @@ class Informer(Generic[T]):
                 self.problem = str(error)
                 self._log.warning("watch_failed", error=str(error)[:500])
                 self._restarted(_reason(error))
+                wait_s = error.retry_after_s or 0.0
             else:
                 self._restarted(reason)
                 if reason == "ended":
                     self._backoff.reset()
                     continue
-            await asyncio.sleep(self._backoff.next())
+            await asyncio.sleep(max(wait_s, self._backoff.next()))
 
     def _restarted(self, reason: str) -> None:
         metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
@@ -185,13 +192,10 @@ class Informer(Generic[T]):
         version = ""
         async for body in self._client.list_pages(self._path, self._params):
             self._heard_at = clock.monotonic()
-            page = _decode_page(body)
             # All pages of one list carry the version of its first page.
-            version = version or page.metadata.resource_version
-            for number, raw in enumerate(page.items):
-                self._collect(bytes(raw), listed)
-                if number % YIELD_EVERY == YIELD_EVERY - 1:
-                    await asyncio.sleep(0)
+            found = await self._page(body, listed)
+            version = version or found
+            del body  # not held while the next one is read
         await self._replace(listed)
         self._version = version
         if not self.synced.is_set():
@@ -199,6 +203,15 @@ class Informer(Generic[T]):
             self.synced.set()
             if self._on_synced is not None:
                 self._on_synced()
+
+    async def _page(self, body: bytes, listed: dict[str, T]) -> str:
+        """Put the items of one page into `listed`; returns the version of the list."""
+        page = _decode_page(body)
+        for number, raw in enumerate(page.items or ()):
+            self._collect(bytes(raw), listed)
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return page.metadata.resource_version
 
     def _collect(self, raw: bytes, listed: dict[str, T]) -> None:
         """Put one listed object into `listed`, keeping the known one if nothing changed."""
@@ -210,7 +223,10 @@ class Informer(Generic[T]):
             if meta and known is not None and self._uid_of(known) == meta.uid:
                 listed[meta.key] = known
             return
-        listed[self._key_of(item)] = item
+        key = self._key_of(item)
+        known = self._objects.get(key)
+        # Else a list after a break would hold every object twice until it is complete.
+        listed[key] = known if known is not None and self._same(known, item) else item
 
     async def _replace(self, listed: dict[str, T]) -> None:
         """Deletes first, so that callers free what upserts may need; then the upserts."""
@@ -291,6 +307,8 @@ class Informer(Generic[T]):
     def _upsert(self, key: str, item: T) -> None:
         known = self._objects.get(key)
         if known is not None:
+            if known is item:
+                return
             if self._uid_of(known) != self._uid_of(item):
                 self._delete(key)
                 known = None
@@ -301,6 +319,11 @@ class Informer(Generic[T]):
             self._upsert_callback(known, item)
         except Exception:  # noqa: BLE001 - the caller's code; others must go on
             self._log.exception("callback_failed", callback="on_upsert", key=key)
+
+    def _same(self, known: T, item: T) -> bool:
+        if self._version_of(known) != self._version_of(item):
+            return False
+        return self._uid_of(known) == self._uid_of(item)
 
     def _delete(self, key: str) -> None:
         item = self._objects.pop(key)

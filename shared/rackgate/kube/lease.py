@@ -6,7 +6,11 @@
 - Others judge by their own monotonic clock since they saw the Lease change; timestamps in the
   Lease are for people. They take over after its duration plus the longest request time: the last
   write of a dead holder may still be on its way, and carries that time limit.
-- A clean stop clears the holder, so the next replica starts at once.
+- A clean stop clears the holder, so the next replica starts at once. A holder whose time was
+  nearly over does not: requests that it gave up may still be on their way.
+
+A process that waits for many Leases need not ask for each: `lease_watch.py` shows all of them,
+and `take` and `hold` are the two halves of `run`.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -23,6 +28,15 @@ import structlog
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError, TransportError
 from rackgate.kube.fence import PROCESS_FENCE, Fence
+from rackgate.kube.lease_record import (
+    Lease,
+    LeaseMeta,
+    LeaseSpec,
+    Sighting,
+    answered,
+    encode_lease,
+    first_sight,
+)
 from rackgate.kube.resources import LEASES
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.tasks import start
@@ -31,46 +45,15 @@ RENEWALS_PER_DURATION: Final = 3
 POLLS_PER_DURATION: Final = 4
 # Part of the duration that is left for stopping work before the fence strikes.
 STOP_SHARE: Final = 0.15
+TENURES: Final = 16
 
 log = structlog.get_logger()
-
-
-class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The record in a Lease."""
-
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-
-
-class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Name and version of a Lease."""
-
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = ""
-    uid: str = ""
-
-
-class Lease(msgspec.Struct, frozen=True, rename="camel"):
-    """A coordination.k8s.io/v1 Lease."""
-
-    metadata: LeaseMeta = LeaseMeta()
-    spec: LeaseSpec = LeaseSpec()
-    api_version: str = LEASES.api_version
-    kind: str = LEASES.kind
-
-
-_decode = msgspec.json.Decoder(Lease).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class LeaseHolder:
     """Holds one Lease, or waits for it.
 
-    Use `run`; `acquire`, `renew` and `release` are its steps.
+    Use `run`; `acquire` and `hold` are its steps, and `take`, `renew` and `release` theirs.
     """
 
     def __init__(
@@ -83,6 +66,7 @@ class LeaseHolder:
         duration_s: float = 15.0,
         request_timeout_s: float | None = None,
         fence: Fence = PROCESS_FENCE,
+        on_written: Callable[[Lease], None] = lambda _: None,
     ) -> None:
         """Prepare; nothing is sent.
 
@@ -95,20 +79,24 @@ class LeaseHolder:
             request_timeout_s: longest time that a write of a holder may be on its way; the
                 client's own limit by default.
             fence: what ends the process in time; replaced only where a test lives in-process.
+            on_written: told of each answer to a write of ours.
         """
         self.name, self.identity, self.duration_s = name, identity, duration_s
         self._client = client
         self._fence = fence
+        self._on_written = on_written
         self._namespace = namespace
         self._key = f"{namespace}/{name}"
         self._path = LEASES.path(namespace, name)
         self._request_timeout_s = request_timeout_s or client.request_timeout_s
         self._deadline = float("-inf")
         self._lease: Lease | None = None
-        self._sent: LeaseSpec | None = None
-        self._seen: tuple[LeaseSpec, float] | None = None
+        # The tenure that we had last, and those we asked for since: an answer may have been lost.
+        self._tenures: deque[LeaseSpec] = deque(maxlen=TENURES)
+        self._sighting: Sighting | None = None
         self._log = log.bind(lease=self._key, identity=identity)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        metrics.LEADER.labels(lease=name).set(0)
 
     @property
     def held(self) -> bool:
@@ -124,10 +112,59 @@ class LeaseHolder:
         pause_s = self.duration_s / POLLS_PER_DURATION
         while True:
             if await self._try_acquire():
-                break
+                return
             await asyncio.sleep(pause_s * (1 + self._rng.random() / 4))
+
+    def free_since(self, sighting: Sighting) -> float:
+        """From which monotonic second on this process may take the Lease; it may lie ahead."""
+        if any(sighting.spec.same_tenure(tenure) for tenure in self._tenures):
+            return float("-inf")  # our own record: an answer came late or never, or time ran out
+        return sighting.free_since(self._request_timeout_s, self.duration_s)
+
+    async def take(self, sighting: Sighting) -> bool:
+        """Ask once for a Lease that is free; True when it is ours now, and `hold` must follow.
+
+        The request is bound to the version seen, so it fails where the sighting is outdated.
+        """
+        if not await self._take(sighting.lease):
+            return False
         self._log.info("lease_acquired", transitions=self._transitions())
         metrics.LEADER.labels(lease=self.name).set(1)
+        return True
+
+    async def hold(
+        self,
+        on_started: Callable[[], Awaitable[None]],
+        may_clear: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Run `on_started` as long as the Lease is held, then let go of it.
+
+        Cancelled, or when `on_started` fails, the Lease is let go of after the work has stopped.
+
+        Args:
+            on_started: the work; its exceptions pass through.
+            may_clear: asked once the work has stopped: may the next one begin at once? If not,
+                others wait until the time of the last renewal is over.
+
+        Returns:
+            Whether the work ended by itself; False when the Lease was lost.
+        """
+        work = start(_awaited(on_started), name=f"lease {self.name}")
+        ended = lost = False
+        try:
+            ended = await self._keep(work)
+            lost = not ended
+            if lost:
+                self._log.warning("lease_lost")
+        finally:
+            # Work must have stopped before anybody else may begin. If it does not stop
+            # in time, the fence ends the process.
+            await _stopped(work)
+            await self.release(clear=not lost and may_clear())
+        # A failure is told even when it came while the work was being stopped.
+        if ended or not (work.cancelled() or work.exception() is None):
+            work.result()
+        return ended
 
     async def run(self, on_started: Callable[[], Awaitable[None]]) -> None:
         """Acquire, run `on_started` as long as the Lease is held, and begin again when lost.
@@ -137,20 +174,8 @@ class LeaseHolder:
         """
         while True:
             await self.acquire()
-            work = start(_awaited(on_started), name=f"lease {self.name}")
-            ended = False
-            try:
-                ended = await self._keep(work)
-                if not ended:
-                    self._log.warning("lease_lost")
-            finally:
-                # Work must have stopped before anybody else may begin. If it does not stop
-                # in time, the fence ends the process.
-                await _stopped(work)
-                await self.release()
-            # A failure is told even when it came while the work was being stopped.
-            if ended or not (work.cancelled() or work.exception() is None):
-                return work.result()
+            if await self.hold(on_started):
+                return
 
     async def renew(self) -> bool:
         """Send one renewal; False when it did not lengthen our time."""
@@ -169,14 +194,14 @@ class LeaseHolder:
                 await self._reread(lease)
         return False
 
-    async def release(self) -> None:
-        """Clear the holder, if it is us, and disarm the fence. Nothing may act any more."""
+    async def release(self, *, clear: bool = True) -> None:
+        """Disarm the fence; with `clear`, take out the holder if it is us. Nothing may act."""
         lease, held = self._lease, self.held
         self._deadline = float("-inf")
         self._lease = None
         self._fence.disarm(self._key)
         metrics.LEADER.labels(lease=self.name).set(0)
-        if lease is None or not held:
+        if lease is None or not held or not clear:
             return
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -200,12 +225,14 @@ class LeaseHolder:
             lease_duration_seconds=1,
             renew_time=clock.rfc3339_micro(clock.now()),
         )
-        await self._client.replace(self._path, _encode(msgspec.structs.replace(lease, spec=spec)))
+        body = encode_lease(msgspec.structs.replace(lease, spec=spec))
+        self._on_written(answered("PUT", await self._client.replace(self._path, body)))
 
     async def _keep(self, work: asyncio.Task[None]) -> bool:
         """Renew until the work has ended (True) or the time is nearly over (False)."""
         period_s = self.duration_s / RENEWALS_PER_DURATION
-        next_s = period_s
+        # Leases taken together are renewed apart: the first time early, then with jitter.
+        next_s = period_s * (0.3 + 0.7 * self._rng.random())
         while self._lease is not None:
             left_s = self._work_s()
             if left_s <= 0:
@@ -221,7 +248,7 @@ class LeaseHolder:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, period_s)):
                     renewed = await self.renew()
-            next_s = period_s if renewed else period_s / 8
+            next_s = period_s * (0.9 + self._rng.random() / 5) if renewed else period_s / 8
         return False
 
     def _work_s(self) -> float:
@@ -229,33 +256,19 @@ class LeaseHolder:
         return self._deadline - self.duration_s * STOP_SHARE - clock.monotonic()
 
     async def _try_acquire(self) -> bool:
+        lease: Lease | None = None
         try:
-            lease = _decode(await self._client.get(self._path))
+            lease = answered("GET", await self._client.get(self._path))
         except NotFoundError:
-            # Deleted under a holder that we have seen: its time counts on.
-            return self._free(self._seen[0] if self._seen else LeaseSpec()) and (
-                await self._take(None)
-            )
-        except (KubeError, msgspec.DecodeError) as error:
+            pass  # deleted under a holder that we have seen: its time counts on
+        except KubeError as error:
             self._log.warning("lease_not_read", error=str(error)[:300])
             return False
-        if not self._free(lease.spec):
-            return False
-        return await self._take(lease)
-
-    def _free(self, spec: LeaseSpec) -> bool:
-        """Whether the Lease may be taken: released, or unchanged for long enough."""
-        if not spec.holder_identity:
-            self._seen = None
-            return True
-        if spec == self._sent:
-            return True  # our own record, the answer came late or never
+        # After the answer, not before: the holder sent this record earlier than now.
         now = clock.monotonic()
-        if self._seen is None or self._seen[0] != spec:
-            # After the answer, not before: the holder sent this record earlier than now.
-            self._seen = (spec, now)
-        theirs_s = float(spec.lease_duration_seconds or self.duration_s)
-        return now - self._seen[1] >= theirs_s + self._request_timeout_s
+        known = self._sighting
+        self._sighting = known.then(lease, now) if known else first_sight(lease, now)
+        return now >= self.free_since(self._sighting) and await self.take(self._sighting)
 
     async def _take(self, lease: Lease | None) -> bool:
         stamp = clock.rfc3339_micro(clock.now())
@@ -268,6 +281,9 @@ class LeaseHolder:
             lease_transitions=before + 1,
         )
         meta = lease.metadata if lease else LeaseMeta(name=self.name, namespace=self._namespace)
+        if len(self._tenures) == TENURES:
+            del self._tenures[1]  # not the first: the last one that we surely had
+        self._tenures.append(spec)
         try:
             return await self._write(Lease(metadata=meta, spec=spec))
         except ConflictError:
@@ -279,22 +295,22 @@ class LeaseHolder:
     async def _write(self, lease: Lease) -> bool:
         """Write the record; from the moment of sending, `duration_s` of life are ours."""
         sent_at = clock.monotonic()
-        self._sent = lease.spec
-        body = _encode(lease)
+        body = encode_lease(lease)
         if lease.metadata.resource_version:
             answer = await self._client.replace(self._path, body)
         else:
             answer = await self._client.create(LEASES.path(self._namespace), body)
-        return self._hold(_decode(answer), sent_at)
+        written = answered("PUT", answer)
+        self._on_written(written)
+        return self._hold(written, sent_at)
 
     async def _reread(self, sent: Lease) -> bool:
         """After a conflict or no answer: still ours? Then only the version has moved."""
         try:
-            lease = _decode(await self._client.get(self._path))
-        except (KubeError, msgspec.DecodeError):
+            lease = answered("GET", await self._client.get(self._path))
+        except KubeError:
             return False
-        same = ("holder_identity", "acquire_time", "lease_transitions")
-        if any(getattr(lease.spec, name) != getattr(sent.spec, name) for name in same):
+        if not lease.spec.same_tenure(sent.spec):
             self._log.warning("lease_taken", holder=lease.spec.holder_identity)
             self._lease = None
             return False
@@ -308,6 +324,8 @@ class LeaseHolder:
         # The fence first: nothing may believe in a deadline that is not enforced.
         self._fence.arm(self._key, deadline)
         self._lease, self._deadline = lease, deadline
+        self._tenures.clear()
+        self._tenures.append(lease.spec)
         return self.held
 
     def _transitions(self) -> int:

@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 READ_BUFFER_BYTES: Final = 2**20
+SMALL_BODY_BYTES: Final = 2**16
 
 
 class Credentials:
@@ -88,7 +89,8 @@ class Transport:
         proxy: str | None = None,
     ) -> None:
         """Open a session. Needs a running loop; connects on the first request."""
-        self._base = server.rstrip("/")
+        self._root = URL(server)
+        self._prefix = self._root.path.rstrip("/")
         self.credentials = credentials or Credentials()
         self._proxy = proxy
         self._session = aiohttp.ClientSession(
@@ -129,12 +131,12 @@ class Transport:
             headers["Authorization"] = token
         if content_type:
             headers["Content-Type"] = content_type
+        # Parsing the whole address anew would cost as much as the rest of this method.
+        url = self._root.with_path(self._prefix + path)
         return self._session.request(
             method,
-            URL(self._base + path, encoded=False),
-            params=params,
-            # A reader, because aiohttp warns of large bodies given as bytes.
-            data=None if body is None else io.BytesIO(body),
+            url.with_query(params) if params else url,
+            data=_data(body),
             headers=headers,
             timeout=timeout,
             proxy=self._proxy,
@@ -144,3 +146,8 @@ class Transport:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+
+
+def _data(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Large bodies as a reader: aiohttp warns of them as bytes. It costs small ones a task."""
+    return body if body is None or len(body) <= SMALL_BODY_BYTES else io.BytesIO(body)

@@ -10,53 +10,15 @@ from rackgate.api import names
 from rackgate.govern.errors import MalformedError
 from rackgate.govern.predicates import is_governed, is_tas_pod, podset_of_pod, queue_of
 from rackgate.govern.templates import reserved_errors, strip_reserved
-from rackgate.wire.core import Meta, OwnerReference, Pod
-from rackgate.wire.kueue import Admission, PodSetAssignment, Workload, WorkloadStatus
-
-ASSIGNMENT: dict[str, Any] = {"levels": ["kubernetes.io/hostname"], "slices": []}
 
 
-def workload(assignment: dict[str, Any] | None = ASSIGNMENT, owner: str = "job-uid") -> Workload:
-    owners = (OwnerReference(uid=owner, kind="Job", controller=True),) if owner else ()
-    admission = Admission("cq", (PodSetAssignment("main", topology_assignment=assignment),))
-    return Workload(
-        Meta(name="w", namespace="ns", owner_references=owners),
-        status=WorkloadStatus(admission=admission),
-    )
-
-
-def pod(name: str = "w", podset: str = "main", owner: str = "job-uid", ns: str = "ns") -> Pod:
-    return Pod(
-        Meta(
-            name="p",
-            namespace=ns,
-            labels={names.PODSET_LABEL: podset},
-            annotations={names.WORKLOAD_ANNOTATION: name},
-            owner_references=(OwnerReference(uid=owner, controller=True),),
-        )
-    )
-
-
-def test_a_pod_of_the_admitted_job_is_placed_by_topology() -> None:
-    assert is_tas_pod(pod(), workload())
-
-
-@pytest.mark.field_note("W9")
+@pytest.mark.field_note("U8", "W9")
 @pytest.mark.requirement("HOOK-09")
-@pytest.mark.parametrize(
-    "claimed",
-    [pod(name="other"), pod(podset="other"), pod(owner="another-job"), pod(ns="other"), Pod()],
-)
-def test_a_claim_that_does_not_hold_makes_no_tas_pod(claimed: Pod) -> None:
-    assert not is_tas_pod(claimed, workload())
-
-
-@pytest.mark.field_note("W9")
-def test_a_workload_without_owner_or_assignment_has_no_tas_pods() -> None:
-    assert not is_tas_pod(pod(owner=""), workload(owner=""))
-    assert not is_tas_pod(pod(), workload(assignment=None))
-    assert not is_tas_pod(pod(), Workload(workload().metadata))
-    assert not is_tas_pod(pod(), None)
+def test_a_pod_is_placed_by_topology_if_the_job_with_the_assignment_controls_it() -> None:
+    assert is_tas_pod("job-uid", "job-uid", assignment={})
+    assert not is_tas_pod("another-job", "job-uid", assignment={})
+    assert not is_tas_pod("job-uid", "job-uid", assignment=None)
+    assert not is_tas_pod("", "", assignment={}), "no owner is nobody's owner"
 
 
 def test_a_claim_needs_both_marks() -> None:

@@ -48,11 +48,8 @@ class PodBuilder:
     def at(self, version: int) -> Self:
         return replace(self, version=version)
 
-    def terminating(self) -> Self:
-        return self._with(terminating=True)
-
-    def overdue(self) -> Self:
-        return self._with(terminating=True, ends_at=1.0)
+    def terminating(self, grace_s: float = 30.0) -> Self:
+        return self._with(terminating=True, grace_s=grace_s)
 
     def terminal(self) -> Self:
         return self._with(terminal=True)

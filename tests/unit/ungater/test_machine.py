@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rackgate_ungater.events import (
@@ -13,9 +14,10 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Limits, Machine
+from rackgate_ungater.machine import Machine
 from rackgate_ungater.plan import Ungate
 from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.state import Limits
 from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
 
 KEY = WorkloadKey("team/train")
@@ -140,6 +142,19 @@ def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_granted() -
 
 
 @pytest.mark.requirement("UNG-14")
+def test_a_list_that_began_before_a_request_arrived_does_not_say_that_it_never_did() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(1))
+    (ungate,) = act(machine)
+    fail(machine, ungate.pod, Failure.LOST)
+    machine.handle(PodSeen(pod(0).row()))  # sorts first, and would get the place
+    assert machine.propose(KEY, 61.0).reads == [ungate.pod]
+    machine.handle(PodSeen(ungate.pod, live=True, listed=True))
+    assert machine.propose(KEY, 61.0).ungates == []
+    machine.handle(PodSeen(ungate.pod, live=True))
+    assert where(act(machine, 61.0)) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-14")
 def test_a_later_version_of_a_gated_pod_ends_the_doubt() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)
@@ -206,6 +221,53 @@ def test_a_pod_that_returns_to_the_watch_is_known_again() -> None:
     machine.handle(PodGone(pod(0).row().uid))  # its label was taken away
     machine.handle(PodSeen(pod(0).at(3).row()))
     assert where(act(machine)) == {"pod-0": R1}
+
+
+@pytest.mark.requirement("UNG-18", "OPS-07")
+def test_events_that_are_told_again_bring_no_pod_back() -> None:
+    machine = machine_with(workload(podset((R1, 1))))
+    ungated = pod(0).ungated(R1)
+    for builder in (pod(0).at(2), ungated.at(3), ungated.terminal().at(4)):
+        machine.handle(PodSeen(builder.row()))
+    for builder in (pod(0).at(2), ungated.at(3)):
+        machine.handle(PodSeen(builder.row()))
+    machine.check()
+    assert machine.pods == {}, "else an ended pod would hold its place for ever"
+
+
+@pytest.mark.requirement("UNG-15")
+def test_a_workload_with_an_unanswered_request_is_not_handed_over() -> None:
+    machine = machine_with(workload(podset((R1, 2))), pod(0), pod(1))
+    first, second = act(machine)
+    assert machine.flights(0.0) == {}, "awaited, and the answer decides"
+    fail(machine, first.pod, Failure.LOST, 5.0)
+    fail(machine, second.pod, Failure.CONFLICT, 5.0)
+    assert machine.flights(5.0) == {KEY: 65.0}
+    assert machine.flights(65.0) == {}, "no request lives that long"
+    machine.handle(PodSeen(pod(0).at(2).row()))
+    assert machine.flights(5.0) == {}, "bound to a version that has passed"
+
+
+@pytest.mark.requirement("STR-05", "UNG-10")
+@pytest.mark.field_note("U2")
+def test_a_deletion_is_overdue_by_how_long_it_was_watched_whatever_the_time_of_day() -> None:
+    stuck = pod("old").ungated(R3).terminating(grace_s=40).at(3)
+    machine = machine_with(workload(podset((R1, 1))), stuck, pod(0))
+    assert act(machine, 100.0) == []
+    over = 100.0 + 40 + machine.limits.overdue_s
+    assert machine.wake_at(KEY, 100.0) == over
+    assert act(machine, over - 1) == []
+    assert where(act(machine, over)) == {"pod-0": R1}
+    machine.handle(PodGone(stuck.row().uid))
+    machine.check()
+
+
+@pytest.mark.requirement("UNG-10")
+def test_a_count_of_zero_releases_nothing_and_a_missing_one_is_the_assignments() -> None:
+    given = podset((R1, 1))
+    for count, released in ((0, 0), (None, 1), (1, 1)):
+        row = msgspec.structs.replace(given, count=count)
+        assert len(act(machine_with(workload(row), pod(0)))) == released
 
 
 @pytest.mark.requirement("UNG-11")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_ungater.plan import OVERDUE_S, Grant, plan_ungating
+from rackgate_ungater.plan import Grant, plan_ungating
 from rackgate_ungater.rows import PodRow
 from tests.unit.ungater.builders import (
     HOST,
@@ -164,6 +164,31 @@ def test_a_live_pod_outside_its_ranks_domain_sends_all_to_greedy_filling() -> No
 
 
 @pytest.mark.requirement("RNK-06")
+@pytest.mark.field_note("U4")
+def test_a_replacement_whose_rank_a_live_pod_has_taken_gets_the_place_that_is_free() -> None:
+    live = [pod("a").rank(0).ungated(R1).row(), pod("b").rank(0).ungated(R1).row()]
+    plan = plan_ungating(grant((R1, 2), (R2, 1), ranks=RANKED), [*live, pod("c").rank(0).row()])
+    assert where(plan.ungates) == {"c": R2}
+    assert '"a" and "b" both have rank 0' in plan.reports[0].message
+
+
+@pytest.mark.requirement("UNG-09", "RNK-06")
+@pytest.mark.field_note("U12")
+def test_an_indexed_job_of_more_completions_than_parallelism_runs_to_its_end() -> None:
+    """Indexes run to 9, the PodSet has 3 pods: later ones are beyond every rank."""
+    spot = grant((R1, 2), (R2, 1), ranks=RANKED)
+    running: dict[str, PodRow] = {}
+    for index in range(10):
+        if len(running) == 3:
+            running.pop(next(iter(running)))  # the oldest ends
+        fresh = pod(index).rank(index)
+        plan = plan_ungating(spot, [*running.values(), fresh.row()])
+        (ungate,) = plan.ungates
+        running[ungate.pod.name] = fresh.ungated(ungate.domain).row()
+    assert list(running) == ["pod-7", "pod-8", "pod-9"]
+
+
+@pytest.mark.requirement("RNK-06")
 def test_a_fallback_never_exceeds_a_domain() -> None:
     pods = [*ranked(0, 1, 2), pod("double").rank(1).row()]
     plan = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED), pods)
@@ -179,9 +204,6 @@ def test_a_rank_beyond_the_assignment_skips_only_that_pod() -> None:
     assert [report.reason for report in plan.reports] == ["SurplusPods"]
 
 
-NOW = 1.0 + OVERDUE_S
-
-
 def hosts(*counts: tuple[str, int], **more: Any) -> Grant:
     """A grant of hosts."""
     return grant(*(((name,), count) for name, count in counts), levels=(HOST,), **more)
@@ -192,13 +214,13 @@ def on(name: str, host: str) -> PodBuilder:
 
 
 def test_a_pod_that_a_dead_node_never_ended_makes_way_once_its_host_is_given_up() -> None:
-    dead = on("old", "h1").overdue().row()
+    dead = on("old", "h1").terminating().row()
     fresh = pod(0).row()
-    moved = hosts(("h2", 1))
-    assert where(plan_ungating(moved, [dead, fresh], now=NOW).ungates) == {"pod-0": ("h2",)}
-    assert plan_ungating(moved, [dead, fresh], now=NOW - 1).ungates == (), "still in its time"
-    assert plan_ungating(moved, [on("old", "h1").row(), fresh], now=NOW).ungates == ()
-    assert plan_ungating(hosts(("h1", 1)), [dead, fresh], now=NOW).ungates == (), "not given up"
+    moved, kept = hosts(("h2", 1)), hosts(("h1", 1))
+    overdue = {dead.uid}
+    assert where(plan_ungating(moved, [dead, fresh], overdue=overdue).ungates) == {"pod-0": ("h2",)}
+    assert plan_ungating(moved, [dead, fresh]).ungates == (), "still in its time"
+    assert plan_ungating(kept, [dead, fresh], overdue=overdue).ungates == (), "not given up"
 
 
 @pytest.mark.field_note("U2", "U4")

@@ -8,7 +8,11 @@ import msgspec
 import pytest
 
 from rackgate.api import names
+from rackgate.govern.predicates import is_tas_pod
+from rackgate_ungater.events import PodSeen, WorkloadSeen
+from rackgate_ungater.machine import Machine
 from rackgate_ungater.rows import decode_pod, decode_workload
+from tests.unit.ungater.builders import OWNER, R1, podset, workload
 
 LONG = "job-" + "x" * 200
 
@@ -54,6 +58,25 @@ def test_a_pod_names_its_workload_by_an_annotation_longer_than_a_label() -> None
     assert found.selector == {"disk": "ssd"}
 
 
+@pytest.mark.requirement("UNG-02")
+@pytest.mark.field_note("U8")
+@pytest.mark.parametrize("annotation", names.TOPOLOGY_ANNOTATIONS)
+def test_a_pod_is_ours_by_its_marks_whichever_annotation_asked_for_topology(
+    annotation: str,
+) -> None:
+    """One annotation alone, the slice one included, changes nothing of what is released."""
+    annotations = {names.WORKLOAD_ANNOTATION: "train", annotation: "rack"}
+    found = row(metadata__annotations=annotations)
+    assert is_tas_pod(found.owner_uid, "job", assignment=b"{}")
+    assert found.gated
+    found = msgspec.structs.replace(found, workload="train", owner_uid=OWNER)
+    machine = Machine()
+    machine.handle(WorkloadSeen(workload(podset((R1, 1)))))
+    machine.handle(PodSeen(found))
+    (ungate,) = machine.propose(found.workload_key, 0.0).ungates
+    assert ungate.domain == R1
+
+
 def test_a_pod_with_only_foreign_gates_is_not_gated() -> None:
     assert not row(spec__schedulingGates=[{"name": "foreign"}]).gated
 
@@ -65,6 +88,7 @@ def test_an_ended_pod_is_terminal(phase: str) -> None:
 
 def test_a_deletion_timestamp_makes_a_pod_terminating() -> None:
     assert row(metadata__deletionTimestamp="2026-01-01T00:00:00Z").terminating
+    assert row(metadata__deletionGracePeriodSeconds=40).grace_s == 40.0
 
 
 @pytest.mark.parametrize("value", ["-1", "1.0", "", "١", "9" * 30, "x"])
@@ -146,6 +170,17 @@ def test_a_workload_that_is_not_running_grants_nothing(change: dict[str, Any]) -
     assert not decode_workload(msgspec.json.encode(document)).granting
 
 
+def test_a_missing_count_is_the_one_that_was_asked_for_and_zero_is_not_missing() -> None:
+    document = workload_json()
+    (assigned,) = document["status"]["admission"]["podSetAssignments"]
+    assigned["count"] = 0
+    assert decode_workload(msgspec.json.encode(document)).podsets[0].count == 0
+    del assigned["count"]
+    assert decode_workload(msgspec.json.encode(document)).podsets[0].count == 2
+    document["spec"]["podSets"] = []
+    assert decode_workload(msgspec.json.encode(document)).podsets[0].count is None
+
+
 def test_a_podset_without_assignment_stays_without() -> None:
     document = workload_json()
     for value in (None, ...):
@@ -156,3 +191,12 @@ def test_a_podset_without_assignment_stays_without() -> None:
             del assigned["topologyAssignment"]
         found = decode_workload(msgspec.json.encode(document))
         assert found.podsets[0].assignment is None
+
+
+def test_what_is_nested_without_end_hides_neither_a_workload_nor_a_pod() -> None:
+    deep = msgspec.Raw(b"[" * 5000 + b"]" * 5000)
+    document = workload_json()
+    plain = decode_workload(msgspec.json.encode(document))
+    document["spec"]["podSets"][0]["template"] = deep
+    assert decode_workload(msgspec.json.encode(document)) == plain
+    assert row(metadata__managedFields=deep) == row()

@@ -1,0 +1,138 @@
+"""Which replica should act on which Workloads, and when one hands over to another. Pure.
+
+A Workload belongs to one of 16 shards by its UID, and a replica acts on a shard only while it
+holds the shard's Lease. What is decided here is merely who *should* hold it: replicas may see
+different members for a while, and nothing worse follows than a shard held elsewhere.
+
+Rendezvous hashing ranks the members for each shard. The first one takes a free Lease at once,
+the n-th after n pauses in which those before it did not. A holder hands over to a better placed
+member that has been there for a while, unless it had to take the shard because that member did
+not: so a member that is there but does not act costs one hand-over at most, and then fewer and
+fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+SHARDS: Final = 16
+GROUP_LEASE: Final = "rackgate-ungater"
+
+
+def lease_name(shard: int) -> str:
+    """Name of a shard's Lease."""
+    return f"{GROUP_LEASE}-{shard:02}"
+
+
+@lru_cache(maxsize=65536)
+def shard_of(uid: str) -> int:
+    """The shard of a Workload, from its UID.
+
+    All replicas of all versions must agree on it: under another rule two of them would act on
+    one Workload under different Leases. A new rule needs new names of Leases.
+    """
+    return int.from_bytes(blake2b(uid.encode(), digest_size=8).digest(), "big") % SHARDS
+
+
+@lru_cache(maxsize=65536)
+def _score(shard: int, member: str) -> bytes:
+    return blake2b(f"{shard}/{member}".encode(), digest_size=8).digest()
+
+
+def ranking(shard: int, members: Iterable[str]) -> list[str]:
+    """The members in the order in which they should hold a shard; by hash, then by name."""
+    return sorted(members, key=lambda member: (_score(shard, member), member), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long replicas wait for each other, in seconds.
+
+    Attributes:
+        grace_s: for each better placed member that does not take a free shard.
+        settle_s: a better placed member must have been there this long before a holder yields.
+        doubt_s: for how long a member that did not take its shard is passed over at first.
+        doubt_max_s: longest such time; it doubles up to here.
+    """
+
+    grace_s: float
+    settle_s: float
+    doubt_s: float
+    doubt_max_s: float
+
+    @classmethod
+    def of(cls, lease_duration_s: float) -> Pace:
+        """The pace that goes with a Lease's duration."""
+        return cls(
+            grace_s=lease_duration_s / 4,
+            settle_s=lease_duration_s / 8,
+            doubt_s=lease_duration_s,
+            doubt_max_s=lease_duration_s * 64,
+        )
+
+
+class Turns:
+    """When this replica should take a shard, and when it should hand one over.
+
+    Args:
+        me: this replica.
+        pace: waiting times.
+    """
+
+    def __init__(self, me: str, pace: Pace) -> None:
+        self._me, self._pace = me, pace
+        self._ahead: dict[int, tuple[tuple[str, ...], float]] = {}
+        self._doubts: dict[tuple[int, str], tuple[float, float]] = {}
+
+    def take_at(self, shard: int, free_since: float, members: Iterable[str], now: float) -> float:
+        """The monotonic second at which to take a shard, by what is known `now`.
+
+        Args:
+            shard: which one.
+            free_since: when its Lease became free, or will.
+            members: the replicas that are there.
+            now: monotonic seconds.
+        """
+        ahead, since = self._look(shard, members, now)
+        if not ahead:
+            return free_since
+        # Those ahead may have come after the Lease was free: their time counts from then.
+        return max(free_since, since) + len(ahead) * self._pace.grace_s
+
+    def taken(self, shard: int, members: Iterable[str], now: float) -> None:
+        """We took a shard: whoever should have done so before us is passed over for a while."""
+        old = now - self._pace.doubt_max_s
+        self._doubts = {key: doubt for key, doubt in self._doubts.items() if doubt[0] > old}
+        for member in self._look(shard, members, now)[0]:
+            _, pause_s = self._doubts.get((shard, member), (0.0, self._pace.doubt_s / 2))
+            pause_s = min(pause_s * 2, self._pace.doubt_max_s)
+            self._doubts[shard, member] = (now + pause_s, pause_s)
+
+    def seen(self, shard: int, holder: str) -> None:
+        """Somebody holds a shard, so that one does take it."""
+        self._doubts.pop((shard, holder), None)
+
+    def yield_at(self, shard: int, members: Iterable[str], now: float) -> float | None:
+        """When to hand over a shard that we hold; None while nobody else should have it."""
+        ahead, since = self._look(shard, members, now)
+        return since + self._pace.settle_s if ahead else None
+
+    def _look(
+        self, shard: int, members: Iterable[str], now: float
+    ) -> tuple[tuple[str, ...], float]:
+        """Who is placed better than we are, best first, and since when it has been so."""
+        trusted = [
+            member
+            for member in members
+            if member != self._me and self._doubts.get((shard, member), (0.0,))[0] <= now
+        ]
+        ranked = ranking(shard, [*trusted, self._me])
+        ahead = tuple(ranked[: ranked.index(self._me)])
+        known = self._ahead.get(shard)
+        if known is None or known[0] != ahead:
+            known = self._ahead[shard] = (ahead, now)
+        return known
