@@ -51,7 +51,7 @@ fast: setup ## unit, property, conformance and wire tests
 integration: controlplane ## tests on the real control plane
 	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
 
-chaos: controlplane ## kill services at work, then check every invariant
+chaos: controlplane ## break everything while Jobs run: 20 seeds; SEEDS=n for more, SEED=k for one
 	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
 
 bench: controlplane ## figures against baselines, side by side
@@ -61,13 +61,18 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: profiles" $(BIN)/python -m bench.profiles
 	@$(STEP) "bench: decoding watch events" $(BIN)/python -m bench.decode
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
+	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
+	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
+	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
+	@$(STEP) "bench: jobs to bound pods, 2,560 nodes" $(BIN)/python -m bench.jobs_to_bound --large --rounds 1
 
 prove: controlplane ## plant faults; each must turn a marked test red
 	@$(STEP) "planted faults" $(BIN)/python -m tests.prove.run
 
-behaviour: setup ## write docs/behaviour.md from the tests' marks
+behaviour: setup ## write docs/behaviour.md from the tests' marks, docs/metrics.md from the sources
 	@$(BIN)/python -m tests.support.behaviour
+	@$(BIN)/python -m tests.support.metrics_page
 
 format: setup ## format and fix what can be fixed
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .

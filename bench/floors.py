@@ -11,9 +11,11 @@ from typing import Final
 FILE: Final = Path(__file__).with_name("floors.toml")
 # A change may lose a third of what was recorded.
 SHARE: Final = 2 / 3
+PLACEMENT: Final = "placement"
 _HEADER: Final = """\
-# How many times as long the base of a comparison takes as the placement engine, by
-# `python -m bench.placement --record`. The bench fails below two thirds of these.
+# Ratios that were reached, larger is better: how many times as long the base of a comparison
+# takes, or ours as a share of it. `--record` of a bench writes its section; a bench fails below
+# two thirds of these.
 """
 
 
@@ -38,16 +40,33 @@ def losses(found: Mapping[str, float], recorded: Mapping[str, float]) -> list[Lo
     ]
 
 
-def read(path: Path = FILE) -> dict[str, float]:
-    """Recorded ratios by name; none without a file."""
+def read(path: Path = FILE, *, section: str = PLACEMENT) -> dict[str, float]:
+    """Ratios that one bench recorded, by name; none without a file or a section."""
+    return _sections(path).get(section, {})
+
+
+def write(ratios: Mapping[str, float], path: Path = FILE, *, section: str = PLACEMENT) -> None:
+    """Record ratios of one bench; those that were not measured this time stay."""
+    sections = _sections(path)
+    sections[section] = {**sections.get(section, {}), **ratios}
+    parts = [_HEADER]
+    for name, kept in sorted(sections.items()):
+        lines = [f'"{key}" = {ratio:.3g}' for key, ratio in sorted(kept.items())]
+        parts.append("\n".join([f"[{name}]", *lines]) + "\n")
+    path.write_text("\n".join(parts))
+
+
+def judge(found: Mapping[str, float], section: str, *, record: bool) -> tuple[list[str], bool]:
+    """Record ratios, or compare them with the record: lines for people, and whether all hold."""
+    if record:
+        write(found, section=section)
+        return [f"recorded {len(found)} ratios in {FILE.name}"], True
+    lost = losses(found, read(section=section))
+    return [f"LOST more than a third: {loss}" for loss in lost], not lost
+
+
+def _sections(path: Path) -> dict[str, dict[str, float]]:
     if not path.exists():
         return {}
-    ratios: dict[str, float] = tomllib.loads(path.read_text())["placement"]
-    return ratios
-
-
-def write(ratios: Mapping[str, float], path: Path = FILE) -> None:
-    """Record ratios; those that were not measured this time stay."""
-    kept = {**read(path), **ratios}
-    lines = [f'"{name}" = {ratio:.3g}' for name, ratio in sorted(kept.items())]
-    path.write_text(_HEADER + "\n[placement]\n" + "\n".join(lines) + "\n")
+    found: dict[str, dict[str, float]] = tomllib.loads(path.read_text())
+    return found

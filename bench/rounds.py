@@ -45,8 +45,17 @@ class SeenPod(View, frozen=True):
     spec: _Spec = _Spec()
 
 
+class _PodSetAssignment(View, frozen=True):
+    topology_assignment: msgspec.Raw = msgspec.Raw()
+
+
+class _Admission(View, frozen=True):
+    pod_set_assignments: tuple[_PodSetAssignment, ...] = ()
+
+
 class _Status(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
+    admission: _Admission | None = None
 
 
 class SeenWorkload(View, frozen=True):
@@ -83,7 +92,11 @@ class Round:
 
 
 class Observer:
-    """Takes the watches' events and notes the first time of everything."""
+    """Takes the watches' events and notes the first time of everything.
+
+    Attributes:
+        assigned: for each Job, the assignment it was admitted with, as JSON.
+    """
 
     def __init__(self, total: int, gate: str) -> None:
         self.created: dict[str, float] = {}
@@ -92,6 +105,7 @@ class Observer:
         self.ungated: dict[str, float] = {}
         self.bound: dict[str, float] = {}
         self.owner: dict[str, str] = {}
+        self.assigned: dict[str, bytes] = {}
         self.done = asyncio.Event()
         self.gated: asyncio.Queue[SeenPod] = asyncio.Queue()
         self._total, self._gate = total, gate
@@ -118,6 +132,10 @@ class Observer:
             for c in workload.status.conditions
         ):
             self.admitted[owner] = time.perf_counter()
+            if workload.status.admission is not None:
+                (podset,) = workload.status.admission.pod_set_assignments
+                # Copied: a Raw keeps the line that it was cut from alive.
+                self.assigned[owner] = bytes(podset.topology_assignment)
 
     def fill(self, result: Round, begin: float) -> None:
         """Turn moments into durations."""
@@ -205,14 +223,22 @@ async def _submit(client: Client, observer: Observer, mode: str, size: Size) -> 
 
 
 async def play(
-    client: Client, mode: str, size: Size, pids: dict[str, int], limit_s: float
+    client: Client,
+    mode: str,
+    size: Size,
+    pids: dict[str, int],
+    limit_s: float,
+    *,
+    observer: Observer | None = None,
 ) -> Round:
     """Run one round; it ends when all pods are bound.
+
+    An observer of the caller's holds afterwards what was seen.
 
     Raises:
         TimeoutError: not all pods were bound within `limit_s` seconds.
     """
-    observer = Observer(size.total, GATE)
+    observer = observer or Observer(size.total, GATE)
     pods, workloads = _informers(client, observer)
     result = Round(mode, size.total)
     async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:

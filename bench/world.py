@@ -38,7 +38,7 @@ MODES: Final = ("plain", "limit", "rackgate")
 NAMESPACE: Final = "default"
 CONCURRENCY: Final = 32
 
-SWEEP_LIMIT_S: Final = 180.0
+SWEEP_LIMIT_S: Final = 600.0
 SETTLE_LIMIT_S: Final = 20.0
 IDLE_CORES: Final = 0.25
 
@@ -115,13 +115,19 @@ async def create(client: Client, kind: kinds.Resource, obj: dict[str, Any]) -> N
     await client.create(path, json.dumps(obj).encode())
 
 
+def node_name(index: int) -> str:
+    """The name of a node of `prepare`."""
+    return f"bench-n{index:05}"
+
+
 async def prepare(client: Client, size: Size) -> None:
     """Nodes in racks, one topology, flavor and queue; returns when all nodes are ready."""
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def make(index: int) -> None:
         rack = index // size.rack
-        obj = node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", f"n{index:05}")
+        name = node_name(index).removeprefix("bench-")
+        obj = node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", name)
         async with gate:
             await create(client, kinds.NODES, obj)
 

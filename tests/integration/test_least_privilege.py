@@ -29,6 +29,7 @@ UNSEEN: dict[str, dict[Right, str]] = {
     },
     "ungater": {
         ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",
+        ("get", "coordination.k8s.io", "leases"): "only after a conflict or a lost answer",
     },
 }
 

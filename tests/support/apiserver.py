@@ -16,6 +16,7 @@ import copy
 import itertools
 import json
 import ssl
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ class FakeApiServer:
 
     def client(self, *, request_timeout_s: float = 2.0, **options: Any) -> Client:
         """A client of this server; the caller closes it."""
-        transport = Transport(self.url, credentials=options.pop("credentials", Credentials()))
+        address = self.url + options.pop("below", "")
+        transport = Transport(address, credentials=options.pop("credentials", Credentials()))
         return Client(transport, request_timeout_s=request_timeout_s, **options)
 
     async def __aenter__(self) -> FakeApiServer:
@@ -212,6 +214,8 @@ class FakeApiServer:
         objects = self._objects.setdefault(target.full_name, {})
         known = objects.get(target.key) if target.name else None
         if seen.method == "POST" and not target.name:
+            if "dryRun" in seen.query:
+                return 201, _not_created(json.loads(seen.body))
             return 201, self._create(target, json.loads(seen.body))
         if seen.method == "GET" and not target.name:
             return 200, self._list(target, seen.query)
@@ -330,6 +334,13 @@ class FakeApiServer:
         finally:
             stream.end()
         return response
+
+
+def _not_created(item: Object) -> Object:
+    """The answer to a create with dryRun: the object with the time of this machine."""
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    meta = {"creationTimestamp": created, "uid": str(uuid.uuid4()), **item.get("metadata", {})}
+    return {**item, "metadata": meta}
 
 
 def _check_preconditions(known: Object, wanted: Mapping[str, Any]) -> None:

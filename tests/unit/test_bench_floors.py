@@ -28,6 +28,16 @@ def test_recording_replaces_what_was_measured_and_keeps_the_rest(tmp_path: Path)
     assert floors.read(file) == {"sketch / engine, 640 nodes": 1.23, "b": 3.0}
 
 
+def test_recording_one_bench_leaves_the_ratios_of_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "floors.toml"
+    floors.write({"a": 1.0}, file)
+    floors.write({"a": 2.0}, file, section="ungate")
+    floors.write({"b": 3.0}, file, section="ungate")
+    assert floors.read(file) == {"a": 1.0}
+    assert floors.read(file, section="ungate") == {"a": 2.0, "b": 3.0}
+    assert floors.read(file, section="webhook") == {}
+
+
 def test_the_recorded_ratios_can_be_read() -> None:
     assert all(ratio > 0 for ratio in floors.read().values())
     assert floors.read()

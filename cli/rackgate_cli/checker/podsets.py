@@ -88,7 +88,9 @@ def ranks(placed: Placed, group: Group) -> Iterator[Breach]:
     doubled = len(indices) != len(staying)
     if doubled or not indices or min(indices) < 0 or max(indices) >= placed.podset.granted:
         return
-    if any(placed.earlier(pod) for pod in placed.live):
+    # Pods that were sent before a swap may have ended since, and those after them stay as they are.
+    swapped = 0 < group.job.settled_at < placed.workload.placed_at
+    if swapped or any(placed.earlier(pod) for pod in placed.live):
         return
     order = [domain for domain, count in placed.counts.items() for _ in range(count)]
     for pod in placed.live:

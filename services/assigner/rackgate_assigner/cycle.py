@@ -40,6 +40,7 @@ from rackgate_assigner.core.decisions import (
     Unmark,
 )
 from rackgate_assigner.node_writer import NodeWriter
+from rackgate_assigner.pace import Pace
 from rackgate_assigner.verification import verify
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
@@ -90,6 +91,7 @@ class SchedulingCycle:
         repairs: Callable[[Snapshot], Sequence[Repair]] = lambda _snapshot: (),
         in_step: Callable[[Workload], bool] = lambda _workload: True,
         min_interval_s: float = 0.1,
+        message_interval_s: float = 0.0,
         workers: int = 32,
         check_usage: bool = False,
     ) -> None:
@@ -105,6 +107,7 @@ class SchedulingCycle:
             in_step: whether a Workload asks for what its job asks for now. One that does not is
                 about to be changed, and admitting it would only be taken back.
             min_interval_s: between the starts of two cycles at least.
+            message_interval_s: between two writes of why one Workload waits, for one reason.
             workers: admissions, evictions and deactivations on their way at the same time.
             check_usage: compare usage with a rebuild after every cycle.
         """
@@ -119,6 +122,7 @@ class SchedulingCycle:
         self._planned_epoch = -1
         self._decided: dict[str, _Decided] = {}
         self._holds: dict[str, Hold] = {}
+        self._pace = Pace(message_interval_s)
         self._backoff = Backoff(base_s=0.1, cap_s=15.0)
         self._resting: dict[str, asyncio.TimerHandle] = {}
         self._verdicts = WorkQueue[str]("verdicts", self._carry_out, workers=workers)
@@ -248,8 +252,14 @@ class SchedulingCycle:
     def _replace_holds(self, waiting: dict[str, Hold]) -> None:
         """Only the newest word about each Workload is written."""
         before, self._holds = self._holds, waiting
+        now = clock.monotonic()
         for key, hold in waiting.items():
-            if before.get(key) != hold:
+            if (known := before.get(key)) == hold:
+                continue
+            wait_s = self._pace.wait_s(key, hold.reason, now) if known is not None else 0.0
+            if wait_s > 0:
+                self._waits.add_later(key, wait_s)
+            else:
                 self._waits.add(key)
 
     async def _carry_out(self, key: str) -> None:
@@ -333,11 +343,13 @@ class SchedulingCycle:
         hold, workload = self._holds.get(key), self._workloads.get(key)
         if hold is None or workload is None or key in self._decided:
             return
-        await self._writer.hold(workload, hold.reason, hold.message)
+        if await self._writer.hold(workload, hold.reason, hold.message):
+            self._pace.told(key, hold.reason, clock.monotonic())
 
     def forget(self, key: str) -> None:
         """A Workload is gone: nothing about it has to be remembered."""
         self._holds.pop(key, None)
+        self._pace.forget(key)
         self._stuck.pop(key, None)
         timer = self._resting.pop(key, None)
         if timer is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,12 +86,17 @@ def name_of(job: Job) -> str:
     return workload_name(KIND, GROUP, job.metadata.name, job.metadata.uid)
 
 
-def governs(job: Job) -> bool:
+def unmanaged_namespaces(system: str) -> frozenset[str]:
+    """Where nothing is governed, with the services installed in namespace `system`."""
+    return frozenset(names.UNMANAGED_NAMESPACES) - {names.SYSTEM_NAMESPACE} | {system}
+
+
+def governs(job: Job, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACES) -> bool:
     """Whether Rackgate acts on this Job: queue label present and no foreign controller.
 
-    Jobs of `UNMANAGED_NAMESPACES` are left alone, label or not.
+    Jobs of `unmanaged` namespaces are left alone, label or not.
     """
-    if job.metadata.namespace in names.UNMANAGED_NAMESPACES:
+    if job.metadata.namespace in unmanaged:
         return False
     managed_by = job.spec.managed_by
     return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and managed_by in (

@@ -25,6 +25,7 @@ from rackgate_assigner.job_facts import (
     owned_by,
     resolve_priority,
     spec_ops,
+    unmanaged_namespaces,
 )
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
@@ -65,7 +66,9 @@ class JobController:
         reporter: Reporter,
         *,
         workers: int = 32,
+        system_namespace: str = names.SYSTEM_NAMESPACE,
     ) -> None:
+        self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report = stores, reporter
         self._steps = StepTaker(stores, client, writer, reporter, waits_for=self._waits_for)
@@ -163,7 +166,7 @@ class JobController:
 
     async def _reconcile_job(self, key: Key) -> None:
         job = self._stores.jobs.get(key.name)
-        if job is None or not governs(job):
+        if job is None or not governs(job, self._unmanaged):
             return
         owned = self._by_owner.get(job.metadata.uid, ())
         workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from rackgate.runtime.metrics import counter, gauge, histogram
+from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
 
 # 1, then 2.5 and doubling: waits last from a second to hours.
 WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
@@ -26,8 +26,12 @@ ADMITTED_ACTIVE: Final = gauge(
 QUEUE_STATUS: Final = gauge(
     "cluster_queue_status", "1 for the status a ClusterQueue has.", ("cluster_queue", "status")
 )
-ATTEMPTS: Final = counter(
-    "admission_attempts_total", "Decisions about waiting Workloads.", ("result",)
+ATTEMPTS: Final = from_zero(
+    counter(
+        "admission_attempts_total", "Cycles that decided about waiting Workloads.", ("result",)
+    ),
+    "result",
+    ("success", "inadmissible"),
 )
 DECISION_ERRORS: Final = counter(
     "decision_errors_total", "Workloads held because deciding about them failed: a defect.", ()
@@ -71,10 +75,14 @@ EVICTED: Final = counter(
 FINISHED: Final = counter(
     "finished_workloads_total", "Workloads that finished.", ("cluster_queue", "reason")
 )
-NODE_REPLACEMENTS: Final = counter(
-    "node_replacements_total",
-    "Broken nodes of running Workloads: replaced, recovered, or stuck without another place.",
-    ("result",),
+NODE_REPLACEMENTS: Final = from_zero(
+    counter(
+        "node_replacements_total",
+        "Broken nodes of running Workloads: replaced, recovered, or stuck without another place.",
+        ("result",),
+    ),
+    "result",
+    ("replaced", "recovered", "stuck"),
 )
 PODS_ENDED: Final = counter(
     "pods_terminated_total", "Pods set Failed because they waited for a broken node."
@@ -99,10 +107,14 @@ FLAVOR_OVERLAP: Final = gauge(
 ADMISSION_WRITES: Final = histogram(
     "admission_write_duration_seconds", "One admission write, retries included.", ("result",)
 )
-CACHE_VERIFICATIONS: Final = counter(
-    "assigner_cache_verifications_total",
-    "Comparisons of the cache with a rebuild from scratch: match, mismatch or failed.",
-    ("result",),
+CACHE_VERIFICATIONS: Final = from_zero(
+    counter(
+        "assigner_cache_verifications_total",
+        "Comparisons of the cache with a rebuild from scratch: match, mismatch or failed.",
+        ("result",),
+    ),
+    "result",
+    ("match", "mismatch", "failed"),
 )
 CACHE_MISMATCHES: Final = counter(
     "assigner_cache_mismatches_total",

@@ -64,7 +64,7 @@ class Assigner:
         admission = _budget(client, budgets.admission)
         writer = WorkloadWriter(admission, pending, for_jobs, self._report)
         watches = self.watches
-        self.jobs = self._job_controller(for_jobs, writer, settings.job_workers)
+        self.jobs = self._job_controller(for_jobs, writer, settings)
         self.in_use = finalizers.InUse(
             finalizers.Stores(
                 watches.topologies.store,
@@ -100,6 +100,7 @@ class Assigner:
             repairs=self._repairs,
             in_step=self.jobs.in_step,
             min_interval_s=settings.cycle.min_interval,
+            message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
             check_usage=settings.cycle.check_usage,
         )
@@ -107,7 +108,7 @@ class Assigner:
         self._listen()
 
     def _job_controller(
-        self, client: Client, writer: WorkloadWriter, workers: int
+        self, client: Client, writer: WorkloadWriter, settings: AssignerSettings
     ) -> JobController:
         watches = self.watches
         return JobController(
@@ -121,7 +122,8 @@ class Assigner:
             client,
             writer,
             self._report,
-            workers=workers,
+            workers=settings.job_workers,
+            system_namespace=settings.leader_election.namespace,
         )
 
     def _replan(self) -> None:

@@ -38,6 +38,9 @@ class CycleSettings(ConfigModel):
 
     min_interval: float = Field(default=0.1, ge=0, le=60)
     """Seconds between the starts of two cycles at least; changes in between are taken together."""
+    message_interval: float = Field(default=3.0, ge=0, le=300)
+    """Seconds between two writes of why one Workload waits while only the words change, as they do
+    with each change of free room; another reason is written at once."""
     check_usage: bool = False
     """Compare usage as kept with usage rebuilt from scratch after every cycle; for debugging."""
 

@@ -1,9 +1,24 @@
-"""The one place that reads clocks. Pure code takes `now` as an argument."""
+"""The one place that reads clocks. Pure code takes `now` as an argument.
+
+Clocks of different machines never agree. So limits and order go by the monotonic clock and by
+resourceVersions; `shift` moves this process's wall clock to prove that nothing else is needed.
+"""
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_offset = timedelta()
+
+
+def shift(offset_s: float) -> None:
+    """Move this process's wall clock: `now` is `offset_s` seconds ahead of the machine's.
+
+    The monotonic clock stays as it is. A later call replaces an earlier one.
+    """
+    global _offset  # noqa: PLW0603 - the process has one clock, and this is its only state
+    _offset = timedelta(seconds=offset_s)
 
 
 def monotonic() -> float:
@@ -13,7 +28,7 @@ def monotonic() -> float:
 
 def now() -> datetime:
     """The wall clock, aware, in UTC: for timestamps in objects only."""
-    return datetime.now(UTC)
+    return datetime.now(UTC) + _offset
 
 
 def rfc3339(moment: datetime) -> str:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import structlog
 
-from rackgate.runtime import logs, metrics
+from rackgate.runtime import clock, logs, metrics
 from rackgate.runtime.settings import BaseServiceSettings, SettingsError, load_settings
 from rackgate.runtime.tasks import spawn
 
@@ -73,7 +73,9 @@ def run_service(
         return _refuse(error)
     if not loaded.identity:
         loaded.identity = default_identity()
+    clock.shift(loaded.clock_offset)
     logs.configure(service, level=loaded.log.level, format=loaded.log.format)
+    metrics.BUILD_INFO.labels(service=service, version=version("rackgate")).set(1)
     try:
         return asyncio.run(_run(main, loaded))
     except Exception as error:

@@ -101,12 +101,12 @@ class HealthSettings(ConfigModel):
 
 
 class LeaderElectionSettings(ConfigModel):
-    """The Lease that makes one replica active."""
+    """The Leases that say which replica acts."""
 
     lease_duration: float = Field(default=15.0, ge=1, le=3600)
     """Seconds after which a silent holder has lost the lease, and is dead."""
     namespace: str = "rackgate-system"
-    """Namespace of the Lease."""
+    """Namespace of the Lease and of the services; no job in it is governed."""
 
 
 class LogSettings(ConfigModel):
@@ -157,7 +157,9 @@ class BaseServiceSettings(BaseSettings):
     log: LogSettings = LogSettings()
     """Logging."""
     identity: str = ""
-    """Name of this replica in the Lease; host name, process id and a random part by default."""
+    """Name of this replica in Leases; host name, process id and a random part by default."""
+    clock_offset: float = Field(default=0.0, ge=-3600, le=3600)
+    """Seconds that this replica's wall clock is ahead of the machine's; for tests of clock skew."""
 
     @property
     def features(self) -> FeatureGates:

@@ -7,7 +7,7 @@ from rackgate.govern.job import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import job_steps as steps
-from rackgate_assigner.job_facts import Priority, governs, name_of
+from rackgate_assigner.job_facts import Priority, governs, name_of, unmanaged_namespaces
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from tests.unit.assigner_io.builders import facts, job, template, workload
 
@@ -55,6 +55,14 @@ def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_governed() -
 @pytest.mark.parametrize("namespace", ["kube-system", "rackgate-system"])
 def test_labelled_jobs_of_system_namespaces_are_left_alone(namespace: str) -> None:
     assert not governs(job(meta={"namespace": namespace}))
+
+
+@pytest.mark.field_note("W6")
+def test_the_namespace_of_the_services_is_left_alone_wherever_they_are() -> None:
+    unmanaged = unmanaged_namespaces("team-infra")
+    assert not governs(job(meta={"namespace": "team-infra"}), unmanaged)
+    assert not governs(job(meta={"namespace": "kube-system"}), unmanaged)
+    assert governs(job(meta={"namespace": "rackgate-system"}), unmanaged)
 
 
 @pytest.mark.requirement("TAS-27")

@@ -5,12 +5,14 @@ import errno
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import structlog
 
+from rackgate.runtime import clock
 from rackgate.runtime.service import default_identity, run_service
 from rackgate.runtime.settings import BaseServiceSettings, SettingsError
 
@@ -28,6 +30,9 @@ async def refuse() -> None:
 
 async def main(settings: Example, stop: asyncio.Event) -> None:
     assert settings.identity
+    if settings.ending == "late":
+        assert clock.now() - datetime.now(UTC) > timedelta(seconds=1700)
+        stop.set()
     if settings.ending == "crash":
         raise LookupError("planted")
     if settings.ending == "refuse":
@@ -52,10 +57,16 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
+    clock.shift(0)
 
 
 def test_a_requested_stop_is_success() -> None:
     assert run() == 0
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_replica_can_be_given_a_clock_that_is_ahead() -> None:
+    assert run("--set", "ending=late", "--set", "clockOffset=1800") == 0
 
 
 def test_a_crash_is_a_failure_that_is_logged(capsys: pytest.CaptureFixture[str]) -> None:

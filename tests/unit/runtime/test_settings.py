@@ -93,6 +93,7 @@ def test_unknown_keys_are_named_with_their_path(tmp_path: Path, text: str, line:
         ("log: {level: loud}", "log.level: input should be 'debug', 'info', 'warning' or 'error'"),
         ("batchWindow: soon", "batchWindow: "),
         ("leaderElection: 3", "leaderElection: "),
+        ("clockOffset: 3601", "clockOffset: input should be less than or equal to 3600"),
         (
             "featureGates: {DeactivateInvalidTopologi: true}",
             'featureGates: unknown feature gate "DeactivateInvalidTopologi" (did you mean '

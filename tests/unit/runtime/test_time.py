@@ -120,3 +120,13 @@ def test_timestamps_are_read_in_every_form(text: str) -> None:
 def test_a_timestamp_without_an_offset_is_refused() -> None:
     with pytest.raises(ValueError, match="no offset"):
         clock.parse_rfc3339("2026-03-04T05:06:07")
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_shifted_clock_moves_the_wall_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "_offset", timedelta())
+    before, monotonic = datetime.now(UTC), clock.monotonic()
+    clock.shift(-1800)
+    clock.shift(1800)
+    assert timedelta(seconds=1800) <= clock.now() - before < timedelta(seconds=1810)
+    assert 0 <= clock.monotonic() - monotonic < 10

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import Domain, TopologyAssignment
+from rackgate.govern.predicates import is_tas_pod
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.rows import PodRow, PodShape
 
@@ -202,12 +203,15 @@ class PodLedger:
 
     def _domain(self, group: _Group, row: PodRow) -> Domain | None:
         """The assigned domain that a pod sits in, or None."""
-        if group.assignment is None or not row.owner_uid or row.owner_uid != group.owner_uid:
+        assignment = group.assignment
+        if assignment is None or not is_tas_pod(
+            row.owner_uid, group.owner_uid, assignment=assignment
+        ):
             return None
         node = self._nodes.get(row.node)
         if node is None:
             return None
-        labels, levels = node.labels, group.assignment.levels
+        labels, levels = node.labels, assignment.levels
         if any(level not in labels for level in levels):
             return None
         values = tuple(labels[level] for level in levels)

@@ -1,0 +1,232 @@
+"""What must be true once the faults have stopped: every Job ends, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
+from tests.chaos.fleet import Exit, Fleet
+from tests.chaos.scenario import Fate, JobPlan
+from tests.chaos.users import Users, finished, manifest
+from tests.support.cluster import Cluster, WaitedTooLongError, until
+from tests.support.objects import Object
+
+COMPLETE_LIMIT_S = 240.0
+CLEAN_LIMIT_S = 120.0
+# Marks that the Job controller puts on templates, different for every Job.
+OF_THE_CONTROLLER = ("controller-uid", "job-name")
+FENCED = -signal.SIGALRM
+
+
+async def all_end(users: Users) -> tuple[list[str], set[str]]:
+    """Wait until every Job is complete that completes.
+
+    Returns:
+        What is wrong with those that are not, and the names of those that came last.
+    """
+    cluster, plans = users.cluster, users.scenario.jobs
+    wanted = {p.name for p in plans if p.ends and p.name in users.created}
+    last: set[str] = set()
+
+    async def complete() -> bool:
+        found = await _read(cluster)
+        if found is None:
+            return False
+        waiting = wanted - {name for name in found if finished(found[name])}
+        if waiting:
+            last.clear()
+            last.update(waiting)
+        return not waiting
+
+    try:
+        await until("all Jobs are complete", complete, timeout_s=COMPLETE_LIMIT_S)
+    except WaitedTooLongError:
+        found = await _read(cluster) or {}
+        late = sorted(wanted - {name for name in found if finished(found[name])})
+        return [await _story(cluster, name, found.get(name)) for name in late], last
+    return [], last
+
+
+async def templates_restored(users: Users) -> list[str]:
+    """Templates of deactivated Jobs are what they would be without Rackgate."""
+    wrong = []
+    for plan in users.scenario.jobs:
+        if plan.fate is Fate.DEACTIVATE and plan.name in users.created:
+            wrong += [fault async for fault in _differences(users.cluster, plan)]
+    return wrong
+
+
+async def _differences(cluster: Cluster, plan: JobPlan) -> Any:
+    expected = await _without_rackgate(cluster.client, cluster.namespace, plan)
+
+    async def stopped() -> bool:
+        found = await cluster.get(kinds.JOBS, plan.name)
+        return bool(found["spec"].get("suspend")) and _plain(found) == expected
+
+    try:
+        await until(f"the template of {plan.name} is restored", stopped, timeout_s=CLEAN_LIMIT_S)
+    except WaitedTooLongError:
+        found = await cluster.get(kinds.JOBS, plan.name)
+        yield (
+            f"{plan.name}: suspend {found['spec'].get('suspend')}, template "
+            f"{json.dumps(_plain(found), sort_keys=True)}, expected "
+            f"{json.dumps(expected, sort_keys=True)}"
+        )
+
+
+async def _without_rackgate(client: Client, namespace: str, plan: JobPlan) -> Object:
+    """The template as the API server stores it for the same Job without a queue."""
+    plain = manifest(plan)
+    plain["metadata"] = {"name": f"{plan.name}-plain"}
+    plain["spec"]["suspend"] = True
+    path, body = kinds.JOBS.path(namespace), json.dumps(plain).encode()
+    return _plain(json.loads(await client.create(path, body, {"dryRun": "All"})))
+
+
+def _plain(found: Object) -> Object:
+    """A Job's template without what its controller adds."""
+    template: Object = json.loads(json.dumps(found["spec"]["template"]))
+    meta = template.get("metadata", {})
+    meta.pop("creationTimestamp", None)
+    labels = {
+        key: value
+        for key, value in meta.get("labels", {}).items()
+        if not key.endswith(OF_THE_CONTROLLER)
+    }
+    meta.pop("labels", None)
+    if labels:
+        meta["labels"] = labels
+    return template
+
+
+async def nothing_left(cluster: Cluster) -> list[str]:
+    """Delete every Job; then no pod, no Workload and no usage may stay."""
+    left: list[str] = []
+
+    async def gone() -> bool:
+        left.clear()
+        try:
+            for entry in await cluster.list_all(kinds.JOBS):
+                await cluster.delete(kinds.JOBS, entry["metadata"]["name"])
+            for kind in (kinds.JOBS, kinds.PODS, kinds.WORKLOADS):
+                left.extend(
+                    f"{kind.plural}/{entry['metadata']['name']}"
+                    for entry in await cluster.list_all(kind)
+                )
+            for kind in (kinds.CLUSTER_QUEUES, kinds.LOCAL_QUEUES):
+                for entry in await cluster.list_all(kind):
+                    left.extend(_usage(kind.kind, entry))
+        except (KubeError, TimeoutError) as error:
+            left.append(str(error))
+        return not left
+
+    try:
+        await until("nothing is left", gone, timeout_s=CLEAN_LIMIT_S)
+    except WaitedTooLongError:
+        return [f"left behind: {entry}" for entry in left]
+    return []
+
+
+def _usage(kind: str, queue: Object) -> Iterator[str]:
+    name, status = queue["metadata"]["name"], queue.get("status", {})
+    for key in ("reservingWorkloads", "admittedWorkloads", "pendingWorkloads"):
+        if status.get(key):
+            yield f"{kind} {name}: {key} {status[key]}"
+    for key in ("flavorsReservation", "flavorsUsage"):
+        for entry in status.get(key, []):
+            for resource in entry.get("resources", []):
+                if str(resource.get("total", "0")) != "0":
+                    yield f"{kind} {name}: {key} {resource['name']} {resource['total']}"
+
+
+async def caches_agree(fleet: Fleet) -> list[str]:
+    """Each assigner compares its usage with a rebuild from the API server's objects."""
+    faults = []
+    for replica in fleet.of("assigner"):
+        offset = replica.log.stat().st_size
+        replica.signal(signal.SIGUSR1)
+
+        async def answered(log: Path = replica.log, offset: int = offset) -> list[str]:
+            events = [e for e in _events(log, offset) if "cache_" in e and "synced" not in e]
+            return [e for e in events if e.split()[0] in VERIFICATIONS]
+
+        found = await until(f"{replica.name} has compared its cache", answered, timeout_s=60)
+        faults += [f"{replica.name}: {e}" for e in found if not e.startswith("cache_verified")]
+    return faults
+
+
+VERIFICATIONS = ("cache_verified", "cache_mismatch", "cache_verification_failed")
+
+
+def errors_logged(log: Path, offset: int) -> list[str]:
+    """Lines of level error or beyond."""
+    return [
+        line
+        for line in _lines(log, offset)
+        if re.search(r'"level": ?"(error|critical)"', line) or "Traceback" in line[:40]
+    ]
+
+
+def _events(log: Path, offset: int) -> list[str]:
+    found = []
+    for line in _lines(log, offset):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        found.append(f"{entry.get('event', '')} {line}")
+    return found
+
+
+def _lines(log: Path, offset: int) -> list[str]:
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(offset)
+        return file.read().decode(errors="replace").splitlines()
+
+
+def odd_exits(exits: list[Exit]) -> list[str]:
+    """Ends that neither a kill, nor the fence, nor a clean stop explains."""
+    fine = {-signal.SIGKILL, FENCED}
+    return [
+        f"{e.name} ended with code {e.code}"
+        for e in exits
+        if e.code not in fine and not (e.asked and e.code in (0, -signal.SIGTERM))
+    ]
+
+
+async def _read(cluster: Cluster) -> dict[str, Object] | None:
+    try:
+        await asyncio.sleep(0.4)
+        return {job["metadata"]["name"]: job for job in await cluster.list_all(kinds.JOBS)}
+    except (KubeError, TimeoutError):
+        return None
+
+
+async def _story(cluster: Cluster, name: str, found: Object | None) -> str:
+    """Why a Job may not have ended, for people."""
+    if found is None:
+        return f"Job {name} is gone"
+    words = [f"Job {name} has not ended: suspend={found['spec'].get('suspend')}"]
+    words.append(f"status={json.dumps(found.get('status', {}))}")
+    for obj in await cluster.list_all(kinds.WORKLOADS):
+        if any(o["name"] == name for o in obj["metadata"].get("ownerReferences", [])):
+            conditions = obj.get("status", {}).get("conditions", [])
+            words += [
+                f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in conditions
+            ]
+    for pod in await cluster.pods_of(name):
+        gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
+        phase, meta = pod["status"]["phase"], pod["metadata"]
+        deleted = "deleted" if "deletionTimestamp" in meta else ""
+        words.append(f"{meta['name']} {phase} {pod['spec'].get('nodeName')} {gates} {deleted}")
+    return "\n    ".join(words)

@@ -1,0 +1,242 @@
+"""Runs one scenario on a playground: fire, then peace, then the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rackgate.kube import resources as kinds
+from tests.chaos import checks
+from tests.chaos.fleet import Exit, Fleet
+from tests.chaos.injector import Injector
+from tests.chaos.leases import lease_of
+from tests.chaos.scenario import CPU_PER_HOST, HOSTS_PER_RACK, QUOTA_CPU, RACKS, Scenario
+from tests.chaos.users import Users
+from tests.chaos.watcher import Watcher
+from tests.support.cluster import Cluster
+from tests.support.objects import node
+from tests.support.playground import SERVICES, Playground, start_playground
+from tests.support.proxy import Proxy
+from tests.support.proxy_records import SLACK_S, late_writes
+
+POOL = "chaos"
+# Set: the logs of scenarios that went well are kept, too.
+KEEP_VARIABLE = "CHAOS_KEEP"
+# A killed replica comes back after so many seconds.
+RESTART_S = (0.2, 2.0)
+
+
+@dataclass
+class Report:
+    """What came of one scenario.
+
+    Attributes:
+        faults: what was injected, by kind.
+        counts: requests that came, and how many each kind struck.
+        problems: everything that must not be; empty when all is well.
+        breaches, late: those of `problems` that are lasting breaches, and late writes.
+        exits: how each process ended.
+        lag_s: the longest time that the proxy was late itself.
+        phases: seconds of each part.
+        last: the Jobs that ended last.
+    """
+
+    scenario: Scenario
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    writes: int = 0
+    readings: int = 0
+    breaches: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unfinished: int = 0
+    exits: list[Exit] = field(default_factory=list)
+    lag_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    last: set[str] = field(default_factory=set)
+
+    @property
+    def fenced(self) -> int:
+        """Processes that ended themselves because their lease had run out."""
+        return sum(end.code == checks.FENCED for end in self.exits)
+
+
+@contextlib.contextmanager
+def chaos_playground(folder: Path) -> Iterator[Playground]:
+    """A playground whose services have credentials and configuration, and do not run."""
+    playground = start_playground(folder, nodes=0)
+    try:
+        for service in SERVICES:
+            playground.run("stop", service)
+        yield playground
+    finally:
+        playground.stop()
+
+
+@contextlib.asynccontextmanager
+async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
+    """Nodes and a queue for scenarios, made once."""
+    async with playground.client() as client:
+        cluster = Cluster(client, "default", POOL)
+        if await cluster.find(kinds.CLUSTER_QUEUES, f"{POOL}-queue") is None:
+            await cluster.add_nodes(
+                node(
+                    POOL,
+                    f"block-{rack // 4}",
+                    f"rack-{rack}",
+                    f"n{rack * HOSTS_PER_RACK + host:02}",
+                    cpu=str(CPU_PER_HOST),
+                )
+                for rack in range(RACKS)
+                for host in range(HOSTS_PER_RACK)
+            )
+            await cluster.add_queue(quota={"cpu": str(QUOTA_CPU)})
+        yield cluster
+
+
+async def run_scenario(playground: Playground, scenario: Scenario) -> Report:
+    """Run one scenario and judge it."""
+    report = Report(scenario)
+    begun = time.monotonic()
+    dice = random.Random(f"restarts {scenario.seed}")
+    restarts = (dice.uniform(*RESTART_S) for _ in itertools.count())
+    with Proxy(playground.server, playground.state / "pki") as proxy:
+        async with contextlib.AsyncExitStack() as stack:
+            fleet = Fleet(playground, proxy, str(scenario.seed), scenario.offsets, restarts)
+            stack.callback(fleet.kill_all)
+            cluster = await stack.enter_async_context(furnished(playground))
+            run = _Run(playground, proxy, fleet, cluster, report)
+            await run.through()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+@dataclass
+class _Run:
+    playground: Playground
+    proxy: Proxy
+    fleet: Fleet
+    cluster: Cluster
+    report: Report
+
+    async def through(self) -> None:
+        report = self.report
+        logs = _log_sizes(self.playground)
+        watcher = Watcher(self.cluster.client, self._evidence())
+        users = Users(self.cluster, report.scenario)
+        injector = Injector(self.playground, self.proxy, self.fleet, report.scenario)
+        try:
+            await self._act(watcher, users, injector)
+        except Exception:  # noqa: BLE001 - whatever it was, the scenario is judged and told
+            report.problems.append(traceback.format_exc())
+        report.faults, report.readings = injector.injected, watcher.readings
+        report.breaches = watcher.found
+        self._judge(users, watcher, logs)
+        if report.problems or os.environ.get(KEEP_VARIABLE):
+            self._keep()
+
+    async def _act(self, watcher: Watcher, users: Users, injector: Injector) -> None:
+        with self._phase("start"):
+            for service, count in self.report.scenario.replicas.items():
+                await self.fleet.scale(service, count)
+            await self.fleet.ready()
+            # A scenario that failed may have left Jobs.
+            await checks.nothing_left(self.cluster)
+        async with _background(self.fleet.supervise(), watcher.run(), users.lift_gates()):
+            with self._phase("fire"):
+                await self._fire(users, injector)
+            await self._peace(users)
+        with self._phase("end"):
+            await self.fleet.end_all()
+
+    def _keep(self) -> None:
+        """Leave the services' logs and the problems beside the playground, which is removed."""
+        logs, folder = self.playground.state / "logs", self._evidence()
+        shutil.copytree(logs, folder / "logs", dirs_exist_ok=True)
+        (folder / "problems.txt").write_text("\n".join(self.report.problems))
+
+    def _evidence(self) -> Path:
+        """Folder for what a failure leaves behind."""
+        return self.playground.state.parent / f"evidence-{self.report.scenario.seed}"
+
+    async def _fire(self, users: Users, injector: Injector) -> None:
+        begun = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(users.act(begun))
+                group.create_task(injector.act(begun))
+        finally:
+            injector.heal()
+
+    async def _peace(self, users: Users) -> None:
+        """No faults any more: all must come to its end."""
+        report, problems = self.report, self.report.problems
+        with self._phase("recover"):
+            await self.fleet.ready()
+            unfinished, report.last = await checks.all_end(users)
+        report.unfinished = len(unfinished)
+        problems += unfinished
+        with self._phase("check"):
+            problems += await checks.templates_restored(users)
+            problems += await checks.nothing_left(self.cluster)
+            problems += await checks.caches_agree(self.fleet)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.report.phases[name] = time.monotonic() - begun
+
+    def _judge(self, users: Users, watcher: Watcher, logs: dict[Path, int]) -> None:
+        report, writes = self.report, self.proxy.writes
+        report.writes = sum(write.counts for write in writes)
+        report.counts = self.proxy.counts
+        report.lag_s = self.proxy.lag_s
+        # What the proxy was late itself is not the services' fault.
+        slack_s = SLACK_S + self.proxy.lag_s
+        found = late_writes(writes, lease_of(watcher.uids), slack_s)
+        report.late = [str(late) for late in found]
+        report.exits = self.fleet.exits
+        problems = report.problems
+        problems += report.breaches + report.late
+        problems += [f"proxy: {error}" for error in self.proxy.errors]
+        problems += [f"pod {name} lost its own gate" for name in sorted(users.lost_gates)]
+        problems += checks.odd_exits(self.fleet.exits)
+        for log in _log_sizes(self.playground):
+            problems += [
+                f"{log.name}: {line[:1500]}" for line in checks.errors_logged(log, logs.get(log, 0))
+            ]
+
+
+@contextlib.asynccontextmanager
+async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these beside the block; one that fails fails the block."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+def _log_sizes(playground: Playground) -> dict[Path, int]:
+    folder = playground.state / "logs"
+    return {log: log.stat().st_size for log in folder.glob("*.chaos.log")}
+
+
+def say(text: str) -> None:
+    """A line of progress, past what pytest captures at its usual level."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,297 @@
+"""What one seed draws: replicas and their clocks, Jobs and what befalls them, faults. Pure.
+
+The same seed and length always give the same scenario. What comes of it depends on the machine:
+a fault strikes at the time drawn, and the services may be anywhere by then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tests.support.objects import BLOCK, RACK
+from tests.support.playground import SERVICES
+
+RACKS, HOSTS_PER_RACK, CPU_PER_HOST = 8, 8, 8
+# Less than the nodes have, so that Jobs wait for quota, too.
+QUOTA_CPU = 320
+# Certificates are made valid from five minutes ago; what lies beyond is for their users to mend.
+LARGEST_SKEW_S = 240.0
+FLAP_KINDS = ("cordon", "drain", "taint")
+KEPT_S = 600.0
+
+
+class Fault(StrEnum):
+    """Everything that is injected."""
+
+    KILL_BEFORE = "kill before a write"
+    KILL_AFTER = "kill after a write"
+    KILL_ALL = "kill all replicas"
+    PAUSE = "stop beyond the lease"
+    APISERVER = "restart the API server"
+    CUT = "cut watches"
+    EXPIRE = "410 in watches"
+    WATCH_500 = "500 in watches"
+    STALL = "stall watches"
+    CONFLICT = "conflict storm"
+    TOUCH = "another writer first"
+    LOSE = "lose answers"
+    HANG = "hang answers"
+    DROP = "drop requests"
+    FAIL = "500 storm"
+    THROTTLE = "429 storm"
+    LATENCY = "latency"
+    SCALE = "scale"
+
+
+class Wish(StrEnum):
+    """What a Job asks for."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    UNCONSTRAINED = "unconstrained"
+    NONE = "none"
+
+
+class Fate(StrEnum):
+    """What its user does to a Job beside creating it."""
+
+    NONE = "none"
+    DELETE = "delete"
+    SUSPEND = "suspend"
+    DEACTIVATE = "deactivate"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """One Job.
+
+    Attributes:
+        at: second of its creation.
+        run_s: how long its pods run.
+        linger_s: how long a deleted pod takes to go.
+        fate_at: second at which its fate comes.
+    """
+
+    name: str
+    at: float
+    pods: int
+    cpu: int
+    wish: Wish
+    level: str
+    indexed: bool
+    run_s: float
+    linger_s: int
+    fate: Fate = Fate.NONE
+    fate_at: float = 0.0
+
+    @property
+    def ends(self) -> bool:
+        """Whether it completes by itself."""
+        return self.fate not in (Fate.DELETE, Fate.DEACTIVATE)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """One fault.
+
+    Attributes:
+        at: second at which it begins.
+        service: whose replicas it strikes.
+        seconds: how long.
+        number: which write, or how many replicas.
+        rate: share of the requests.
+        value: seconds of latency, hanging or Retry-After.
+        all_replicas: strikes all of the service's replicas, not only the busiest one.
+    """
+
+    at: float
+    fault: Fault
+    service: str
+    seconds: float = 0.0
+    number: int = 0
+    rate: float = 1.0
+    value: float = 0.0
+    all_replicas: bool = True
+
+    def __str__(self) -> str:
+        words = [f"{self.at:5.1f} s", f"{self.fault.value}, {self.service}"]
+        if self.number:
+            words.append(f"no. {self.number}")
+        if self.seconds:
+            words.append(f"for {self.seconds:.1f} s")
+        if self.rate < 1:
+            words.append(f"{self.rate:.0%}")
+        if self.value:
+            words.append(f"{self.value:g} s each")
+        return "  ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class FlapPlan:
+    """One node that is out of use for a while."""
+
+    at: float
+    kind: str
+    host: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All that a seed draws.
+
+    Attributes:
+        seconds: how long faults are injected.
+        replicas: of each service at the start.
+        offsets: of each replica's wall clock, in seconds.
+    """
+
+    seed: int
+    seconds: float
+    replicas: Mapping[str, int]
+    offsets: Mapping[str, float]
+    jobs: tuple[JobPlan, ...]
+    faults: tuple[FaultPlan, ...]
+    flaps: tuple[FlapPlan, ...]
+
+    def lines(self) -> Iterator[str]:
+        """What is drawn, for people."""
+        counts = ", ".join(f"{n} {service}" for service, n in self.replicas.items())
+        skews = [round(offset) for offset in self.offsets.values()]
+        pods = sum(job.pods for job in self.jobs)
+        yield (
+            f"seed {self.seed}: {counts}; clocks {min(skews):+d} to {max(skews):+d} s; "
+            f"{len(self.jobs)} Jobs, {pods} pods; {len(self.flaps)} nodes flap"
+        )
+        for fault in self.faults:
+            yield f"  {fault}"
+
+
+def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -> Scenario:
+    """The scenario of a seed.
+
+    Args:
+        seed: any number.
+        seconds: how long faults are injected.
+        jobs: how many Jobs come in that time.
+        faults: how many faults, of as many kinds as there are.
+    """
+    dice = random.Random(f"chaos {seed}")
+    replicas = {service: dice.randint(1, 3) for service in SERVICES}
+    # Faults need somebody left to take over as often as not.
+    if dice.random() < 0.5:
+        replicas["assigner"] = max(2, replicas["assigner"])
+    names = [f"{service}-{number}" for service in SERVICES for number in range(3)]
+    offsets = {name: round(dice.uniform(-LARGEST_SKEW_S, LARGEST_SKEW_S), 1) for name in names}
+    return Scenario(
+        seed,
+        seconds,
+        replicas,
+        offsets,
+        tuple(_job(dice, index, jobs, seconds) for index in range(jobs)),
+        tuple(sorted(_faults(dice, seed, faults, seconds), key=lambda fault: fault.at)),
+        tuple(_flap(dice, seconds) for _ in range(dice.randint(1, 4))),
+    )
+
+
+def _job(dice: random.Random, index: int, jobs: int, seconds: float) -> JobPlan:
+    at = round(seconds * 0.8 * index / jobs, 1)
+    pods, cpu = dice.choice(((1, 4), (2, 8), (4, 2), (8, 4), (12, 1), (16, 2), (16, 4), (24, 1)))
+    wish = dice.choice(list(Wish))
+    # The first ones have the fates, so that they come about under fire.
+    fates = (Fate.DEACTIVATE, Fate.HOLD, Fate.SUSPEND, Fate.DELETE)
+    fate = fates[index] if index < len(fates) else dice.choice((Fate.NONE,) * 9 + fates[2:])
+    fate_at = min(at + dice.uniform(4, max(5.0, seconds * 0.6)), seconds)
+    return JobPlan(
+        name=f"job-{index:02}",
+        at=at,
+        pods=pods,
+        cpu=cpu,
+        wish=wish,
+        level=dice.choice((RACK, BLOCK)),
+        indexed=dice.random() < 0.7,
+        run_s=KEPT_S if fate is Fate.DEACTIVATE else round(dice.uniform(1, 6), 1),
+        linger_s=dice.choice((0, 0, 2, 5)),
+        fate=fate,
+        fate_at=round(fate_at if fate is not Fate.NONE else 0.0, 1),
+    )
+
+
+def _flap(dice: random.Random, seconds: float) -> FlapPlan:
+    return FlapPlan(
+        round(dice.uniform(3, seconds), 1),
+        dice.choice(FLAP_KINDS),
+        dice.randrange(RACKS * HOSTS_PER_RACK),
+        round(dice.uniform(3, 10), 1),
+    )
+
+
+def _faults(dice: random.Random, seed: int, count: int, seconds: float) -> Iterator[FaultPlan]:
+    """`count` faults; consecutive seeds together go through all kinds evenly."""
+    kinds = list(Fault)
+    for number in range(count):
+        fault = kinds[(seed * count + number) % len(kinds)]
+        at = round(dice.uniform(2, seconds * 0.75), 1)
+        yield _fault(dice, fault, at, dice.choice(SERVICES))
+
+
+def _fault(dice: random.Random, fault: Fault, at: float, service: str) -> FaultPlan:
+    # The webhook hardly writes: what strikes requests is for the other two.
+    writer = service if service != "webhook" else dice.choice(SERVICES[1:])
+    storm_s = round(dice.uniform(3, 8), 1)
+    match fault:
+        case Fault.KILL_BEFORE | Fault.KILL_AFTER:
+            return FaultPlan(at, fault, writer, number=dice.randint(1, 25))
+        case Fault.KILL_ALL | Fault.CUT | Fault.EXPIRE | Fault.WATCH_500:
+            return FaultPlan(at, fault, service)
+        case Fault.PAUSE:
+            pause_s = round(dice.uniform(6, 14), 1)
+            number = dice.randint(1, 15) if service != "webhook" else 0
+            return FaultPlan(at, fault, service, seconds=pause_s, number=number)
+        case Fault.APISERVER:
+            return FaultPlan(at, fault, "kube-apiserver", seconds=round(dice.uniform(0, 2), 1))
+        case Fault.STALL:
+            return FaultPlan(at, fault, writer, seconds=storm_s, all_replicas=dice.random() < 0.5)
+        case Fault.CONFLICT | Fault.TOUCH | Fault.FAIL:
+            rate = dice.choice((0.3, 0.6, 0.9))
+            return FaultPlan(at, fault, writer, seconds=storm_s, rate=rate)
+        case Fault.LOSE | Fault.DROP:
+            return FaultPlan(at, fault, writer, seconds=2 * storm_s, rate=0.1)
+        case Fault.HANG:
+            return FaultPlan(at, fault, writer, seconds=storm_s, rate=0.1, value=6.0)
+        case Fault.THROTTLE:
+            return FaultPlan(at, fault, writer, seconds=storm_s, rate=0.5, value=1.0)
+        case Fault.LATENCY:
+            rate = dice.choice((0.3, 1.0))
+            return FaultPlan(at, fault, writer, seconds=storm_s, rate=rate, value=2.0)
+        case Fault.SCALE:
+            return FaultPlan(at, fault, service, number=dice.randint(1, 3))
+
+
+def brief(seed: int) -> Scenario:
+    """A short scenario with the faults that have found most: two replicas of each service."""
+    dice = random.Random(f"brief {seed}")
+    names = [f"{service}-{number}" for service in SERVICES for number in range(2)]
+    seconds = 14.0
+    faults = (
+        FaultPlan(1.0, Fault.LOSE, "ungater", seconds=12.0, rate=0.1),
+        FaultPlan(1.5, Fault.LOSE, "assigner", seconds=12.0, rate=0.1),
+        FaultPlan(2.0, Fault.KILL_AFTER, "ungater", number=dice.randint(2, 8)),
+        FaultPlan(4.0, Fault.PAUSE, "assigner", seconds=6.0, number=dice.randint(1, 4)),
+        FaultPlan(6.0, Fault.TOUCH, "ungater", seconds=4.0, rate=0.6),
+        FaultPlan(9.0, Fault.APISERVER, "kube-apiserver"),
+        FaultPlan(12.0, Fault.PAUSE, "ungater", seconds=6.0),
+    )
+    return Scenario(
+        seed,
+        seconds,
+        dict.fromkeys(SERVICES, 2),
+        {name: round(dice.uniform(-LARGEST_SKEW_S, LARGEST_SKEW_S), 1) for name in names},
+        tuple(_job(dice, index, 10, seconds) for index in range(10)),
+        faults,
+        (_flap(dice, seconds),),
+    )

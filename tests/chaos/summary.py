@@ -1,0 +1,85 @@
+"""Reports of scenarios as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.chaos.runner import Report
+from tests.support.proxy_faults import Kind
+
+HELD = (Kind.LATENCY, Kind.HANG)
+LOST = (Kind.DROP, Kind.LOSE, Kind.HANG)
+REFUSED = (Kind.CONFLICT, Kind.THROTTLE, Kind.FAIL)
+
+COLUMNS = (
+    "seed",
+    "s",
+    "requests",
+    "writes",
+    "held",
+    "lost",
+    "refused",
+    "faults",
+    "exits",
+    "fenced",
+    "jobs",
+    "pods",
+    "unfinished",
+    "breaches",
+    "late",
+    "problems",
+)
+
+
+def row(report: Report) -> list[str]:
+    """One line of the table; pods are those that Jobs asked for."""
+    counts, jobs = report.counts, report.scenario.jobs
+    return [
+        str(report.scenario.seed),
+        f"{report.seconds:.0f}",
+        str(counts["requests"]),
+        str(report.writes),
+        *(str(sum(counts[kind.value] for kind in group)) for group in (HELD, LOST, REFUSED)),
+        str(report.faults.total()),
+        str(len(report.exits)),
+        str(report.fenced),
+        str(len(jobs)),
+        str(sum(job.pods for job in jobs)),
+        str(report.unfinished),
+        str(len(report.breaches)),
+        str(len(report.late)),
+        str(len(report.problems)),
+    ]
+
+
+def line(report: Report) -> str:
+    """How one scenario went, in one line and one for each problem."""
+    words = [f"{value} {name}" for name, value in zip(COLUMNS[1:], row(report)[1:], strict=True)]
+    verdict = "ok" if not report.problems else "FAILED"
+    head = f"seed {report.scenario.seed}: {verdict}; {', '.join(words)}"
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phases.items())
+    spent += f"; proxy late by {report.lag_s:.1f} s at most"
+    spent += f"; ended last: {', '.join(sorted(report.last)) or 'none'}"
+    ends = Counter(f"{end.name} {end.code}" for end in report.exits)
+    spent += f"\n  exit codes: {', '.join(f'{end} ({n})' for end, n in sorted(ends.items()))}"
+    return "\n".join([head, f"  {spent}", *(f"  ! {problem}" for problem in report.problems)])
+
+
+def table(reports: Sequence[Report]) -> str:
+    """All scenarios, their sum, and the faults by kind."""
+    rows = [row(report) for report in reports]
+    sums = ["all", *(str(sum(int(r[i]) for r in rows)) for i in range(1, len(COLUMNS)))]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, sums, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        for cells in (COLUMNS, *rows, sums)
+    ]
+    faults: Counter[str] = Counter()
+    for report in reports:
+        faults += report.faults
+    lines.append("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(faults.items())))
+    failed = [str(r.scenario.seed) for r in reports if r.problems]
+    if failed:
+        lines.append(f"failed seeds: {', '.join(failed)}; replay one with SEED=<seed> make chaos")
+    return "\n".join(lines)

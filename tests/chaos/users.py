@@ -1,0 +1,187 @@
+"""The people of a scenario: they create, suspend, deactivate and delete Jobs, and take nodes out.
+
+They speak to the API server directly, try again when they are refused, and know nothing of
+faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import KubeError, NotFoundError
+from tests.chaos.scenario import Fate, FlapPlan, JobPlan, Scenario, Wish
+from tests.support.cluster import Cluster, until
+from tests.support.objects import Object, job
+
+OWN_GATE = "chaos.test/hold"
+OWN_TAINT = "chaos.test/out"
+PATIENCE_S = 90.0
+LIFT_EVERY_S = 0.3
+
+
+def manifest(plan: JobPlan) -> Object:
+    """The Job as its user writes it."""
+    found = job(
+        plan.name,
+        plan.pods,
+        cpu=str(plan.cpu),
+        required=plan.level if plan.wish is Wish.REQUIRED else None,
+        preferred=plan.level if plan.wish is Wish.PREFERRED else None,
+        indexed=plan.indexed,
+        run_seconds=plan.run_s,
+        # Pods of drained nodes fail; that is no reason to give the Job up.
+        spec={"backoffLimit": 1000},
+        pod={"schedulingGates": [{"name": OWN_GATE}]} if plan.fate is Fate.HOLD else None,
+    )
+    marks = found["spec"]["template"]["metadata"].setdefault("annotations", {})
+    if plan.wish is Wish.UNCONSTRAINED:
+        marks[names.UNCONSTRAINED_TOPOLOGY] = "true"
+    if plan.linger_s:
+        marks["rackgate.dev/terminate-seconds"] = str(plan.linger_s)
+    return found
+
+
+def finished(found: Object) -> bool:
+    """Whether a Job is complete."""
+    conditions = found.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
+
+
+@dataclass
+class Users:
+    """Carries a scenario's Jobs and flaps out.
+
+    Attributes:
+        created, deleted: names of Jobs.
+        refusals: how often somebody had to try again.
+        lost_gates: pods whose own gate went without its owner taking it off.
+    """
+
+    cluster: Cluster
+    scenario: Scenario
+    created: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    refusals: int = 0
+    lost_gates: set[str] = field(default_factory=set)
+    _lifted: set[str] = field(default_factory=set)
+    _may_lift: set[str] = field(default_factory=set)
+
+    async def act(self, begun: float) -> None:
+        """Do everything at its time, counted from loop time `begun`; returns when all is done."""
+        async with asyncio.TaskGroup() as group:
+            for plan in self.scenario.jobs:
+                group.create_task(self._live(plan, begun))
+            for flap in self.scenario.flaps:
+                group.create_task(self._flap(flap, begun))
+
+    async def lift_gates(self) -> None:
+        """Take own gates off pods whose time has come, and watch over the others, for ever."""
+        held = {plan.name for plan in self.scenario.jobs if plan.fate is Fate.HOLD}
+        while held:
+            await asyncio.sleep(LIFT_EVERY_S)
+            try:
+                for name in sorted(held):
+                    await self._lift(name)
+            except (KubeError, TimeoutError):
+                continue
+
+    async def deactivate(self, name: str, active: bool) -> None:
+        """Set `spec.active` of a Job's Workload."""
+        workload = await self.cluster.workload_of(name)
+        change = {"spec": {"active": active}}
+        await self.cluster.merge(kinds.WORKLOADS, workload["metadata"]["name"], change)
+
+    async def _live(self, plan: JobPlan, begun: float) -> None:
+        await _at(begun + plan.at)
+        await self._insist(f"Job {plan.name} is created", lambda: self._create(plan))
+        self.created.add(plan.name)
+        if plan.fate is Fate.NONE:
+            return
+        await _at(begun + plan.fate_at)
+        await self._insist(f"Job {plan.name} meets its fate", lambda: self._meet(plan))
+
+    async def _create(self, plan: JobPlan) -> None:
+        try:
+            await self.cluster.create(kinds.JOBS, manifest(plan))
+        except KubeError as error:
+            # An attempt without an answer may have been applied.
+            if error.status != 409:
+                raise
+
+    async def _meet(self, plan: JobPlan) -> None:
+        match plan.fate:
+            case Fate.DELETE:
+                await self.cluster.delete(kinds.JOBS, plan.name)
+                self.deleted.add(plan.name)
+            case Fate.SUSPEND:
+                if not finished(await self.cluster.get(kinds.JOBS, plan.name)):
+                    await self.cluster.merge(kinds.JOBS, plan.name, {"spec": {"suspend": True}})
+            case Fate.DEACTIVATE:
+                await self.deactivate(plan.name, active=False)
+            case Fate.HOLD:
+                self._may_lift.add(plan.name)
+            case Fate.NONE:
+                return
+
+    async def _lift(self, name: str) -> None:
+        for pod in await self.cluster.pods_of(name):
+            gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
+            uid, pod_name = pod["metadata"]["uid"], pod["metadata"]["name"]
+            if OWN_GATE not in gates:
+                if uid not in self._lifted:
+                    self.lost_gates.add(pod_name)
+                continue
+            if name not in self._may_lift:
+                continue
+            self._lifted.add(uid)
+            change = {"spec": {"schedulingGates": [{"name": OWN_GATE, "$patch": "delete"}]}}
+            path = kinds.PODS.path(self.cluster.namespace, pod_name)
+            await _strategic(self.cluster.client, path, change)
+
+    async def _flap(self, flap: FlapPlan, begun: float) -> None:
+        name = f"{self.cluster.pool}-n{flap.host:02}"
+        taint = {"key": OWN_TAINT, "effect": "NoExecute"}
+        out: Object = {"taints": [taint]} if flap.kind == "taint" else {"unschedulable": True}
+        back: Object = {"taints": None} if flap.kind == "taint" else {"unschedulable": None}
+        await _at(begun + flap.at)
+
+        async def change(spec: Object) -> None:
+            await self.cluster.merge(kinds.NODES, name, {"spec": spec})
+
+        await self._insist(f"node {name} is out", lambda: change(out))
+        if flap.kind == "drain":
+            await self._insist(f"node {name} is drained", lambda: self._drain(name))
+        await asyncio.sleep(flap.seconds)
+        await self._insist(f"node {name} is back", lambda: change(back))
+
+    async def _drain(self, node: str) -> None:
+        for pod in await self.cluster.list_all(kinds.PODS, fieldSelector=f"spec.nodeName={node}"):
+            await self.cluster.delete(kinds.PODS, pod["metadata"]["name"])
+
+    async def _insist(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+        async def done() -> bool:
+            try:
+                await action()
+            except NotFoundError:
+                return True
+            except (KubeError, TimeoutError):
+                self.refusals += 1
+                await asyncio.sleep(0.5)
+                return False
+            return True
+
+        await until(what, done, timeout_s=PATIENCE_S)
+
+
+async def _strategic(client: Client, path: str, change: Object) -> None:
+    await client.patch(path, json.dumps(change).encode(), PatchType.STRATEGIC)
+
+
+async def _at(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))
