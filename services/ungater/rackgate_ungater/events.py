@@ -26,9 +26,14 @@ class PodSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod is no more: watch, relist, or 404."""
+    """A pod is no more: watch, relist, or 404.
+
+    Attributes:
+        version: of the list that did not show it any more; sights up to that one are old.
+    """
 
     uid: PodUid
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

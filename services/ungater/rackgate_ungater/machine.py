@@ -77,7 +77,7 @@ class Machine:
             case PodSeen():
                 return self._pod_seen(event)
             case PodGone():
-                return self._pod_gone(event.uid)
+                return self._pod_gone(event.uid, event.version)
             case WorkloadSeen():
                 return self._workload_seen(event.row, live=event.live)
             case WorkloadGone():

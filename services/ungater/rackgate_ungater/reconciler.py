@@ -35,7 +35,7 @@ from rackgate_ungater.machine import Machine, Proposal
 from rackgate_ungater.plan import Ungate
 from rackgate_ungater.relist import Relist
 from rackgate_ungater.reporter import Reporter
-from rackgate_ungater.rows import WorkloadKey, WorkloadRow, decode_pod, decode_workload
+from rackgate_ungater.rows import PodUid, WorkloadKey, WorkloadRow, decode_pod, decode_workload
 from rackgate_ungater.schedule import Schedule
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards import shard_of
@@ -71,7 +71,11 @@ class Ungater:
         self._writer, self._reporter = writer, reporter
         # The watch will tell nothing new of what a list showed first.
         self._relist = Relist(
-            client, SELECTOR, lambda row: self._heard(PodSeen(row, live=True, listed=True))
+            client,
+            SELECTOR,
+            lambda row: self._heard(PodSeen(row, live=True, listed=True)),
+            known=self._known_pods,
+            gone=lambda uid, version: self._heard(PodGone(uid, version)),
         )
         self._tenures: dict[int, Tenure] = {}
         self._remade = Tombstones(limit=4096)
@@ -140,6 +144,10 @@ class Ungater:
                 await leave.wait()
             finally:
                 del self._tenures[shard]
+
+    def _known_pods(self, namespace: str | None) -> list[PodUid]:
+        rows = self.machine.pods.values()
+        return [row.uid for row in rows if namespace in (None, row.namespace)]
 
     async def _fresh(self) -> None:
         await self.synced()

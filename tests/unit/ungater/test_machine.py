@@ -216,6 +216,17 @@ def test_a_late_read_does_not_bring_a_deleted_pod_back() -> None:
     assert machine.pods == {}
 
 
+@pytest.mark.requirement("UNG-18", "UNG-16")
+def test_a_watch_behind_a_list_brings_no_pod_of_an_earlier_run_back() -> None:
+    machine = machine_with(workload(podset((R1, 1))), pod(0).rank(0))
+    machine.handle(PodGone(pod(0).row().uid, version=7))
+    machine.handle(PodSeen(pod(0).rank(0).at(5).row()))
+    machine.handle(PodSeen(pod(1).rank(0).at(6).row(), live=True, listed=True))
+    assert where(act(machine)) == {"pod-1": R1}
+    machine.handle(PodSeen(pod(0).rank(0).at(8).row()))
+    assert len(machine.pods) == 2, "what happened after the list counts"
+
+
 def test_a_pod_that_returns_to_the_watch_is_known_again() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     machine.handle(PodGone(pod(0).row().uid))  # its label was taken away
