@@ -216,6 +216,9 @@ async def test_watches_are_cut_ended_with_an_error_and_stalled(setup: Setup) -> 
     async def open_watch() -> bool:
         return len(door.streams) == 1
 
+    async def no_watch() -> bool:
+        return not door.streams
+
     for kind in ("stall", "410", "cut"):
         watching = Watching(setup.client)
         task = asyncio.create_task(watching.run())
@@ -235,6 +238,8 @@ async def test_watches_are_cut_ended_with_an_error_and_stalled(setup: Setup) -> 
             assert await asyncio.to_thread(proxy.cut_watches, door) == 1
             await task
             assert isinstance(watching.error, TransportError)
+        # The client hears of the end before the proxy forgets the stream.
+        await until("the proxy has closed the watch", no_watch)
 
 
 async def test_a_server_that_is_gone_is_a_broken_connection(setup: Setup) -> None:
