@@ -8,6 +8,8 @@ BIN := .venv/bin
 STEP := scripts/step
 PYTEST := $(BIN)/python -m pytest
 FAST := tests/unit tests/property tests/conformance tests/wire
+# These need no control plane and share nothing: one process for each core.
+SPREAD := -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: help setup demo test lint types contracts fast integration chaos bench prove behaviour \
         format locks controlplane clean
@@ -26,15 +28,15 @@ setup: .venv/.ready ## the virtual environment with the locked packages
 	@$(STEP) "install rackgate" $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-controlplane: setup ## build (or find) etcd, Kubernetes and KWOK
-	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries
+controlplane: setup ## build (or find) etcd, Kubernetes, KWOK, JobSet and KubeRay
+	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries --with jobset,kuberay
 
 demo: setup ## the main job, live, on a real control plane
 	@$(BIN)/rackgate demo
 
 test: setup ## every check and test
 	@$(MAKE) --no-print-directory lint
-	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(FAST)
+	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 	@$(MAKE) --no-print-directory controlplane
 	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
 
@@ -46,7 +48,7 @@ lint: setup ## format, lint, types, import contracts, generated files
 	@$(STEP) "docs/behaviour.md is fresh" $(BIN)/python -m tests.support.behaviour --check
 
 fast: setup ## unit, property, conformance and wire tests
-	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(FAST)
+	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 
 integration: controlplane ## tests on the real control plane
 	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
@@ -63,6 +65,7 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
+	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
 	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
 	@$(STEP) "bench: jobs to bound pods, 2,560 nodes" $(BIN)/python -m bench.jobs_to_bound --large --rounds 1

@@ -187,7 +187,7 @@ def _informers(
     return pods, workloads
 
 
-async def _release(client: Client, observer: Observer) -> None:
+async def release(client: Client, observer: Observer) -> None:
     """Take the foreign gate off pods as they are seen: the bare patch of the limit."""
     while True:
         pod = await observer.gated.get()
@@ -246,7 +246,7 @@ async def play(
         await pods.synced.wait()
         await workloads.synced.wait()
         if mode == "limit":
-            tasks += [group.create_task(_release(client, observer)) for _ in range(CONCURRENCY)]
+            tasks += [group.create_task(release(client, observer)) for _ in range(CONCURRENCY)]
         cpu, busy = cpu_seconds(pids), machine_busy_seconds()
         begin = time.perf_counter()
         await _submit(client, observer, mode, size)

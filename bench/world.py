@@ -87,12 +87,25 @@ def _end(number: int, _frame: types.FrameType | None) -> NoReturn:
 
 
 @contextlib.contextmanager
-def playground(services: tuple[str, ...] = SERVICES) -> Iterator[Playground]:
+def playground(
+    services: tuple[str, ...] = SERVICES,
+    *,
+    operators: tuple[str, ...] = (),
+    gates: tuple[str, ...] = (),
+    audit: bool = False,
+) -> Iterator[Playground]:
     """A playground of its own, ended and removed however the block is left, SIGTERM included."""
     signal.signal(signal.SIGTERM, _end)
     os.environ.update(SERVICE_DEFAULTS)
     with tempfile.TemporaryDirectory(prefix="rackgate-bench-") as folder:
-        started = start_playground(Path(folder) / "state", nodes=0, services=services)
+        started = start_playground(
+            Path(folder) / "state",
+            nodes=0,
+            services=services,
+            operators=operators,
+            gates=gates,
+            audit=audit,
+        )
         try:
             yield started
         finally:

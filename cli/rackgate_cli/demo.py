@@ -17,7 +17,9 @@ from rich.live import Live
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.errors import KubeError
+from rackgate_cli.demo_plays import PLAYS, tell_play
+from rackgate_cli.demo_scene import remove_left_behind, verdict
 from rackgate_cli.demo_story import (
     ACTS,
     BLOCK,
@@ -204,11 +206,8 @@ class Story:
             await asyncio.sleep(0.25)
 
     async def clear(self) -> None:
-        """Remove the Jobs of an earlier demo."""
-        options = json.dumps({"propagationPolicy": "Background"}).encode()
-        for act in ACTS:
-            with contextlib.suppress(NotFoundError):
-                await self.client.delete(kinds.JOBS.path(NAMESPACE, act.name), options)
+        """Remove the jobs of an earlier demo."""
+        await remove_left_behind(self.client)
 
         async def gone() -> bool:
             left = [act for act in ACTS if await self.stage.workload(act) is not None]
@@ -276,12 +275,7 @@ async def tell(client: Client, limit_s: float) -> int:
     console.print(picture(story.stage.nodes, story.stage.taken))
     for act in ACTS:
         console.print(f"  {act.letter}  {act.name}: {act.promise}")
-    if story.broken:
-        for line in story.broken:
-            console.print(f"[red]broken promise:[/red] {line}")
-        return 1
-    console.print("every placement was checked against the API server's objects: all as promised")
-    return 0
+    return verdict(console, story.broken)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -289,14 +283,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "demo",
         help="the main job, live, on a playground",
-        description="Starts a playground (2 blocks x 4 racks x 8 nodes) and tells the story: a "
-        "Job that requires a rack, one that prefers a rack and spreads over its block, and one "
-        "that waits with a reason and starts when the first ends. Exit code 0 only if every "
-        "placement was checked against the API server's objects. The playground stays up.",
-        epilog="examples:\n  rackgate demo\n  rackgate demo --state DIR --limit 120\n",
+        description="Starts a playground (2 blocks x 4 racks x 8 nodes) and tells a story. "
+        "job: one that requires a rack, one that prefers a rack and spreads over its block, and "
+        "one that waits with a reason and starts when the first ends. jobset: leaders, and workers "
+        "of which each job has a rack and all share a block. raycluster: one that Ray's autoscaler "
+        "resizes from 2 to 40 workers and down to 1 without a stop. Exit code 0 only "
+        "if every placement was checked against the API server's objects. The playground stays up.",
+        epilog="examples:\n  rackgate demo\n  rackgate demo --kind jobset\n"
+        "  rackgate demo --kind raycluster\n  rackgate demo --state DIR --limit 120\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--state", metavar="DIR", help="folder of the playground")
+    parser.add_argument(
+        "--kind", choices=("job", *PLAYS), default="job", help="which story (default: job)"
+    )
     parser.add_argument(
         "--limit", type=float, default=90, metavar="SECONDS", help="for each step (default 90)"
     )
@@ -308,11 +308,19 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.playground import open_client, status, up
 
     begin = time.monotonic()
-    state = up(arguments.state, nodes=NODES)
+    play = PLAYS.get(arguments.kind)
+    state = up(
+        arguments.state,
+        nodes=NODES,
+        operators=() if play is None else (play.operator,),
+        feature_gates=None if play is None else play.gates,
+    )
     sys.stdout.write(f"playground ready after {time.monotonic() - begin:.0f} s: {state}\n")
 
     async def told() -> int:
         async with open_client(state) as client:
+            if play is not None:
+                return await tell_play(client, play, arguments.limit)
             return await tell(client, arguments.limit)
 
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,19 +83,29 @@ class Seat:
     host: str
 
 
-def seats(pods: Iterable[Mapping[str, Any]], nodes: Mapping[str, Mapping[str, str]]) -> list[Seat]:
-    """Seats of the bound pods of one Job, by rank.
+def completion_index(pod: dict[str, Any]) -> int:
+    """Rank of a pod within its Job, -1 for none."""
+    return int(pod["metadata"]["labels"].get(names.COMPLETION_INDEX_LABEL, -1))
+
+
+def seats(
+    pods: Iterable[Mapping[str, Any]],
+    nodes: Mapping[str, Mapping[str, str]],
+    rank_of: Callable[[dict[str, Any]], int] | None = completion_index,
+) -> list[Seat]:
+    """Seats of the bound pods of one job, by rank.
 
     Args:
         pods: Pod objects as the API server gives them.
         nodes: labels by node name.
+        rank_of: rank of a pod; None numbers them in their order.
     """
     found = []
-    for pod in pods:
+    for place, pod in enumerate(pods):
         host = pod["spec"].get("nodeName")
         if not host or host not in nodes:
             continue
-        rank = int(pod["metadata"]["labels"].get(names.COMPLETION_INDEX_LABEL, -1))
+        rank = place if rank_of is None else rank_of(dict(pod))
         found.append(Seat(rank, nodes[host][BLOCK], nodes[host][RACK], host))
     return sorted(found, key=lambda seat: seat.rank)
 

@@ -10,20 +10,32 @@ from rich.text import Text
 
 from rackgate_cli.demo_story import ACTS, BLOCK, RACK, Seat
 
-COLOURS = {"A": "bold black on cyan", "B": "bold black on yellow", "C": "bold black on green"}
+COLOURS = {
+    "A": "bold black on cyan",
+    "B": "bold black on yellow",
+    "C": "bold black on green",
+    "L": "bold black on magenta",
+    "H": "bold black on magenta",
+}
+LETTERS = {act.name: act.letter for act in ACTS}
 
 
 def picture(
-    nodes: Mapping[str, Mapping[str, str]], taken: Mapping[str, list[Seat]]
+    nodes: Mapping[str, Mapping[str, str]],
+    taken: Mapping[str, list[Seat]],
+    letters: Mapping[str, str] = LETTERS,
 ) -> RenderableType:
     """A table of who runs where: a row per rack, a cell per host, `A3` = rank 3 of Job A.
 
     Args:
         nodes: labels by node name.
-        taken: seats by Job name.
+        taken: seats by job name.
+        letters: letter by job name.
     """
     on_host = {
-        seat.host: (act.letter, seat.rank) for act in ACTS for seat in taken.get(act.name, ())
+        seat.host: (letter, seat.rank)
+        for name, letter in letters.items()
+        for seat in taken.get(name, ())
     }
     racks: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):

@@ -22,7 +22,7 @@ _DESCRIPTION: Final = (
     "that of the assigner's own engine on what the API server shows now."
 )
 _EPILOG: Final = """examples:
-  rackgate explain train -n team-a           # by the Job's name
+  rackgate explain train -n team-a           # by the name of the Job, JobSet or RayCluster
   rackgate explain team-a/job-train-5d2f1    # by the Workload's name
   rackgate explain -f job.yaml               # not submitted yet: would it fit, and where?
   rackgate explain train --json | jq .changes
@@ -30,7 +30,7 @@ _EPILOG: Final = """examples:
 
 exit codes:
   0  explained
-  1  there is no such Workload or Job, or the cluster cannot be read
+  1  there is no such Workload or job, or the cluster cannot be read
   2  the command line, the file or the manifest in it is wrong
 
 The JSON is described by --schema; its apiVersion changes when a field changes its meaning."""
@@ -49,11 +49,14 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "workload",
         metavar="WORKLOAD",
         nargs="?",
-        help="name of a Workload or of its Job, or namespace/name; with -f: which one of the file",
+        help="name of a Workload or of its job, or namespace/name; with -f: which one of the file",
     )
     parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
     parser.add_argument(
-        "-f", "--file", metavar="FILE", help="a Job or Workload, YAML or JSON; - for standard input"
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="a Job, JobSet, RayCluster or Workload, YAML or JSON; - for standard input",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of --json")
@@ -121,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(_pretty(schema()))
         return 0
     if arguments.workload is None and arguments.file is None:
-        raise UsageError("name a Workload or Job, or a file with -f")
+        raise UsageError("name a Workload or its job, or a file with -f")
     if arguments.workload is not None:
         _check_name(arguments.workload)
     if arguments.state is not None and arguments.context is not None:

@@ -9,22 +9,22 @@ from typing import Any
 import msgspec
 
 from rackgate.api.names import WorkloadCondition
-from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError
-from rackgate.wire.batch import Job
+from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache import Cache, facts
 from rackgate_assigner.core.explaining.explanation import Explanation, FieldProblem
 from rackgate_assigner.core.explaining.running import broken_nodes, pods_of, ran
 from rackgate_assigner.core.rows import workload_row
 from rackgate_assigner.job_facts import governs
+from rackgate_assigner.kinds import KINDS, Kind, owner_of
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain_manifest import Asked, asked, why_not_governed
+from rackgate_cli.explain_manifest import WORKLOAD, Asked, asked, why_not_governed
 from rackgate_cli.explain_reading import Found, podset_pods, read
+from rackgate_cli.explain_resize import resized
 
 _NOT_LOOKED_AT = ("inactive", "deleting", "evicted")
-_KINDS = ("job", "workload", "kwl")
+_KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
 
 
 class Asking:
@@ -47,12 +47,12 @@ class Asking:
     async def manifest(
         self, document: dict[str, Any], namespace: str | None, default: str
     ) -> Explanation:
-        """A Job or Workload that is not submitted."""
+        """A job or Workload that is not submitted."""
         found = await self._read(namespace or default)
         return self._asked(asked(document, namespace, found, default), found)
 
     async def named(self, namespace: str, name: str) -> Explanation:
-        """A Workload by its own name, or by that of its Job.
+        """A Workload by its own name, or by that of its job.
 
         Raises:
             CommandError: there is neither.
@@ -65,33 +65,68 @@ class Asking:
         told = facts.explain(found.cache, key, self._features, self._top)
         if told is None:
             raise CommandError(f'Workload "{key}" cannot be read')
-        told = msgspec.structs.replace(told, job=_job_of(workload), warnings=tuple(found.warnings))
-        return await self._lived(told, workload, found)
+        told = msgspec.structs.replace(
+            told,
+            job=_job_of(workload),
+            job_kind=_kind_of(workload),
+            warnings=tuple(found.warnings),
+        )
+        told = await self._lived(told, workload, found)
+        return resized(told, found.cache, await self._sizes(workload), self._top)
 
     async def _read(self, namespace: str) -> Found:
         return await read(self._client, Cache(self._features, self._excluded), namespace)
 
-    async def _job(self, namespace: str, name: str, found: Found) -> Explanation:
-        """A Job without a Workload."""
+    async def _sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        """What the job of an elastic Workload asks for now; None where that cannot be read."""
+        owner = owner_of(workload) if workload.elastic else None
+        if owner is None:
+            return None
+        kind, key = owner
+        namespace, _, name = key.partition("/")
         try:
-            raw = await self._client.get(kinds.JOBS.path(namespace, name))
-        except KubeError as error:
-            if isinstance(error, ForbiddenError):
-                raise CommandError(
-                    f'there is no Workload "{name}" in namespace "{namespace}", and Jobs without '
-                    f"one cannot be read ({error.message}){_near(found, namespace, name)}"
-                ) from error
-            if not isinstance(error, NotFoundError):
-                raise
-            raise CommandError(_nothing(found, namespace, name)) from error
-        job = msgspec.json.decode(raw, type=Job)
+            job = kind.decode(await self._client.get(kind.resource.path(namespace, name)))
+        except (ForbiddenError, NotFoundError):
+            return None
+        return {podset["name"]: podset["count"] for podset in kind.podsets(job)}
+
+    async def _job(self, namespace: str, name: str, found: Found) -> Explanation:
+        """A job without a Workload."""
+        refused: dict[str, str] = {}
+        for kind in KINDS.values():
+            try:
+                raw = await self._client.get(kind.resource.path(namespace, name))
+            except NotFoundError:
+                continue  # also where the cluster has no such kind
+            except ForbiddenError as error:
+                refused[kind.name] = error.message
+                continue
+            return self._found_job(kind, raw, namespace, found)
+        if refused:
+            kinds, message = (
+                " and ".join(f"{kind}s" for kind in refused),
+                next(iter(refused.values())),
+            )
+            raise CommandError(
+                f'there is no Workload "{name}" in namespace "{namespace}", and {kinds} without '
+                f"one cannot be read ({message}){_near(found, namespace, name)}"
+            )
+        raise CommandError(_nothing(found, namespace, name))
+
+    def _found_job(self, kind: Kind[Any], raw: bytes, namespace: str, found: Found) -> Explanation:
+        job = kind.decode(raw)
         key = job.metadata.key
         if not governs(job):
             return _left_alone(key, why_not_governed(job))
         document = msgspec.json.decode(raw)
+        # An object that is read alone may not say what it is.
+        document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # Its marks of the webhook are right, and it is judged as it would come anew.
         told = self._asked(asked(document, namespace, found, namespace), found)
-        note = "the Job is there, but the assigner has made no Workload of it yet: does it run?"
+        note = (
+            f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
+            "does it run?"
+        )
         return msgspec.structs.replace(told, job=key, warnings=(note, *told.warnings))
 
     def _asked(self, manifest: Asked, found: Found) -> Explanation:
@@ -112,8 +147,9 @@ class Asking:
             )
         row = workload_row(manifest.workload, None, self._excluded)
         told = facts.explain_row(found.cache, row, "notSubmitted", self._features, self._top)
-        job = manifest.name if manifest.kind == "Job" else ""
-        return msgspec.structs.replace(told, job=job, warnings=warnings)
+        job = manifest.name if manifest.kind != WORKLOAD else ""
+        job_kind = manifest.kind if job else ""
+        return msgspec.structs.replace(told, job=job, job_kind=job_kind, warnings=warnings)
 
     async def _lived(self, told: Explanation, workload: Workload, found: Found) -> Explanation:
         """With what only the objects themselves say: how it ended, how its pods fare."""
@@ -136,7 +172,7 @@ class Asking:
 
 
 def _find(found: Found, namespace: str, name: str) -> Workload | None:
-    """The Workload of that name, else the newest of the Job of that name."""
+    """The Workload of that name, else the newest of the job of that name."""
     workload = found.workloads.get(f"{namespace}/{name}")
     if workload is not None:
         return workload
@@ -145,6 +181,7 @@ def _find(found: Found, namespace: str, name: str) -> Workload | None:
         for item in found.workloads.values()
         if item.metadata.namespace == namespace
         and item.metadata.controller is not None
+        and item.metadata.controller.kind != WORKLOAD
         and item.metadata.controller.name == name
     ]
     return max(owned, key=lambda item: item.metadata.creation_timestamp or "", default=None)
@@ -155,12 +192,17 @@ def _job_of(workload: Workload) -> str:
     return "" if owner is None else f"{workload.metadata.namespace}/{owner.name}"
 
 
+def _kind_of(workload: Workload) -> str:
+    owner = workload.metadata.controller
+    return "" if owner is None else owner.kind
+
+
 def _nothing(found: Found, namespace: str, name: str) -> str:
     """That nothing has this name, and what has a similar one."""
     hint = _near(found, namespace, name)
     if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
         hint = "; what stands before the slash is a namespace, not a kind"
-    return f'there is no Workload and no Job "{name}" in namespace "{namespace}"{hint}'
+    return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
 
 
 def _near(found: Found, namespace: str, name: str) -> str:

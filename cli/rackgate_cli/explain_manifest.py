@@ -1,4 +1,4 @@
-"""A Job or Workload that is not submitted: what the webhook would make of it, as a Workload."""
+"""A job or Workload that is not submitted: what the webhook would make of it, as a Workload."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ import yaml
 from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
 from rackgate.govern.errors import FieldError, MalformedError
 from rackgate.govern.jsonpatch import JsonPatchOp
-from rackgate.govern.templates import section
-from rackgate.wire.batch import Job
+from rackgate.govern.life import PodTemplate
+from rackgate.govern.templates import annotations_of
+from rackgate.runtime.features import FeatureGates
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import Priority, governs, resolve_priority
 from rackgate_assigner.job_writer import workload_body
+from rackgate_assigner.kinds import KINDS, JobLike, Kind, kind_of, part_of_owner
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain_reading import Found
+from rackgate_webhook.jobs import sliced_kinds
 from rackgate_webhook.mutate import mutate
 from rackgate_webhook.review import Review
 from rackgate_webhook.validate import validate
@@ -31,6 +34,7 @@ MAX_BYTES: Final = 8 * 2**20
 # Later than any time in an RFC 3339 text of this epoch: behind all that wait already.
 LAST: Final = "9999-12-31T23:59:59Z"
 Document = dict[str, Any]
+WORKLOAD: Final = "Workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Asked:
     """What a manifest would come to.
 
     Attributes:
-        name: `namespace/name` of the Job or Workload.
+        name: `namespace/name` of the job or Workload.
         workload: as it would be looked at; None when it is refused, or left alone.
         errors: why it would be refused.
         warnings: what its user would be told.
@@ -54,7 +58,7 @@ class Asked:
 
 
 def load(path: str, name: str | None) -> Document:
-    """The Job or Workload of a file, YAML or JSON; `name` chooses among several.
+    """The job or Workload of a file, YAML or JSON; `name` chooses among several.
 
     Raises:
         UsageError: the file cannot be read, holds none of both, or several.
@@ -67,11 +71,13 @@ def load(path: str, name: str | None) -> Document:
         which = f' named "{name}"' if name is not None else ""
         others = dict.fromkeys(f"{doc.get('apiVersion')} {doc.get('kind')}" for doc in documents)
         instead = f"; it holds {', '.join(list(others)[:5])}"[:200] if others and not which else ""
-        raise UsageError(f'"{path}" holds no batch/v1 Job and no Workload{which}{instead}')
+        raise UsageError(
+            f'"{path}" holds no Job, JobSet, RayCluster and no Workload{which}{instead}'
+        )
     if len(found) > 1:
         names = ", ".join(_name(doc) or "?" for doc in found[:10])
         raise UsageError(
-            f'"{path}" holds {len(found)} Jobs and Workloads; add the name of one: {names}'
+            f'"{path}" holds {len(found)} jobs and Workloads; add the name of one: {names}'
         )
     return _as_json(found[0], path)
 
@@ -128,10 +134,11 @@ _Loader.yaml_implicit_resolvers = {
 
 def _kind(document: Mapping[str, Any]) -> str:
     version, kind = document.get("apiVersion"), document.get("kind")
-    if version == "batch/v1" and kind == "Job":
-        return "Job"
-    if kind == "Workload" and isinstance(version, str) and version.startswith(f"{GROUP}/"):
-        return "Workload"
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    if known is not None and version == known.resource.api_version:
+        return known.name
+    if kind == WORKLOAD and isinstance(version, str) and version.startswith(f"{GROUP}/"):
+        return WORKLOAD
     return ""
 
 
@@ -145,9 +152,9 @@ def asked(document: Document, namespace: str | None, found: Found, default: str)
     """What the webhook and the assigner would make of a manifest.
 
     Args:
-        document: a Job or Workload.
+        document: a job or Workload.
         namespace: from the command line, or None.
-        found: the cluster: for priority classes.
+        found: the cluster: for priority classes and feature gates.
         default: namespace where neither names one.
 
     Raises:
@@ -158,8 +165,8 @@ def asked(document: Document, namespace: str | None, found: Found, default: str)
         document = _named(document, namespace, default)
         meta = document["metadata"]
         key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
-        if kind == "Job":
-            return _job(document, key, found)
+        if kind in KINDS:
+            return _job(KINDS[kind], document, key, found)
         return _workload(document, key, [])
     except MalformedError as error:
         return Asked(_name(document), kind, errors=[FieldError("", str(error))])
@@ -180,33 +187,49 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
     return {**document, "metadata": meta}
 
 
-def _job(document: Document, key: str, found: Found) -> Asked:
-    if not section(section(document, "spec"), "template", "spec"):
-        missing = FieldError("spec.template", "a Job needs a pod template")
-        return Asked(key, "Job", errors=[missing])
-    review = Review("explain", "batch/Job", "CREATE", document, {})
-    change = mutate(review)
+def _job(kind: Kind[Any], document: Document, key: str, found: Found) -> Asked:
+    gates = FeatureGates(found.cache.features)
+    sliced = sliced_kinds(gates)
+    name = f"{kind.resource.group}/{kind.name}"
+    review = Review("explain", name, "CREATE", document, {})
+    change = mutate(review, sliced=sliced)
     governed = applied(document, change.operations)
-    errors = validate(replace(review, object=governed)).errors
+    errors = validate(replace(review, object=governed), sliced=sliced).errors
     if errors:
-        return Asked(key, "Job", errors=errors, warnings=change.warnings)
-    job = msgspec.json.decode(msgspec.json.encode(governed), type=Job)
+        return Asked(key, kind.name, errors=errors, warnings=change.warnings)
+    job = kind.decode(msgspec.json.encode(governed))
+    templates = kind.templates(job)
+    missing = list(_without_template(kind, templates))
+    if missing:
+        return Asked(key, kind.name, errors=missing)
     if not governs(job):
-        return Asked(key, "Job", warnings=change.warnings, left_alone=why_not_governed(job))
+        return Asked(key, kind.name, warnings=change.warnings, left_alone=why_not_governed(job))
     priority = resolve_priority(job, found.workload_classes, found.classes)
-    warnings = [*change.warnings, *_misspelt(governed)]
+    warnings = [*change.warnings, *_misspelt(templates)]
     if priority.missing is not None:
-        kind, _, name = priority.missing.partition("/")
-        warnings.append(f'{kind} "{name}" does not exist: no Workload is made before it does')
+        class_kind, _, named = priority.missing.partition("/")
+        warnings.append(
+            f'{class_kind} "{named}" does not exist: no Workload is made before it does'
+        )
         priority = Priority()
-    body = workload_body(job, job.metadata.name or "job", priority)
-    return _workload(body, key, warnings, kind="Job")
+    elastic = kind.elastic(job, gates.as_dict())
+    body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
+    return _workload(body, key, warnings, kind=kind.name)
 
 
-def _misspelt(job: Document) -> Iterator[str]:
+def _without_template(kind: Kind[Any], templates: Sequence[PodTemplate]) -> Iterator[FieldError]:
+    """What no API server would take: templates that are missing."""
+    if not templates:
+        yield FieldError("spec", f"a {kind.name} needs at least one pod template")
+    for part in templates:
+        if not part.template:
+            yield FieldError(part.path, f"a {kind.name} needs a pod template")
+
+
+def _misspelt(templates: Sequence[PodTemplate]) -> Iterator[str]:
     """Annotations that look like a topology request and are none: nothing else tells of them."""
-    metadata = section(section(section(job, "spec"), "template"), "metadata")
-    for key in sorted(section(metadata, "annotations")):
+    found = {key for part in templates for key in annotations_of(part.template)}
+    for key in sorted(found):
         if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
             continue
         near = get_close_matches(key, TOPOLOGY_ANNOTATIONS, n=1, cutoff=0.9)
@@ -214,16 +237,22 @@ def _misspelt(job: Document) -> Iterator[str]:
             yield f'annotation "{key}" asks for nothing; did you mean "{near[0]}"?'
 
 
-def why_not_governed(job: Job) -> str:
-    """Why Rackgate leaves a Job alone, in words."""
+def why_not_governed(job: JobLike) -> str:
+    """Why Rackgate leaves a job alone, in words."""
+    kind = kind_of(job)
+    owner = job.metadata.controller
+    if owner is not None and part_of_owner(job.metadata):
+        return f'it is part of {owner.kind} "{owner.name}", which is queued as a whole'
     if not job.metadata.labels.get(QUEUE_LABEL):
-        return f"it has no label {QUEUE_LABEL}: Kubernetes runs it as any other Job"
-    if job.spec.managed_by is not None:
-        return f'spec.managedBy names another controller, "{job.spec.managed_by}"'
-    return f'Jobs in namespace "{job.metadata.namespace}" are never governed'
+        who = "Kubernetes" if kind.name == "Job" else "its own controller"
+        return f"it has no label {QUEUE_LABEL}: {who} runs it as any other {kind.name}"
+    managed_by = kind.managed_by(job)
+    if managed_by not in (None, kind.controller):
+        return f'spec.managedBy names another controller, "{managed_by}"'
+    return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
 
 
-def _workload(document: Document, key: str, warnings: list[str], kind: str = "Workload") -> Asked:
+def _workload(document: Document, key: str, warnings: list[str], kind: str = WORKLOAD) -> Asked:
     review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
     change = mutate(review)
     governed = applied(document, change.operations)

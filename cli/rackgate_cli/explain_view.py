@@ -14,6 +14,7 @@ from rackgate_assigner.core.explaining.explanation import (
     PodSetRun,
     QueueSide,
     QuotaLine,
+    Resize,
 )
 from rackgate_cli.tables import Block, Grid, Heading, Line
 
@@ -56,6 +57,9 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
     if found.changes:
         yield Heading("WHAT WOULD HELP (each alone)")
         yield Grid((), [(_WHEN[change.when], change.text) for change in found.changes])
+    if any(line.waiting or line.asked != line.granted for line in found.resizes):
+        yield Heading("RESIZE")
+        yield _resizes(found.resizes)
     for run in found.podsets:
         yield from _run(run)
     for view in found.flavors:
@@ -73,7 +77,7 @@ def _well(found: Explanation) -> bool:
 
 
 def _title(found: Explanation) -> str:
-    job = f", of Job {found.job}" if found.job else ""
+    job = f", of {found.job_kind or 'Job'} {found.job}" if found.job else ""
     state = {"notSubmitted": "not submitted", "waiting": "pending"}.get(found.state, found.state)
     return f"{found.workload}: {state}{job}"
 
@@ -233,6 +237,17 @@ def _queue(side: QueueSide) -> Iterator[tuple[str, str]]:
         yield "position", f"{side.position + 1} of {side.waiting} that wait"
     for other in side.ahead:
         yield "behind", f"{other.workload} (priority {other.priority}, since {other.since or '-'})"
+
+
+def _resizes(lines: Sequence[Resize]) -> Grid:
+    rows = []
+    for line in lines:
+        names = ", ".join(line.slices)
+        if line.more_slices:
+            names += f" and {line.more_slices} more"
+        numbers = (str(line.asked), str(line.granted), str(line.waiting))
+        rows.append((line.podset, *numbers, line.because or "-", names or "-"))
+    return Grid(("PODSET", "ASKED", "GRANTED", "WAITING", "BECAUSE", "SLICES"), rows)
 
 
 def _run(run: PodSetRun) -> Iterator[Block]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.controlplane import readiness
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import COMPONENTS, SERVICES
+from rackgate_cli.controlplane.components import COMPONENTS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.download import DownloadSource, download_source
+from rackgate_cli.controlplane.operators import start_operators
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.services import (
     end_surplus,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rackgate.kube.client import Client
 
 DEFAULT_NODES: Final = 64
+_NOT_RUNNING: Final = 'the control plane does not run; "rackgate up" starts it'
 
 
 def up(
@@ -39,6 +41,8 @@ def up(
     *,
     nodes: int = DEFAULT_NODES,
     services: Sequence[str] = SERVICES,
+    operators: Sequence[str] = (),
+    feature_gates: Mapping[str, bool] | None = None,
     audit: bool = False,
     source: DownloadSource | None = None,
     progress: Progress | None = None,
@@ -49,6 +53,8 @@ def up(
         state: its folder, None for the default one.
         nodes: simulated nodes; 0 for none, and then no queues either.
         services: which of the three services run.
+        operators: which of "jobset" and "kuberay" it gets, beside those it has.
+        feature_gates: set in the services' configurations, beside those set before.
         audit: let the API server write `audit.log` into the folder.
         source: a download of binaries, None for what the environment names.
         progress: told what happens; lines on stderr by default.
@@ -66,8 +72,13 @@ def up(
     with folder.exclusive():
         playground = folder.load() or Playground()
         playground.audit = audit
+        wanted = (*playground.operators, *operators)
+        playground.operators = [name for name in OPERATORS if name in wanted]
+        playground.feature_gates |= feature_gates or {}
         folder.save(playground)
-        found = find_binaries(deploy_dir() / "controlplane", cache_dir(), progress, source)
+        found = find_binaries(
+            deploy_dir() / "controlplane", cache_dir(), progress, source, playground.operators
+        )
         playground.binaries = {name: str(path) for name, path in found.items()}
         cluster = _cluster(folder, playground, progress)
         try:
@@ -88,6 +99,8 @@ def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress:
     cluster.start()
     setup.prepare(cluster, nodes, services)
     progress.say("installed: CRDs, roles, admission")
+    if cluster.playground.operators:
+        start_operators(cluster, cluster.playground.operators)
     if services:
         start_services(cluster, services)
     setup.fill(cluster, nodes, services)
@@ -142,15 +155,18 @@ def scale(state: str | Path | None, service: str, count: int) -> None:
 
 
 def stop(state: str | Path | None, component: str) -> None:
-    """End all replicas of a service, or one component; a service's set count stays."""
+    """End all replicas of a service, one component or an operator; a set count stays."""
     with _changing(state) as cluster:
         names = running_replicas(cluster, component) if component in SERVICES else [component]
         cluster.end(names)
 
 
 def start(state: str | Path | None, component: str) -> None:
-    """Bring back the missing replicas of a service, or one component of the control plane."""
+    """Bring back the missing replicas of a service, one component or an operator."""
     with _changing(state) as cluster:
+        if component in OPERATORS:
+            _start_operator(cluster, component)
+            return
         if component in SERVICES:
             if cluster.playground.replicas.get(component, 0) == 0:
                 raise CommandError(f'"{component}" is set to 0 replicas; use "rackgate scale"')
@@ -159,9 +175,17 @@ def start(state: str | Path | None, component: str) -> None:
             cluster.start([component])
 
 
+def _start_operator(cluster: Cluster, name: str) -> None:
+    if name not in cluster.playground.operators:
+        raise CommandError(f'this playground has no {name}; "rackgate up --with {name}" adds it')
+    if cluster.running("kube-apiserver") is None:
+        raise CommandError(_NOT_RUNNING)
+    start_operators(cluster, (name,))
+
+
 def _start_one(cluster: Cluster, service: str) -> None:
     if cluster.running("kube-apiserver") is None:
-        raise CommandError('the control plane does not run; "rackgate up" starts it')
+        raise CommandError(_NOT_RUNNING)
     if (
         cluster.playground.replicas.get(service, 0)
         and not token_file(cluster.folder, service).exists()
@@ -194,13 +218,13 @@ def require(folder: StateFolder) -> Playground:
 
 
 def component_names(playground: Playground) -> list[str]:
-    """Return everything that should run: the control plane, then each replica by service."""
+    """Return everything that should run: control plane, operators, each replica by service."""
     replicas = [
         name
         for service in SERVICES
         for name in replica_names(service, playground.replicas.get(service, 0))
     ]
-    return [*COMPONENTS, *replicas]
+    return [*COMPONENTS, *playground.operators, *replicas]
 
 
 def status(state: str | Path | None = None) -> dict[str, Any]:

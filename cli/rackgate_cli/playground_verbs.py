@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli import playground
-from rackgate_cli.controlplane.components import COMPONENTS, SERVICES
+from rackgate_cli import playground, playground_arguments
+from rackgate_cli.controlplane.components import COMPONENTS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.download import SHA256_VARIABLE, URL_VARIABLE, download_source
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.sources import find_binaries
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 AUDIT_VARIABLE: Final = "RACKGATE_AUDIT"
 _FOLLOW_POLL_S: Final = 0.2
+_STOPPABLE: Final = (*SERVICES, *COMPONENTS, *OPERATORS)
 
 _STATE_HELP: Final = (
     "folder of the playground (default: $RACKGATE_STATE, else rackgate/default in the user's "
@@ -69,18 +70,20 @@ def _add_up(subparsers: Subparsers) -> None:
         "Starts a control plane of real components (etcd, kube-apiserver, kube-controller-manager, "
         "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
         "services. Returns when everything is ready; the processes stay. On a playground that "
-        "runs in part it starts what is missing. Programs come from KUBEBUILDER_ASSETS or PATH if "
+        "runs in part it starts what is missing. JobSet and KubeRay come with --with; a playground "
+        "that has them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if "
         "their versions match exactly, else from the cache (RACKGATE_CACHE, default "
         f"~/.cache/rackgate), else from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
         "rackgate up",
         "rackgate up --nodes 16 --state ./mine",
         "rackgate up --nodes 0 --services none",
+        "rackgate up --with jobset,kuberay --feature-gates ElasticJobsViaWorkloadSlices=true",
         "kubectl --kubeconfig ~/.local/state/rackgate/default/kubeconfig get nodes",
     )
     up.add_argument(
         "--nodes",
-        type=_count,
+        type=playground_arguments.count,
         default=playground.DEFAULT_NODES,
         metavar="N",
         help="simulated nodes, 8 to a rack, 4 racks to a block (default %(default)s); "
@@ -88,10 +91,18 @@ def _add_up(subparsers: Subparsers) -> None:
     )
     up.add_argument(
         "--services",
-        type=_services,
+        type=playground_arguments.services,
         default=SERVICES,
         metavar="LIST",
         help=f'which of {",".join(SERVICES)} run, or "none" (default: all)',
+    )
+    _add_with(up, "run beside the control plane")
+    up.add_argument(
+        "--feature-gates",
+        type=playground_arguments.gates,
+        default={},
+        metavar="NAME=BOOL,...",
+        help="gates of the three services (docs/operation.md lists them); others stay as they are",
     )
     up.add_argument(
         "--audit",
@@ -100,6 +111,17 @@ def _add_up(subparsers: Subparsers) -> None:
         help=f"write audit.log into the state folder (also: {AUDIT_VARIABLE}=1)",
     )
     _add_download(up)
+
+
+def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--with",
+        type=playground_arguments.operators,
+        default=(),
+        dest="operators",
+        metavar="LIST",
+        help=f"which of the operators {','.join(OPERATORS)} {what} (default: none)",
+    )
 
 
 def _add_replica_verbs(subparsers: Subparsers) -> None:
@@ -112,18 +134,18 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
         "rackgate scale webhook 3",
     )
     scale.add_argument("service", choices=SERVICES)
-    scale.add_argument("count", type=_count, metavar="N")
+    scale.add_argument("count", type=playground_arguments.count, metavar="N")
     stop = _verb(
         subparsers,
         "stop",
         _stop,
         "end a service, or one component",
         "Ends all replicas of a service; their set count stays for `rackgate start`. Components "
-        "of the control plane can be stopped, too.",
+        "of the control plane and operators can be stopped, too.",
         "rackgate stop assigner",
         "rackgate stop kube-apiserver",
     )
-    stop.add_argument("component", choices=(*SERVICES, *COMPONENTS), metavar="SERVICE")
+    stop.add_argument("component", choices=_STOPPABLE, metavar="SERVICE")
     start = _verb(
         subparsers,
         "start",
@@ -133,7 +155,7 @@ def _add_replica_verbs(subparsers: Subparsers) -> None:
         "by itself: there is no supervisor.",
         "rackgate start assigner",
     )
-    start.add_argument("component", choices=(*SERVICES, *COMPONENTS), metavar="SERVICE")
+    start.add_argument("component", choices=_STOPPABLE, metavar="SERVICE")
 
 
 def _add_looking_verbs(subparsers: Subparsers) -> None:
@@ -166,8 +188,10 @@ def _add_looking_verbs(subparsers: Subparsers) -> None:
         "find or build the control plane's programs",
         "Makes sure that every program is there, and prints where. `rackgate up` does it, too.",
         "rackgate binaries",
+        "rackgate binaries --with jobset,kuberay",
         state=False,
     )
+    _add_with(binaries, "are looked for, too")
     _add_download(binaries)
 
 
@@ -213,33 +237,13 @@ def _add_download(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
-    if number < 0:
-        raise argparse.ArgumentTypeError(f'"{text}" is negative')
-    return number
-
-
-def _services(text: str) -> tuple[str, ...]:
-    if text == "none":
-        return ()
-    chosen = [name.strip() for name in text.split(",")]
-    unknown = sorted(set(chosen) - set(SERVICES))
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f'unknown service "{unknown[0]}" (known: {", ".join(SERVICES)}, none)'
-        )
-    return tuple(name for name in SERVICES if name in chosen)
-
-
 def _up(arguments: argparse.Namespace) -> int:
     state = playground.up(
         arguments.state,
         nodes=arguments.nodes,
         services=arguments.services,
+        operators=arguments.operators,
+        feature_gates=arguments.feature_gates,
         audit=arguments.audit,
         source=download_source(arguments.binaries_url, arguments.binaries_sha256),
     )
@@ -339,7 +343,9 @@ def _kubectl(arguments: argparse.Namespace) -> int:
 
 def _binaries(arguments: argparse.Namespace) -> int:
     source = download_source(arguments.binaries_url, arguments.binaries_sha256)
-    found = find_binaries(deploy_dir() / "controlplane", cache_dir(), Progress(), source)
+    found = find_binaries(
+        deploy_dir() / "controlplane", cache_dir(), Progress(), source, arguments.operators
+    )
     for name, path in found.items():
         sys.stdout.write(f"{name:24} {path}\n")
     return 0

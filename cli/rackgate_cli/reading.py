@@ -49,9 +49,30 @@ async def read_cluster(
         try:
             found[source.attribute] = await _rows(client, source, namespace, told)
         except (ForbiddenError, NotFoundError) as error:
-            unread[source.resource.plural] = why_not(source, error)
+            if not await is_absent(client, source, error):
+                unread[source.resource.plural] = why_not(source, error)
     moment = clock.now().timestamp()
     return Cluster(**found, read_at=moment, unread=unread, whole=namespace is None)
+
+
+async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
+    """Whether a collection was refused because the cluster serves no such kind.
+
+    A right is missing for what is not there, too, and is asked for first; so the API group is
+    looked for, which needs none.
+    """
+    if not source.optional or not isinstance(error, ForbiddenError | NotFoundError):
+        return False
+    if isinstance(error, NotFoundError):
+        return True
+    try:
+        await client.get(f"/apis/{source.resource.api_version}")
+    except NotFoundError:
+        return True
+    except KubeError as other:
+        if not other.status:
+            raise
+    return False
 
 
 def why_not(source: Source, error: KubeError) -> str:

@@ -12,27 +12,34 @@ from typing import Any
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.resources import Resource
+from tests.chaos.composites import SetPlan, set_manifest
+from tests.chaos.endings import finished
+from tests.chaos.fates import Fate
 from tests.chaos.fleet import Exit, Fleet
-from tests.chaos.scenario import Fate, JobPlan
-from tests.chaos.users import Users, finished, manifest
+from tests.chaos.scenario import JobPlan
+from tests.chaos.users import Users, manifest
 from tests.support.cluster import Cluster, WaitedTooLongError, until
+from tests.support.composite_views import jobset_selector, live_pods
 from tests.support.objects import Object
 
 COMPLETE_LIMIT_S = 240.0
 CLEAN_LIMIT_S = 120.0
 # Marks that the Job controller puts on templates, different for every Job.
 OF_THE_CONTROLLER = ("controller-uid", "job-name")
+JOB_KINDS = (kinds.JOBSETS, kinds.RAY_CLUSTERS, kinds.JOBS)
 FENCED = -signal.SIGALRM
 
 
 async def all_end(users: Users) -> tuple[list[str], set[str]]:
-    """Wait until every Job is complete that completes.
+    """Wait until every Job and JobSet is complete that completes.
 
     Returns:
         What is wrong with those that are not, and the names of those that came last.
     """
-    cluster, plans = users.cluster, users.scenario.jobs
+    cluster, scenario = users.cluster, users.scenario
+    plans: list[JobPlan | SetPlan] = [*scenario.jobs, *scenario.sets]
     wanted = {p.name for p in plans if p.ends and p.name in users.created}
     last: set[str] = set()
 
@@ -56,25 +63,27 @@ async def all_end(users: Users) -> tuple[list[str], set[str]]:
 
 
 async def templates_restored(users: Users) -> list[str]:
-    """Templates of deactivated Jobs are what they would be without Rackgate."""
+    """Templates of deactivated jobs are what they would be without Rackgate."""
     wrong = []
-    for plan in users.scenario.jobs:
+    plans: list[JobPlan | SetPlan] = [*users.scenario.jobs, *users.scenario.sets]
+    for plan in plans:
         if plan.fate is Fate.DEACTIVATE and plan.name in users.created:
             wrong += [fault async for fault in _differences(users.cluster, plan)]
     return wrong
 
 
-async def _differences(cluster: Cluster, plan: JobPlan) -> Any:
+async def _differences(cluster: Cluster, plan: JobPlan | SetPlan) -> Any:
+    kind = kinds.JOBSETS if isinstance(plan, SetPlan) else kinds.JOBS
     expected = await _without_rackgate(cluster.client, cluster.namespace, plan)
 
     async def stopped() -> bool:
-        found = await cluster.get(kinds.JOBS, plan.name)
+        found = await cluster.get(kind, plan.name)
         return bool(found["spec"].get("suspend")) and _plain(found) == expected
 
     try:
         await until(f"the template of {plan.name} is restored", stopped, timeout_s=CLEAN_LIMIT_S)
     except WaitedTooLongError:
-        found = await cluster.get(kinds.JOBS, plan.name)
+        found = await cluster.get(kind, plan.name)
         yield (
             f"{plan.name}: suspend {found['spec'].get('suspend')}, template "
             f"{json.dumps(_plain(found), sort_keys=True)}, expected "
@@ -82,18 +91,29 @@ async def _differences(cluster: Cluster, plan: JobPlan) -> Any:
         )
 
 
-async def _without_rackgate(client: Client, namespace: str, plan: JobPlan) -> Object:
-    """The template as the API server stores it for the same Job without a queue."""
-    plain = manifest(plan)
+async def _without_rackgate(
+    client: Client, namespace: str, plan: JobPlan | SetPlan
+) -> list[Object]:
+    """The templates as the API server stores them for the same job without a queue."""
+    is_set = isinstance(plan, SetPlan)
+    plain = set_manifest(plan) if isinstance(plan, SetPlan) else manifest(plan)
     plain["metadata"] = {"name": f"{plan.name}-plain"}
     plain["spec"]["suspend"] = True
-    path, body = kinds.JOBS.path(namespace), json.dumps(plain).encode()
+    path = (kinds.JOBSETS if is_set else kinds.JOBS).path(namespace)
+    body = json.dumps(plain).encode()
     return _plain(json.loads(await client.create(path, body, {"dryRun": "All"})))
 
 
-def _plain(found: Object) -> Object:
-    """A Job's template without what its controller adds."""
-    template: Object = json.loads(json.dumps(found["spec"]["template"]))
+def _plain(found: Object) -> list[Object]:
+    """A job's pod templates without what its controller adds."""
+    parts = found["spec"].get("replicatedJobs")
+    if parts is None:
+        return [_plain_template(found["spec"]["template"])]
+    return [_plain_template(part["template"]["spec"]["template"]) for part in parts]
+
+
+def _plain_template(found: Object) -> Object:
+    template: Object = json.loads(json.dumps(found))
     meta = template.get("metadata", {})
     meta.pop("creationTimestamp", None)
     labels = {
@@ -108,18 +128,20 @@ def _plain(found: Object) -> Object:
 
 
 async def nothing_left(cluster: Cluster) -> list[str]:
-    """Delete every Job; then no pod, no Workload and no usage may stay."""
+    """Delete every job; then no pod, no Workload and no usage may stay."""
     left: list[str] = []
 
     async def gone() -> bool:
         left.clear()
         try:
-            for entry in await cluster.list_all(kinds.JOBS):
-                await cluster.delete(kinds.JOBS, entry["metadata"]["name"])
-            for kind in (kinds.JOBS, kinds.PODS, kinds.WORKLOADS):
+            # Child Jobs after those that would make them anew.
+            for kind in JOB_KINDS:
+                for entry in await _present(cluster, kind):
+                    await cluster.delete(kind, entry["metadata"]["name"])
+            for kind in (*JOB_KINDS, kinds.PODS, kinds.WORKLOADS):
                 left.extend(
                     f"{kind.plural}/{entry['metadata']['name']}"
-                    for entry in await cluster.list_all(kind)
+                    for entry in await _present(cluster, kind)
                 )
             for kind in (kinds.CLUSTER_QUEUES, kinds.LOCAL_QUEUES):
                 for entry in await cluster.list_all(kind):
@@ -133,6 +155,14 @@ async def nothing_left(cluster: Cluster) -> list[str]:
     except WaitedTooLongError:
         return [f"left behind: {entry}" for entry in left]
     return []
+
+
+async def _present(cluster: Cluster, kind: Resource) -> list[Object]:
+    """All objects of a kind; none where the control plane has no such operator."""
+    try:
+        return await cluster.list_all(kind)
+    except NotFoundError:
+        return []
 
 
 def _usage(kind: str, queue: Object) -> Iterator[str]:
@@ -207,7 +237,8 @@ def odd_exits(exits: list[Exit]) -> list[str]:
 async def _read(cluster: Cluster) -> dict[str, Object] | None:
     try:
         await asyncio.sleep(0.4)
-        return {job["metadata"]["name"]: job for job in await cluster.list_all(kinds.JOBS)}
+        found = await cluster.list_all(kinds.JOBS) + await _present(cluster, kinds.JOBSETS)
+        return {job["metadata"]["name"]: job for job in found}
     except (KubeError, TimeoutError):
         return None
 
@@ -224,7 +255,7 @@ async def _story(cluster: Cluster, name: str, found: Object | None) -> str:
             words += [
                 f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in conditions
             ]
-    for pod in await cluster.pods_of(name):
+    for pod in await cluster.pods_of(name) + await live_pods(cluster, jobset_selector(name)):
         gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", [])]
         phase, meta = pod["status"]["phase"], pod["metadata"]
         deleted = "deleted" if "deletionTimestamp" in meta else ""

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from rackgate.kube import resources as kinds
+from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.chaos import checks
+from tests.chaos.checks_elastic import all_settled
 from tests.chaos.fleet import Exit, Fleet
+from tests.chaos.growers import Growers
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.scenario import CPU_PER_HOST, HOSTS_PER_RACK, QUOTA_CPU, RACKS, Scenario
@@ -75,9 +78,10 @@ class Report:
 
 
 @contextlib.contextmanager
-def chaos_playground(folder: Path) -> Iterator[Playground]:
+def chaos_playground(folder: Path, operators: tuple[str, ...] = ()) -> Iterator[Playground]:
     """A playground whose services have credentials and configuration, and do not run."""
-    playground = start_playground(folder, nodes=0)
+    gates = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS)
+    playground = start_playground(folder, nodes=0, operators=operators, gates=gates)
     try:
         for service in SERVICES:
             playground.run("stop", service)
@@ -103,7 +107,8 @@ async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
                 for rack in range(RACKS)
                 for host in range(HOSTS_PER_RACK)
             )
-            await cluster.add_queue(quota={"cpu": str(QUOTA_CPU)})
+            # Memory is asked for by what KubeRay adds to heads alone.
+            await cluster.add_queue(quota={"cpu": str(QUOTA_CPU), "memory": "100Gi"})
         yield cluster
 
 
@@ -149,16 +154,19 @@ class _Run:
             self._keep()
 
     async def _act(self, watcher: Watcher, users: Users, injector: Injector) -> None:
-        with self._phase("start"):
-            for service, count in self.report.scenario.replicas.items():
-                await self.fleet.scale(service, count)
-            await self.fleet.ready()
-            # A scenario that failed may have left Jobs.
-            await checks.nothing_left(self.cluster)
-        async with _background(self.fleet.supervise(), watcher.run(), users.lift_gates()):
-            with self._phase("fire"):
-                await self._fire(users, injector)
-            await self._peace(users)
+        # From the start: on a full machine a fence may end a replica before all are ready.
+        async with _background(self.fleet.supervise()):
+            with self._phase("start"):
+                for service, count in self.report.scenario.replicas.items():
+                    await self.fleet.scale(service, count)
+                await self.fleet.ready()
+                # A scenario that failed may have left jobs.
+                await checks.nothing_left(self.cluster)
+            growers = Growers(users)
+            async with _background(watcher.run(), users.lift_gates(), growers.autoscale()):
+                with self._phase("fire"):
+                    await self._fire(users, growers, injector)
+                await self._peace(users)
         with self._phase("end"):
             await self.fleet.end_all()
 
@@ -172,11 +180,12 @@ class _Run:
         """Folder for what a failure leaves behind."""
         return self.playground.state.parent / f"evidence-{self.report.scenario.seed}"
 
-    async def _fire(self, users: Users, injector: Injector) -> None:
+    async def _fire(self, users: Users, growers: Growers, injector: Injector) -> None:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(users.act(begun))
+                group.create_task(growers.act(begun))
                 group.create_task(injector.act(begun))
         finally:
             injector.heal()
@@ -187,8 +196,9 @@ class _Run:
         with self._phase("recover"):
             await self.fleet.ready()
             unfinished, report.last = await checks.all_end(users)
+            unsettled = await all_settled(users) if not unfinished else []
         report.unfinished = len(unfinished)
-        problems += unfinished
+        problems += unfinished + unsettled
         with self._phase("check"):
             problems += await checks.templates_restored(users)
             problems += await checks.nothing_left(self.cluster)

@@ -1,4 +1,4 @@
-"""What one seed draws: replicas and their clocks, Jobs and what befalls them, faults. Pure.
+"""What one seed draws: replicas and their clocks, jobs and what befalls them, faults. Pure.
 
 The same seed and length always give the same scenario. What comes of it depends on the machine:
 a fault strikes at the time drawn, and the services may be anywhere by then.
@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tests.chaos.composites import KEPT_S, ElasticPlan, SetPlan, draw_elastic, draw_set
+from tests.chaos.fates import Fate, Wish
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import SERVICES
 
@@ -20,7 +22,6 @@ QUOTA_CPU = 320
 # Certificates are made valid from five minutes ago; what lies beyond is for their users to mend.
 LARGEST_SKEW_S = 240.0
 FLAP_KINDS = ("cordon", "drain", "taint")
-KEPT_S = 600.0
 
 
 class Fault(StrEnum):
@@ -44,25 +45,6 @@ class Fault(StrEnum):
     THROTTLE = "429 storm"
     LATENCY = "latency"
     SCALE = "scale"
-
-
-class Wish(StrEnum):
-    """What a Job asks for."""
-
-    REQUIRED = "required"
-    PREFERRED = "preferred"
-    UNCONSTRAINED = "unconstrained"
-    NONE = "none"
-
-
-class Fate(StrEnum):
-    """What its user does to a Job beside creating it."""
-
-    NONE = "none"
-    DELETE = "delete"
-    SUSPEND = "suspend"
-    DEACTIVATE = "deactivate"
-    HOLD = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +139,8 @@ class Scenario:
     jobs: tuple[JobPlan, ...]
     faults: tuple[FaultPlan, ...]
     flaps: tuple[FlapPlan, ...]
+    sets: tuple[SetPlan, ...] = ()
+    elastic: tuple[ElasticPlan, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """What is drawn, for people."""
@@ -167,8 +151,18 @@ class Scenario:
             f"seed {self.seed}: {counts}; clocks {min(skews):+d} to {max(skews):+d} s; "
             f"{len(self.jobs)} Jobs, {pods} pods; {len(self.flaps)} nodes flap"
         )
+        for jobset in self.sets:
+            yield f"  {jobset.at:5.1f} s  {_told(jobset)}, {jobset.replicas} x {jobset.pods} pods"
+        for plan in self.elastic:
+            sizes = ", ".join(f"{size} at {at:g} s" for at, size in plan.sizes)
+            yield f"  {plan.at:5.1f} s  {_told(plan)}, {plan.size} pods; {sizes}"
         for fault in self.faults:
             yield f"  {fault}"
+
+
+def _told(plan: SetPlan | ElasticPlan) -> str:
+    words = f"{plan.name}, {plan.cpu} CPU, {plan.wish.value} {plan.level.rpartition('-')[2]}"
+    return words if plan.fate is Fate.NONE else f"{words}, {plan.fate} at {plan.fate_at:g} s"
 
 
 def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -> Scenario:
@@ -195,7 +189,19 @@ def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -
         tuple(_job(dice, index, jobs, seconds) for index in range(jobs)),
         tuple(sorted(_faults(dice, seed, faults, seconds), key=lambda fault: fault.at)),
         tuple(_flap(dice, seconds) for _ in range(dice.randint(1, 4))),
+        *_composites(seed, seconds),
     )
+
+
+def _composites(seed: int, seconds: float) -> tuple[tuple[SetPlan, ...], tuple[ElasticPlan, ...]]:
+    """JobSets and elastic jobs, by dice of their own: the rest of a seed stays what it was."""
+    dice = random.Random(f"composites {seed}")
+    sets = tuple(draw_set(dice, index, seconds) for index in range(dice.randint(2, 3)))
+    elastic = [
+        draw_elastic(dice, f"grow-{index:02}", seconds, ray=False)
+        for index in range(dice.randint(1, 2))
+    ]
+    return sets, (*elastic, draw_elastic(dice, "ray-00", seconds, ray=True))
 
 
 def _job(dice: random.Random, index: int, jobs: int, seconds: float) -> JobPlan:
@@ -272,8 +278,27 @@ def _fault(dice: random.Random, fault: Fault, at: float, service: str) -> FaultP
             return FaultPlan(at, fault, service, number=dice.randint(1, 3))
 
 
+# Resized before, amid and after the faults of the short scenario.
+BRIEF_ELASTIC = ElasticPlan(
+    name="grow-00",
+    ray=False,
+    at=0.0,
+    size=2,
+    cpu=2,
+    wish=Wish.REQUIRED,
+    level=RACK,
+    sizes=((3.0, 6), (7.0, 3), (10.5, 8), (14.0, 5)),
+    together=True,
+    fate=Fate.NONE,
+    fate_at=0.0,
+)
+
+
 def brief(seed: int) -> Scenario:
-    """A short scenario with the faults that have found most: two replicas of each service."""
+    """A short scenario with the faults that have found most: two replicas of each service.
+
+    One elastic Job beside the others; kinds of operators are left to the long scenarios.
+    """
     dice = random.Random(f"brief {seed}")
     names = [f"{service}-{number}" for service in SERVICES for number in range(2)]
     seconds = 14.0
@@ -294,4 +319,5 @@ def brief(seed: int) -> Scenario:
         tuple(_job(dice, index, 10, seconds) for index in range(10)),
         faults,
         (_flap(dice, seconds),),
+        elastic=(BRIEF_ELASTIC,),
     )

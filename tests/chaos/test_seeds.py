@@ -20,7 +20,8 @@ SEEDS = [int(n) for n in SOME.split(",")] if SOME else range(int(os.environ.get(
 
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
-    with chaos_playground(tmp_path_factory.mktemp("chaos") / "state") as running:
+    folder = tmp_path_factory.mktemp("chaos") / "state"
+    with chaos_playground(folder, ("jobset", "kuberay")) as running:
         yield running
 
 

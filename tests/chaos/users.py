@@ -15,7 +15,10 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
-from tests.chaos.scenario import Fate, FlapPlan, JobPlan, Scenario, Wish
+from rackgate.kube.resources import Resource
+from tests.chaos.endings import finished
+from tests.chaos.fates import Fate, Wish
+from tests.chaos.scenario import FlapPlan, JobPlan, Scenario
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object, job
 
@@ -47,18 +50,13 @@ def manifest(plan: JobPlan) -> Object:
     return found
 
 
-def finished(found: Object) -> bool:
-    """Whether a Job is complete."""
-    conditions = found.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
-
-
 @dataclass
 class Users:
     """Carries a scenario's Jobs and flaps out.
 
     Attributes:
-        created, deleted: names of Jobs.
+        created, deleted: names of jobs of all kinds.
+        begun: loop time of the scenario's beginning.
         refusals: how often somebody had to try again.
         lost_gates: pods whose own gate went without its owner taking it off.
     """
@@ -67,6 +65,7 @@ class Users:
     scenario: Scenario
     created: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
+    begun: float = 0.0
     refusals: int = 0
     lost_gates: set[str] = field(default_factory=set)
     _lifted: set[str] = field(default_factory=set)
@@ -74,6 +73,7 @@ class Users:
 
     async def act(self, begun: float) -> None:
         """Do everything at its time, counted from loop time `begun`; returns when all is done."""
+        self.begun = begun
         async with asyncio.TaskGroup() as group:
             for plan in self.scenario.jobs:
                 group.create_task(self._live(plan, begun))
@@ -98,17 +98,20 @@ class Users:
         await self.cluster.merge(kinds.WORKLOADS, workload["metadata"]["name"], change)
 
     async def _live(self, plan: JobPlan, begun: float) -> None:
-        await _at(begun + plan.at)
-        await self._insist(f"Job {plan.name} is created", lambda: self._create(plan))
+        await at_loop_time(begun + plan.at)
+        await self.insist(
+            f"Job {plan.name} is created", lambda: self.create(kinds.JOBS, manifest(plan))
+        )
         self.created.add(plan.name)
         if plan.fate is Fate.NONE:
             return
-        await _at(begun + plan.fate_at)
-        await self._insist(f"Job {plan.name} meets its fate", lambda: self._meet(plan))
+        await at_loop_time(begun + plan.fate_at)
+        await self.insist(f"Job {plan.name} meets its fate", lambda: self._meet(plan))
 
-    async def _create(self, plan: JobPlan) -> None:
+    async def create(self, kind: Resource, made: Object) -> None:
+        """Create an object; one that is there already is fine."""
         try:
-            await self.cluster.create(kinds.JOBS, manifest(plan))
+            await self.cluster.create(kind, made)
         except KubeError as error:
             # An attempt without an answer may have been applied.
             if error.status != 409:
@@ -149,22 +152,24 @@ class Users:
         taint = {"key": OWN_TAINT, "effect": "NoExecute"}
         out: Object = {"taints": [taint]} if flap.kind == "taint" else {"unschedulable": True}
         back: Object = {"taints": None} if flap.kind == "taint" else {"unschedulable": None}
-        await _at(begun + flap.at)
+        await at_loop_time(begun + flap.at)
 
         async def change(spec: Object) -> None:
             await self.cluster.merge(kinds.NODES, name, {"spec": spec})
 
-        await self._insist(f"node {name} is out", lambda: change(out))
+        await self.insist(f"node {name} is out", lambda: change(out))
         if flap.kind == "drain":
-            await self._insist(f"node {name} is drained", lambda: self._drain(name))
+            await self.insist(f"node {name} is drained", lambda: self._drain(name))
         await asyncio.sleep(flap.seconds)
-        await self._insist(f"node {name} is back", lambda: change(back))
+        await self.insist(f"node {name} is back", lambda: change(back))
 
     async def _drain(self, node: str) -> None:
         for pod in await self.cluster.list_all(kinds.PODS, fieldSelector=f"spec.nodeName={node}"):
             await self.cluster.delete(kinds.PODS, pod["metadata"]["name"])
 
-    async def _insist(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+    async def insist(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+        """Try an action until it succeeds, or what it is about is gone."""
+
         async def done() -> bool:
             try:
                 await action()
@@ -183,5 +188,6 @@ async def _strategic(client: Client, path: str, change: Object) -> None:
     await client.patch(path, json.dumps(change).encode(), PatchType.STRATEGIC)
 
 
-async def _at(moment: float) -> None:
+async def at_loop_time(moment: float) -> None:
+    """Sleep until a time of the running loop."""
     await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))

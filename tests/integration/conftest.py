@@ -1,4 +1,4 @@
-"""One control plane with the three services for the whole session; own names for every test."""
+"""One control plane with services and operators for the whole session; own names for each test."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from rackgate.kube import resources as kinds
+from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.cluster import Cluster
 from tests.support.playground import Playground, start_playground
 
 
 @pytest.fixture(scope="session")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
-    """The shared playground: no nodes and queues of its own, audit log on."""
-    running = start_playground(tmp_path_factory.mktemp("playground") / "state", nodes=0, audit=True)
+    """The shared playground: all operators, elastic jobs, audit log; no nodes, no queues."""
+    running = start_playground(
+        tmp_path_factory.mktemp("playground") / "state",
+        nodes=0,
+        operators=("jobset", "kuberay"),
+        gates=(ELASTIC_JOBS, ELASTIC_INDEXED_JOBS),
+        audit=True,
+    )
     yield running
     running.stop()
 

@@ -26,6 +26,8 @@ UNSEEN: dict[str, dict[Right, str]] = {
     "webhook": {},
     "assigner": {
         ("update", "batch", "jobs/finalizers"): "asked for by OwnerReferencesPermissionEnforcement",
+        ("update", "jobset.x-k8s.io", "jobsets/finalizers"): "the same",
+        ("update", "ray.io", "rayclusters/finalizers"): "the same",
     },
     "ungater": {
         ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",

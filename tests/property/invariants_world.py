@@ -96,7 +96,7 @@ class Correct:
             governed=True,
             suspended=True,
             count=count,
-            whole=self.dice.random() < 0.8,
+            whole=frozenset({"main"} if self.dice.random() < 0.8 else ()),
             settled_at=self.now,
         )
         podset = PodSetRow("main", count, True, requests, required=RACK, indexed=True)

@@ -167,13 +167,17 @@ HINTED = sometimes(
         parallelism=ANYTHING,
         podSets=PODSETS | ANYTHING,
         schedulingGates=ANYTHING,
+        replicatedJobs=ANYTHING
+        | st.lists(sometimes(name=ANYTHING, template=sometimes(spec=sometimes(template=POD)))),
+        headGroupSpec=ANYTHING | sometimes(template=POD),
+        workerGroupSpecs=ANYTHING | st.lists(sometimes(groupName=VALUES, template=POD)),
         levels=ANYTHING,
         resourceGroups=ANYTHING,
     ),
     status=ANYTHING | sometimes(active=ANYTHING, conditions=ANYTHING, startTime=ANYTHING),
 )
 KINDS = st.sampled_from(
-    ["batch/Job", "/Pod"]
+    ["batch/Job", "jobset.x-k8s.io/JobSet", "ray.io/RayCluster", "/Pod"]
     + [
         f"{names.GROUP}/{kind}"
         for kind in ("Workload", "Topology", "ResourceFlavor", "ClusterQueue", "LocalQueue")

@@ -23,7 +23,9 @@ MARKS = st.dictionaries(
     max_size=4,
 )
 NOTES = st.dictionaries(
-    KEYS | st.just(names.WORKLOAD_ANNOTATION), VALUES | st.just("w"), max_size=3
+    KEYS | st.sampled_from([names.WORKLOAD_ANNOTATION, names.ELASTIC_ANNOTATION]),
+    VALUES | st.sampled_from(["w", "true"]),
+    max_size=4,
 )
 POD_GATES = st.lists(
     st.sampled_from(["a", "b/c", names.TOPOLOGY_GATE, names.ELASTIC_GATE]), unique=True, max_size=3

@@ -1,9 +1,8 @@
 """A server's truth, watches that lag, and two ungater replicas with a machine each.
 
 Every method is one thing that can happen. The server itself checks each write: no domain and no
-PodSet may get more live pods than it was granted, and no gate of others may be touched. Wall
-clocks do not appear: the machine takes none. Monotonic clocks have bases of their own, leap, and
-stand still while the world goes on.
+PodSet may get more live pods than it was granted, and no gate of others may be touched. There are
+no wall clocks. Monotonic ones have bases of their own, leap, and stand still while all goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from rackgate_ungater.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine, Proposal
+from rackgate_ungater.machine import Machine
+from rackgate_ungater.proposals import Proposal
 from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
 from rackgate_ungater.state import Limits
 from rackgate_ungater.writer import patch_body, patch_tail
@@ -112,7 +112,7 @@ class Server:
         assert row.gated, "a patch bound to a gated version finds a gated pod"
         _touches_only_ours(request)
         selector = dict(zip(LEVELS, request.domain, strict=True))
-        self.change(row.uid, gated=False, selector=selector)
+        self.change(row.uid, gates=0, selector=selector)
         ungated = self.ungated()
         there = sum(tuple(row.selector.values()) == request.domain for row in ungated)
         granted = self.counts.get(request.domain, there)

@@ -67,10 +67,14 @@ class Target:
 
 
 def selected(item: Object, query: Mapping[str, str]) -> bool:
-    """Equality and existence terms of labelSelector; metadata.name and spec fields."""
+    """Equality, inequality and existence of labels; metadata.name and spec fields."""
     labels = item["metadata"].get("labels", {})
     for term in filter(None, query.get("labelSelector", "").split(",")):
         key, equals, value = term.partition("=")
+        if key.endswith("!"):
+            if labels.get(key[:-1]) == value:
+                return False
+            continue
         if key not in labels or (equals and labels[key] != value.lstrip("=")):
             return False
     for term in filter(None, query.get("fieldSelector", "").split(",")):

@@ -119,6 +119,20 @@ CHANGES = [
         _RUNNING,
     ),
     Change(
+        "a running workload may follow what it was granted",
+        workload(),
+        {"spec": {"podSets": [podset(count=5)]}},
+        None,
+        assigned(count=5),
+    ),
+    Change(
+        "a running workload may not grow beyond what it was granted",
+        workload(),
+        {"spec": {"podSets": [podset(count=6)]}},
+        "spec.podSets",
+        assigned(count=5),
+    ),
+    Change(
         "a running workload keeps its template",
         workload(),
         {"spec": {"podSets": [podset(template={**TEMPLATE, "spec": {"restartPolicy": "Always"}})]}},

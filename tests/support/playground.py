@@ -91,6 +91,8 @@ def start_playground(
     *,
     nodes: int = 0,
     services: tuple[str, ...] = SERVICES,
+    operators: tuple[str, ...] = (),
+    gates: tuple[str, ...] = (),
     audit: bool = False,
 ) -> Playground:
     """Start a playground in `state`, a new folder, and return when it is ready."""
@@ -100,6 +102,8 @@ def start_playground(
         "--state",
         str(state),
         *options,
+        *(["--with", ",".join(operators)] if operators else []),
+        *(["--feature-gates", ",".join(f"{gate}=true" for gate in gates)] if gates else []),
         *(["--audit"] if audit else []),
         limit_s=UP_LIMIT_S,
     )

@@ -166,6 +166,8 @@ class World:
     pods: list[Object] = field(default_factory=list)
     workloads: list[Object] = field(default_factory=list)
     jobs: list[Object] = field(default_factory=list)
+    jobsets: list[Object] = field(default_factory=list)
+    rayclusters: list[Object] = field(default_factory=list)
     local_queues: list[Object] = field(default_factory=list)
     cluster_queues: list[Object] = field(default_factory=list)
 

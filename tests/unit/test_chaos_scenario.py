@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.scenario import LARGEST_SKEW_S, Fate, Fault, brief, draw
+from tests.chaos.fates import Fate
+from tests.chaos.scenario import LARGEST_SKEW_S, Fault, brief, draw
 from tests.support.playground import SERVICES
 
 
@@ -40,4 +41,29 @@ def test_every_scenario_can_end() -> None:
 def test_a_scenario_tells_all_its_faults_for_replay() -> None:
     lines = list(draw(3).lines())
     assert lines[0].startswith("seed 3: ")
-    assert len(lines) == 1 + len(draw(3).faults)
+    composites = len(draw(3).sets) + len(draw(3).elastic)
+    assert len(lines) == 1 + composites + len(draw(3).faults)
+
+
+def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
+    for seed in range(50):
+        scenario = draw(seed)
+        assert scenario.sets
+        assert {plan.ray for plan in scenario.elastic} == {False, True}
+        for jobset in scenario.sets:
+            assert jobset.fate is Fate.NONE or jobset.at < jobset.fate_at <= scenario.seconds
+            assert jobset.replicas * jobset.pods * jobset.cpu <= 64
+        for plan in scenario.elastic:
+            assert plan.at < plan.sizes[0][0]
+            assert list(plan.sizes) == sorted(plan.sizes, key=lambda entry: entry[0])
+            assert plan.sizes[-1][0] <= scenario.seconds
+        # They run until the end: a rack that others want whole is left.
+        largest = [max(size for _, size in plan.sizes) * plan.cpu for plan in scenario.elastic]
+        assert sum(largest) <= 64
+
+
+def test_an_elastic_job_wants_the_size_that_was_written_last() -> None:
+    plan = brief(7).elastic[0]
+    assert [plan.wanted(second) for second in (0, 3, 6.9, 7, 99)] == [2, 6, 6, 3, 5]
+    assert plan.last == 5
+    assert plan.cpu_used == 10

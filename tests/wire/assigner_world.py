@@ -12,7 +12,7 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
@@ -36,7 +36,7 @@ class World(FakeApiServer):
         self.broken_rules: list[str] = []
         self._applied: dict[tuple[str, str, str], Object] = {}
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

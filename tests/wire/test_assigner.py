@@ -288,7 +288,7 @@ async def test_a_job_of_another_controller_or_without_label_is_left_alone(world:
 
 
 async def test_a_removed_queue_label_leaves_the_job_as_its_user_wrote_it(world: World) -> None:
-    async with assigner(world):
+    async with assigner(world) as replica:
         world.submit("train", 20, required=RACK)
         original = template(world, "train")
 
@@ -304,6 +304,7 @@ async def test_a_removed_queue_label_leaves_the_job_as_its_user_wrote_it(world: 
         assert template(world, "train") == original
         assert not world.runs("train")
         await eventually(lambda: world.events("DeletedWorkload"))
+        assert replica.jobs._own_writes._outdated == {}, "nothing is kept of what is not followed"
 
 
 @pytest.mark.requirement("CAP-11")

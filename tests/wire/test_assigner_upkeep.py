@@ -69,7 +69,7 @@ async def test_an_idle_cluster_is_left_alone(world: World) -> None:
 async def test_a_standby_writes_nothing_and_takes_over_without_new_events(world: World) -> None:
     async with assigner(world, acts=False) as replica:
         world.submit("train", required=RACK)
-        await eventually(lambda: "team/train" in replica.watches.jobs.store)
+        await eventually(lambda: "team/train" in replica.watches.kinds["Job"].store)
         assert world.writes() == []
         taking_over = asyncio.create_task(replica.act())
         await eventually(lambda: world.runs("train"))

@@ -129,7 +129,7 @@ async def test_nothing_is_remembered_of_jobs_that_are_gone(world: World) -> None
         world.submit("train", required=RACK, labels={names.PRIORITY_CLASS_LABEL: "never"})
         await eventually(lambda: world.events("WorkloadPriorityClassNotFound"))
         world.delete(kinds.JOBS, "train")
-        await eventually(lambda: not replica.watches.jobs.store)
+        await eventually(lambda: not replica.watches.kinds["Job"].store)
         assert not replica.jobs.waiting
 
 

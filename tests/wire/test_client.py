@@ -12,7 +12,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from rackgate.kube.client import Client, PatchType, resource_of
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.counting import resource_of
 from rackgate.kube.errors import (
     AlreadyExistsError,
     ConflictError,

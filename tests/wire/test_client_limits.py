@@ -94,6 +94,22 @@ async def test_a_write_is_not_sent_again_after_the_deadline_of_its_sender(
     assert 1 <= len(server.requests) <= 3, "at 0, 0.1 and 0.2 s"
 
 
+@pytest.mark.requirement("UNG-17", "OPS-08")
+async def test_a_request_stops_waiting_when_its_deadline_is_brought_forward(
+    server: FakeApiServer, client: Client
+) -> None:
+    wait = {"Retry-After": "30"}
+    server.faults.append(Fault.status(429, "TooManyRequests", headers=wait, times=99))
+    deadline = float("inf")
+    reading = asyncio.create_task(client.get(POD, deadline=lambda: deadline))
+    await until(lambda: server.requests)
+    deadline = float("-inf")
+    async with asyncio.timeout(15):
+        with pytest.raises(NotSentError):
+            await reading
+    assert len(server.requests) == 1
+
+
 @pytest.mark.requirement("UNG-17")
 async def test_a_write_that_waited_too_long_for_its_turn_is_not_sent(server: FakeApiServer) -> None:
     root = server.client()

@@ -9,9 +9,10 @@ import pytest
 
 from rackgate_webhook.service import WebhookService
 from tests.support.apiserver import FakeApiServer
+from tests.support.composite_jobs import raycluster, worker_group
 from tests.support.objects import BLOCK, RACK, job
 from tests.support.waiting import until
-from tests.unit.webhook.reviews import body
+from tests.unit.webhook.reviews import body, patch_of
 from tests.wire.assigner_world import World, assigner, eventually, furnish
 from tests.wire.assigner_world import settings as assigner_settings
 from tests.wire.test_webhook_server import calling, post, settings
@@ -41,6 +42,30 @@ async def test_the_webhook_goes_by_its_configuration(gates: dict[str, bool]) -> 
     # The mutating webhook was not asked: what it adds is not missed, both levels are judged.
     assert (WHERE in json.dumps(response)) == (not gates)
     assert response["allowed"] == bool(gates)
+
+
+@pytest.mark.requirement("SLC-01", "SLC-13")
+@pytest.mark.parametrize("gates", [{}, {"ElasticJobsViaWorkloadSlices": True}])
+async def test_the_webhook_holds_elastic_pods_behind_its_gate_alone(
+    gates: dict[str, bool],
+) -> None:
+    asked = raycluster("ray", [worker_group("w", 1)], autoscaling=True)
+    async with FakeApiServer() as api:
+        configured = settings(api).model_copy(update={"feature_gates": gates})
+        service, stop = WebhookService(configured), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(service.run(stop))
+            await until(lambda: not service.missing())
+            bundle = service._keeper.bundle if service._keeper else b""
+            async with calling(bundle) as session:
+                sent = json.dumps(body("ray.io/RayCluster", asked)).encode()
+                _, answer, _ = await post(session, service._server.port, sent, "/mutate")
+            stop.set()
+            await asyncio.wait_for(running, 5)
+    paths = [operation["path"] for operation in patch_of(answer)]
+    held = [path for path in paths if path.startswith("/spec/headGroupSpec/template/")]
+    assert "/spec/suspend" in paths
+    assert bool(held) == bool(gates)
 
 
 @pytest.mark.field_note("G6")

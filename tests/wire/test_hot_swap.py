@@ -106,7 +106,7 @@ class Rack(World):
 async def world() -> AsyncIterator[Rack]:
     async with Rack() as running:
         furnish(running)
-        yield running  # type: ignore[misc]  # `__aenter__` says World
+        yield running
         assert running.broken_rules == []
 
 

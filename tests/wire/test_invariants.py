@@ -19,7 +19,8 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate_cli.checker import command as command_line
 from rackgate_cli.checker import running
-from rackgate_cli.checker.following import Following, Heard, unreadable
+from rackgate_cli.checker.following import Following, Heard
+from rackgate_cli.checker.probing import unreadable
 from rackgate_cli.checker.sources import SOURCES
 from rackgate_cli.checker.tracker import Change, Tracker
 from rackgate_cli.checker.world import World
@@ -33,6 +34,7 @@ ALWAYS = 10_000
 
 
 def fill(server: FakeApiServer, story: Story) -> None:
+    server.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
     for source in SOURCES:
         for item in getattr(story, source.attribute):
             server.put(source.resource, item)
@@ -187,12 +189,15 @@ async def test_watching_ends_on_an_interrupt_with_a_summary(
     while "over-domain" not in [line.get("rule") for line in told]:
         told.append(json.loads(await asyncio.wait_for(process.stdout.readline(), 60)))
     assert (told[0]["event"], told[0]["checked"]["pods"]) == ("watching", 3)
+    assert told[0]["apiVersion"] == "invariants.rackgate.dev/v1"
+    assert all(line["since"] <= line["at"] for line in told[1:])
     process.send_signal(signal.SIGINT)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, err) == (1, b"")
     last = json.loads(out.decode().splitlines()[-1]) if out else told[-1]
     assert last["event"] == "summary"
     assert last["breaches"] == last["standing"] >= 1
+    assert last["complete"] is True
 
 
 @dataclass
@@ -304,7 +309,7 @@ async def test_a_right_that_is_taken_away_is_told_and_nothing_old_is_judged(desk
     for stream in list(desk.server.streams):
         stream.end()
     await until(lambda: len(desk.connection) == 1)
-    assert "403" in desk.connection[0]
+    assert desk.connection[0] == "pods may not be listed"
     story = sound()
     story.place({("n1",): 1, ("n4",): 2})
     desk.server.put(kinds.WORKLOADS, story.workload)

@@ -15,7 +15,7 @@ import pytest
 from rackgate.kube.errors import TransportError
 from rackgate_cli.checker import command as command_line
 from rackgate_cli.checker import running
-from rackgate_cli.checker.following import unreadable
+from rackgate_cli.checker.probing import unreadable
 from rackgate_cli.checker.rules import RULES
 from rackgate_cli.checker.tracker import Tracker
 from rackgate_cli.errors import UsageError

@@ -15,7 +15,7 @@ from rackgate_ungater.events import WorkloadSeen
 from rackgate_ungater.rows import decode_workload
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
-from tests.wire.ungater_world import FOREIGN, R1, R2, Replica, World, sample
+from tests.wire.ungater_world import FOREIGN, R1, R2, STREAMS, Replica, World, sample
 
 Start = Callable[..., Replica]
 
@@ -170,7 +170,7 @@ async def test_after_a_watch_break_missed_pods_are_released(
     world.workload({R1: 4})
     replica = start(expectation_timeout=60)
     await replica.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     world.pods(0, 1)
     for stream in tuple(world.server.streams):
         stream.cut()
@@ -189,7 +189,7 @@ async def test_a_release_that_no_event_confirms_is_looked_up(world: World, start
     overdue = sample("overdue_expectations_total")
     replica = start(lead=False, expectation_timeout=0.2)
     await replica.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     world.server.faults.append(Fault.slow(30, watch=True, path="/pods", times=100))
     for stream in tuple(world.server.streams):
         stream.cut()
@@ -297,7 +297,7 @@ async def test_a_new_leader_with_a_stale_watch_lists_before_its_first_act(
     world.workload({R1: 1})
     standby = start(lead=False)
     await standby.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     world.pods(0, 1)
     await standby.knows(2)
     world.server.faults.append(Fault.slow(30, watch=True, path="/pods", times=100))

@@ -14,7 +14,7 @@ from rackgate_ungater.rows import PodUid
 from rackgate_ungater.shards import SHARDS, shard_of
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
-from tests.wire.ungater_world import R1, Replica, World
+from tests.wire.ungater_world import R1, STREAMS, Replica, World
 
 Start = Callable[..., Replica]
 
@@ -161,7 +161,7 @@ async def test_a_workload_made_anew_in_another_shard_is_counted_from_a_list(
     world.pods(0, 1)
     replica = start(lead=False)
     await replica.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     led = Led(replica, [2])
     await until(lambda: replica.ungater.leading == {2})
     # The holder of shard 1 releases a pod; our watch does not tell.
@@ -200,7 +200,7 @@ async def test_a_list_for_one_shard_wakes_the_others_with_what_it_shows_first(
     workload_in(world, 1, "train", count=2)
     replica = start(lead=False)
     await replica.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     led = Led(replica, [1])
     await until(lambda: replica.ungater.leading == {1})
     stall(world, "pods")
@@ -218,7 +218,7 @@ async def test_a_workload_that_only_a_live_read_shows_to_be_made_anew_is_acted_o
     workload_in(world, 1, "train")
     replica = start(lead=False)
     await replica.synced()
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     led = Led(replica, [1, 2])
     await until(lambda: replica.ungater.leading == {1, 2})
     stall(world, "workloads")
@@ -263,3 +263,25 @@ async def test_told_to_leave_it_does_not_wait_for_the_rest_of_a_batch(
         await led.end()
     assert 0 < len(world.domains()) < 100
     assert all(replica.ungater.settled(shard) for shard in range(SHARDS))
+
+
+@pytest.mark.requirement("OPS-08", "UNG-17")
+@pytest.mark.parametrize(
+    ("code", "method", "path"),
+    [(429, "PATCH", "/pods/"), (429, "GET", "/workloads/train"), (503, "PATCH", "/pods/")],
+)
+async def test_told_to_leave_it_does_not_sit_out_a_long_retry_after(
+    world: World, start: Start, code: int, method: str, path: str
+) -> None:
+    """Up to five times half a minute: the shard would be nobody's for so long."""
+    world.workload({R1: 1})
+    world.pods(0)
+    replica = start(lead=False)
+    await replica.synced()
+    wait = {"Retry-After": "30"}
+    world.server.faults.append(Fault.status(code, headers=wait, method=method, path=path, times=99))
+    led = Led(replica, range(SHARDS))
+    await until(lambda: world.asked(method, path))
+    async with asyncio.timeout(15):
+        await led.end()
+    assert len(world.asked(method, path)) == 1, "nor is it sent before that time"

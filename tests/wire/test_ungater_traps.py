@@ -19,7 +19,7 @@ from rackgate.kube.resources import LEASES, PODS, WORKLOADS
 from rackgate.runtime import clock
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
-from tests.wire.ungater_world import R1, R2, Object, Replica, World, sample
+from tests.wire.ungater_world import R1, R2, STREAMS, Object, Replica, World, sample
 
 Start = Callable[..., Replica]
 
@@ -283,7 +283,7 @@ async def test_a_batch_costs_one_request_a_pod_and_one_read_of_its_workload(
     replica = start(batch_window=0.3)
     await replica.synced()
     await until(lambda: replica.leads)
-    await until(lambda: len(world.server.streams) == 2)
+    await until(lambda: len(world.server.streams) == STREAMS)
     with counting(world) as asked:
         world.pods(*range(50))
         await world.released(50)

@@ -27,6 +27,7 @@ LEVELS = ("block", "rack")
 R1, R2 = ("b1", "r1"), ("b1", "r2")
 FOREIGN = "example.com/wait"
 WINDOW_S = 0.02
+STREAMS = 3  # pods, Workloads, child Jobs
 
 
 def sample(metric: str, /, **labels: str) -> float:

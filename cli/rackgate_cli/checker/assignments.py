@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from rackgate.domains import Domain, TopologyAssignment
-from rackgate_cli.checker.cluster import Group, Places, listed, shown
+from rackgate_cli.checker.cluster import Family, Group, Places, listed, shown
 from rackgate_cli.checker.rows import Layer, PodSetRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
@@ -51,22 +51,27 @@ def charges(workload: WorkloadRow) -> Iterator[Breach]:
 
 
 def twice(group: Group) -> Iterator[Breach]:
-    """One Job holds quota once. A Workload that is going away is on its way to give it back."""
-    holding = [one for one in group.workloads.values() if one.holds and not one.deleting]
+    """One job holds quota once. A Workload that is going away is on its way to give it back."""
+    holding = [one for one in group.own if one.holds and not one.deleting]
     if len(holding) > 1 and holding[0].owner:
         first = holding[0]
         found = f"holds quota through {listed(one.key for one in holding)}"
         yield Breach("admitted-twice", f"{first.namespace}/{first.owner_name}", found)
 
 
-def levels(workload: WorkloadRow, where: Places) -> Iterator[Breach]:
+def levels(family: Family, where: Places) -> Iterator[Breach]:
     """All pods share a domain of the required level, and slices of theirs.
 
-    PodSets of one group share it with each other. Domains whose place cannot be told (their node
+    PodSets of one group share it with each other, and so does what is added to them later.
+    Domains whose place cannot be told (their node
     is gone) are left out.
     """
     shared: dict[tuple[str, str], list[PodSetRow]] = defaultdict(list)
-    for podset in workload.podsets:
+    workload = family.parent
+    for podset in [
+        *workload.podsets,
+        *(own for piece in family.slices if piece.holds for own in piece.podsets),
+    ]:
         if podset.assignment is None:
             continue
         if podset.required:
@@ -76,7 +81,7 @@ def levels(workload: WorkloadRow, where: Places) -> Iterator[Breach]:
     for (_, level), podsets in shared.items():
         found = {path for podset in podsets for path, _ in _paths(podset, level, where)}
         if len(found) > 1:
-            subject = "+".join(podset.name for podset in podsets)
+            subject = "+".join(dict.fromkeys(podset.name for podset in podsets))
             domains = listed(map(shown, found))
             text = f'"{level}" is required, pods are in {len(found)} such domains: {domains}'
             yield Breach("level-split", f"{workload.key}/{subject}", text)

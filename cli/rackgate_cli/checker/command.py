@@ -31,7 +31,7 @@ _EPILOG: Final = """examples:
 exit codes:
   0  no breach
   1  breaches (with --watch: at any time)
-  2  the command line is wrong, or the cluster cannot be read
+  2  the command line is wrong, or the cluster cannot be read (with --watch: nor at its end)
 
 What may not be read is said, and the rules that need it are left out."""
 
@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         UsageError: the command line is wrong, or the cluster cannot be read: nothing was checked.
+            A watch that loses the cluster before its end returns 2 instead, after its summary.
     """
     # The client takes longer to import than most verbs take to run.
     from rackgate_cli.checker import running, view

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.kube.informer import Informer
 from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
-from rackgate_cli.checker.rows import PodRow
+from rackgate_cli.checker.probing import absent, silence, why_not_now
+from rackgate_cli.checker.rows import PodRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
+from rackgate_cli.checker.slices import grown
 from rackgate_cli.checker.sources import SOURCES, Source
 from rackgate_cli.checker.tracker import Change, Tracker
 from rackgate_cli.checker.world import World, gates_taken
-from rackgate_cli.reading import why_not
 
 # A judgement of a large cluster takes a second: at least this many times as long is rested.
 REST = 3.0
 # After an interruption every watch has been tried again by then (their pauses end at 5 s).
 CALM_S = 10.0
-PROBE_S = 2.0
-
-
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMeta = _ListMeta()
-
-
-_list = msgspec.json.Decoder(_List).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +41,6 @@ class Heard:
     changed: Callable[[list[Change]], None]
     connection: Callable[[str], None]
     synced: Callable[[], None]
-
-
-async def unreadable(client: Client, namespace: str | None) -> dict[str, str]:
-    """What cannot be followed, plural to reason.
-
-    Raises:
-        KubeError: the API server does not answer.
-    """
-    async with asyncio.TaskGroup() as group:
-        asked = {
-            source.resource.plural: spawn(
-                group, _refusal(client, source, namespace), f"probe {source.resource.plural}"
-            )
-            for source in SOURCES
-        }
-    return {plural: task.result() for plural, task in asked.items() if task.result()}
-
-
-async def _refusal(client: Client, source: Source, namespace: str | None) -> str:
-    """Why a collection cannot be listed or watched; "" when it can."""
-    path = source.path(namespace)
-    try:
-        answer = _list(await client.get(path, {**source.params, "limit": "1"}))
-    except (ForbiddenError, NotFoundError) as error:
-        return why_not(source, error)
-    except msgspec.DecodeError as error:
-        raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
-    params = {
-        **source.params,
-        "resourceVersion": answer.metadata.resource_version,
-        "timeoutSeconds": "1",
-    }
-    try:
-        async with asyncio.timeout(PROBE_S), aclosing(client.watch_batches(path, params)) as stream:
-            await anext(stream, None)
-    except ForbiddenError:
-        return f"{source.resource.plural} may not be watched"
-    except (TimeoutError, GoneError):
-        pass  # silence is consent; an old version only says that time went by
-    return ""
 
 
 @dataclass(slots=True)
@@ -117,10 +64,18 @@ class _Follower:
 
     def upsert(self, before: Any, row: Any) -> None:
         self.world.put(self.attribute, _key(row), row)
-        if isinstance(row, PodRow) and before is not None and self.decoded == 1:
-            for breach in gates_taken(before, row):
+        if before is not None and self.decoded == 1:
+            for breach in self._between(before, row):
                 self.event(breach)
         self.decoded = 0
+
+    def _between(self, before: Any, row: Any) -> Iterable[Breach]:
+        """What only the step from one version to the next shows."""
+        if isinstance(row, PodRow):
+            return gates_taken(before, row)
+        if isinstance(row, WorkloadRow) and row.elastic:
+            return grown(before, row, self.world.slices_of(row))
+        return ()
 
     def delete(self, row: Any) -> None:
         self.world.drop(self.attribute, _key(row))
@@ -139,6 +94,9 @@ class Following:
         interval_s: least time between two judgements.
         namespace: of namespaced kinds only this one.
         calm_s: after an interruption, the rest before the next judgement.
+        ahead_s: how far this machine's clock is ahead of the API server's.
+        blind: nothing was judged since the cluster could not be read, or not at all yet.
+        unjudged_s: seconds since all was read once for which that was so.
     """
 
     client: Client
@@ -148,33 +106,58 @@ class Following:
     interval_s: float = 1.0
     namespace: str | None = None
     calm_s: float = CALM_S
+    ahead_s: float = 0.0
+    blind: bool = True
+    unjudged_s: float = 0.0
     _failure: str = ""
     _calm_at: float = 0.0
-    _informers: list[Informer[Any]] = field(default_factory=list)
+    _judged_at: float = 0.0
+    _zero: float = 0.0
+    _absent: frozenset[str] = frozenset()
+    _informers: list[tuple[Source, Informer[Any]]] = field(default_factory=list)
 
     async def run(self, stop: asyncio.Event, limit_s: float | None = None) -> None:
         """Follow until `stop` is set, or for `limit_s` seconds after all was read once."""
+        # Steps of this machine's wall clock while it watches change nothing.
+        self._zero = clock.now().timestamp() - self.ahead_s - clock.monotonic()
         async with self._watching():
-            while not all(informer.synced.is_set() for informer in self._informers):
+            # Nothing is waited for of a kind that the cluster does not serve; it may come later.
+            self._absent = await absent(self.client, self.namespace)
+            while not all(one.synced.is_set() for one in self._expected()):
                 self._tell_failure(self._problem())
                 if await _set_within(stop, 0.1):
                     return
             self._tell_failure("")
             self.heard.synced()
-            end = None if limit_s is None else clock.monotonic() + limit_s
-            while True:
-                rest = await self._look()
-                if end is not None:
-                    rest = min(rest, end - clock.monotonic())
-                if rest <= 0 or await _set_within(stop, rest):
-                    return
+            self._judged_at = clock.monotonic()
+            await self._look_until(stop, limit_s)
+            await self._end()
+
+    async def _look_until(self, stop: asyncio.Event, limit_s: float | None) -> None:
+        end = None if limit_s is None else clock.monotonic() + limit_s
+        while True:
+            rest = await self._look()
+            if end is not None:
+                rest = min(rest, end - clock.monotonic())
+            if rest <= 0 or await _set_within(stop, rest):
+                return
+
+    async def _end(self) -> None:
+        """Find out whether what was judged last was still so: silence alone does not tell."""
+        if not self.blind and self._informers:
+            source, _ = self._informers[0]
+            why = await silence(self.client, source, self.namespace)
+            if why:
+                self._lose(why)
+        if self.blind:
+            self.unjudged_s += clock.monotonic() - self._judged_at
 
     @contextlib.asynccontextmanager
     async def _watching(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 spawn(group, informer.run(), f"follow {informer.resource.plural}")
-                for informer in self._follow()
+                for _, informer in self._follow()
             ]
             try:
                 yield
@@ -182,7 +165,7 @@ class Following:
                 for task in tasks:
                     task.cancel()
 
-    def _follow(self) -> list[Informer[Any]]:
+    def _follow(self) -> list[tuple[Source, Informer[Any]]]:
         for source in SOURCES:
             if source.resource.plural in self.world.unread:
                 continue
@@ -199,51 +182,72 @@ class Following:
                 version_of=lambda row: str(row.version),
                 uid_of=lambda row: str(row.uid),
             )
-            self._informers.append(informer)
+            self._informers.append((source, informer))
         return self._informers
 
+    def _expected(self) -> list[Informer[Any]]:
+        """Followers of what the cluster serves."""
+        return [
+            informer
+            for source, informer in self._informers
+            if informer.synced.is_set() or source.resource.plural not in self._absent
+        ]
+
+    def _now(self) -> float:
+        """The API server's time, as far as it is known: Unix seconds."""
+        return self._zero + clock.monotonic()
+
     def _event(self, breach: Breach) -> None:
-        self.heard.changed([self.tracker.event(clock.now().timestamp(), breach)])
+        self.heard.changed([self.tracker.event(self._now(), breach)])
 
     async def _look(self) -> float:
         """Judge once; returns the seconds to rest."""
         if not await self._connected():
             return self.interval_s
         started = clock.monotonic()
-        now = clock.now().timestamp()
+        if self.blind:
+            self.unjudged_s += started - self._judged_at
+            self.blind = False
+        self._judged_at = started
+        now = self._now()
         changes = self.tracker.update(now, self.world.judge(now))
         if changes:
             self.heard.changed(changes)
         return max(self.interval_s, REST * (clock.monotonic() - started))
 
     def _problem(self) -> str:
-        return next((one.problem for one in self._informers if _failed(one)), "")
+        return next((one.problem for one in self._expected() if _failed(one)), "")
 
     async def _connected(self) -> bool:
         """Whether what is known is up to date enough to be judged.
 
         A watch that failed shows it until something comes through it again, which may take a
-        minute on a quiet collection: so the API server is asked for what it should bring.
+        minute on a quiet collection: so the API server is asked whether it may go on.
         """
-        if any(informer.listing for informer in self._informers):
-            self.tracker.interrupted()
+        if any(informer.listing for informer in self._expected()):
+            self._lose(self._problem())
             return False
-        failed = [informer.resource for informer in self._informers if _failed(informer)]
-        if not failed:
-            self._tell_failure("")
-            return True
-        try:
+        failed = [(one, source, one.problem) for source, one in self._informers if _failed(one)]
+        if failed:
             # Each of them: a right may have been taken away for one kind alone.
-            for resource in failed:
-                path = resource.path(self.namespace if resource.namespaced else None)
-                await self.client.get(path, {"limit": "1"})
-        except KubeError as error:
-            self._tell_failure(str(error))
-            self.tracker.interrupted()
-            self._calm_at = clock.monotonic() + self.calm_s
-            return False
+            sources = [source for _, source, _ in failed]
+            why = await why_not_now(self.client, self.namespace, sources)
+            if why:
+                self._lose(why)
+                self._calm_at = clock.monotonic() + self.calm_s
+                return False
+            for informer, _, problem in failed:
+                if informer.problem == problem:
+                    informer.problem = ""  # a watch that fails again says so again
         self._tell_failure("")
         return clock.monotonic() >= self._calm_at
+
+    def _lose(self, why: str) -> None:
+        """What is known is behind: nothing is judged until it is certain again."""
+        self.blind = True
+        self.tracker.interrupted()
+        if why:
+            self._tell_failure(why)
 
     def _tell_failure(self, words: str) -> None:
         if bool(words) != bool(self._failure):

@@ -14,6 +14,9 @@ from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Placed, Places, lis
 from rackgate_cli.checker.rows import JobRow, PodRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
+# Kinds of jobs that Workloads are made of.
+KINDS = frozenset({"Job", "JobSet", "RayCluster"})
+
 
 def marks(job: JobRow) -> Iterator[Breach]:
     """A Job that is not governed carries no marks; parts of another object are its business."""
@@ -28,7 +31,7 @@ def course(group: Group) -> Iterator[Breach]:
     job = group.job
     if job is None or not job.governed or job.over or not job.count:
         return
-    workloads = list(group.workloads.values())
+    workloads = group.own
     if not job.suspended:
         yield from _running(job, workloads)
         return
@@ -42,6 +45,7 @@ def course(group: Group) -> Iterator[Breach]:
         yield Breach("not-started", job.key, found, since)
     elif not any(one.holds for one in workloads):
         yield from _restored(job, workloads)
+        yield from _parts_restored(job, group)
 
 
 def _running(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
@@ -60,26 +64,43 @@ def _restored(job: JobRow, workloads: list[WorkloadRow]) -> Iterator[Breach]:
     changed = max((one.changed_at for one in workloads), default=0.0)
     left = [mark for mark in job.marks if mark not in job.created_marks]
     if job.started and not left:
-        left = [f"annotation {names.WORKLOAD_ANNOTATION} on the Job"]
+        left = [f"annotation {names.WORKLOAD_ANNOTATION} on the {job.kind}"]
     if left:
         found = f"suspended without admission, and still carries {', '.join(left)}"
         yield Breach("not-restored", job.key, found, max(job.settled_at, changed))
         return
     for workload in workloads:
-        podsets = workload.podsets
-        if not workload.finished and podsets and podsets[0].placing != job.placing:
+        kept = {podset.name: podset.placing for podset in workload.podsets}
+        if not workload.finished and any(
+            job.placing.get(name, placing) != placing for name, placing in kept.items()
+        ):
             # A user may edit it too; then the Workload follows, so how long it is so must be seen.
             found = f"nodeSelector or tolerations are not those that Workload {workload.key} keeps"
             yield Breach("not-restored", job.key, found)
 
 
+def _parts_restored(job: JobRow, group: Group) -> Iterator[Breach]:
+    """Child Jobs of a JobSet that waits: what its templates lack would come back with them."""
+    for part in group.parts.values():
+        if part.over or not part.suspended:
+            continue
+        left = [mark for mark in part.marks if mark not in part.created_marks]
+        wanted = job.placing.get(part.replicated)
+        if not left and wanted is not None and part.placing.get(part.replicated) != wanted:
+            left = ["another nodeSelector or other tolerations"]
+        if left:
+            found = f"{job.kind} {job.key} waits, and its child Job still carries {', '.join(left)}"
+            yield Breach("not-restored", part.key, found, max(job.settled_at, part.settled_at))
+
+
 def ended(group: Group) -> Iterator[Breach]:
-    """A Workload whose Job does not exist any more holds nothing."""
+    """A Workload whose job does not exist any more holds nothing."""
     if group.job is not None:
         return
-    for workload in group.workloads.values():
-        if workload.owner_kind == "Job" and workload.holds:
-            found = f'holds quota of {workload.cluster_queue}, Job "{workload.owner_name}" is gone'
+    for workload in group.own:
+        if workload.owner_kind in KINDS and workload.holds:
+            owner = f'{workload.owner_kind} "{workload.owner_name}"'
+            found = f"holds quota of {workload.cluster_queue}, {owner} is gone"
             yield Breach("held-after-end", workload.key, found)
 
 
@@ -115,15 +136,17 @@ def released(placed: Placed, group: Group, now: float) -> Iterator[Breach]:
 
 def _order(placed: Placed, group: Group) -> list[Domain]:
     """The domain of each rank; empty where pods take any domain."""
-    if group.job is None or not placed.podset.indexed:
+    elastic = placed.workload.elastic
+    if group.job is None or not placed.podset.indexed or elastic:
         return []
     return [domain for domain, count in placed.counts.items() for _ in range(count)]
 
 
 def _fits(pod: PodRow, placed: Placed, free: Counter[Domain], order: list[Domain]) -> bool:
-    if order and pod.index >= 0:
+    rank = placed.podset.rank(pod)
+    if order and rank >= 0:
         # With doubtful ranks another domain might do as well; this one is certain.
-        domains = [order[pod.index]] if pod.index < len(order) else []
+        domains = [order[rank]] if rank < len(order) else []
     else:
         domains = [domain for domain, room in free.items() if room > 0]
     pairs = [(level, pod.selector.get(level)) for level in placed.levels]
@@ -142,14 +165,16 @@ def orphans(group: Group, workloads: Mapping[str, WorkloadRow]) -> Iterator[Brea
         workloads: all Workloads by `namespace/name`.
     """
     for pod in group.pods.values():
-        if pod.terminating or names.TOPOLOGY_GATE not in pod.gates:
+        if pod.terminating or not pod.gated:
             continue
         workload = workloads.get(f"{pod.namespace}/{pod.workload}")
         if workload is None:
             named = f'names Workload "{pod.workload}"' if pod.workload else "names no Workload"
             found = f"gated, {named}, which is not there" if pod.workload else f"gated, {named}"
-        elif workload.owner != pod.owner:
-            found = f"gated, and Workload {workload.key} is not that of its Job"
+        elif workload.owner != group.root:
+            found = f"gated, and Workload {workload.key} is not that of its job"
+        elif names.ELASTIC_GATE in pod.gates and not workload.elastic:
+            found = f"behind the elastic gate, and Workload {workload.key} may not be resized"
         else:
             continue
         yield Breach("orphan-gated-pod", pod.key, found, pod.created_at)

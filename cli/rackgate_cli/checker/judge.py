@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rackgate_cli.checker import assignments, jobs, podsets, quota, room
+from rackgate_cli.checker import assignments, jobs, podsets, quota, room, slices
 from rackgate_cli.checker.cluster import Cluster, Group, Places, groups_of
 from rackgate_cli.checker.rows import WorkloadRow
 from rackgate_cli.checker.rules import EVERYWHERE, RULES, Breach
@@ -62,7 +62,10 @@ def _of_group(
         if workload.holds:
             yield from assignments.shape(workload)
             yield from assignments.charges(workload)
-            yield from assignments.levels(workload, places)
+    for family in group.families():
+        if family.parent.holds:
+            yield from assignments.levels(family, places)
+    yield from slices.judged(group)
     yield from assignments.twice(group)
     yield from podsets.before_admission(group)
     yield from jobs.course(group)

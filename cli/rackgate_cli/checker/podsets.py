@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from rackgate.api import names
 from rackgate.domains import Domain
 from rackgate_cli.checker.cluster import Group, Placed, Places, listed, shown
 from rackgate_cli.checker.rows import PodRow
@@ -27,8 +26,9 @@ def counts(placed: Placed, now: float) -> Iterator[Breach]:
         elif placed.given_up(pod, now):
             continue
         live.append(pod)
-    if _too_many(live, placed.podset.granted, placed):
-        found = f"{len(live)} live ungated pods, {placed.podset.granted} granted"
+    # Of what may be resized more may be left than is granted: `slices` judges that.
+    if not placed.workload.elastic and _too_many(live, placed.granted, placed):
+        found = f"{len(live)} live ungated pods, {placed.granted} granted"
         yield Breach("over-granted", placed.subject, found)
     for domain, pods in by_domain.items():
         if _too_many(pods, placed.counts[domain], placed):
@@ -48,6 +48,8 @@ def _too_many(pods: Sequence[PodRow], most: int, placed: Placed) -> bool:
     """
     if len(pods) <= most:
         return False
+    if placed.workload.elastic:
+        return any(not (pod.terminating or placed.earlier(pod)) for pod in pods)
     leaving = [pod for pod in pods if pod.terminating and placed.earlier(pod)]
     return len(pods) - len(leaving) > most or any(not placed.earlier(pod) for pod in pods)
 
@@ -55,7 +57,7 @@ def _too_many(pods: Sequence[PodRow], most: int, placed: Placed) -> bool:
 def places(placed: Placed, where: Places) -> Iterator[Breach]:
     """Where each live pod was sent, and where it is."""
     for pod in placed.live:
-        if pod.terminating:
+        if pod.terminating or placed.is_apart(pod):
             continue
         domain = pod.domain(placed.levels)
         node = where.nodes.get(pod.node)
@@ -81,26 +83,28 @@ def ranks(placed: Placed, group: Group) -> Iterator[Breach]:
     That is so when every index has one pod at once, and no place was given anew since a pod was
     sent: after that, and with doubtful ranks, the order is left to chance on purpose.
     """
-    if group.job is None or not group.job.whole or not placed.podset.indexed:
+    podset, job = placed.podset, group.job
+    if job is None or podset.name not in job.whole or not podset.indexed:
         return
     staying = [pod for pod in (*placed.live, *placed.gated) if not pod.terminating]
-    indices = {pod.index for pod in staying}
-    doubled = len(indices) != len(staying)
-    if doubled or not indices or min(indices) < 0 or max(indices) >= placed.podset.granted:
+    found_ranks = {podset.rank(pod) for pod in staying}
+    doubled = len(found_ranks) != len(staying)
+    if doubled or not found_ranks or min(found_ranks) < 0:
+        return
+    if max(found_ranks) >= placed.granted:
         return
     # Pods that were sent before a swap may have ended since, and those after them stay as they are.
-    swapped = 0 < group.job.settled_at < placed.workload.placed_at
+    swapped = 0 < job.settled_at < placed.workload.placed_at
     if swapped or any(placed.earlier(pod) for pod in placed.live):
         return
     order = [domain for domain, count in placed.counts.items() for _ in range(count)]
     for pod in placed.live:
         domain = pod.domain(placed.levels)
-        if pod.terminating or domain not in placed.counts or pod.index >= len(order):
+        rank = podset.rank(pod)
+        if pod.terminating or domain not in placed.counts or rank >= len(order):
             continue
-        if domain != order[pod.index]:
-            found = (
-                f"rank {pod.index} belongs to {shown(order[pod.index])}, sent to {shown(domain)}"
-            )
+        if domain != order[rank]:
+            found = f"rank {rank} belongs to {shown(order[rank])}, sent to {shown(domain)}"
             yield Breach("rank-order", pod.key, found)
 
 
@@ -111,17 +115,17 @@ def before_admission(group: Group) -> Iterator[Breach]:
         return
     given = {
         podset.name
-        for workload in group.workloads.values()
+        for workload in group.own
         if workload.holds and (workload.admitted or workload.evicted)
         for podset in workload.podsets
     }
     for pod in group.pods.values():
-        if pod.terminating or names.TOPOLOGY_GATE in pod.gates:
+        if pod.terminating or pod.gated:
             continue
         if (pod.podset in given) if pod.podset else given:
             continue
         state = f'is bound to node "{pod.node}"' if pod.node else "is ungated"
-        held = listed(workload.key for workload in group.workloads.values())
+        held = listed(workload.key for workload in group.own)
         what = f"Workload {held} is not admitted" if held else "there is no Workload"
-        found = f'pod of governed Job "{job.name}" {state}, {what}'
+        found = f'pod of governed {job.kind} "{job.name}" {state}, {what}'
         yield Breach("ungated-before-admission", pod.key, found)

@@ -124,7 +124,7 @@ _requests_by_raw: dict[Any, rows.Amounts] = {}
 _shared: dict[Any, Any] = {}
 
 
-def _one(key: Any, value: R) -> R:
+def one(key: Any, value: R) -> R:
     """An equal value that is kept already; only new ones are kept anew."""
     found: R = _shared.setdefault((type(value), key), value)
     if len(_shared) > SHARED_LIMIT:
@@ -175,7 +175,9 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     """A pod, whatever its phase."""
     pod = _pod(raw)
     meta, spec = pod.metadata, pod.spec
-    owner = meta.controller
+    # What cleans up after a RayCluster inherits the marks of its head, and is nobody's pod.
+    free = meta.labels.get(names.RAY_NODE_TYPE_LABEL) == names.RAY_CLEANUP_TYPE
+    owner = None if free else meta.controller
     selector = spec.node_selector
     created_at = seconds(meta.creation_timestamp)
     bound = next(
@@ -188,125 +190,29 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         version=meta.resource_version,
         owner=intern(owner.uid) if owner else "",
         owner_name=intern(owner.name) if owner else "",
-        workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
-        podset=intern(meta.labels.get(names.PODSET_LABEL, "")),
+        workload="" if free else intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
+        podset="" if free else intern(meta.labels.get(names.PODSET_LABEL, "")),
         gates=tuple(intern(gate.name) for gate in spec.scheduling_gates),
-        selector=_one(tuple(selector.items()), selector),
+        selector=one(tuple(selector.items()), selector),
         node=intern(spec.node_name),
         requests=_requests(spec),
         index=_index(meta),
+        subindex=_number(meta.labels.get(names.JOB_INDEX_LABEL, "")),
         terminating=meta.deletion_timestamp is not None,
         ends_at=seconds(meta.deletion_timestamp),
         created_at=created_at,
-        scheduled_at=seconds(bound.last_transition_time) if bound else created_at,
+        # By the scheduler's clock, which may be behind that of the API server.
+        scheduled_at=max(created_at, seconds(bound.last_transition_time) if bound else 0.0),
         released_at=written_at(meta, (UNGATER,), ""),
     )
 
 
 def _index(meta: core.Meta) -> int:
-    text = meta.labels.get(names.COMPLETION_INDEX_LABEL, "")
-    if names.POD_INDEX_OFFSET in meta.annotations or not text.isdecimal() or len(text) > 9:
+    if names.POD_INDEX_OFFSET in meta.annotations:
         return -1
-    return int(text)
+    return _number(meta.labels.get(names.COMPLETION_INDEX_LABEL, ""))
 
 
-# Jobs.
-
-
-class _TemplateSpec(View, frozen=True):
-    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    tolerations: tuple[dict[str, Any], ...] = ()
-    scheduling_gates: tuple[core.SchedulingGate, ...] = ()
-    priority_class_name: str = ""
-
-
-class Template(View, frozen=True):
-    """A pod template, as far as Rackgate writes to it."""
-
-    metadata: core.Meta = core.Meta()
-    spec: _TemplateSpec = _TemplateSpec()
-
-
-class _JobSpec(View, frozen=True):
-    suspend: bool = False
-    parallelism: int = 1
-    completions: int | None = None
-    completion_mode: str = "NonIndexed"
-    managed_by: str | None = None
-    template: Template = Template()
-
-
-class _JobStatus(View, frozen=True):
-    start_time: str | None = None
-    conditions: tuple[core.Condition, ...] = ()
-
-
-class _Job(View, frozen=True):
-    metadata: core.Meta = core.Meta()
-    spec: _JobSpec = _JobSpec()
-    status: _JobStatus = _JobStatus()
-
-
-_job = tolerant(msgspec.json.Decoder(_Job).decode)
-_canonical = msgspec.json.Encoder(order="deterministic").encode
-
-
-def placing_of(template: Template) -> str:
-    """Canonical text of what a start adds to besides marks."""
-    spec = template.spec
-    return _canonical([spec.node_selector, spec.tolerations]).decode()
-
-
-def _marks(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Rackgate's marks on a template, and those of them that it has from its creation."""
-    meta, gates = template.metadata, {gate.name for gate in template.spec.scheduling_gates}
-    asks = any(key in meta.annotations for key in names.TOPOLOGY_ANNOTATIONS)
-    found: list[str] = []
-    if names.WORKLOAD_ANNOTATION in meta.annotations:
-        found.append(f"annotation {names.WORKLOAD_ANNOTATION}")
-    if names.TAS_LABEL in meta.labels:
-        found.append(f"label {names.TAS_LABEL}")
-    if names.ELASTIC_GATE in gates:
-        found.append(f"gate {names.ELASTIC_GATE}")
-    created: list[str] = []
-    if names.PODSET_LABEL in meta.labels:
-        created.append(f"label {names.PODSET_LABEL}")
-    if names.TOPOLOGY_GATE in gates:
-        created.append(f"gate {names.TOPOLOGY_GATE}")
-    return (*found, *created), tuple(created) if asks else ()
-
-
-def job_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
-    """A Job."""
-    job = _job(raw)
-    meta, spec, template = job.metadata, job.spec, job.spec.template
-    labelled = names.QUEUE_LABEL in meta.labels
-    true = {c.type: c for c in job.status.conditions if c.status == "True"}
-    turned = [c.last_transition_time for c in job.status.conditions if c.type == "Suspended"]
-    moments = [meta.creation_timestamp, job.status.start_time, *turned]
-    marks, created = _marks(template)
-    marked = names.WORKLOAD_ANNOTATION in meta.annotations
-    named = spec.template.spec.priority_class_name or names.PRIORITY_CLASS_LABEL in meta.labels
-    completions = spec.parallelism if spec.completions is None else spec.completions
-    return rows.JobRow(
-        namespace=intern(meta.namespace),
-        name=meta.name,
-        uid=intern(meta.uid),
-        version=meta.resource_version,
-        labelled=labelled,
-        governed=bool(meta.labels.get(names.QUEUE_LABEL))
-        and meta.namespace not in names.UNMANAGED_NAMESPACES
-        and spec.managed_by in (None, "kubernetes.io/job-controller"),
-        owned=meta.controller is not None,
-        suspended=spec.suspend,
-        finished="Complete" in true or "Failed" in true,
-        deleting=meta.deletion_timestamp is not None,
-        count=max(0, min(spec.parallelism, completions)),
-        whole=spec.completion_mode == "Indexed" and completions == spec.parallelism,
-        settled_at=max(map(seconds, moments)),
-        marks=_one(marks, marks),
-        created_marks=_one(created, created),
-        started=marked or names.WORKLOAD_ANNOTATION in template.metadata.annotations,
-        named_class=bool(named),
-        placing=_one(placing := placing_of(template), placing) if labelled else "",
-    )
+def _number(text: str) -> int:
+    """A label's number; -1 for what is none."""
+    return int(text) if text.isdecimal() and len(text) <= 9 else -1

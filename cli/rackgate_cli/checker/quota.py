@@ -35,10 +35,11 @@ class _Held:
             return
         self.reserving += 1
         self.admitted += workload.admitted
-        self.admitted_at = max(self.admitted_at, workload.placed_at, workload.admitted_at)
+        # The queue's own time is the API server's: a condition's may be another machine's.
+        self.admitted_at = max(self.admitted_at, workload.placed_at or workload.admitted_at)
         for podset in workload.podsets:
             for resource, flavor in podset.flavors.items():
-                amount = podset.usage.get(resource, 0)
+                amount = podset.held(resource)
                 self.reservation[flavor, resource] += amount
                 if workload.admitted:
                     self.usage[flavor, resource] += amount
@@ -49,14 +50,28 @@ def _broken(workload: WorkloadRow) -> bool:
     return any(podset.problem for podset in workload.podsets)
 
 
+def counted(cluster: Cluster) -> Iterator[WorkloadRow]:
+    """Workloads that count.
+
+    A slice does not once it is settled in its parent, which holds it now, nor once that is gone.
+    """
+    settled = {one.uid: {uid for uid, _ in one.folded} for one in cluster.workloads}
+    for workload in cluster.workloads:
+        over = workload.is_slice and (
+            workload.owner not in settled or workload.uid in settled[workload.owner]
+        )
+        if not (over or _broken(workload)):
+            yield workload
+
+
 def nominal(cluster: Cluster) -> Iterator[Breach]:
     """Usage within nominal quota; queues of one cohort share theirs.
 
     A quota that was lowered after the last admission takes nothing back, so it is no breach.
     """
     held: dict[str, _Held] = defaultdict(_Held)
-    for workload in cluster.workloads:
-        if workload.holds and not _broken(workload):
+    for workload in counted(cluster):
+        if workload.holds:
             held[workload.cluster_queue].add(workload)
     shares: dict[str, list[QueueRow]] = defaultdict(list)
     for queue in cluster.cluster_queues:
@@ -84,9 +99,7 @@ def statuses(cluster: Cluster) -> Iterator[Breach]:
     local: dict[str, _Held] = defaultdict(_Held)
     whole: dict[str, _Held] = defaultdict(_Held)
     feeds = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
-    for workload in cluster.workloads:
-        if _broken(workload):
-            continue
+    for workload in counted(cluster):
         local[workload.queue].add(workload)
         # A Workload that waits counts where its LocalQueue leads, others where they were admitted.
         owner = workload.cluster_queue if workload.holds else feeds.get(workload.queue)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import Domain
-from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Places, flavor_of, shown
+from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Placed, Places, flavor_of, shown
 from rackgate_cli.checker.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
@@ -63,7 +63,8 @@ def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _L
         for placed in group.placed():
             requests = _counted(placed.podset)
             written = _written(placed.workload)
-            for domain, count in placed.counts.items():
+            charged = _held(placed)
+            for domain, count in charged.items():
                 load = loads[placed.levels, domain]
                 load.latest = max(load.latest, written)
                 _charge(load, requests, count)
@@ -72,8 +73,19 @@ def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _L
                     load.nodes.update([node.name] if node else [])
                 else:
                     load.nodes |= coarse.get((placed.levels, domain), set())
-            covered.update(_covered(placed.live, placed.levels, placed.counts, where))
+            covered.update(_covered(placed.live, placed.levels, charged, where))
     return loads, covered
+
+
+def _held(placed: Placed) -> Mapping[Domain, int]:
+    """Pods that hold room in each domain.
+
+    Where some are done their places may be given to others, so only pods that are there count.
+    """
+    if not placed.podset.done:
+        return placed.charged
+    there = Counter(pod.domain(placed.levels) for pod in placed.live)
+    return {domain: min(count, there[domain]) for domain, count in placed.charged.items()}
 
 
 def _written(workload: WorkloadRow) -> float:

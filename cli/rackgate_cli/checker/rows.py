@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment
 
+OUR_GATES = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE})
 Amounts = tuple[tuple[str, int], ...]
 # (flavor, resource) -> amount
 FlavorAmounts = Mapping[tuple[str, str], int]
@@ -39,6 +41,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         selector: its nodeSelector.
         requests: what it takes of its node, sorted by resource.
         index: its completion index; -1 without one, or where it does not count from 0.
+        subindex: index of its child Job among those of one template; -1 without one.
         ends_at: when its deletion should be over; 0 while it is not being deleted.
         scheduled_at: when it was bound, as far as it tells.
         released_at: when the ungater wrote to it last, as its managed fields tell.
@@ -57,6 +60,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     node: str = ""
     requests: Amounts = ()
     index: int = -1
+    subindex: int = -1
     terminating: bool = False
     ends_at: float = 0.0
     created_at: float = 0.0
@@ -67,6 +71,11 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate of Rackgate's holds it."""
+        return any(gate in OUR_GATES for gate in self.gates)
 
     @property
     def sent_at(self) -> float:
@@ -84,20 +93,29 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
-    """A Job.
+    """A Job, JobSet or RayCluster.
 
     Attributes:
+        kind: as on the wire.
+        part_of: uid of the JobSet or RayCluster that made it, "" for none: then it is governed
+            together with that one.
+        replicated: PodSet that a part belongs to.
         labelled: it carries the queue label.
         governed: Rackgate acts on it: labelled, in a managed namespace, with the usual controller.
         owned: another object controls it.
         count: pods that run at once.
-        whole: every index has a pod at once (Indexed, completions = parallelism).
+        wants: the same by PodSet.
+        whole: PodSets of which every index has a pod at once (Indexed, completions = parallelism).
+        scales: it may ask for other counts while it runs.
+        ungated: PodSets whose template lacks the elastic gate.
+        listed: names of pods that whoever scales it wants to be deleted.
         settled_at: when it was last created, suspended or resumed.
+        written_at: when anything but its status was last written.
         marks: Rackgate's marks on it and on its template, in words.
         created_marks: those among them that the webhook puts at creation.
         started: it carries the mark of a Job that was started and not restored.
         named_class: it names a priority class, which may not exist yet.
-        placing: canonical text of its template's nodeSelector and tolerations.
+        placing: canonical text of each template's nodeSelector and tolerations, by PodSet.
     """
 
     namespace: str
@@ -110,14 +128,22 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     suspended: bool = False
     finished: bool = False
     deleting: bool = False
+    kind: str = "Job"
+    part_of: str = ""
+    replicated: str = ""
     count: int = 0
-    whole: bool = False
+    wants: dict[str, int] = msgspec.field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    scales: bool = False
+    ungated: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
     settled_at: float = 0.0
+    written_at: float = 0.0
     marks: tuple[str, ...] = ()
     created_marks: tuple[str, ...] = ()
     started: bool = False
     named_class: bool = False
-    placing: str = ""
+    placing: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -147,12 +173,14 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
         required: level that all pods must share a domain of.
         layers: of slices.
         group: PodSets of one name share their required domain.
-        indexed: ranks are the completion indexes.
+        indexed: ranks are the completion indexes, of each child Job where there are subgroups.
+        subgroups: child Jobs that the ranks run over; 0 for none.
         placing: canonical text of the template's nodeSelector and tolerations.
         granted: pods granted; 0 without an admission.
         flavors: by resource.
         usage: charged amounts by resource.
         assignment: topology assignment, None without one.
+        done: pods that are done and come no more: what they held may be given to others.
         delayed: the assignment comes later.
         problem: why the assignment or an amount cannot be read.
     """
@@ -165,13 +193,31 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
     layers: tuple[Layer, ...] = ()
     group: str = ""
     indexed: bool = False
+    subgroups: int = 0
     placing: str = ""
     granted: int = 0
     flavors: dict[str, str] = msgspec.field(default_factory=dict)
     usage: dict[str, int] = msgspec.field(default_factory=dict)
     assignment: TopologyAssignment | None = None
+    done: int = 0
     delayed: bool = False
     problem: str = ""
+
+    def held(self, resource: str) -> int:
+        """What is charged to a queue now."""
+        amount = self.usage.get(resource, 0)
+        if not (self.done and self.granted):
+            return amount
+        return amount * min(max(0, self.asked - self.done), self.granted) // self.granted
+
+    def rank(self, pod: PodRow) -> int:
+        """The rank of a pod; -1 where it tells none."""
+        if not self.subgroups:
+            return pod.index
+        size = self.asked // self.subgroups
+        if pod.subindex < 0 or not 0 <= pod.index < size:
+            return -1
+        return pod.subindex * size + pod.index
 
 
 class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
@@ -188,6 +234,9 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         placed_at: when the admission was last written, on the API server's clock.
         changed_at: the latest change that its conditions tell of.
         closed: hosts that await replacement.
+        elastic: it may be resized while it runs.
+        folded: uid and PodSet of each slice that is settled in its admission.
+        resized_at: when the state of a resize was last written, on the API server's clock.
     """
 
     namespace: str
@@ -211,11 +260,19 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     changed_at: float = 0.0
     podsets: tuple[PodSetRow, ...] = ()
     closed: frozenset[str] = frozenset()
+    elastic: bool = False
+    folded: tuple[tuple[str, str], ...] = ()
+    resized_at: float = 0.0
 
     @property
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a slice of another Workload."""
+        return self.owner_kind == "Workload"
 
     @property
     def holds(self) -> bool:

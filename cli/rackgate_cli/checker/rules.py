@@ -10,11 +10,14 @@ from typing import Final
 NODES: Final = "nodes"
 PODS: Final = "pods"
 JOBS: Final = "jobs"
+JOBSETS: Final = "jobsets"
+RAY_CLUSTERS: Final = "rayclusters"
 WORKLOADS: Final = "workloads"
 FLAVORS: Final = "resourceflavors"
 TOPOLOGIES: Final = "topologies"
 CLUSTER_QUEUES: Final = "clusterqueues"
 LOCAL_QUEUES: Final = "localqueues"
+ALL_JOBS: Final = (JOBS, JOBSETS, RAY_CLUSTERS)
 # Not a kind: every namespace was read, not one alone.
 EVERYWHERE: Final = "all namespaces"
 # Not a kind: versions of objects were seen one after another.
@@ -78,6 +81,13 @@ RULES: Final[Mapping[str, Rule]] = dict(
             *(PODS, WORKLOADS),
         ),
         _rule(
+            "over-granted-left",
+            1,
+            "Pods beyond what an elastic Workload was granted do not stay.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
             "outside-assignment",
             1,
             "A pod of a placed PodSet runs in a domain that was assigned to it.",
@@ -93,7 +103,7 @@ RULES: Final[Mapping[str, Rule]] = dict(
             "rank-order",
             1,
             "The pod of rank r runs in the domain that the assignment gives to rank r.",
-            *(PODS, WORKLOADS, JOBS),
+            *(PODS, WORKLOADS, *ALL_JOBS),
         ),
         _rule(
             "assignment-unreadable",
@@ -129,7 +139,7 @@ RULES: Final[Mapping[str, Rule]] = dict(
             "ungated-before-admission",
             2,
             "No pod of a governed Job is ungated, bound or running before its admission.",
-            *(PODS, WORKLOADS, JOBS),
+            *(PODS, WORKLOADS, *ALL_JOBS),
         ),
         _rule(
             "gate-taken",
@@ -147,7 +157,7 @@ RULES: Final[Mapping[str, Rule]] = dict(
             "over-capacity",
             3,
             "What is assigned to a leaf, with the pods that were there before, fits its nodes.",
-            *(NODES, PODS, WORKLOADS, FLAVORS, EVERYWHERE),
+            *(NODES, PODS, WORKLOADS, JOBS, FLAVORS, EVERYWHERE),
         ),
         _rule(
             "over-quota",
@@ -181,68 +191,113 @@ RULES: Final[Mapping[str, Rule]] = dict(
             *(WORKLOADS, LOCAL_QUEUES),
             patient=True,
         ),
-        # 4, slices of elastic jobs: a fold changes usage by zero, a slice is counted once.
+        _rule(
+            "slice-counted-twice",
+            4,
+            "A slice is settled in its parent once, and only in its own PodSet.",
+            WORKLOADS,
+        ),
+        _rule(
+            "grown-without-slice",
+            4,
+            "An elastic Workload grows only by the slices that are settled in the same write.",
+            *(WORKLOADS, WATCHING),
+        ),
+        _rule(
+            "slice-shape",
+            4,
+            "A slice asks for one PodSet of its parent, and is given the same flavors.",
+            WORKLOADS,
+        ),
+        _rule(
+            "slice-orphaned",
+            4,
+            "A slice belongs to an elastic Workload that holds quota.",
+            WORKLOADS,
+            patient=True,
+        ),
+        _rule(
+            "slice-not-settled",
+            4,
+            "A slice that was admitted is taken in by its parent, then deleted and forgotten.",
+            WORKLOADS,
+            patient=True,
+        ),
+        _rule(
+            "counts-differ",
+            4,
+            "An elastic Workload is granted what its spec says, and its slices ask for the rest.",
+            *(WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
+            "elastic-gate-missing",
+            4,
+            "The templates of a running elastic job hold new pods behind the elastic gate.",
+            *(WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
         _rule(
             "not-restored",
             5,
             "A Job that was stopped has the template that its user wrote.",
-            *(WORKLOADS, JOBS),
+            *(WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "held-after-end",
             5,
             "A Workload whose Job is gone holds nothing.",
-            *(WORKLOADS, JOBS),
+            *(WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "not-started",
             6,
             "A Job whose Workload is admitted is started.",
-            *(WORKLOADS, JOBS),
+            *(WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "not-stopped",
             6,
             "A governed Job runs only while its Workload is admitted.",
-            *(WORKLOADS, JOBS),
+            *(WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "not-released",
             6,
             "A gated pod is released when its PodSet has room for it.",
-            *(PODS, WORKLOADS, JOBS),
+            *(PODS, WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "no-workload",
             6,
             "Every governed Job has a Workload.",
-            *(WORKLOADS, JOBS),
+            *(WORKLOADS, *ALL_JOBS),
             patient=True,
         ),
         _rule(
             "orphan-gated-pod",
             6,
             "A gated pod belongs to a Workload that can release it.",
-            *(PODS, WORKLOADS),
+            *(PODS, WORKLOADS, JOBS),
             patient=True,
         ),
         _rule(
             "domain-gone",
             6,
             "Pods are not kept waiting for a domain that no node belongs to.",
-            *(PODS, WORKLOADS, NODES),
+            *(PODS, WORKLOADS, JOBS, NODES),
             patient=True,
         ),
         _rule(
             "marks-on-ungoverned",
             7,
             "A Job without a queue label carries none of Rackgate's marks.",
-            JOBS,
+            *ALL_JOBS,
         ),
     )
 )

@@ -17,9 +17,12 @@ import structlog
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_cli.checker import view
+from rackgate_cli.checker.clocks import ahead_s
+from rackgate_cli.checker.clocks import warning as clock_warning
 from rackgate_cli.checker.cluster import Cluster
-from rackgate_cli.checker.following import Following, Heard, unreadable
+from rackgate_cli.checker.following import Following, Heard
 from rackgate_cli.checker.judge import judge, unable
+from rackgate_cli.checker.probing import first_of, namespace_is_known, unreadable
 from rackgate_cli.checker.rules import RULES
 from rackgate_cli.checker.sources import ESSENTIAL
 from rackgate_cli.checker.tracker import Change, Tracker
@@ -47,9 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KubeError as error:
         raise _unreadable(error) from error
     except BaseExceptionGroup as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
+        first = first_of(errors)
         if isinstance(first, KubeError):
             raise _unreadable(first) from errors
         raise first from errors
@@ -76,30 +77,46 @@ async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) 
         CommandError: nothing can be checked.
         KubeError: the API server does not answer.
     """
-    cluster = await _read(client, arguments.namespace)
+    ahead = await ahead_s(client)
+    known = await _known(client, arguments.namespace)
+    cluster = await _read(client, arguments.namespace, ahead)
     candidates = judge(cluster)
     if candidates:
         tracker.update(cluster.read_at, candidates)
         await asyncio.sleep(arguments.settle)
-        cluster = await _read(client, arguments.namespace)
+        cluster = await _read(client, arguments.namespace, ahead)
         tracker.update(cluster.read_at, judge(cluster))
-    found, left_out = tracker.standing, unable(cluster)
+    answer = view.Answer(
+        cluster, tracker.standing, unable(cluster), _warnings(cluster, ahead, known)
+    )
     if arguments.json:
         # Escaped, so that no name from a cluster can steer a terminal.
-        sys.stdout.write(json.dumps(view.document(cluster, found, left_out), indent=2) + "\n")
+        sys.stdout.write(json.dumps(view.document(answer), indent=2) + "\n")
     else:
-        show(view.once(cluster, found, left_out))
-    return 1 if found else 0
+        show(view.once(answer))
+    return 1 if answer.found else 0
 
 
-async def _read(client: Client, namespace: str | None) -> Cluster:
+async def _known(client: Client, namespace: str | None) -> bool:
+    return namespace is None or await namespace_is_known(client, namespace)
+
+
+def _warnings(cluster: Cluster, ahead: float, known: bool) -> list[str]:
+    """What makes an answer less certain, in words."""
+    found = [clock_warning(ahead)] if ahead else []
+    if not (known or cluster.pods or cluster.workloads or cluster.jobs):
+        found.append("nothing is there, and whether there is such a namespace may not be asked")
+    return found
+
+
+async def _read(client: Client, namespace: str | None, ahead: float) -> Cluster:
     progress = Progress()
     try:
         cluster = await read_cluster(client, namespace, told=progress.add)
     finally:
         progress.done()
     _check_enough(cluster.unread)
-    return cluster
+    return dataclasses.replace(cluster, read_at=cluster.read_at - ahead)
 
 
 def _check_enough(unread: Mapping[str, str]) -> None:
@@ -109,12 +126,17 @@ def _check_enough(unread: Mapping[str, str]) -> None:
 
 
 async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace) -> int:
-    """Follow until interrupted or for as long as asked; every breach makes the exit code 1.
+    """Follow until interrupted or for as long as asked.
+
+    Returns:
+        1 when there was any breach; else 2 when the end of the time could not be judged; else 0.
 
     Raises:
         CommandError: nothing can be checked.
         KubeError: the API server does not answer.
     """
+    ahead = await ahead_s(client)
+    known = await _known(client, arguments.namespace)
     unread = await unreadable(client, arguments.namespace)
     _check_enough(unread)
     # From here on; until then an interrupt ends the command as it ends any other.
@@ -123,12 +145,21 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     world = World(unread=unread, whole=arguments.namespace is None)
     printer = view.Printer(for_programs=arguments.json)
-    telling = _Telling(printer, world, tracker, _too_short(arguments))
-    heard = Heard(telling.changed, telling.connection, telling.synced)
-    following = Following(client, world, tracker, heard, arguments.interval, arguments.namespace)
+    telling = _Telling(printer, world, tracker, _too_short(arguments), ahead, known)
+    following = Following(
+        client,
+        world,
+        tracker,
+        Heard(telling.changed, telling.connection, telling.synced),
+        arguments.interval,
+        arguments.namespace,
+        ahead_s=ahead,
+    )
     await following.run(stop, arguments.limit)
-    telling.end()
-    return 1 if tracker.total else 0
+    telling.end(following.unjudged_s, blind=following.blind)
+    if tracker.total:
+        return 1
+    return 2 if following.blind else 0
 
 
 def _too_short(arguments: argparse.Namespace) -> dict[str, str]:
@@ -146,12 +177,16 @@ class _Telling:
 
     Attributes:
         too_short: rules that cannot count before the end, each with the reason.
+        ahead: seconds that this machine's clock is ahead of the API server's.
+        known: the namespace, if there is one, is there for certain.
     """
 
     printer: view.Printer
     world: World
     tracker: Tracker
     too_short: Mapping[str, str]
+    ahead: float
+    known: bool
 
     def changed(self, changes: list[Change]) -> None:
         for change in changes:
@@ -167,15 +202,37 @@ class _Telling:
     def synced(self) -> None:
         cluster = self.world.cluster(0.0)
         left_out = {**self.too_short, **unable(cluster)}
-        self.printer.blocks(view.left_out(left_out))
-        more = {"checked": view.checked(cluster), "notChecked": left_out}
+        warnings = _warnings(cluster, self.ahead, self.known)
+        self.printer.blocks([*view.warned(warnings), *view.left_out(left_out)])
+        more = {
+            "apiVersion": view.API_VERSION,
+            "checked": view.checked(cluster),
+            "notChecked": left_out,
+            "warnings": warnings,
+        }
         self.printer.line(f"watching {view.extent(cluster)}", "watching", more)
 
-    def end(self) -> None:
+    def end(self, unjudged_s: float, *, blind: bool) -> None:
+        """The summary.
+
+        Args:
+            unjudged_s: for how long nothing was judged.
+            blind: so it was at the end.
+        """
         cluster, total = self.world.cluster(0.0), self.tracker.total
         standing = len(self.tracker.standing)
         text = f"watched {view.extent(cluster)}: {view.breaches_of(total)}"
         if total:
             text += f", {standing} of them still there"
-        more = {"checked": view.checked(cluster), "breaches": total, "standing": standing}
+        if blind:
+            text += ", but the cluster could not be read to the end"
+        if unjudged_s >= 1:
+            text += f"; not judged for {unjudged_s:.0f} s"
+        more = {
+            "checked": view.checked(cluster),
+            "breaches": total,
+            "standing": standing,
+            "complete": not blind,
+            "notJudgedSeconds": round(unjudged_s, 1),
+        }
         self.printer.line(text, "summary", more)

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.kube import resources as kinds
-from rackgate_cli.checker.projections import Decode, job_row, node_row, pod_row
+from rackgate_cli.checker.job_rows import job_row, jobset_row, raycluster_row
+from rackgate_cli.checker.projections import Decode, node_row, pod_row
 from rackgate_cli.checker.queue_rows import (
     cluster_queue_row,
     flavor_row,
@@ -27,12 +28,14 @@ class Source:
 
     Attributes:
         attribute: of `Cluster` that takes the rows.
+        optional: a cluster that does not serve it has none of them.
     """
 
     attribute: str
     resource: kinds.Resource
     decode: Decode[Any]
     params: dict[str, str] = field(default_factory=dict)
+    optional: bool = False
 
     def path(self, namespace: str | None) -> str:
         """The URL path of the collection, of one namespace where it has any."""
@@ -55,6 +58,8 @@ SOURCES: Final = (
     Source("pods", kinds.PODS, pod_row, LIVE),
     Source("workloads", kinds.WORKLOADS, workload_row),
     Source("jobs", kinds.JOBS, job_row),
+    Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),
+    Source("rayclusters", kinds.RAY_CLUSTERS, raycluster_row, optional=True),
     Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
     Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
 )

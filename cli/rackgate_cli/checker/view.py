@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,6 +18,22 @@ from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
 API_VERSION: Final = "invariants.rackgate.dev/v1"
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one check found.
+
+    Attributes:
+        found: breaches that count.
+        unable: rules that were not judged, each with the reason.
+        warnings: what makes the answer less certain.
+    """
+
+    cluster: Cluster
+    found: Sequence[Breach]
+    unable: Mapping[str, str]
+    warnings: Sequence[str] = ()
+
+
 def moment(seconds: float) -> str:
     """A Unix time as Kubernetes writes it."""
     return rfc3339(datetime.fromtimestamp(seconds, UTC))
@@ -24,15 +41,20 @@ def moment(seconds: float) -> str:
 
 def extent(cluster: Cluster) -> str:
     """What was looked at, in words."""
-    jobs = sum(job.labelled for job in cluster.jobs)
     parts = [
         _count(len(cluster.pods), "pod"),
-        f"of {_count(jobs, 'governed Job')}",
+        f"of {_count(_governed(cluster), 'governed Job')}",
         f"and {_count(len(cluster.workloads), 'Workload')}",
     ]
     if cluster.nodes:
         parts.append(f"on {_count(len(cluster.nodes), 'node')}")
     return " ".join(parts)
+
+
+def _governed(cluster: Cluster) -> int:
+    """Jobs of all kinds with a queue label; the parts of a JobSet are not counted again."""
+    every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
+    return sum(job.labelled for job in every)
 
 
 def _count(number: int, noun: str) -> str:
@@ -44,8 +66,9 @@ def breaches_of(number: int) -> str:
     return "no breach" if not number else f"{number} breach{'' if number == 1 else 'es'}"
 
 
-def once(cluster: Cluster, found: list[Breach], unable: Mapping[str, str]) -> list[Block]:
+def once(answer: Answer) -> list[Block]:
     """The answer of one check."""
+    found = answer.found
     blocks: list[Block] = []
     if found:
         rows = [(b.rule, b.subject, _told(b.found, b.since)) for b in found]
@@ -53,9 +76,14 @@ def once(cluster: Cluster, found: list[Breach], unable: Mapping[str, str]) -> li
         broken = dict.fromkeys(breach.rule for breach in found)
         blocks.append(Grid((), [_sentence(RULES[rule]) for rule in broken]))
         blocks.append(Line(""))
-    blocks += left_out(unable)
-    words = f"checked {extent(cluster)}: {breaches_of(len(found))}"
+    blocks += [*warned(answer.warnings), *left_out(answer.unable)]
+    words = f"checked {extent(answer.cluster)}: {breaches_of(len(found))}"
     return [*blocks, Line(words, "bold red" if found else "bold green")]
+
+
+def warned(warnings: Iterable[str]) -> list[Block]:
+    """Lines about what makes the answer less certain."""
+    return [Line(f"warning: {words}", "yellow") for words in warnings]
 
 
 def left_out(unable: Mapping[str, str]) -> list[Block]:
@@ -86,15 +114,14 @@ def _told(found: str, since: float) -> str:
     return f"{found}, since {moment(since)}" if since else found
 
 
-def document(
-    cluster: Cluster, found: Iterable[Breach], unable: Mapping[str, str]
-) -> dict[str, Any]:
+def document(answer: Answer) -> dict[str, Any]:
     """The answer of one check for programs."""
     return {
         "apiVersion": API_VERSION,
-        "checked": checked(cluster),
-        "breaches": [as_json(breach) for breach in found],
-        "notChecked": dict(unable),
+        "checked": checked(answer.cluster),
+        "breaches": [as_json(breach) for breach in answer.found],
+        "notChecked": dict(answer.unable),
+        "warnings": list(answer.warnings),
     }
 
 
@@ -102,7 +129,7 @@ def checked(cluster: Cluster) -> dict[str, int]:
     """Numbers of what was looked at."""
     return {
         "pods": len(cluster.pods),
-        "governedJobs": sum(job.labelled for job in cluster.jobs),
+        "governedJobs": _governed(cluster),
         "workloads": len(cluster.workloads),
         "nodes": len(cluster.nodes),
     }
@@ -140,11 +167,12 @@ class Printer:
         """A breach that began to count, or ended."""
         breach = change.breach
         where = f"{breach.rule} {breach.subject}"
+        told = {**as_json(breach), "since": moment(change.since)}
         if change.ended:
-            self.line(f"ended   {where}", "ended", as_json(breach))
+            self.line(f"ended   {where}", "ended", told)
         else:
             since = f", since {moment(change.since)}" if change.at - change.since >= 1 else ""
-            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", as_json(breach))
+            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", told)
 
     def blocks(self, blocks: list[Block]) -> None:
         """Text for people alone."""

@@ -15,15 +15,16 @@ from rackgate.wire import core, kueue
 from rackgate.wire.core import View
 from rackgate.wire.depth import tolerant
 from rackgate_cli.checker import rows
+from rackgate_cli.checker.job_rows import Template, placing_of
 from rackgate_cli.checker.projections import (
     ADMITTERS,
     ManagedMeta,
-    Template,
     amounts_of,
-    placing_of,
     seconds,
     written_at,
 )
+
+SLICERS = (str(names.FieldManager.SLICES),)
 
 
 class _Assigned(View, frozen=True):
@@ -40,9 +41,21 @@ class _Admission(View, frozen=True):
     pod_set_assignments: tuple[_Assigned, ...] = ()
 
 
+class _Folded(View, frozen=True):
+    uid: str = ""
+    pod_set: str = ""
+
+
+class _Done(View, frozen=True):
+    name: str = ""
+    count: int = 0
+
+
 class _Status(View, frozen=True):
     conditions: tuple[core.Condition, ...] = ()
+    reclaimable_pods: tuple[_Done, ...] = ()
     admission: _Admission | None = None
+    folded_slices: tuple[_Folded, ...] = ()
     unhealthy_nodes: tuple[kueue.NodeName, ...] = ()
 
 
@@ -69,6 +82,7 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
     moments += [condition.last_transition_time for condition in status.conditions]
     admission = status.admission
     given = {one.name: one for one in admission.pod_set_assignments} if admission else {}
+    done = {one.name: one.count for one in status.reclaimable_pods}
     kind = names.WorkloadCondition
     return rows.WorkloadRow(
         namespace=intern(meta.namespace),
@@ -90,12 +104,18 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         evicted_at=true.get(kind.EVICTED, 0.0),
         placed_at=written_at(meta, ADMITTERS, "status"),
         changed_at=max(map(seconds, moments)),
-        podsets=tuple(_podset(podset, given.get(podset.name)) for podset in spec.pod_sets),
+        podsets=tuple(
+            _podset(podset, given.get(podset.name), done.get(podset.name, 0))
+            for podset in spec.pod_sets
+        ),
         closed=frozenset(node.name for node in status.unhealthy_nodes),
+        elastic=meta.annotations.get(names.ELASTIC_ANNOTATION) == "true",
+        folded=tuple((one.uid, one.pod_set) for one in status.folded_slices),
+        resized_at=written_at(meta, SLICERS, "status"),
     )
 
 
-def _podset(podset: kueue.PodSet, given: _Assigned | None) -> rows.PodSetRow:
+def _podset(podset: kueue.PodSet, given: _Assigned | None, done: int) -> rows.PodSetRow:
     asked = podset.topology_request or kueue.PodSetTopologyRequest()
     label = asked.pod_index_label
     template = _template(podset.template)
@@ -110,11 +130,13 @@ def _podset(podset: kueue.PodSet, given: _Assigned | None) -> rows.PodSetRow:
         group=asked.pod_set_group_name or "",
         indexed=label == names.COMPLETION_INDEX_LABEL
         or (podset.topology_request is None and label is None),
+        subgroups=(asked.sub_group_count or 0) if asked.sub_group_index_label else 0,
         placing=placing_of(template),
         granted=given.count if given else 0,
         flavors=given.flavors if given else {},
         usage=usage,
         assignment=assignment,
+        done=done,
         delayed=bool(given and given.delayed_topology_request),
         problem=problem,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.errors import CommandError
 
 BUILD_LIMIT_S: Final = 3600.0
+LIST_LIMIT_S: Final = 60.0
 _MODULE_FILES: Final = ("go.mod", "go.sum", "tools.go")
 
 
@@ -29,6 +31,8 @@ def cache_key(module: Path, binaries: Sequence[Binary]) -> str:
         digest.update((module / name).read_bytes())
     for binary in binaries:
         digest.update(repr((binary.name, binary.package, binary.ldflags)).encode())
+        if binary.files:
+            digest.update(repr((binary.source, binary.files)).encode())
     return f"{module.name}-{binaries[0].version}-{digest.hexdigest()[:16]}"
 
 
@@ -64,6 +68,9 @@ def build(
             for binary in binaries:
                 with progress.step(f"building {binary.name} {binary.version} with Go"):
                     _build_one(go, module, binary, scratch, cache / f"build-{binary.name}.log")
+                if binary.manifests is not None:
+                    text = _manifests(go, module, binary)
+                    (scratch / binary.manifests).write_text(text)
             scratch.chmod(0o755)
             scratch.rename(target)
         finally:
@@ -83,6 +90,48 @@ def locked(target: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
+def _environment() -> dict[str, str]:
+    # A go.work of the user's, or flags of their environment, must not change what is built.
+    return {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+
+
+def _manifests(go: str, module: Path, binary: Binary) -> str:
+    """Return the manifests in a program's own module, which the build has fetched.
+
+    Returns:
+        A JSON list of objects: YAML of this size takes seconds to read, once must do.
+
+    Raises:
+        CommandError: the module is not where Go says, or has no such files.
+    """
+    import yaml  # a build alone needs it, and it costs every verb its time
+
+    # Ten times as fast where libyaml is there.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    done = subprocess.run(
+        [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", binary.source],
+        cwd=module,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIST_LIMIT_S,
+        check=False,
+    )
+    source = Path(done.stdout.strip())
+    documents: list[object] = []
+    for pattern in binary.files:
+        found = sorted(source.glob(pattern)) if done.returncode == 0 else []
+        if not found:
+            raise CommandError(
+                f'{binary.source} {binary.version} has no file "{pattern}" '
+                f"(folder: {done.stdout.strip() or done.stderr.strip()})"
+            )
+        for path in found:
+            documents += [entry for entry in yaml.load_all(path.read_text(), loader) if entry]
+    return json.dumps(documents)
+
+
 def _build_one(go: str, module: Path, binary: Binary, scratch: Path, log: Path) -> None:
     command = [
         go,
@@ -95,14 +144,12 @@ def _build_one(go: str, module: Path, binary: Binary, scratch: Path, log: Path) 
         str(scratch / binary.name),
         binary.package,
     ]
-    # A go.work of the user's, or flags of their environment, must not change what is built.
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
     with log.open("wb") as output:
         try:
             done = subprocess.run(
                 command,
                 cwd=module,
-                env=environment,
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

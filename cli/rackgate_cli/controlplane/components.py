@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
 KWOK_VERSION: Final = "v0.8.0"
+JOBSET_VERSION: Final = "v0.8.0"
+KUBERAY_VERSION: Final = "v1.4.2"
 
 SERVICES: Final = ("webhook", "assigner", "ungater")
 
@@ -21,6 +24,8 @@ STAGES: Final[tuple[tuple[str, ...], ...]] = (
     ("kube-controller-manager", "kube-scheduler", "kwok"),
 )
 COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
+# Operators of job kinds that Kubernetes has not itself; a playground has those it is asked for.
+OPERATORS: Final = ("jobset", "kuberay")
 
 _VERSION_TIMEOUT_S: Final = 20.0
 
@@ -35,7 +40,11 @@ class Binary:
         module: folder under `deploy/controlplane` whose go.mod pins it.
         package: Go package that is built.
         ldflags: linker settings beyond "-s -w".
-        version_args: arguments that make the program print its version.
+        version_args: arguments that make the program print its version; none for a program that
+            cannot: the version of `source` that the Go linker wrote into it counts then.
+        source: Go module whose files are kept beside the program, "" for none.
+        files: glob patterns of those files within `source`; all of their YAML documents become
+            one file, a JSON list of objects.
     """
 
     name: str
@@ -44,6 +53,18 @@ class Binary:
     package: str
     ldflags: tuple[str, ...] = ()
     version_args: tuple[str, ...] = field(default=("--version",))
+    source: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def manifests(self) -> str | None:
+        """File name of the manifests that lie beside the program, None when it has none."""
+        return f"{self.name}.json" if self.files else None
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Every file that belongs to the program."""
+        return (self.name,) if self.manifests is None else (self.name, self.manifests)
 
 
 def _kubernetes_ldflags() -> tuple[str, ...]:
@@ -91,6 +112,37 @@ BINARIES: Final[tuple[Binary, ...]] = (
     ),
 )
 
+OPERATOR_BINARIES: Final[tuple[Binary, ...]] = (
+    Binary(
+        "jobset",
+        JOBSET_VERSION,
+        "jobset",
+        "sigs.k8s.io/jobset",
+        (f"-X sigs.k8s.io/jobset/pkg/version.GitVersion={JOBSET_VERSION}",),
+        version_args=(),
+        source="sigs.k8s.io/jobset",
+        files=(
+            "config/components/crd/bases/*.yaml",
+            "config/components/webhook/manifests.yaml",
+        ),
+    ),
+    Binary(
+        "kuberay",
+        KUBERAY_VERSION,
+        "kuberay",
+        "github.com/ray-project/kuberay/ray-operator",
+        version_args=(),
+        source="github.com/ray-project/kuberay/ray-operator",
+        files=("config/crd/bases/*.yaml",),
+    ),
+)
+
+
+def binaries_with(operators: Sequence[str]) -> tuple[Binary, ...]:
+    """Return the programs of a control plane with these operators, those of a module together."""
+    return BINARIES + tuple(binary for binary in OPERATOR_BINARIES if binary.name in operators)
+
+
 _VERSION: Final = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 
 
@@ -99,6 +151,8 @@ def reported_version(binary: Binary, path: Path) -> str | None:
 
     The first version in the output counts; every program here prints its own before others.
     """
+    if not binary.version_args:
+        return _linked_version(binary, path)
     try:
         done = subprocess.run(
             [str(path), *binary.version_args],
@@ -111,3 +165,14 @@ def reported_version(binary: Binary, path: Path) -> str | None:
         return None
     found = _VERSION.search(done.stdout + done.stderr)
     return f"v{found.group(1)}" if done.returncode == 0 and found else None
+
+
+def _linked_version(binary: Binary, path: Path) -> str | None:
+    """Return the version of a Go module that the linker recorded in a program."""
+    # A line of the build information: "mod" or "dep", module, version, checksum.
+    line = re.compile(rb"(?:mod|dep)\t" + re.escape(binary.source.encode()) + rb"\t(v[^\t\n]+)")
+    try:
+        found = line.search(path.read_bytes())
+    except OSError:
+        return None
+    return found.group(1).decode() if found else None

@@ -74,21 +74,21 @@ def _read_sums(path: Path) -> dict[str, str]:
 def download(
     source: DownloadSource, binaries: Sequence[Binary], scratch: Path, progress: Progress
 ) -> None:
-    """Fetch programs into `scratch` and make them executable.
+    """Fetch programs and their manifests into `scratch`; make the programs executable.
 
     Raises:
-        CommandError: no checksum for a program, no answer, or another content than promised.
+        CommandError: no checksum for a file, no answer, or another content than promised.
     """
-    for binary in binaries:
-        expected = source.sums.get(binary.name)
+    for name in (name for binary in binaries for name in binary.file_names):
+        expected = source.sums.get(name)
         if expected is None:
-            raise CommandError(f"the file of checksums has no line for {binary.name}")
-        url = f"{source.base_url}/{binary.name}"
+            raise CommandError(f"the file of checksums has no line for {name}")
+        url = f"{source.base_url}/{name}"
         with progress.step(f"downloading {url}"):
-            found = _fetch(url, scratch / binary.name)
+            found = _fetch(url, scratch / name)
         if found != expected:
             raise CommandError(f"{url}: SHA-256 is {found}, expected {expected}")
-        (scratch / binary.name).chmod(0o755)
+        (scratch / name).chmod(0o755)
 
 
 def _fetch(url: str, target: Path) -> str:

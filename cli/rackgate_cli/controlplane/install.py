@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -14,7 +16,13 @@ import yaml
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, KubeError, NotFoundError, UnprocessableError
+from rackgate.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    UnprocessableError,
+)
 from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.defaults import Document
 from rackgate_cli.controlplane.files import write_private
@@ -54,6 +62,45 @@ def with_local_webhook(document: Document, base_url: str) -> Document:
         if service is not None:
             webhook["clientConfig"]["url"] = base_url + service.get("path", "/")
     return changed
+
+
+def operator_documents(
+    path: Path, name: str, webhook_url: str | None, authority: bytes
+) -> list[Document]:
+    """Return an operator's CRDs and webhooks as they are installed for one that runs locally.
+
+    Args:
+        path: manifests that lie beside the program, a JSON list.
+        name: of the operator.
+        webhook_url: where it serves its webhooks, without a path; None for no webhooks.
+        authority: PEM certificate that signed its serving certificate.
+    """
+    found: list[Document] = json.loads(path.read_bytes())
+    hooks = [entry for entry in found if entry["kind"].endswith("WebhookConfiguration")]
+    wanted = [_stored_version_alone(entry) for entry in found if entry not in hooks]
+    if webhook_url is not None:
+        local = (with_local_webhook(hook, webhook_url) for hook in hooks)
+        wanted += [_operator_webhook(hook, name, authority) for hook in local]
+    return wanted
+
+
+def _stored_version_alone(document: Document) -> Document:
+    # Each version's schema costs the API server a second and a hundred megabytes, and the
+    # operators themselves speak the stored one alone.
+    spec = document.get("spec", {})
+    versions = [version for version in spec.get("versions", ()) if version["storage"]]
+    return {**document, "spec": {**spec, "versions": versions}} if versions else document
+
+
+def _operator_webhook(document: Document, name: str, authority: bytes) -> Document:
+    # What its own installer sets: a prefix, and for pods the label of those that are its own.
+    document["metadata"]["name"] = f"{name}-{document['metadata']['name']}"
+    for webhook in document["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
+        if any("pods" in rule["resources"] for rule in webhook["rules"]):
+            own = {"key": names.JOBSET_NAME_LABEL, "operator": "Exists"}
+            webhook["objectSelector"] = {"matchExpressions": [own]}
+    return document
 
 
 async def apply_all(client: Client, wanted: Iterable[Document]) -> None:
@@ -108,16 +155,62 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def apply_crds(client: Client, deploy: Path) -> None:
-    """Apply the CRDs and wait until the API server serves them."""
-    crds = documents(deploy / "crds")
-    await apply_all(client, crds)
+    """Apply our CRDs and wait until the API server serves them."""
+    await apply_all(client, documents(deploy / "crds"))
 
-    async def established() -> bool:
-        listed = json.loads(await client.get(kinds.CRDS.path()))["items"]
-        ready = {item["metadata"]["name"] for item in listed if _has(item, "Established")}
-        return {crd["metadata"]["name"] for crd in crds} <= ready
+    await _served(client, documents(deploy / "crds"))
 
-    await until("all CRDs are established", established)
+
+async def put_operator(client: Client, wanted: list[Document]) -> None:
+    """Create or replace an operator's objects and wait until its kinds are served.
+
+    Not applied as our own objects are: for schemas of this size that takes twice as long.
+
+    Raises:
+        CommandError: the API server refused one; names it.
+    """
+    await asyncio.gather(*(_put(client, document) for document in wanted))
+    await _served(client, wanted)
+
+
+async def _put(client: Client, document: Document) -> None:
+    kind, name = _KINDS[document["apiVersion"], document["kind"]], document["metadata"]["name"]
+    body = dict(document)
+    while True:
+        try:
+            if "resourceVersion" in body["metadata"]:
+                await client.replace(kind.path(None, name), json.dumps(body).encode())
+            else:
+                await client.create(kind.path(), json.dumps(body).encode())
+        except ConflictError:
+            # It is there already, or the API server wrote what it has made of a CRD.
+            stored = json.loads(await client.get(kind.path(None, name)))["metadata"]
+            version = {"resourceVersion": stored["resourceVersion"]}
+            body["metadata"] = {**document["metadata"], **version}
+        except KubeError as error:
+            raise CommandError(f'cannot install {kind.kind} "{name}": {error.message}') from error
+        else:
+            return
+
+
+async def _served(client: Client, wanted: Iterable[Document]) -> None:
+    left = {
+        (f"/apis/{entry['spec']['group']}/{version['name']}", entry["spec"]["names"]["plural"])
+        for entry in wanted
+        if entry["kind"] == "CustomResourceDefinition"
+        for version in entry["spec"]["versions"]
+        if version["served"]
+    }
+
+    async def served() -> bool:
+        # Discovery, not the CRDs' conditions: those come with schemas of megabytes.
+        for path in sorted({path for path, _ in left}):
+            with contextlib.suppress(NotFoundError):
+                for resource in json.loads(await client.get(path))["resources"]:
+                    left.discard((path, resource["name"]))
+        return not left
+
+    await until("all CRDs are served", served)
 
 
 async def apply_basics(client: Client, deploy: Path, webhook_url: str | None) -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rackgate_cli.controlplane.files import write_private
+from rackgate_cli.errors import CommandError
 
 _LIFETIME: Final = datetime.timedelta(days=3650)
 _CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
@@ -63,6 +64,28 @@ def ensure_pki(folder: Path, names: Sequence[str]) -> None:
     finished.touch()
 
 
+def ensure_operator(folder: Path, name: str, user: str, names: Sequence[str]) -> Path:
+    """Write the certificates of an operator that runs beside the control plane.
+
+    Args:
+        folder: written by `ensure_pki`.
+        name: of the operator; `write_kubeconfig` takes it as client.
+        user: whom the API server sees; it may do everything.
+        names: DNS names and addresses under which its webhooks are called; none if it has none.
+
+    Returns:
+        Folder of `tls.crt` and `tls.key`, with which it serves its webhooks; there if `names`.
+    """
+    serving = folder / f"{name}-webhook"
+    cluster = _load_authority(folder, "ca")
+    if not (folder / f"{name}-client.crt").exists():
+        _leaf(folder / f"{name}-client", cluster, user, ("system:masters",), ())
+    if names and not (serving / "tls.crt").exists():
+        serving.mkdir(exist_ok=True, mode=0o700)
+        _leaf(serving / "tls", cluster, name, (), names)
+    return serving
+
+
 def write_kubeconfig(path: Path, *, server: str, pki: Path, client: str) -> None:
     """Write a kubeconfig that carries its authority and credentials as data.
 
@@ -70,7 +93,7 @@ def write_kubeconfig(path: Path, *, server: str, pki: Path, client: str) -> None
         path: the file, mode 0600, replaced atomically.
         server: URL of the API server.
         pki: folder written by `ensure_pki`.
-        client: one of `CLIENTS`.
+        client: one of `CLIENTS`, or an operator with certificates.
     """
     document = {
         "apiVersion": "v1",
@@ -120,6 +143,14 @@ def _authority(folder: Path, name: str, common_name: str) -> _Authority:
         .sign(key, hashes.SHA256())
     )
     _write_pair(folder / name, key, certificate)
+    return _Authority(key, certificate)
+
+
+def _load_authority(folder: Path, name: str) -> _Authority:
+    key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
+    certificate = x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CommandError(f"{folder / name}.key is no key of this playground")
     return _Authority(key, certificate)
 
 

@@ -107,6 +107,8 @@ def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
             "namespace": names.SYSTEM_NAMESPACE,
         },
     }
+    if playground.feature_gates:
+        document["featureGates"] = dict(playground.feature_gates)
     if service == "webhook":
         document["serving"] = {
             "host": ports.LOOPBACK,

@@ -14,7 +14,7 @@ from typing import Any
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import KubeError
-from rackgate_cli.controlplane import defaults, install, ports
+from rackgate_cli.controlplane import defaults, install, operators, ports
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.services import token_file, webhook_port
 from rackgate_cli.controlplane.state import Playground, StateFolder
@@ -57,9 +57,22 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
             install.apply_crds(client, deploy),
             install.apply_basics(client, deploy, url),
             install.apply_all(client, defaults.node_documents(nodes)),
+            *(
+                install.put_operator(client, _operator_documents(cluster, name))
+                for name in cluster.playground.operators
+            ),
         )
         for service in services:
             await install.write_token(client, service, token_file(cluster.folder, service))
+
+
+def _operator_documents(cluster: Cluster, name: str) -> list[defaults.Document]:
+    path = Path(cluster.playground.binaries[name]).with_name(f"{name}.json")
+    if not path.is_file():
+        raise CommandError(f"there is no {path}; remove its folder to have it built again")
+    url = operators.webhook_url(cluster, name)
+    authority = (cluster.folder.pki / "ca.crt").read_bytes()
+    return install.operator_documents(path, name, url, authority)
 
 
 async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:

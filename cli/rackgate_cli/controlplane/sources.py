@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rackgate_cli.controlplane.build import build, cache_key, locked
-from rackgate_cli.controlplane.components import BINARIES, Binary, reported_version
+from rackgate_cli.controlplane.components import Binary, binaries_with, reported_version
 from rackgate_cli.controlplane.download import DownloadSource, download
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.errors import CommandError
@@ -21,25 +21,31 @@ ASSETS_VARIABLE: Final = "KUBEBUILDER_ASSETS"
 
 
 def find_binaries(
-    manifests: Path, cache: Path, progress: Progress, source: DownloadSource | None = None
+    manifests: Path,
+    cache: Path,
+    progress: Progress,
+    source: DownloadSource | None = None,
+    operators: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Return the path of every program, fetching or building what is not there.
 
-    Per Go module (etcd, kubernetes, kwok) the first of these that has all of its programs counts:
-    the folder named by KUBEBUILDER_ASSETS and then PATH, if the versions match exactly; the
-    cache; `source`; the Go build.
+    Per Go module (etcd, kubernetes, kwok, and the operators) the first of these that has all of
+    its programs counts: the folder named by KUBEBUILDER_ASSETS and then PATH, if the versions
+    match exactly; the cache; `source`; the Go build. Where an operator lies, its manifests lie.
 
     Args:
         manifests: `deploy/controlplane`, with one folder per Go module.
         cache: the project's cache folder.
         progress: told about everything that takes long.
         source: the download the user named, if any.
+        operators: which of `components.OPERATORS` are needed.
 
     Raises:
         CommandError: nothing works; the message names what is missing.
     """
     found: dict[str, Path] = {}
-    for module, group in itertools.groupby(BINARIES, key=lambda binary: binary.module):
+    wanted = binaries_with(operators)
+    for module, group in itertools.groupby(wanted, key=lambda binary: binary.module):
         binaries = tuple(group)
         cached = cache / "bin" / cache_key(manifests / module, binaries)
         folder = _matching(binaries) or _cached(
@@ -92,7 +98,7 @@ def _matching(binaries: Sequence[Binary]) -> Path | None:
     folders += os.environ.get("PATH", "").split(os.pathsep)
     for name in dict.fromkeys(folder for folder in folders if folder):
         folder = Path(name).absolute()
-        if not all(os.access(folder / binary.name, os.X_OK) for binary in binaries):
+        if not all(_complete(folder, binary) for binary in binaries):
             continue
         with ThreadPoolExecutor() as pool:
             versions = list(
@@ -101,3 +107,9 @@ def _matching(binaries: Sequence[Binary]) -> Path | None:
         if versions == [binary.version for binary in binaries]:
             return folder
     return None
+
+
+def _complete(folder: Path, binary: Binary) -> bool:
+    if binary.manifests is not None and not (folder / binary.manifests).is_file():
+        return False
+    return os.access(folder / binary.name, os.X_OK)

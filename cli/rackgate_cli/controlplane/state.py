@@ -26,6 +26,8 @@ class Playground(msgspec.Struct, kw_only=True):
         audit: whether the API server writes an audit log.
         ports: by purpose, for instance "etcd" or "webhook".
         replicas: set count per service; a stopped service keeps it.
+        operators: which of `components.OPERATORS` it has; their kinds stay installed, so they do.
+        feature_gates: what the services' configurations say; gates not named keep their default.
         binaries: path of every program of the control plane.
         processes: started processes by component name.
     """
@@ -35,6 +37,8 @@ class Playground(msgspec.Struct, kw_only=True):
     audit: bool = False
     ports: dict[str, int] = {}
     replicas: dict[str, int] = {}
+    operators: list[str] = []
+    feature_gates: dict[str, bool] = {}
     binaries: dict[str, str] = {}
     processes: dict[str, ProcessRecord] = {}
 
@@ -50,6 +54,7 @@ class StateFolder:
         self.data = path / "etcd"
         self.logs = path / "logs"
         self.services = path / "services"
+        self.operators = path / "operators"
         self.audit_log = path / "audit.log"
         self.record = path / "playground.json"
         self.lock = path / "lock"

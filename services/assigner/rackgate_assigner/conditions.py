@@ -34,6 +34,7 @@ ADMISSION_TYPES: Final = (
     WorkloadCondition.DEACTIVATION_TARGET,
 )
 JOB_TYPES: Final = (WorkloadCondition.PODS_READY, WorkloadCondition.FINISHED)
+SLICE_TYPES: Final = (WorkloadCondition.RESIZE_REQUESTED,)
 
 # Evictions after which the Workload queues again by itself; the others wait for someone.
 REQUEUED_AT_ONCE: Final = frozenset(
@@ -126,6 +127,10 @@ def admitted(workload: Workload, cluster_queue: str) -> list[Change]:
         message = clip(f"previously: {evicted.message}")
         changes.append(Change(WorkloadCondition.EVICTED, FALSE, "QuotaReserved", message))
         changes += _returned(workload)
+    preempted = workload.condition(WorkloadCondition.PREEMPTED)
+    if preempted is not None and preempted.status == TRUE:
+        message = clip(f"previously: {preempted.message}")
+        changes.append(Change(WorkloadCondition.PREEMPTED, FALSE, "QuotaReserved", message))
     return changes
 
 
@@ -138,11 +143,20 @@ def held(workload: Workload, reason: str, message: str) -> list[Change]:
     return changes
 
 
-def evicted(workload: Workload, reason: str, message: str) -> list[Change]:
-    """Conditions that announce an eviction; quota is still held until the job has stopped."""
+def evicted(workload: Workload, reason: str, message: str, cause: str = "") -> list[Change]:
+    """Conditions that announce an eviction; quota is still held until the job has stopped.
+
+    Args:
+        workload: as judged.
+        reason: of the eviction.
+        message: for the user.
+        cause: of a preemption, how the other Workload comes before this one.
+    """
     again = TRUE if reason in REQUEUED_AT_ONCE else FALSE
     text = clip(message)
     changes = [Change(WorkloadCondition.EVICTED, TRUE, reason, text)]
+    if cause:
+        changes.append(Change(WorkloadCondition.PREEMPTED, TRUE, cause, text))
     changes.append(Change(WorkloadCondition.REQUEUED, again, reason, text))
     return changes
 

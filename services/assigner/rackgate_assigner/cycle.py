@@ -8,12 +8,13 @@ judged by; what the API server refuses is decided again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import structlog
 
+from rackgate.api.names import EvictionReason
 from rackgate.kube.errors import (
     BadRequestError,
     ForbiddenError,
@@ -34,6 +35,7 @@ from rackgate_assigner.core.decisions import (
     Deactivate,
     Evict,
     Hold,
+    Preempt,
     Reassign,
     Repair,
     Stuck,
@@ -45,7 +47,7 @@ from rackgate_assigner.verification import verify
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
-Verdict: TypeAlias = Admit | Deactivate | Evict | Reassign | Unmark
+Verdict: TypeAlias = Admit | Deactivate | Evict | Preempt | Reassign | Unmark
 
 HOLD_WORKERS: Final = 8
 # So often may a Workload be refused before others stop waiting for the room it was meant to get.
@@ -175,6 +177,7 @@ class SchedulingCycle:
         snapshot = self._cache.freeze()
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
         snapshot.waiting = [row for row in snapshot.waiting if not self._gives_way(row.key)]
+        snapshot.leaving = frozenset(self._leaving())
         self._mend(snapshot)
         decisions = plan(snapshot, self._features, metrics.time_placement)
         admitted = 0
@@ -237,8 +240,26 @@ class SchedulingCycle:
             self._cache.assume(key, verdict.grant)
         elif isinstance(verdict, Reassign):
             self._cache.assume(key, verdict.grant, instead=True)
+        elif isinstance(verdict, Preempt) and not self._may_preempt(verdict.by):
+            return False
         self._decided[key] = _Decided(workload, verdict)
         self._verdicts.add(key)
+        return True
+
+    def _leaving(self) -> Iterator[str]:
+        """Workloads whose eviction is on its way to the API server."""
+        for key, decided in self._decided.items():
+            if isinstance(decided.verdict, Evict | Preempt | Deactivate):
+                yield key
+
+    def _may_preempt(self, key: str) -> bool:
+        """Whether a Workload would be admitted if it had room: else nobody has to go for it."""
+        workload = self._workloads.get(key)
+        if workload is None or key in self._resting:
+            return False
+        if not self._in_step(workload):
+            self._rest(key)
+            return False
         return True
 
     def _count_defect(self, hold: Hold) -> None:
@@ -299,6 +320,8 @@ class SchedulingCycle:
                 await self._writer.deactivate(workload, reason, message)
             case Evict(_, reason, message):
                 await self._writer.evict(workload, reason, message)
+            case Preempt(_, _, cause, message):
+                await self._writer.evict(workload, EvictionReason.PREEMPTED, message, cause)
 
     def _failed(self, key: str, decided: _Decided, error: KubeError | None) -> None:
         """Take back what was assumed; judge this Workload again after a pause of its own."""

@@ -1,32 +1,25 @@
-"""What is read off a Job and its Workload before deciding what to do about them."""
+"""What is read off a job and its Workload before deciding what to do about them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from rackgate.api import names
 from rackgate.api.workload_names import workload_name
-from rackgate.govern.job import NextStep, StopPhase, podsets_of, restore_patch, stop_step
-from rackgate.govern.job import template_of as template_of_job
 from rackgate.govern.jsonpatch import JsonPatchOp, pointer
-from rackgate.govern.templates import annotations_of, strip_reserved
+from rackgate.govern.life import Given, NextStep, PodTemplate, StopPhase, release_ops
+from rackgate.govern.templates import annotations_of, gates_of, section
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import (
-    PodSet,
-    PriorityClassRef,
-    Workload,
-    WorkloadPriorityClass,
-)
+from rackgate.wire.kueue import PriorityClassRef, Workload, WorkloadPriorityClass
+from rackgate_assigner.kinds import End, Gates, JobLike, Kind, StalePart, kind_of, part_of_owner
+from rackgate_assigner.kinds.podsets import counts_of, originals_of, podsets_differ
 
-KIND: Final = "Job"
-GROUP: Final = "batch"
-NATIVE_CONTROLLER: Final = "kubernetes.io/job-controller"
 _MARK: Final = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
+_ELASTIC: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
+_NO_GATES: Final[Gates] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,45 +38,106 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the table of `jobs_plan` looks at besides the objects themselves.
+    """What the table of `jobs_plan` looks at: one job of any kind, beside its Workload.
 
     Attributes:
-        podsets: what the Job asks for now, as a Workload stores it.
-        priority: resolved from the Job's labels and template.
+        kind: the kind of the job, for messages.
+        podsets: what the job asks for now, as a Workload stores it.
+        pod_count: pods of all of them.
+        priority: resolved from the job's labels and first template.
+        suspended: `spec.suspend`.
+        end: how the job ended, None while it has not.
         started: the start patch was applied and not yet undone, see `is_started`.
-        stop: what a stop of the Job would do next, see `stop_of`.
+        stop: what a stop of the job would do next.
+        stale: children of the stopped job that still carry what an earlier admission brought.
+        elastic: with other counts than its Workload's the job is resized, not queued again. The
+            Workload of such a job carries the annotation `names.ELASTIC_ANNOTATION`.
+        changed: why the running job has to be queued again, None when it has not.
+        unmarked: templates of the running job lost what its start brought.
+        ready: all pods of the running job that are due are ready or have succeeded.
+        reclaimable: pods that are done and come no more, by PodSet.
     """
 
+    kind: str = "Job"
     podsets: Sequence[Mapping[str, Any]] = ()
+    pod_count: int = 0
     priority: Priority = field(default_factory=Priority)
+    suspended: bool = True
+    end: End | None = None
     started: bool = False
     stop: NextStep = field(default_factory=lambda: NextStep(StopPhase.DONE, []))
+    stale: Sequence[StalePart] = ()
+    elastic: bool = False
+    changed: str | None = None
+    unmarked: bool = False
+    ready: bool = False
+    reclaimable: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def at_rest(self) -> bool:
-        """Whether the Job is suspended and runs nothing: its template may be written."""
+        """Whether the job is suspended and runs nothing: its templates may be written."""
         return self.stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
 
     @property
     def stopped(self) -> bool:
-        """Whether the Job is at rest and its template is the user's."""
-        return self.stop.phase is StopPhase.DONE
+        """Whether the job is at rest and all its templates are the user's."""
+        return self.stop.phase is StopPhase.DONE and not self.stale
 
 
-def facts_of(job: Job, workload: Workload | None, priority: Priority) -> Facts:
-    """Everything about one Job and the Workload that keeps its template."""
-    template = template_of_job(job)
-    original = None
-    if workload is not None and workload.spec.pod_sets:
-        original = msgspec.json.decode(workload.spec.pod_sets[0].template)
-    started = is_started(job, template)
-    stop = stop_of(job, template, original, started=started)
-    return Facts(podsets_of(job), priority, started, stop)
+def facts_of(
+    job: JobLike,
+    workload: Workload | None,
+    priority: Priority,
+    *,
+    parts: Sequence[Job] = (),
+    gates: Gates = _NO_GATES,
+    given: Mapping[str, Given] | None = None,
+    bare: bool = False,
+) -> Facts:
+    """Everything about one job and the Workload that keeps its templates.
+
+    Args:
+        job: as stored, of any kind.
+        workload: its Workload, if there is one.
+        priority: as resolved.
+        parts: its child Jobs, for kinds that have any.
+        gates: feature gates.
+        given: what its start brought into its templates, where that is certain; by PodSet.
+        bare: templates of the running job lost what its flavors brought.
+    """
+    kind = kind_of(job)
+    started = is_started(job, kind.templates(job))
+    stop = _unless_restored(
+        kind.stop(job, originals_of(workload), parts, given or {}), job, started=started
+    )
+    at_rest = stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
+    podsets = kind.podsets(job)
+    elastic, suspended = kind.elastic(job, gates), kind.suspended(job)
+    under = None if suspended else workload
+    resizable = elastic and under is not None and under.elastic
+    changed = kind.changed(job, under, podsets, elastic=resizable) if under is not None else None
+    return Facts(
+        kind=kind.name,
+        podsets=podsets,
+        pod_count=kind.pod_count(job),
+        priority=priority,
+        suspended=suspended,
+        end=kind.end(job),
+        started=started,
+        stop=stop,
+        stale=kind.stale_parts(job, parts) if at_rest else (),
+        elastic=elastic,
+        changed=changed,
+        unmarked=under is not None and started and (bare or is_unmarked(kind, job, under)),
+        ready=under is not None and kind.ready(job, counts_of(under)),
+        reclaimable=kind.reclaimable(job),
+    )
 
 
-def name_of(job: Job) -> str:
-    """The one name of a Job's Workload."""
-    return workload_name(KIND, GROUP, job.metadata.name, job.metadata.uid)
+def name_of(job: JobLike) -> str:
+    """The one name of a job's Workload."""
+    resource = kind_of(job).resource
+    return workload_name(resource.kind, resource.group, job.metadata.name, job.metadata.uid)
 
 
 def unmanaged_namespaces(system: str) -> frozenset[str]:
@@ -91,17 +145,18 @@ def unmanaged_namespaces(system: str) -> frozenset[str]:
     return frozenset(names.UNMANAGED_NAMESPACES) - {names.SYSTEM_NAMESPACE} | {system}
 
 
-def governs(job: Job, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACES) -> bool:
-    """Whether Rackgate acts on this Job: queue label present and no foreign controller.
+def governs(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACES) -> bool:
+    """Whether Rackgate acts on this job.
 
-    Jobs of `unmanaged` namespaces are left alone, label or not.
+    It does when the job carries the queue label, is run by its kind's own controller, and is no
+    part of another. Jobs of `unmanaged` namespaces are left alone, label or not.
     """
-    if job.metadata.namespace in unmanaged:
+    if job.metadata.namespace in unmanaged or part_of_owner(job.metadata):
         return False
-    managed_by = job.spec.managed_by
-    return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and managed_by in (
+    kind = kind_of(job)
+    return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and kind.managed_by(job) in (
         None,
-        NATIVE_CONTROLLER,
+        kind.controller,
     )
 
 
@@ -111,47 +166,63 @@ def owned_by(workload: Workload, uid: str) -> bool:
     return owner is not None and owner.uid == uid
 
 
-def is_started(job: Job, template: Mapping[str, Any]) -> bool:
+def is_started(job: JobLike, templates: Iterable[PodTemplate]) -> bool:
     """Whether the start patch was applied and not yet undone.
 
-    The start patch names the Workload in an annotation of the Job itself, and the restoring patch
-    takes it away, each in the same write as its template edits. So it tells a Job that its owner
+    The start patch names the Workload in an annotation of the job itself, and the restoring patch
+    takes it away, each in the same write as its template edits. So it tells a job that its owner
     suspended from one that was never started, whatever died in between. Should a tool of the user
-    drop the annotation, the template of a topology job still carries it.
+    drop the annotation, the templates of a topology job still carry it.
     """
     key = names.WORKLOAD_ANNOTATION
-    return key in job.metadata.annotations or key in annotations_of(template)
+    return key in job.metadata.annotations or any(
+        key in annotations_of(part.template) for part in templates
+    )
 
 
-def mark_ops(job: Job, workload: str) -> list[JsonPatchOp]:
-    """Operations that mark a Job as started under `workload`."""
+def is_unmarked(kind: Kind[Any], job: JobLike, workload: Workload) -> bool:
+    """Whether a template that was marked at the start lost a mark of it.
+
+    A manifest that is applied anew replaces the worker groups of a RayCluster as a whole. Pods
+    made from such a template would be held by nothing.
+    """
+    if not kind.remarks:
+        return False
+    placed = placed_of(workload)
+    for part in kind.templates(job):
+        gates = [names.TOPOLOGY_GATE] if placed.get(part.podset) else []
+        if workload.elastic and part.podset in placed:
+            gates.append(names.ELASTIC_GATE)
+        if not gates:
+            continue
+        have, notes = gates_of(part.template), annotations_of(part.template)
+        marked = notes.get(names.WORKLOAD_ANNOTATION) == workload.metadata.name
+        if not marked or any(gate not in have for gate in gates):
+            return True
+    return False
+
+
+def placed_of(workload: Workload) -> dict[str, bool]:
+    """For each PodSet that was admitted: whether it has a topology assignment."""
+    admission = workload.status.admission
+    given = () if admission is None else admission.pod_set_assignments
+    return {found.name: found.topology_assignment is not None for found in given}
+
+
+def mark_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
+    """Operations that mark a job as started under `workload`."""
     if not job.metadata.annotations:
         value = {names.WORKLOAD_ANNOTATION: workload}
         return [{"op": "add", "path": "/metadata/annotations", "value": value}]
     return [{"op": "add", "path": _MARK, "value": workload}]
 
 
-def stop_of(
-    job: Job,
-    template: Mapping[str, Any],
-    original: Mapping[str, Any] | None,
-    *,
-    started: bool,
-) -> NextStep:
-    """What a stop of the Job would do next.
+def _unless_restored(step: NextStep, job: JobLike, *, started: bool) -> NextStep:
+    """What a stop does next, given what its kind would do.
 
-    Args:
-        job: as stored now.
-        template: its pod template.
-        original: the user's template as its Workload keeps it; None when there is no Workload,
-            then only our own keys are taken out.
-        started: see `is_started`.
-
-    Returns:
-        RESTORE only for a Job that was started: a template that was never ours to change keeps
-        what its user edits while it waits.
+    RESTORE only for a job that was started: a template that was never ours to change keeps what
+    its user edits while it waits.
     """
-    step = stop_step(job, strip_reserved(template) if original is None else original)
     if step.phase not in (StopPhase.RESTORE, StopPhase.DONE):
         return step
     if not started:
@@ -162,20 +233,18 @@ def stop_of(
     return NextStep(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
 
 
-def creation_marks(job: Job) -> list[JsonPatchOp]:
-    """Operations that take the keys set at creation out of a suspended Job's template."""
-    if not job.spec.suspend:
-        return []
-    template = template_of_job(job)
-    return restore_patch(template, strip_reserved(template)) or []
+def creation_marks(job: JobLike) -> list[JsonPatchOp]:
+    """Operations that take the keys set at creation out of a suspended job's templates."""
+    kind = kind_of(job)
+    return release_ops(kind.templates(job)) if kind.suspended(job) else []
 
 
 def resolve_priority(
-    job: Job,
+    job: JobLike,
     workload_classes: Mapping[str, WorkloadPriorityClass],
     classes: Mapping[str, PriorityClass],
 ) -> Priority:
-    """A Job's priority: its WorkloadPriorityClass label, else its template's PriorityClass.
+    """A job's priority: its WorkloadPriorityClass label, else its first template's PriorityClass.
 
     Without either, the PriorityClass that is the global default; else 0.
     """
@@ -186,13 +255,18 @@ def resolve_priority(
             return Priority(missing=f"WorkloadPriorityClass/{named}")
         ref = {"group": names.GROUP, "kind": "WorkloadPriorityClass", "name": named}
         return Priority(found.value, ref)
-    spec = template_of_job(job).get("spec") or {}
-    name = spec.get("priorityClassName") or ""
+    name = _priority_class(job)
     chosen = classes.get(name) if name else _global_default(classes)
     if chosen is None:
         return Priority(missing=f"PriorityClass/{name}") if name else Priority()
     ref = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": chosen.metadata.name}
     return Priority(chosen.value, ref)
+
+
+def _priority_class(job: JobLike) -> str:
+    templates = kind_of(job).templates(job)
+    spec = section(templates[0].template, "spec") if templates else {}
+    return str(spec.get("priorityClassName") or "")
 
 
 def _global_default(classes: Mapping[str, PriorityClass]) -> PriorityClass | None:
@@ -201,28 +275,27 @@ def _global_default(classes: Mapping[str, PriorityClass]) -> PriorityClass | Non
     return min(defaults, key=lambda item: (item.value, item.metadata.name), default=None)
 
 
-def has_topology(workload: Workload) -> bool:
-    """Whether any PodSet was given a topology assignment."""
-    admission = workload.status.admission
-    return admission is not None and any(
-        assignment.topology_assignment is not None for assignment in admission.pod_set_assignments
-    )
-
-
-def pods_given(workload: Workload) -> int:
-    """Pods of all PodSets."""
-    return sum(podset.count for podset in workload.spec.pod_sets)
-
-
-def spec_ops(job: Job, workload: Workload, facts: Facts) -> tuple[JsonPatchOp, ...]:
-    """JSON patch operations that make a pending Workload ask for what the Job asks for now."""
+def spec_ops(job: JobLike, workload: Workload, facts: Facts) -> tuple[JsonPatchOp, ...]:
+    """JSON patch operations that make a pending Workload ask for what the job asks for now."""
     ops: list[JsonPatchOp] = []
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
         ops.append({"op": "add", "path": "/spec/queueName", "value": queue})
     if podsets_differ(workload, facts.podsets):
         ops.append({"op": "replace", "path": "/spec/podSets", "value": list(facts.podsets)})
-    return (*ops, *priority_ops(workload, facts.priority))
+    return (*ops, *_elastic_ops(workload, facts), *priority_ops(workload, facts.priority))
+
+
+def _elastic_ops(workload: Workload, facts: Facts) -> list[JsonPatchOp]:
+    """Operations that say on a pending Workload whether it may be resized while it runs."""
+    if workload.elastic == facts.elastic:
+        return []
+    if not facts.elastic:
+        return [{"op": "remove", "path": _ELASTIC}]
+    if not workload.metadata.annotations:
+        value = {names.ELASTIC_ANNOTATION: "true"}
+        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
+    return [{"op": "add", "path": _ELASTIC, "value": "true"}]
 
 
 def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
@@ -243,46 +316,3 @@ def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, .
 
 def _ref_json(ref: PriorityClassRef | None) -> dict[str, str] | None:
     return None if ref is None else {"group": ref.group, "kind": ref.kind, "name": ref.name}
-
-
-def podsets_differ(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the Workload's PodSets ask for something else than `wanted`."""
-    present = [_plain(podset) for podset in workload.spec.pod_sets]
-    if present == wanted:
-        return False
-    return [_without_empty(podset) for podset in present] != [
-        _without_empty(podset) for podset in wanted
-    ]
-
-
-def _plain(podset: PodSet) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "name": podset.name,
-        "count": podset.count,
-        "template": msgspec.json.decode(podset.template),
-    }
-    if podset.min_count is not None:
-        plain["minCount"] = podset.min_count
-    if podset.topology_request is not None:
-        plain["topologyRequest"] = _without_empty(msgspec.to_builtins(podset.topology_request))
-    return plain
-
-
-def _without_empty(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping without nulls and empty containers at any depth.
-
-    The API server may store an absent field as empty or the reverse; neither is a change.
-    """
-    return {key: kept for key, item in value.items() if not _empty(kept := _compact(item))}
-
-
-def _compact(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return _without_empty(value)
-    if isinstance(value, (list, tuple)):
-        return [_compact(item) for item in value]
-    return value
-
-
-def _empty(value: Any) -> bool:
-    return value is None or (isinstance(value, (dict, list)) and not value)

@@ -1,14 +1,16 @@
-"""Steps that bring a Job and its Workload together: `jobs_plan` names one, `jobs` takes it."""
+"""Steps that bring a job and its Workload together: `jobs_plan` names one, `jobs` takes it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from rackgate.api.names import FinishedReason
-from rackgate.govern.job import NextStep
 from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.life import NextStep
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.kinds import StalePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +22,19 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class CreateWorkload:
-    """Make the Job's Workload."""
+    """Make the job's Workload.
+
+    Attributes:
+        elastic: it is to be marked as one that may be resized while its job runs.
+    """
 
     name: str
+    elastic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteWorkload:
-    """Delete a Workload that the Job does not need (any more)."""
+    """Delete a Workload that the job does not need (any more)."""
 
     workload: Workload
     why: str
@@ -89,6 +96,14 @@ class MarkPods:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Write which pods are done and come no more, by PodSet: what they held is for others."""
+
+    workload: Workload
+    done: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class StopJob:
     """Take the next write of a stop."""
 
@@ -97,15 +112,30 @@ class StopJob:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanParts:
+    """Take out of children of a stopped job what an earlier admission brought."""
+
+    parts: Sequence[StalePart]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartJob:
-    """Let the Job run under the Workload's admission."""
+    """Let the job run under the Workload's admission."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class MarkAgain:
+    """Give templates of a running job back the marks of its start."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
 class WarnResize:
-    """Tell the user that a running Job asks for more pods than its Workload was given."""
+    """Tell the user that a running job asks for more pods than its Workload was given."""
 
     workload: Workload
     asked: int
@@ -123,7 +153,10 @@ Step: TypeAlias = (
     | ForgetPods
     | ReleaseQuota
     | MarkPods
+    | Reclaim
     | StopJob
+    | CleanParts
     | StartJob
+    | MarkAgain
     | WarnResize
 )

@@ -8,16 +8,16 @@ which keys wait for a flavor to appear, and which of our own writes the watch ha
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from rackgate.api import names
 from rackgate.kube.client import Client
-from rackgate.kube.resources import WORKLOAD_PRIORITY_CLASSES, WORKLOADS
+from rackgate.kube.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import (
-    GROUP,
-    KIND,
+    Facts,
     Priority,
     facts_of,
     governs,
@@ -27,35 +27,31 @@ from rackgate_assigner.job_facts import (
     spec_ops,
     unmanaged_namespaces,
 )
+from rackgate_assigner.job_starting import brought, is_bare
+from rackgate_assigner.job_steps import Nothing
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
+from rackgate_assigner.kinds import Gates, JobLike, Kind, kind_of, owner_of
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
 POLL_S: Final = 0.5
+_NO_GATES: Final[Gates] = {}
 
 
 class Key(NamedTuple):
-    """What to look at: a Job by `namespace/name`, or a Workload whose Job may be gone."""
+    """What to look at: a job by kind and `namespace/name`, or a Workload without one."""
 
     kind: str
     name: str
 
 
-def job_owner(workload: Workload) -> str | None:
-    """Key of the Job that controls a Workload, None when its controller is no Job."""
-    owner = workload.metadata.controller
-    if owner is None or owner.kind != KIND or not owner.api_version.startswith(f"{GROUP}/"):
-        return None
-    return f"{workload.metadata.namespace}/{owner.name}"
-
-
 class JobController:
-    """Turns Jobs into Workloads, starts and stops them. Callbacks may run on standbys, too.
+    """Turns jobs into Workloads, starts and stops them. Callbacks may run on standbys, too.
 
     Attributes:
-        waiting: Jobs that wait for a flavor to appear, each with its `kind/name`.
+        waiting: jobs that wait for a flavor to appear, each with its `kind/name`.
     """
 
     def __init__(
@@ -67,38 +63,73 @@ class JobController:
         *,
         workers: int = 32,
         system_namespace: str = names.SYSTEM_NAMESPACE,
+        gates: Gates = _NO_GATES,
+        ready: Callable[[str], None] = lambda _key: None,
     ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            stores: what the watches show.
+            client: for jobs.
+            writer: for Workloads.
+            reporter: for Events.
+            workers: keys looked at at the same time.
+            system_namespace: where the services are installed; nothing is governed there.
+            gates: feature gates.
+            ready: told the key of a Workload that is in step now, after `in_step` said no.
+        """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
-        self._stores, self._report = stores, reporter
+        self._stores, self._report, self._gates = stores, reporter, gates
         self._steps = StepTaker(stores, client, writer, reporter, waits_for=self._waits_for)
         self._own_writes = self._steps.own_writes
         self._by_owner: dict[str, set[str]] = defaultdict(set)
+        self._parts: dict[str, set[str]] = defaultdict(set)
         self.waiting: dict[Key, str] = {}
+        self._ready = ready
+        self._refused: set[str] = set()
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
         self._own_writes.clear()
-        jobs = [Key(KIND, name) for name in self._stores.jobs]
+        jobs = [Key(kind, name) for kind, store in self._stores.jobs.items() for name in store]
         workloads = [Key(WORKLOADS.kind, name) for name in self._stores.workloads]
         await self.queue.run([*jobs, *workloads])
 
-    def job_seen(self, _before: Job | None, job: Job) -> None:
-        """A Job was added or changed."""
-        self.queue.add(Key(KIND, job.metadata.key))
+    # What the watches tell.
 
-    def job_gone(self, job: Job) -> None:
-        """A Job was deleted, or lost its queue label."""
-        self.waiting.pop(Key(KIND, job.metadata.key), None)
-        self._own_writes.forget(KIND, job.metadata.key)
-        for key in self._by_owner.get(job.metadata.uid, ()):
-            self.queue.add(Key(WORKLOADS.kind, key))
+    def job_seen(self, _before: JobLike | None, job: JobLike) -> None:
+        """A job was added or changed."""
+        self.queue.add(_key(job))
+
+    def job_gone(self, job: JobLike) -> None:
+        """A job was deleted, or lost its queue label."""
+        key = _key(job)
+        self.waiting.pop(key, None)
+        self._own_writes.forget(key.kind, key.name)
+        for name in self._by_owner.get(job.metadata.uid, ()):
+            self.queue.add(Key(WORKLOADS.kind, name))
+
+    def part_seen(self, before: Job | None, part: Job) -> None:
+        """A child Job of a JobSet was added or changed."""
+        if before is not None and before.metadata.controller != part.metadata.controller:
+            _drop(self._parts, before)
+        owner = part.metadata.controller
+        if owner is not None:
+            self._parts[owner.uid].add(part.metadata.key)
+        self._add_owner(part)
+
+    def part_gone(self, part: Job) -> None:
+        """A child Job of a JobSet was deleted."""
+        self._own_writes.forget(JOBS.kind, part.metadata.key)
+        _drop(self._parts, part)
+        self._add_owner(part)
 
     def workload_seen(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
         owner = workload.metadata.controller
         if before is not None and before.metadata.controller != owner:
-            self._disown(before)
+            _drop(self._by_owner, before)
         if owner is not None:
             self._by_owner[owner.uid].add(workload.metadata.key)
         self._add_for(workload)
@@ -106,80 +137,110 @@ class JobController:
     def workload_gone(self, workload: Workload) -> None:
         """A Workload was deleted."""
         self._own_writes.forget(WORKLOADS.kind, workload.metadata.key)
-        self._disown(workload)
+        self._refused.discard(workload.metadata.key)
+        _drop(self._by_owner, workload)
         self._add_for(workload)
 
-    def _disown(self, workload: Workload) -> None:
-        owner = workload.metadata.controller
-        if owner is None:
-            return
-        owned = self._by_owner[owner.uid]
-        owned.discard(workload.metadata.key)
-        if not owned:
-            del self._by_owner[owner.uid]
-
     def appeared(self, what: str) -> None:
-        """A flavor that a Job may wait for is there: `kind/name`."""
+        """A flavor that a job may wait for is there: `kind/name`."""
         for key in [key for key, missing in self.waiting.items() if missing == what]:
             del self.waiting[key]
             self.queue.add(key)
 
     def class_changed(self, kind: str, name: str) -> None:
-        """A priority class came, went or has another value: look at all Jobs it may count for.
+        """A priority class came, went or has another value: look at all jobs it may count for.
 
-        The Jobs that name no WorkloadPriorityClass follow PriorityClasses, one of which may be
+        The jobs that name no WorkloadPriorityClass follow PriorityClasses, one of which may be
         the default.
         """
         ours = kind == WORKLOAD_PRIORITY_CLASSES.kind
-        for key, job in self._stores.jobs.items():
+        for job in self._all():
             named = job.metadata.labels.get(names.PRIORITY_CLASS_LABEL)
             if named == name if ours else not named:
-                self.queue.add(Key(KIND, key))
+                self.queue.add(_key(job))
+
+    # What others ask.
+
+    def job_of(self, workload: Workload) -> JobLike | None:
+        """The job that controls a Workload, None when none is followed that does."""
+        owner = owner_of(workload)
+        if owner is None:
+            return None
+        kind, key = owner
+        job = self._stores.jobs.get(kind.name, {}).get(key)
+        return job if job is not None and owned_by(workload, job.metadata.uid) else None
 
     def in_step(self, workload: Workload) -> bool:
-        """Whether a pending Workload asks for what its Job asks for now, and the Job is at rest."""
-        job = self._stores.jobs.get(job_owner(workload) or "")
-        if job is None or not owned_by(workload, job.metadata.uid):
-            return workload.metadata.controller is None or job_owner(workload) is None
-        facts = facts_of(job, workload, self._priority_of(job))
+        """Whether a pending Workload asks for what its job asks for now, and the job is at rest."""
+        job = self.job_of(workload)
+        if job is None:
+            return owner_of(workload) is None
+        facts = self._facts(job, workload)
         if facts.stopped and not spec_ops(job, workload, facts):
             return True
+        self._refused.add(workload.metadata.key)
         # Should nothing else bring the two together, this does.
-        self.queue.add(Key(KIND, job.metadata.key))
+        self.queue.add(_key(job))
         return False
 
-    def _waits_for(self, job: Job, what: str) -> None:
-        self.waiting[Key(KIND, job.metadata.key)] = what
+    # What is done about it.
+
+    def _waits_for(self, job: JobLike, what: str) -> None:
+        self.waiting[_key(job)] = what
 
     def _add_for(self, workload: Workload) -> None:
-        job = self._stores.jobs.get(job_owner(workload) or "")
-        if job is not None and owned_by(workload, job.metadata.uid):
-            self.queue.add(Key(KIND, job.metadata.key))
+        job = self.job_of(workload)
+        if job is not None:
+            self.queue.add(_key(job))
         else:
             self.queue.add(Key(WORKLOADS.kind, workload.metadata.key))
 
-    async def _reconcile(self, key: Key) -> None:
-        if key.kind == KIND:
-            await self._reconcile_job(key)
-        else:
-            await self._reconcile_workload(key)
+    def _add_owner(self, part: Job) -> None:
+        """Look at the owner of a child, if it is stopping: a running one does not depend on it."""
+        owner = part.metadata.controller
+        store = self._stores.jobs.get(owner.kind, {}) if owner is not None else {}
+        job = store.get(f"{part.metadata.namespace}/{owner.name}") if owner is not None else None
+        if job is not None and kind_of(job).suspended(job):
+            self.queue.add(_key(job))
 
-    async def _reconcile_job(self, key: Key) -> None:
-        job = self._stores.jobs.get(key.name)
-        if job is None or not governs(job, self._unmanaged):
+    async def _reconcile(self, key: Key) -> None:
+        if key.kind == WORKLOADS.kind:
+            await self._reconcile_workload(key)
             return
+        job = self._stores.jobs[key.kind].get(key.name)
+        if job is not None and governs(job, self._unmanaged):
+            await self._reconcile_job(key, job)
+
+    async def _reconcile_job(self, key: Key, job: JobLike) -> None:
         owned = self._by_owner.get(job.metadata.uid, ())
         workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]
-        if self._own_writes.behind(KIND, job.metadata) or any(
-            self._own_writes.behind(WORKLOADS.kind, workload.metadata) for workload in workloads
-        ):
+        if self._behind(key, job, workloads):
             return  # the watch will show our last write, and bring this key back
         expected = name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
-        priority = self._priority_of(job)
-        if own is None and job.finished is None:
-            self._tell_missing(job, priority)
-        await self._steps.take(job, plan_job(job, workloads, facts_of(job, own, priority)))
+        facts = self._facts(job, own)
+        if own is None and facts.end is None:
+            self._tell_missing(job, facts.priority)
+        step = plan_job(job, workloads, facts)
+        if own is not None and facts.stopped and isinstance(step, Nothing):
+            self._tell_ready(own.metadata.key)
+        await self._steps.take(job, step)
+
+    def _tell_ready(self, workload: str) -> None:
+        """A job that was not at rest may be now, and nothing of its Workload changed with that."""
+        if workload in self._refused:
+            self._refused.discard(workload)
+            self._ready(workload)
+
+    def _behind(self, key: Key, job: JobLike, workloads: Iterable[Workload]) -> bool:
+        behind = self._own_writes.behind
+        # Children are only written while it is suspended, and only then their events come here.
+        parts = self._parts_of(job) if kind_of(job).suspended(job) else ()
+        return (
+            behind(key.kind, job.metadata)
+            or any(behind(WORKLOADS.kind, workload.metadata) for workload in workloads)
+            or any(behind(JOBS.kind, part.metadata) for part in parts)
+        )
 
     async def _reconcile_workload(self, key: Key) -> None:
         workload = self._stores.workloads.get(key.name)
@@ -188,29 +249,67 @@ class JobController:
         if workload.metadata.controller is None:
             await self._steps.take(None, plan_alone(workload))
             return
-        owner = job_owner(workload)
+        owner = owner_of(workload)
         if owner is None:
             return  # the controller of that kind looks after it
-        job = self._stores.jobs.get(owner)
-        if job is not None and owned_by(workload, job.metadata.uid):
-            self.queue.add(Key(KIND, owner))
+        job = self.job_of(workload)
+        if job is not None:
+            self.queue.add(_key(job))
             return
-        # Jobs without the queue label are not followed, and a watch may lag behind: ask.
-        live = await self._steps.read_job(owner)
+        await self._ask_for_owner(key, workload, *owner)
+
+    async def _ask_for_owner(
+        self, key: Key, workload: Workload, kind: Kind[Any], owner: str
+    ) -> None:
+        """Jobs without the queue label are not followed, and a watch may lag behind: ask."""
+        live = await self._steps.read_job(kind, owner)
         if live is None or not owned_by(workload, live.metadata.uid):
             await self._steps.take(None, plan_orphan(workload))
         elif names.QUEUE_LABEL in live.metadata.labels:
             self.queue.add_later(key, POLL_S)
         else:
-            facts = facts_of(live, workload, Priority())
+            facts = facts_of(live, workload, Priority(), parts=self._parts_of(live))
             await self._steps.take(live, plan_unlabelled(live, workload, facts))
+            self._own_writes.forget(kind.name, owner)  # no watch will show it
             self.queue.add_later(key, POLL_S)
 
-    def _priority_of(self, job: Job) -> Priority:
-        return resolve_priority(job, self._stores.workload_classes, self._stores.classes)
+    def _facts(self, job: JobLike, workload: Workload | None) -> Facts:
+        priority = resolve_priority(job, self._stores.workload_classes, self._stores.classes)
+        given = brought(job, workload, self._stores.flavors)
+        return facts_of(
+            job,
+            workload,
+            priority,
+            parts=self._parts_of(job),
+            gates=self._gates,
+            given=given,
+            bare=is_bare(job, workload, self._stores.flavors),
+        )
 
-    def _tell_missing(self, job: Job, priority: Priority) -> None:
+    def _parts_of(self, job: JobLike) -> list[Job]:
+        keys = sorted(self._parts.get(job.metadata.uid, ()))
+        return [part for key in keys if (part := self._stores.parts.get(key)) is not None]
+
+    def _all(self) -> Iterable[JobLike]:
+        return (job for store in self._stores.jobs.values() for job in store.values())
+
+    def _tell_missing(self, job: JobLike, priority: Priority) -> None:
         if priority.missing is not None:
             kind, _, name = priority.missing.partition("/")
             note = f'{kind} "{name}" does not exist; the Workload is created when it does'
             self._report.job(job, f"{kind}NotFound", note, warning=True)
+
+
+def _key(job: JobLike) -> Key:
+    return Key(kind_of(job).name, job.metadata.key)
+
+
+def _drop(index: dict[str, set[str]], item: JobLike) -> None:
+    """Take an object out of an index by the uid of its controller."""
+    owner = item.metadata.controller
+    if owner is None:
+        return
+    owned = index[owner.uid]
+    owned.discard(item.metadata.key)
+    if not owned:
+        del index[owner.uid]

@@ -1,4 +1,4 @@
-"""What to do next about one Job and its Workload: one table, no I/O.
+"""What to do next about one job and its Workload: one table for all kinds, no I/O.
 
 `plan_job` looks at both as they are now and names one step. Every step changes an object, the
 change comes back as a watch event, and the table is asked again; so nothing is remembered between
@@ -11,28 +11,21 @@ from collections.abc import Sequence
 
 from rackgate.api import names
 from rackgate.api.names import EvictionReason, FinishedReason, WorkloadCondition
-from rackgate.govern.job import NextStep, StopPhase
-from rackgate.wire.batch import Job
+from rackgate.govern.life import NextStep, StopPhase
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import conditions
-from rackgate_assigner.job_facts import (
-    Facts,
-    creation_marks,
-    has_topology,
-    name_of,
-    pods_given,
-    podsets_differ,
-    priority_ops,
-    spec_ops,
-)
+from rackgate_assigner.job_facts import Facts, creation_marks, name_of, priority_ops, spec_ops
 from rackgate_assigner.job_steps import (
+    CleanParts,
     CreateWorkload,
     DeleteWorkload,
     EvictWorkload,
     FinishWorkload,
     ForgetPods,
+    MarkAgain,
     MarkPods,
     Nothing,
+    Reclaim,
     ReleaseFinalizer,
     ReleaseQuota,
     StartJob,
@@ -41,59 +34,62 @@ from rackgate_assigner.job_steps import (
     UpdateWorkload,
     WarnResize,
 )
+from rackgate_assigner.kinds import JobLike
+from rackgate_assigner.kinds.podsets import has_topology, pods_given, podsets_differ
 
 
-def plan_job(job: Job, workloads: Sequence[Workload], facts: Facts) -> Step:
-    """The next step for a governed Job.
+def plan_job(job: JobLike, workloads: Sequence[Workload], facts: Facts) -> Step:
+    """The next step for a governed job.
 
     Args:
         job: as stored now; `governs(job)` holds.
-        workloads: all Workloads whose controller is this Job, by uid.
+        workloads: all Workloads whose controller is this job, by uid.
         facts: see `Facts`.
     """
     name = name_of(job)
     workload = next((w for w in workloads if w.metadata.name == name), None)
     extra = next((w for w in workloads if w.metadata.name != name), None)
     if extra is not None and extra.metadata.deletion_timestamp is None:
-        return DeleteWorkload(extra, f"the Workload of this Job is {name}")
+        return DeleteWorkload(extra, f"the Workload of this {facts.kind} is {name}")
     if extra is not None and names.IN_USE_FINALIZER in extra.metadata.finalizers:
         return ReleaseFinalizer(extra)
     if workload is None:
         return _without_workload(job, name, facts)
     if workload.metadata.deletion_timestamp is not None:
         return _with_deleted(job, workload, facts)
-    if job.finished is not None:
-        return _with_finished_job(job, workload)
+    if facts.end is not None:
+        return _with_finished_job(workload, facts)
     if job.metadata.deletion_timestamp is not None:
-        return Nothing("the Job is being deleted")
+        return Nothing(f"the {facts.kind} is being deleted")
     if workload.is_true(WorkloadCondition.FINISHED):
         return _with_finished_workload(job, workload, facts)
     return _with_live(job, workload, facts)
 
 
-def plan_unlabelled(job: Job, workload: Workload, facts: Facts) -> Step:
-    """The next step for a Job that lost its queue label: it stays suspended, as its user wrote."""
-    if job.finished is not None:
+def plan_unlabelled(job: JobLike, workload: Workload, facts: Facts) -> Step:
+    """The next step for a job that lost its queue label: it stays suspended, as its user wrote."""
+    if facts.end is not None:
         if not workload.is_true(WorkloadCondition.FINISHED):
-            return _with_finished_job(job, workload)
-        return _dropped(workload, "the Job is finished and has no queue label")
+            return _with_finished_job(workload, facts)
+        return _dropped(workload, f"the {facts.kind} is finished and has no queue label")
+    why = "the queue label was removed"
     if facts.started and not facts.stopped:
-        return _stop(facts, "the queue label was removed")
+        return _stop(facts, why)
     marks = creation_marks(job)
     if marks:
-        return StopJob(NextStep(StopPhase.RESTORE, marks), "the queue label was removed")
-    return _dropped(workload, "the queue label was removed")
+        return StopJob(NextStep(StopPhase.RESTORE, marks), why)
+    return CleanParts(facts.stale, why) if facts.stale else _dropped(workload, why)
 
 
 def plan_orphan(workload: Workload) -> Step:
-    """The next step for a Workload whose Job does not exist any more."""
+    """The next step for a Workload whose job does not exist any more."""
     return _dropped(workload, "its Job does not exist")
 
 
 def plan_alone(workload: Workload) -> Step:
     """The next step for a Workload without a controller: there is no job to wait for."""
     if names.JOB_UID_LABEL in workload.metadata.labels:
-        # Made for a Job that was deleted with its dependents left behind. Its pods, if any, are
+        # Made for a job that was deleted with its dependents left behind. Its pods, if any, are
         # now pods like others, and count as such on their nodes.
         return _dropped(workload, "its Job does not exist")
     if workload.metadata.deletion_timestamp is not None:
@@ -105,8 +101,10 @@ def plan_alone(workload: Workload) -> Step:
 
 
 def _stop(facts: Facts, why: str) -> Step:
+    if facts.stop.phase is StopPhase.DONE and facts.stale:
+        return CleanParts(facts.stale, why)
     if facts.stop.phase in (StopPhase.WAIT, StopPhase.DONE):
-        return Nothing(f"{why}: the Job is stopping")
+        return Nothing(f"{why}: the {facts.kind} is stopping")
     return StopJob(facts.stop, why)
 
 
@@ -118,33 +116,37 @@ def _dropped(workload: Workload, why: str) -> Step:
     return Nothing("the Workload is going away")
 
 
-def _without_workload(job: Job, name: str, facts: Facts) -> Step:
-    if job.finished is not None or job.metadata.deletion_timestamp is not None:
-        return Nothing("the Job is over")
-    if facts.started or (not job.spec.suspend and job.pod_count > 0):
+def _runs_unadmitted(facts: Facts) -> bool:
+    return facts.started or (not facts.suspended and facts.pod_count > 0)
+
+
+def _without_workload(job: JobLike, name: str, facts: Facts) -> Step:
+    if facts.end is not None or job.metadata.deletion_timestamp is not None:
+        return Nothing(f"the {facts.kind} is over")
+    if _runs_unadmitted(facts):
         return _stop(facts, "it is not admitted")
     if not facts.at_rest:
-        return Nothing("the Job is still stopping")
-    if job.pod_count == 0:
-        return Nothing("the Job asks for no pods")
+        return Nothing(f"the {facts.kind} is still stopping")
+    if facts.pod_count == 0:
+        return Nothing(f"the {facts.kind} asks for no pods")
     if facts.priority.missing is not None:
         return Nothing(facts.priority.missing)
-    return CreateWorkload(name)
+    return CreateWorkload(name, facts.elastic)
 
 
-def _with_deleted(job: Job, workload: Workload, facts: Facts) -> Step:
+def _with_deleted(job: JobLike, workload: Workload, facts: Facts) -> Step:
     if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
         return Nothing("the Workload is going away")
-    over = job.finished is not None or job.metadata.deletion_timestamp is not None
+    over = facts.end is not None or job.metadata.deletion_timestamp is not None
     if over or facts.stopped:
         return ReleaseFinalizer(workload)
     return _stop(facts, "its Workload was deleted")
 
 
-def _with_finished_job(job: Job, workload: Workload) -> Step:
+def _with_finished_job(workload: Workload, facts: Facts) -> Step:
     if not workload.is_true(WorkloadCondition.FINISHED):
-        end = job.finished
-        failed = end is not None and end.type == "Failed"
+        end = facts.end
+        failed = end is not None and end.failed
         reason = FinishedReason.FAILED if failed else FinishedReason.SUCCEEDED
         message = (end.message if end is not None else "") or f"job {reason.lower()}"
         return FinishWorkload(workload, reason, message)
@@ -153,16 +155,16 @@ def _with_finished_job(job: Job, workload: Workload) -> Step:
     return Nothing("finished")
 
 
-def _with_finished_workload(job: Job, workload: Workload, facts: Facts) -> Step:
-    if facts.started or not job.spec.suspend:
+def _with_finished_workload(job: JobLike, workload: Workload, facts: Facts) -> Step:
+    if facts.started or not facts.suspended:
         return _stop(facts, "its Workload is finished")
     moved = job.metadata.labels.get(names.QUEUE_LABEL, "") != workload.spec.queue_name
     if facts.at_rest and (moved or podsets_differ(workload, facts.podsets)):
-        return DeleteWorkload(workload, "the Job was changed after its Workload finished")
+        return DeleteWorkload(workload, f"the {facts.kind} was changed after its Workload finished")
     return Nothing("the Workload is finished")
 
 
-def _with_live(job: Job, workload: Workload, facts: Facts) -> Step:
+def _with_live(job: JobLike, workload: Workload, facts: Facts) -> Step:
     if workload.status.admission is None:
         return _with_pending(job, workload, facts)
     if workload.is_true(WorkloadCondition.EVICTED):
@@ -177,67 +179,80 @@ def _with_evicted(workload: Workload, facts: Facts) -> Step:
     return ReleaseQuota(workload)
 
 
-def _with_pending(job: Job, workload: Workload, facts: Facts) -> Step:
-    if facts.started or (not job.spec.suspend and job.pod_count > 0):
+def _with_pending(job: JobLike, workload: Workload, facts: Facts) -> Step:
+    if _runs_unadmitted(facts):
         return _stop(facts, "it is not admitted")
     if workload.condition(WorkloadCondition.PODS_READY) is not None:
         return ForgetPods(workload)
-    if job.pod_count == 0:
-        return DeleteWorkload(workload, "the Job asks for no pods")
+    if facts.pod_count == 0:
+        return DeleteWorkload(workload, f"the {facts.kind} asks for no pods")
     ops = spec_ops(job, workload, facts)
-    return UpdateWorkload(workload, ops) if ops else Nothing("waiting for admission")
+    if ops:
+        return UpdateWorkload(workload, ops)
+    return Nothing("waiting for admission") if facts.stopped else _stop(facts, "it waits")
 
 
-def _with_admitted(job: Job, workload: Workload, facts: Facts) -> Step:
+def _with_admitted(job: JobLike, workload: Workload, facts: Facts) -> Step:
     if not workload.spec.active:
         return Nothing("deactivated: the scheduling cycle evicts it")
     eviction = _eviction(job, workload, facts)
     if eviction is not None:
         return eviction
-    if job.spec.suspend:
-        return StartJob(workload) if facts.at_rest else Nothing("the Job is still stopping")
-    if not facts.started and has_topology(workload):
+    if facts.suspended:
+        return StartJob(workload) if facts.stopped else _stop(facts, "it is about to start")
+    if not facts.started and (has_topology(workload) or workload.elastic):
         return _stop(facts, "it was not started by Rackgate, so its pods carry no gate")
-    ready = _pods_ready_change(job, workload)
-    if ready is not None:
-        return MarkPods(workload, ready)
+    return _with_running(workload, facts)
+
+
+def _with_running(workload: Workload, facts: Facts) -> Step:
+    if facts.unmarked:
+        return MarkAgain(workload)
+    if _pods_ready_changes(workload, facts):
+        return MarkPods(workload, facts.ready)
+    done = _newly_done(workload, facts)
+    if done is not None:
+        return Reclaim(workload, done)
     ops = priority_ops(workload, facts.priority)
     if ops:
         return UpdateWorkload(workload, ops)
     given = pods_given(workload)
-    if job.pod_count > given:
-        return WarnResize(workload, job.pod_count, given)
+    if facts.pod_count > given and not workload.elastic:
+        return WarnResize(workload, facts.pod_count, given)
     return Nothing("running")
 
 
-def _eviction(job: Job, workload: Workload, facts: Facts) -> EvictWorkload | None:
+def _eviction(job: JobLike, workload: Workload, facts: Facts) -> EvictWorkload | None:
     """Why an admission has to be taken back from here, if it has to."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
-        message = f'the Job moved to queue "{queue}"'
+        message = f'the {facts.kind} moved to queue "{queue}"'
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
-    if job.spec.suspend and facts.started:
-        message = "the running Job was suspended by its owner"
+    if facts.suspended and facts.started:
+        message = f"the running {facts.kind} was suspended by its owner"
         return EvictWorkload(workload, EvictionReason.JOB_SUSPENDED, message)
-    if job.spec.suspend and podsets_differ(workload, facts.podsets):
-        message = "the Job was changed before it started"
+    resizable = facts.elastic and workload.elastic
+    if facts.suspended and podsets_differ(workload, facts.podsets, resizable=resizable):
+        message = f"the {facts.kind} was changed before it started"
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
-    given = pods_given(workload)
-    if not job.spec.suspend and job.pod_count > given and not has_topology(workload):
-        message = f"the Job asks for {job.pod_count} pods, {given} were admitted"
-        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
+    if facts.changed is not None:
+        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, facts.changed)
     return None
 
 
-def _pods_ready_change(job: Job, workload: Workload) -> bool | None:
-    """The new value of PodsReady, None when nothing changes."""
-    wanted = min(pods_given(workload), job.pod_count)
-    ready = job.status.ready + job.status.succeeded >= wanted
-    wanted_state = conditions.pods_ready(workload, ready=ready)[0]
+def _pods_ready_changes(workload: Workload, facts: Facts) -> bool:
+    wanted = conditions.pods_ready(workload, ready=facts.ready)[0]
     present = workload.condition(WorkloadCondition.PODS_READY)
-    if present is not None and (present.status, present.reason) == (
-        wanted_state.status,
-        wanted_state.reason,
-    ):
-        return None
-    return ready
+    return present is None or (present.status, present.reason) != (wanted.status, wanted.reason)
+
+
+def _newly_done(workload: Workload, facts: Facts) -> dict[str, int] | None:
+    """What is to be written of pods that are done; None when nothing changes.
+
+    While quota is held the numbers only grow: what was given back may belong to others by now.
+    """
+    present = {found.name: found.count for found in workload.status.reclaimable_pods}
+    wanted = dict(present)
+    for name, count in facts.reclaimable.items():
+        wanted[name] = max(count, wanted.get(name, 0))
+    return wanted if wanted != present else None

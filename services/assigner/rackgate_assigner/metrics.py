@@ -72,6 +72,11 @@ ADMISSION_WAIT: Final = histogram(
 EVICTED: Final = counter(
     "evicted_workloads_total", "Evictions that were announced.", ("cluster_queue", "reason")
 )
+PREEMPTED: Final = counter(
+    "preempted_workloads_total",
+    "Workloads evicted to make room for others, by the ClusterQueue of those.",
+    ("preempting_cluster_queue", "reason"),
+)
 FINISHED: Final = counter(
     "finished_workloads_total", "Workloads that finished.", ("cluster_queue", "reason")
 )
@@ -120,6 +125,29 @@ CACHE_MISMATCHES: Final = counter(
     "assigner_cache_mismatches_total",
     "What the cache and a rebuild disagreed on; it was rebuilt afterwards.",
     ("what",),
+)
+SLICES: Final = gauge(
+    "workload_slices",
+    "Workload slices that are there; waiting ones ask for pods, admitted ones hold quota until "
+    "their parent counts them.",
+    ("status",),
+)
+SLICES_SETTLED: Final = from_zero(
+    counter(
+        "workload_slices_settled_total",
+        "Admitted slices that ended: folded into their parent's counts, or withdrawn.",
+        ("result",),
+    ),
+    "result",
+    ("folded", "withdrawn"),
+)
+PODS_GIVEN_BACK: Final = counter(
+    "resize_pods_given_back_total", "Pods that running jobs gave back by asking for fewer."
+)
+RESIZES: Final = from_zero(
+    counter("resizes_total", "Resizes of running jobs that were begun.", ("direction",)),
+    "direction",
+    ("up", "down"),
 )
 JOB_STEPS: Final = counter("job_steps_total", "Steps taken for jobs, by kind.", ("step", "result"))
 

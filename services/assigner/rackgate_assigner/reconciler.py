@@ -17,6 +17,7 @@ from rackgate.api.unsupported import unsupported_fields
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.resources import Resource
+from rackgate.runtime.features import ELASTIC_JOBS
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
@@ -29,10 +30,14 @@ from rackgate_assigner.cycle import SchedulingCycle
 from rackgate_assigner.failures import GATE, NodeFailures
 from rackgate_assigner.flavor_report import FlavorReport
 from rackgate_assigner.jobs import JobController
+from rackgate_assigner.kinds import JobLike
 from rackgate_assigner.node_writer import NodeWriter
 from rackgate_assigner.queues import QueueStatuses
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
+from rackgate_assigner.slice_jobs import ResizableJobs
+from rackgate_assigner.slice_writer import SliceWriter
+from rackgate_assigner.slices import SliceController
 from rackgate_assigner.verification import Verification
 from rackgate_assigner.watches import Object, Watch, Watches
 from rackgate_assigner.writer import WorkloadWriter
@@ -65,15 +70,8 @@ class Assigner:
         writer = WorkloadWriter(admission, pending, for_jobs, self._report)
         watches = self.watches
         self.jobs = self._job_controller(for_jobs, writer, settings)
-        self.in_use = finalizers.InUse(
-            finalizers.Stores(
-                watches.topologies.store,
-                watches.flavors.store,
-                watches.cluster_queues.store,
-                watches.workloads.store,
-            ),
-            pending,
-        )
+        self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
+        self.in_use = self._finalizers(pending)
         self.flavors = FlavorReport(self.cache, watches.flavors.store, self._report)
         self.statuses = QueueStatuses(
             self.cache,
@@ -98,7 +96,7 @@ class Assigner:
             features=features,
             nodes=nodes,
             repairs=self._repairs,
-            in_step=self.jobs.in_step,
+            in_step=self._in_step,
             min_interval_s=settings.cycle.min_interval,
             message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
@@ -113,7 +111,8 @@ class Assigner:
         watches = self.watches
         return JobController(
             job_writer.Stores(
-                watches.jobs.store,
+                {kind: watch.store for kind, watch in watches.kinds.items()},
+                watches.parts.store,
                 watches.workloads.store,
                 watches.flavors.store,
                 watches.workload_classes.store,
@@ -124,7 +123,37 @@ class Assigner:
             self._report,
             workers=settings.job_workers,
             system_namespace=settings.leader_election.namespace,
+            gates=self.cache.features,
+            ready=self._ready,
         )
+
+    def _finalizers(self, client: Client) -> finalizers.InUse:
+        watches = self.watches
+        stores = finalizers.Stores(
+            watches.topologies.store,
+            watches.flavors.store,
+            watches.cluster_queues.store,
+            watches.workloads.store,
+        )
+        return finalizers.InUse(stores, client)
+
+    def _slice_controller(self, writer: SliceWriter, settings: AssignerSettings) -> SliceController:
+        watches = self.watches
+        jobs = {kind: watch.store for kind, watch in watches.kinds.items()}
+        return SliceController(
+            self.cache,
+            watches.workloads.store,
+            writer,
+            ResizableJobs(jobs, watches.pods.store, self.cache, self._report),
+            enabled=self.cache.features.get(ELASTIC_JOBS, False),
+            message_interval_s=settings.cycle.message_interval,
+        )
+
+    def _ready(self, key: str) -> None:
+        self.cycle.changed(key)
+
+    def _in_step(self, workload: kueue.Workload) -> bool:
+        return self.jobs.in_step(workload) and self.slices.in_step(workload)
 
     def _replan(self) -> None:
         self.cycle.replan()
@@ -137,20 +166,20 @@ class Assigner:
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""
-        return [line for informer in self.watches.informers() for line in informer.missing()]
+        return [line for watch in self.watches.all() for line in watch.missing()]
 
     async def follow(self) -> None:
         """Keep the cache up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             spawn(group, self.recorder.run(), "events")
             spawn(group, self.verification.run(), "verification")
-            for informer in self.watches.informers():
-                spawn(group, informer.run(), f"watch {informer.resource.full_name}")
+            for watch in self.watches.all():
+                spawn(group, watch.run(), f"watch {watch.resource.full_name}")
 
     async def synced(self) -> None:
         """Wait until every watch has listed once: nothing may be decided before that."""
-        for informer in self.watches.informers():
-            await informer.synced.wait()
+        for watch in self.watches.all():
+            await watch.synced()
         log.info("caches_warm", frozen=freeze_heap())
 
     async def act(self) -> None:
@@ -160,6 +189,7 @@ class Assigner:
             async with asyncio.TaskGroup() as group:
                 spawn(group, self.cycle.run(), "cycle")
                 spawn(group, self.jobs.run(), "jobs")
+                spawn(group, self.slices.run(), "slices")
                 spawn(group, self.in_use.run(), "finalizers")
                 spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
@@ -189,8 +219,11 @@ class Assigner:
         watches.nodes.tell(failures.node_seen, failures.node_gone)
         watches.pods.tell(failures.pod_seen, failures.pod_gone)
         watches.workloads.tell(failures.workload_seen, failures.workload_gone)
-        watches.jobs.tell(self.jobs.job_seen, self.jobs.job_gone)
-        watches.jobs.tell(self._job_changed)
+        watches.parts.tell(self._part_seen, self._part_gone)
+        for governed in watches.kinds.values():
+            governed.tell(self.jobs.job_seen, self.jobs.job_gone)
+            governed.tell(self.slices.job_seen, self.slices.job_gone)
+            self._job_listener(governed)
         watches.workloads.tell(self._workload_seen, self._workload_gone)
         for classes in (watches.workload_classes, watches.classes):
             self._class_listener(classes)
@@ -219,6 +252,7 @@ class Assigner:
 
     def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
         self.jobs.workload_seen(before, workload)
+        self.slices.workload_seen(before, workload)
         # A Workload that left a queue, or what it held, changes the counts of both sides.
         if before is not None:
             self.statuses.mark_workload(before)
@@ -229,6 +263,7 @@ class Assigner:
 
     def _workload_gone(self, workload: kueue.Workload) -> None:
         self.jobs.workload_gone(workload)
+        self.slices.workload_gone(workload)
         self.cycle.forget(workload.metadata.key)
         self.statuses.mark_workload(workload)
         self.in_use.user_changed(watch_kind(self.watches.workloads))
@@ -281,11 +316,25 @@ class Assigner:
 
         watch.tell(upserted, lambda _item: self.statuses.mark_all())
 
-    def _job_changed(self, before: batch.Job | None, job: batch.Job) -> None:
-        if before is None or before.metadata.generation != job.metadata.generation:
-            # The template stays raw, and has nothing to say about this.
-            manifest = {"metadata": msgspec.to_builtins(job.metadata)}
-            self._warn(self.watches.jobs.resource, job, manifest)
+    def _part_seen(self, before: batch.Job | None, part: batch.Job) -> None:
+        owner = part.metadata.controller
+        if owner is not None and (before is None or before.metadata.controller != owner):
+            self.cache.set_owner(part.metadata.uid, owner.uid)
+            self.cycle.poke()
+        self.jobs.part_seen(before, part)
+
+    def _part_gone(self, part: batch.Job) -> None:
+        self.cache.drop_owner(part.metadata.uid)
+        self.jobs.part_gone(part)
+
+    def _job_listener(self, watch: Watch[Any]) -> None:
+        def upserted(before: JobLike | None, job: JobLike) -> None:
+            if before is None or before.metadata.generation != job.metadata.generation:
+                # Templates stay raw, and have nothing to say about this.
+                manifest = {"metadata": msgspec.to_builtins(job.metadata)}
+                self._warn(watch.resource, job, manifest)
+
+        watch.tell(upserted)
 
     def _warn(self, resource: Resource, item: Object, manifest: Mapping[str, Any]) -> None:
         """One Event for each generation of an object that asks for what has no effect yet."""

@@ -1,15 +1,15 @@
-"""Events about Workloads, Jobs and queues, in the field's words."""
+"""Events about Workloads, jobs and queues, in the field's words."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate.kube.resources import JOBS, PODS, WORKLOADS, Resource
-from rackgate.wire.batch import Job
+from rackgate.kube.resources import PODS, WORKLOADS, Resource
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.core.failure.broken import PodFact
+from rackgate_assigner.kinds import JobLike, kind_of
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"
@@ -27,9 +27,10 @@ class Reporter:
         """An Event on a Workload."""
         self._record(WORKLOADS, workload.metadata, reason, _ADMISSION, note, warning=warning)
 
-    def job(self, job: Job, reason: str, note: str, *, warning: bool = False) -> None:
-        """An Event on a Job."""
-        self._record(JOBS, job.metadata, reason, _RECONCILE, note, warning=warning)
+    def job(self, job: JobLike, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a job of any kind."""
+        resource = kind_of(job).resource
+        self._record(resource, job.metadata, reason, _RECONCILE, note, warning=warning)
 
     def pod(self, pod: PodFact, reason: str, note: str) -> None:
         """An Event on a pod."""

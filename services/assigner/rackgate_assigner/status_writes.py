@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from rackgate.quantity import format_amount
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import Workload
+from rackgate.wire.kueue import FoldedSlice, Workload
 from rackgate_assigner import conditions
 from rackgate_assigner.conditions import Change
 from rackgate_assigner.core.decisions import Grant
@@ -96,14 +96,28 @@ def status_body(
     written: list[dict[str, Any]],
     admission: dict[str, Any] | None,
     unhealthy: Sequence[str] = (),
+    *,
+    folded: Sequence[FoldedSlice] | None = None,
 ) -> bytes:
-    """An apply of everything that the manager of admissions owns, bound to the version judged."""
+    """An apply of everything that the manager of admissions owns, bound to the version judged.
+
+    Args:
+        workload: as judged.
+        written: all conditions of the manager.
+        admission: as it is to be; None for none.
+        unhealthy: names of broken nodes.
+        folded: settled slices; None leaves them as they are, also when the admission goes:
+            forgotten, they would be taken into the next one.
+    """
     meta = workload.metadata
     status: dict[str, Any] = {"conditions": written} if written else {}
     if admission is not None:
         status["admission"] = admission
     if unhealthy:
         status["unhealthyNodes"] = [{"name": name} for name in unhealthy]
+    settled = workload.status.folded_slices if folded is None else folded
+    if settled:
+        status["foldedSlices"] = [msgspec.to_builtins(entry) for entry in settled]
     return msgspec.json.encode(
         {
             "apiVersion": WORKLOADS.api_version,
@@ -114,6 +128,24 @@ def status_body(
                 "resourceVersion": meta.resource_version,
             },
             "status": status,
+        }
+    )
+
+
+def reclaimable_body(workload: Workload, done: Mapping[str, int]) -> bytes:
+    """An apply of the pods that are done, bound to the version judged."""
+    meta = workload.metadata
+    listed = [{"name": name, "count": count} for name, count in sorted(done.items())]
+    return msgspec.json.encode(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": {"reclaimablePods": listed},
         }
     )
 

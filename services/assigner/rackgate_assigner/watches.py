@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from sys import intern
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -12,12 +13,21 @@ import structlog
 from rackgate.api import names
 from rackgate.kube import resources
 from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.kube.resources import Resource
-from rackgate.wire import batch, core, kueue
+from rackgate.runtime.tasks import spawn
+from rackgate.wire import core, kueue
+from rackgate_assigner.kinds import KINDS, Kind
+from rackgate_assigner.kinds.job import decode_job
 
 GOVERNED: Final = {"labelSelector": names.QUEUE_LABEL}
+PARTS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
 BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+
+# Seconds between two questions whether a kind is served: one that is not, and one in doubt.
+SERVED_POLL_S: Final = 30.0
+DOUBT_POLL_S: Final = 1.0
 
 _POD_LABELS: Final = (names.PODSET_LABEL,)
 _POD_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION,)
@@ -36,7 +46,6 @@ class Object(Protocol):
 T = TypeVar("T")
 V = TypeVar("V", bound=Object)
 
-_decode_job = msgspec.json.Decoder(batch.Job).decode
 _encode = msgspec.msgpack.Encoder().encode
 _decode_workload = msgspec.json.Decoder(kueue.Workload).decode
 
@@ -44,13 +53,6 @@ _decode_workload = msgspec.json.Decoder(kueue.Workload).decode
 def decoder(kind: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
     """Decodes the whole view of a kind."""
     return msgspec.json.Decoder(kind).decode
-
-
-def decode_job(raw: bytes | msgspec.Raw) -> batch.Job:
-    """A Job; its template holds memory of its own, not the whole event."""
-    job = _decode_job(raw)
-    spec = msgspec.structs.replace(job.spec, template=_copied(job.spec.template))
-    return msgspec.structs.replace(job, spec=spec)
 
 
 def decode_workload(raw: bytes | msgspec.Raw) -> kueue.Workload:
@@ -157,6 +159,8 @@ class Watch(Generic[V]):
         resource: Resource,
         decode: Callable[[bytes | msgspec.Raw], V],
         params: Mapping[str, str] | None = None,
+        *,
+        on_synced: Callable[[], None] | None = None,
     ) -> None:
         self.resource = resource
         self._on_upsert: list[Callable[[V | None, V], Any]] = []
@@ -168,7 +172,20 @@ class Watch(Generic[V]):
             on_upsert=self._upserted,
             on_delete=self._deleted,
             params=params,
+            on_synced=on_synced,
         )
+
+    def missing(self) -> list[str]:
+        """What keeps this watch from being complete: lines for /readyz."""
+        return self.informer.missing()
+
+    async def synced(self) -> None:
+        """Wait until all there is has been listed once."""
+        await self.informer.synced.wait()
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled."""
+        await self.informer.run()
 
     @property
     def store(self) -> Mapping[str, V]:
@@ -204,8 +221,88 @@ class Watch(Generic[V]):
         log.exception("object_not_folded", resource=self.resource.full_name, key=item.metadata.key)
 
 
+class OptionalWatch(Watch[V]):
+    """Follows a collection of a kind that may not be installed; that keeps nobody waiting.
+
+    While the kind is not served its watch is complete and empty. It is asked for again every
+    `SERVED_POLL_S` seconds, without a word in the log, and followed when it is there. Should it
+    be taken away, its objects are gone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decode: Callable[[bytes | msgspec.Raw], V],
+        params: Mapping[str, str] | None = None,
+    ) -> None:
+        self._settled = asyncio.Event()
+        super().__init__(client, resource, decode, params, on_synced=self._listed)
+        self._client, self._problem = client, "not asked for yet"
+
+    def missing(self) -> list[str]:
+        """Nothing once it is listed, or known not to be served."""
+        if self._settled.is_set():
+            return []
+        if not self._problem:
+            return self.informer.missing()
+        return [f"{self.resource.full_name}: {self._problem}"]
+
+    async def synced(self) -> None:
+        """Wait until all there is has been listed once, or is known not to be served."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Follow the collection whenever it is served, until cancelled."""
+        while True:
+            served = await self._served()
+            if served:
+                log.info("kind_served", resource=self.resource.full_name)
+                await self._follow()
+            if served is not None:
+                self._settled.set()
+            await asyncio.sleep(DOUBT_POLL_S if served is None else SERVED_POLL_S)
+
+    async def _follow(self) -> None:
+        """Follow it until it is not served any more."""
+        async with asyncio.TaskGroup() as group:
+            name = f"watch {self.resource.full_name}"
+            following = spawn(group, self.informer.run(), name)
+            missed = 0
+            # Once may be an API server that is about to serve it again.
+            while missed < 2:
+                await asyncio.sleep(DOUBT_POLL_S)
+                gone = bool(self.informer.problem) and await self._served() is False
+                missed = missed + 1 if gone else 0
+            following.cancel()
+        log.info("kind_not_served", resource=self.resource.full_name)
+        self.informer.clear()
+
+    def _listed(self) -> None:
+        self.informer.problem = ""  # what comes now is a problem with a kind that was served
+        self._settled.set()
+
+    async def _served(self) -> bool | None:
+        """Whether the API server knows the kind; None when it cannot be asked now."""
+        try:
+            await self._client.get(self.resource.path(), {"limit": "1"})
+        except NotFoundError:
+            self._problem = ""
+            return False
+        except KubeError as error:
+            self._problem = str(error)
+            return None
+        self._problem = ""
+        return True
+
+
 class Watches:
-    """Everything the assigner follows."""
+    """Everything the assigner follows.
+
+    Attributes:
+        kinds: governed jobs, by kind.
+        parts: child Jobs of JobSets, governed or not.
+    """
 
     def __init__(self, client: Client) -> None:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
@@ -221,11 +318,13 @@ class Watches:
         self.cluster_queues = Watch(client, resources.CLUSTER_QUEUES, decoder(kueue.ClusterQueue))
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
-        self.jobs = Watch(client, resources.JOBS, decode_job, GOVERNED)
+        # First of the two that follow Jobs, so that the lag shown for them is that of the governed.
+        self.parts = Watch(client, resources.JOBS, decode_job, PARTS)
+        self.kinds = {kind.name: _governed(client, kind) for kind in KINDS.values()}
 
-    def informers(self) -> list[Informer[Any]]:
-        """All informers."""
-        watches: list[Watch[Any]] = [
+    def all(self) -> list[Watch[Any]]:
+        """All watches."""
+        return [
             self.nodes,
             self.pods,
             self.namespaces,
@@ -237,6 +336,11 @@ class Watches:
             self.cluster_queues,
             self.local_queues,
             self.workloads,
-            self.jobs,
+            self.parts,
+            *self.kinds.values(),
         ]
-        return [watch.informer for watch in watches]
+
+
+def _governed(client: Client, kind: Kind[Any]) -> Watch[Any]:
+    follow = Watch if kind.built_in else OptionalWatch
+    return follow(client, kind.resource, kind.decode, GOVERNED)

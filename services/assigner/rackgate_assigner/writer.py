@@ -6,7 +6,7 @@ on, and every apply is complete for its field manager (see `conditions`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +29,7 @@ from rackgate_assigner.status_writes import (
     admission_of,
     listed_conditions,
     path_of,
+    reclaimable_body,
     settle,
     stated_admission,
     status_body,
@@ -142,8 +143,14 @@ class WorkloadWriter:
         """Say what the API server, or somebody's policy, has against a write; it is repeated."""
         self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
 
-    async def evict(self, workload: Workload, reason: str, message: str) -> bool:
+    async def evict(self, workload: Workload, reason: str, message: str, cause: str = "") -> bool:
         """Announce an eviction; its quota is released after the job has stopped.
+
+        Args:
+            workload: as judged.
+            reason: of the eviction.
+            message: for the user.
+            cause: reason of the condition Preempted, where another Workload is the reason.
 
         Returns:
             False when the Workload is under eviction already, or holds nothing.
@@ -151,12 +158,15 @@ class WorkloadWriter:
         admission = stated_admission(workload)
         if admission is None or workload.is_true(WorkloadCondition.EVICTED):
             return False
-        changes = conditions.evicted(workload, reason, message)
+        changes = conditions.evicted(workload, reason, message, cause)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         await self._apply(self._admission, workload, listed, admission)
         queue = admission["clusterQueue"]
         metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
         log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
+        if cause:
+            metrics.PREEMPTED.labels(preempting_cluster_queue=queue, reason=cause).inc()
+            self._report.workload(workload, "Preempted", message)
         self._report.workload(workload, f"EvictedDueTo{reason}", message, warning=True)
         return True
 
@@ -190,6 +200,14 @@ class WorkloadWriter:
         changes = conditions.pods_ready(workload, ready=ready)
         listed = listed_conditions(workload, JOB_TYPES, changes)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+
+    async def reclaim(self, workload: Workload, done: Mapping[str, int]) -> Workload:
+        """Write how many pods of which PodSets are done and come no more; returns it so."""
+        body = reclaimable_body(workload, done)
+        path = path_of(workload, "status")
+        answer = await self._jobs.apply(path, body, FieldManager.RECLAIMABLE)
+        log.info("pods_reclaimable", workload=workload.metadata.key, pods=dict(done))
+        return _decode_workload(answer)
 
     async def forget_pods(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
@@ -244,7 +262,9 @@ class WorkloadWriter:
         admission: dict[str, Any] | None,
         manager: FieldManager = FieldManager.ADMISSION,
     ) -> Workload:
-        body = status_body(workload, listed, admission)
+        # The other manager owns conditions alone.
+        folded = None if manager is FieldManager.ADMISSION else ()
+        body = status_body(workload, listed, admission, folded=folded)
         return _decode_workload(await client.apply(path_of(workload, "status"), body, manager))
 
 

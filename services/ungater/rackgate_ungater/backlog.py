@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from rackgate_ungater.plan import Grant
 from rackgate_ungater.rows import PodUid
-from rackgate_ungater.state import Group
+from rackgate_ungater.state import Group, PodSetState
 
 
 class Backlog:
@@ -30,12 +31,27 @@ class Backlog:
         self.since = {
             uid: self.since.get(uid, now)
             for group in groups
-            if group.gated and group.row is not None and group.row.granting
-            for podset in group.podsets.values()
-            for uid, pod in podset.pods.items()
-            if pod.gated and not pod.terminating
+            if group.waits
+            for uid in self._waiting(group)
         }
+
+    def _waiting(self, group: Group) -> Iterator[PodUid]:
+        if group.row is None or not group.row.elastic:
+            for podset in group.podsets.values():
+                yield from _gated(podset)
+            return
+        # More pods than were granted wait for slices, not for us: only so many count.
+        for name, grant in group.grants():
+            if isinstance(grant, Grant):
+                podset = group.podsets[name]
+                room = max(0, grant.cap - sum(not pod.gated for pod in podset.pods.values()))
+                gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
+                yield from gated[:room]
 
     def longest_s(self, now: float) -> float:
         """Seconds since the pod that waits longest was first seen waiting; 0 without any."""
         return now - min(self.since.values()) if self.since else 0.0
+
+
+def _gated(podset: PodSetState) -> Iterator[PodUid]:
+    return (uid for uid, pod in podset.pods.items() if pod.gated and not pod.terminating)

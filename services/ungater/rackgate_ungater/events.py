@@ -57,6 +57,26 @@ class WorkloadGone:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A child Job of a JobSet.
+
+    Attributes:
+        uid: of the Job.
+        owner: UID of its controlling owner, empty without one.
+    """
+
+    uid: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobGone:
+    """A child Job is no more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class UngateAccepted:
     """The server answered that a request of ours was applied; the watch will show it.
 
@@ -94,4 +114,13 @@ class UngateFailed:
     now: float
 
 
-Event: TypeAlias = PodSeen | PodGone | WorkloadSeen | WorkloadGone | UngateAccepted | UngateFailed
+Event: TypeAlias = (
+    PodSeen
+    | PodGone
+    | WorkloadSeen
+    | WorkloadGone
+    | JobSeen
+    | JobGone
+    | UngateAccepted
+    | UngateFailed
+)

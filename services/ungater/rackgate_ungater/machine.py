@@ -11,14 +11,15 @@ before any other pod, so that whichever of the two writes wins, it takes the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import assert_never
 
-from rackgate.govern.predicates import is_tas_pod
-from rackgate_ungater.checks import check
+from rackgate_ungater.checks import check, check_slices
 from rackgate_ungater.events import (
     Event,
     Failure,
+    JobGone,
+    JobSeen,
     PodGone,
     PodSeen,
     UngateAccepted,
@@ -26,30 +27,12 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.plan import Grant, Report, Ungate, plan_ungating
+from rackgate_ungater.grants import covers
+from rackgate_ungater.owners import Owners
+from rackgate_ungater.plan import Ungate
+from rackgate_ungater.proposals import Proposal, Proposer
 from rackgate_ungater.rows import PodRow, PodUid, WorkloadKey, WorkloadRow
 from rackgate_ungater.state import Expectation, Group, Limits, PodSetState, Refusal, Tombstones
-
-
-@dataclass(slots=True)
-class Proposal:
-    """What could be done for one Workload now.
-
-    Attributes:
-        reads: pods to read live before anything else.
-        overdue: how many of these reads look for a write that should have been seen by now.
-        ungates: writes to make once `commit` has recorded them; none for a PodSet that is held.
-        reports: what users should hear.
-        held: gated pods that wait only because earlier writes are not seen yet.
-        version: state of the Workload that this rests on.
-    """
-
-    reads: list[PodRow] = field(default_factory=list)
-    overdue: int = 0
-    ungates: list[Ungate] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    held: int = 0
-    version: int = 0
 
 
 class Machine:
@@ -62,6 +45,7 @@ class Machine:
         pods: pods that have not ended, by UID.
         groups: Workloads and the pods that name them.
         expectations: open requests by pod UID.
+        owners: the child Jobs there are.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -69,7 +53,10 @@ class Machine:
         self.pods: dict[PodUid, PodRow] = {}
         self.groups: dict[WorkloadKey, Group] = {}
         self.expectations: dict[PodUid, Expectation] = {}
+        self.owners = Owners()
         self._gone = Tombstones()
+        self._parents: dict[str, WorkloadKey] = {}  # by UID of a slice
+        self._jobsets: dict[str, WorkloadKey] = {}  # by UID of a JobSet
 
     def handle(self, event: Event) -> WorkloadKey | None:
         """Take note of what happened; returns the Workload that deserves a look now."""
@@ -82,6 +69,11 @@ class Machine:
                 return self._workload_seen(event.row, live=event.live)
             case WorkloadGone():
                 return self._workload_gone(event.key, event.uid)
+            case JobSeen():
+                return self._job_seen(event)
+            case JobGone():
+                self.owners.gone(event.uid)
+                return None
             case UngateAccepted():
                 self._ungate_accepted(event)
                 return None
@@ -91,31 +83,29 @@ class Machine:
                 assert_never(event)
 
     def propose(self, key: WorkloadKey, now: float) -> Proposal:
-        """Say what could be done for a Workload.
-
-        Changes no more than when reads fall due, and since when pods are known to end.
-
-        Args:
-            key: the Workload.
-            now: monotonic seconds. Nothing here depends on a wall clock, ours or another's.
-        """
+        """Say what could be done for a Workload; see `Proposer.propose`."""
         group = self.groups.get(key)
         if group is None:
             return Proposal()
-        proposal = Proposal(version=group.version)
-        grants = dict(group.grants())
-        for name, podset in group.podsets.items():
-            held = self._reads(podset, proposal, now)
-            grant = grants.get(name)
-            if grant is None or not podset.gated:
-                continue
-            if held:
-                proposal.held += podset.gated
-            elif isinstance(grant, str):
-                proposal.reports.append(_unreadable(name, grant))
-            else:
-                self._plan(group, podset, grant, proposal, now)
-        return proposal
+        return Proposer(self.pods, self.expectations, self.owners, self.limits).propose(group, now)
+
+    def covered(self, key: WorkloadKey, rows: Iterable[WorkloadRow]) -> bool:
+        """Whether the server grants an elastic Workload at least what is known here.
+
+        Args:
+            key: the Workload.
+            rows: it and its slices, all as they were at one moment.
+        """
+        group, live = self.groups[key], Group()
+        live.podsets = group.podsets
+        for row in rows:
+            if row.parent == key:
+                live.slices[row.uid] = row
+            elif row.key == key:
+                live.row = row
+        if group.row is None or live.row is None or live.row.uid != group.row.uid:
+            return False  # made anew, and perhaps another replica's by now
+        return covers(dict(live.grants()), dict(group.grants()))
 
     def commit(self, ungates: list[Ungate], now: float) -> None:
         """Record expectations. Must come before the first of these requests is sent."""
@@ -129,6 +119,7 @@ class Machine:
                 podset=pod.podset,
                 resource_version=pod.resource_version,
                 domain=ungate.domain,
+                gates=ungate.gates,
                 read_at=now + self.limits.expectation_s,
                 flight_until=earlier.flight_until if earlier else 0.0,
             )
@@ -146,7 +137,7 @@ class Machine:
                 times.append(expected.flight_until if expected.pinned else expected.read_at)
             times += [refusal.not_before for refusal in podset.refused.values()]
             if podset.gated:
-                times += [self._over_at(podset, uid) for uid in podset.ending]
+                times += [podset.over_at(uid, self.limits) for uid in podset.ending]
         return min((at for at in times if at > now), default=None)
 
     def flights(self, now: float) -> dict[WorkloadKey, float]:
@@ -180,60 +171,7 @@ class Machine:
             InvariantError: they differ, which is a bug.
         """
         check(self.pods, self.groups, self.expectations)
-
-    # Proposals ----------------------------------------------------------------------------
-
-    def _reads(self, podset: PodSetState, proposal: Proposal, now: float) -> bool:
-        """Add the live reads that are due; returns whether the PodSet must not act."""
-        held = False
-        for uid in podset.expected:
-            expected = self.expectations[uid]
-            if expected.pinned and now < expected.flight_until:
-                continue
-            held = True
-            if uid in self.pods and (expected.doubtful or now >= expected.read_at):
-                expected.final = now >= expected.flight_until
-                expected.read_at = now + self.limits.expectation_s
-                proposal.overdue += not expected.doubtful
-                proposal.reads.append(self.pods[uid])
-        for uid, refusal in podset.refused.items():
-            if refusal.reread and now >= refusal.not_before and uid in podset.pods:
-                proposal.reads.append(podset.pods[uid])
-        return held
-
-    def _plan(
-        self, group: Group, podset: PodSetState, grant: Grant, proposal: Proposal, now: float
-    ) -> None:
-        owner = group.row.owner_uid if group.row else ""
-        pods = [
-            pod
-            for pod in podset.pods.values()
-            if is_tas_pod(pod.owner_uid, owner, assignment=grant.assignment)
-        ]
-        pinned = {uid: self.expectations[uid].domain for uid in podset.expected}
-        barred = {
-            uid
-            for uid, refusal in podset.refused.items()
-            if refusal.reread or now < refusal.not_before
-        }
-        overdue = self._overdue(podset, now)
-        plan = plan_ungating(grant, pods, pinned=pinned, barred=barred, overdue=overdue)
-        chosen = {ungate.pod.uid for ungate in plan.ungates}
-        if pinned.keys() - chosen:
-            # The place is no longer granted, and yet the lost write may still arrive.
-            proposal.held += podset.gated
-            return
-        proposal.ungates.extend(plan.ungates)
-        proposal.reports.extend(plan.reports)
-
-    def _overdue(self, podset: PodSetState, now: float) -> set[PodUid]:
-        for uid, pod in podset.pods.items():
-            if pod.terminating and not pod.gated:
-                podset.ending.setdefault(uid, now)
-        return {uid for uid in podset.ending if now >= self._over_at(podset, uid)}
-
-    def _over_at(self, podset: PodSetState, uid: PodUid) -> float:
-        return podset.ending[uid] + podset.pods[uid].grace_s + self.limits.overdue_s
+        check_slices(self.groups, self._parents, self._jobsets)
 
     # Pods ---------------------------------------------------------------------------------
 
@@ -261,7 +199,7 @@ class Machine:
         group = self.groups.setdefault(row.workload_key, Group())
         podset = group.podsets.setdefault(row.podset, PodSetState())
         podset.pods[row.uid] = row
-        podset.gated += row.gated - (old is not None and old.gated)
+        podset.gated += (row.gates != 0) - (old is not None and old.gates != 0)
         group.version += 1
 
     def _worth(self, old: PodRow | None, row: PodRow) -> WorkloadKey | None:
@@ -286,7 +224,7 @@ class Machine:
         if expected is None:
             return
         moved = row.resource_version != expected.resource_version
-        if not row.gated or (moved and (live or expected.doubtful)):
+        if not row.gates & expected.gates or (moved and (live or expected.doubtful)):
             # Seen to work; or it was bound to a version that has passed, and never can.
             self._close(row.uid)
         elif live and expected.doubtful:
@@ -322,8 +260,11 @@ class Machine:
     # Workloads ----------------------------------------------------------------------------
 
     def _workload_seen(self, row: WorkloadRow, *, live: bool) -> WorkloadKey | None:
+        if row.parent is not None:
+            return self._slice_seen(row, row.parent)
         if live and row.uid in self._gone:
             return None
+        self._drop_slice(row.uid)  # somebody took its mark away
         group = self.groups.setdefault(row.key, Group())
         old = group.row
         if old is not None and row.version and row.version < old.version:
@@ -331,21 +272,78 @@ class Machine:
         if old is not None and old.same_grant(row):
             group.row = row
             return None
-        group.set_row(row)
-        return row.key if row.granting and group.gated else None
+        self._set_row(row.key, group, row)
+        for uid in row.folded:
+            self._slice_folded(uid)
+        return row.key if group.waits else None
 
     def _workload_gone(self, key: WorkloadKey, uid: str) -> WorkloadKey | None:
         self._gone.add(uid)
+        self._drop_slice(uid)
         group = self.groups.get(key)
         if group is not None and group.row is not None and group.row.uid == uid:
-            group.set_row(None)
+            self._set_row(key, group, None)
             self._forget_empty(key)
         return None
 
+    def _set_row(self, key: WorkloadKey, group: Group, row: WorkloadRow | None) -> None:
+        old = group.row
+        if old is not None and self._jobsets.get(old.owner_uid) == key:
+            del self._jobsets[old.owner_uid]
+        if row is not None and row.of_jobset:
+            self._jobsets[row.owner_uid] = key
+        group.set_row(row)
+
     def _forget_empty(self, key: WorkloadKey) -> None:
-        group = self.groups[key]
-        if group.row is None and not group.podsets:
+        if self.groups[key].empty:
             del self.groups[key]
+
+    # Slices and child Jobs ----------------------------------------------------------------
+
+    def _slice_seen(self, row: WorkloadRow, parent: WorkloadKey) -> WorkloadKey | None:
+        """A slice is kept with its parent; what changes its grant wakes that one."""
+        if row.uid in self._gone:
+            return None  # folded, or deleted: it never counts again
+        if self._parents.get(row.uid, parent) != parent:
+            self._drop_slice(row.uid)  # somebody gave it to another
+        group = self.groups.get(parent)
+        if group is not None and group.row is not None and row.uid in group.row.folded:
+            self._slice_folded(row.uid)
+            return None
+        group = group or self.groups.setdefault(parent, Group())
+        known = group.slices.get(row.uid)
+        if known is not None and row.version and row.version <= known.version:
+            return None
+        if known is not None and known.same_grant(row):
+            group.slices[row.uid] = row
+            return None
+        self._parents[row.uid] = parent
+        group.set_slice(row)
+        # One that grants no longer wakes it, too: a plan that rested on it may be waiting.
+        changes = row.granting or (known is not None and known.granting)
+        return parent if changes and group.waits else None
+
+    def _slice_folded(self, uid: str) -> None:
+        """Its parent counts it from now on, also if that is forgotten before it is gone."""
+        self._gone.add(uid)
+        self._drop_slice(uid)
+
+    def _drop_slice(self, uid: str) -> None:
+        parent = self._parents.pop(uid, None)
+        if parent is not None:
+            self.groups[parent].drop_slice(uid)
+            self._forget_empty(parent)
+
+    def _job_seen(self, event: JobSeen) -> WorkloadKey | None:
+        """Pods of a child Job that came before it belong to its JobSet's Workload now."""
+        if not self.owners.seen(event.uid, event.owner):
+            return None
+        key = self._jobsets.get(event.owner)
+        if key is None:
+            return None
+        group = self.groups[key]
+        group.version += 1
+        return key if group.waits else None
 
     # Requests -----------------------------------------------------------------------------
 
@@ -386,11 +384,3 @@ class Machine:
             del group.podsets[expected.podset]
             self._forget_empty(expected.workload)
         return expected.workload
-
-
-def _unreadable(podset: str, message: str) -> Report:
-    return Report(
-        "AssignmentUnreadable",
-        podset,
-        f'pods of podset "{podset}" stay gated: the topology assignment is unreadable: {message}',
-    )

@@ -1,11 +1,16 @@
 """Which gated pod goes to which domain. Pure: counts, ranks and room in, ungatings out.
 
 Live ungated pods hold room in the domain that their nodeSelector names, also while they
-terminate (CH-31). A domain never gets more pods than its count, a PodSet never more than it was
-granted: an ungated pod that sits in none of the domains still counts against the PodSet. One such
-pod does not: its deletion is overdue, so its node is as good as dead, and its domain was given up.
+terminate (CH-31, SLC-17). A domain never gets more pods than its count, a PodSet never more than
+it was granted: an ungated pod that sits in none of the domains still counts against the PodSet.
+One such pod does not: its deletion is overdue, so its node is as good as dead, and its domain was
+given up.
 How long a deletion has lasted is for the caller to say, who has seen it begin.
 Without this exception nobody would take the place of a pod whose node cannot say that it ended.
+
+Pods of elastic jobs wait behind two gates at most. One decision takes off both; a pod that lost one
+of them already is chosen first. That more of them wait than were granted is nothing to report:
+they wait for slices. Without topology there is a single domain, of no levels.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from itertools import accumulate
 from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate_ungater.ranks import RankFault, RankSource, read_ranks
-from rackgate_ungater.rows import PodRow, PodUid
+from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, PodUid
 
 _UNRANKED = 1 << 40  # sorts after every index
 
@@ -33,6 +38,8 @@ class Grant:
         assignment: domains in rank order, with their counts.
         ranks: where pods carry their rank; None fills greedily.
         unhealthy: hosts that await replacement: no pod is sent there (U3).
+        gates: which gates hold its pods, as bits; all are taken off together.
+        unread: what could not be taken into the grant, in words; empty when all was.
     """
 
     podset: str
@@ -40,6 +47,8 @@ class Grant:
     assignment: TopologyAssignment
     ranks: RankSource | None = None
     unhealthy: tuple[str, ...] = ()
+    gates: int = TOPOLOGY
+    unread: str = ""
     _positions: dict[Domain, int] = field(init=False, repr=False, compare=False)
     _ends: list[int] = field(init=False, repr=False, compare=False)
 
@@ -53,9 +62,14 @@ class Grant:
         """Most pods that may be ungated and live at once."""
         return min(self.count, self._ends[-1] if self._ends else 0)
 
+    @property
+    def elastic(self) -> bool:
+        """Whether the PodSet may be resized while it runs."""
+        return bool(self.gates & ELASTIC)
+
     def closed(self) -> Iterator[int]:
         """Places of the hosts that await replacement; a rack may be named like a host (C14)."""
-        if self.unhealthy and self.assignment.levels[-1] == names.HOSTNAME_LABEL:
+        if self.unhealthy and self.assignment.levels[-1:] == (names.HOSTNAME_LABEL,):
             for place, (domain, _) in enumerate(self.assignment.domains):
                 if domain[-1] in self.unhealthy:
                     yield place
@@ -77,17 +91,19 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Ungate:
-    """Take the gate off one pod and send it to one domain, in one write.
+    """Take our gates off one pod and send it to one domain, in one write.
 
     Attributes:
         pod: as it was when the decision was made: the write is bound to its UID and version.
-        levels: node label keys.
+        levels: node label keys; none where only the number was granted.
         domain: one value per level.
+        gates: those to take off, as bits.
     """
 
     pod: PodRow
     levels: tuple[str, ...]
     domain: Domain
+    gates: int = TOPOLOGY
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +165,8 @@ class _Room:
         self.left -= 1
         self.free[place] -= 1
         assignment = self.grant.assignment
-        self.taken.append(Ungate(pod, assignment.levels, assignment.domains[place][0]))
+        domain = assignment.domains[place][0]
+        self.taken.append(Ungate(pod, assignment.levels, domain, self.grant.gates))
         return True
 
 
@@ -175,19 +192,20 @@ def plan_ungating(
         ungated pods in total. Equal input gives equal plans, whatever the order of `pods`.
     """
     live = [pod for pod in pods if not pod.terminal]
-    room = _Room(grant, (pod for pod in live if not pod.gated), overdue)
+    gates = grant.gates
+    room = _Room(grant, (pod for pod in live if not pod.gates & gates), overdue)
     staying = sorted((pod for pod in live if not pod.terminating), key=lambda pod: pod.name)
-    gated = [pod for pod in staying if pod.gated]
+    gated = [pod for pod in staying if pod.gates & gates]
     if not gated:
         return Plan()
-    reports: list[Report] = []
+    reports = _unread(grant)
     for pod in gated:
         place = grant.position(pinned[pod.uid]) if pinned and pod.uid in pinned else None
         if place is not None:
             room.take(pod, place)
     free = [p for p in gated if p.uid not in barred and not (pinned and p.uid in pinned)]
     ranks = _usable_ranks(grant, staying)
-    if isinstance(ranks, RankFault):
+    if isinstance(ranks, RankFault) and not grant.elastic:
         reports.append(_ranks_ignored(grant, ranks))
     if ranks is None or isinstance(ranks, RankFault):
         misfits = _fill_greedily(room, free)
@@ -205,7 +223,7 @@ def _usable_ranks(grant: Grant, staying: Sequence[PodRow]) -> dict[PodUid, int] 
     if not isinstance(ranks, dict):
         return ranks
     for pod in staying:
-        if pod.gated:
+        if pod.gates & grant.gates:
             continue
         place = grant.position_of_rank(ranks[pod.uid])
         if place is None or place != grant.position_of(pod):
@@ -218,7 +236,11 @@ def _fill_by_rank(
 ) -> list[PodRow]:
     """Send each pod to its rank's domain or leave it; returns pods whose selector forbids it."""
     misfits = []
-    for pod in sorted(gated, key=lambda pod: ranks[pod.uid]):
+    queue = sorted(gated, key=lambda pod: ranks[pod.uid])
+    if room.grant.elastic:
+        gates = room.grant.gates
+        queue.sort(key=lambda pod: pod.gates & gates == gates)
+    for pod in queue:
         place = room.grant.position_of_rank(ranks[pod.uid])
         if place is None:
             continue  # beyond the assignment (KEP: slice size): this pod waits, the others go on
@@ -237,6 +259,8 @@ def _fill_greedily(room: _Room, gated: Sequence[PodRow]) -> list[PodRow]:
     grant = room.grant
     levels = grant.assignment.levels
     bound = [pod for pod in gated if any(level in pod.selector for level in levels)]
+    if grant.elastic:
+        bound.sort(key=lambda pod: pod.gates & grant.gates == grant.gates)
     misfits = []
     for pod in bound:
         places = [i for i in range(len(room.free)) if _fits(pod, grant, i)]
@@ -248,7 +272,10 @@ def _fill_greedily(room: _Room, gated: Sequence[PodRow]) -> list[PodRow]:
     ids = {pod.uid for pod in bound}
     unbound = [pod for pod in gated if pod.uid not in ids]
     label = grant.ranks.pod_index_label if grant.ranks else ""
-    unbound.sort(key=lambda pod: (pod.indices.get(label, _UNRANKED), pod.name, pod.uid))
+    if grant.elastic:
+        unbound.sort(key=lambda pod: _by_replica(pod, grant.gates))
+    else:
+        unbound.sort(key=lambda pod: (pod.indices.get(label, _UNRANKED), pod.name, pod.uid))
     queue = iter(unbound)
     for place, free in enumerate(room.free):
         for _ in range(min(free, room.left)):
@@ -259,6 +286,15 @@ def _fill_greedily(room: _Room, gated: Sequence[PodRow]) -> list[PodRow]:
     return misfits
 
 
+def _by_replica(pod: PodRow, gates: int) -> tuple[bool, int, int, str, str]:
+    """Half released ones first, then replica by replica, where pods say which they are."""
+    indices = pod.indices
+    index = indices.get(names.COMPLETION_INDEX_LABEL, _UNRANKED)
+    replica = indices.get(names.RAY_REPLICA_INDEX_LABEL, index)
+    host = indices.get(names.RAY_HOST_INDEX_LABEL, 0)
+    return pod.gates & gates == gates, replica, host, pod.name, pod.uid
+
+
 def _fits(pod: PodRow, grant: Grant, place: int) -> bool:
     """Whether the pod's own nodeSelector allows that domain."""
     selector = pod.selector
@@ -267,6 +303,13 @@ def _fits(pod: PodRow, grant: Grant, place: int) -> bool:
         selector.get(level, value) == value
         for level, value in zip(grant.assignment.levels, values, strict=True)
     )
+
+
+def _unread(grant: Grant) -> list[Report]:
+    if not grant.unread:
+        return []
+    message = f'podset "{grant.podset}" gets less than was assigned: {grant.unread}'
+    return [Report("AssignmentUnreadable", grant.podset, message)]
 
 
 def _ranks_ignored(grant: Grant, fault: RankFault) -> Report:
@@ -295,7 +338,7 @@ def _conflicts(grant: Grant, misfits: Sequence[PodRow]) -> list[Report]:
 
 
 def _surplus(grant: Grant, pods: int) -> list[Report]:
-    if pods <= grant.cap:
+    if pods <= grant.cap or grant.elastic:
         return []
     return [
         Report(

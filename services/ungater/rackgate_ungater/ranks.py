@@ -7,10 +7,13 @@ fault is a value that sends the whole PodSet to greedy filling (RNK-06).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from rackgate.api import names
 from rackgate_ungater.rows import PodRow, PodSetRow, PodUid
+
+_RAY_INDICES: Final = (names.RAY_REPLICA_INDEX_LABEL, names.RAY_HOST_INDEX_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ def rank_source(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> RankSource |
     """Find where the pods of `podset` carry ranks; None when the PodSet has no order.
 
     A PodSet without a topologyRequest (its topology is implied by the flavor) may still belong
-    to an Indexed Job: the completion index is used where pods have it.
+    to an Indexed Job: the completion index is used where pods have it. Ray labels its pods with
+    indices in some versions only.
     """
     if not podset.requested:
         return RankSource(names.COMPLETION_INDEX_LABEL, implied=True)
@@ -53,6 +57,7 @@ def rank_source(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> RankSource |
         podset.pod_index_label,
         podset.sub_group_index_label,
         podset.sub_group_count,
+        implied=podset.pod_index_label in _RAY_INDICES,
         offset=_leader_offset(podset, podsets),
     )
 
@@ -91,6 +96,8 @@ def read_ranks(
     """
     if source.implied and not any(source.pod_index_label in pod.indices for pod in pods):
         return None
+    if source.implied and source.sub_group_label is None:
+        source = _of_jobset(source, pods)
     size = _sub_group_size(source, count)
     if isinstance(size, RankFault):
         return size
@@ -106,6 +113,15 @@ def read_ranks(
         holders[rank] = pod
         ranks[pod.uid] = rank
     return ranks
+
+
+def _of_jobset(source: RankSource, pods: Sequence[PodRow]) -> RankSource:
+    """Each Job of a JobSet numbers its pods from 0: its labels say which of how many it is."""
+    if not any(names.JOB_INDEX_LABEL in pod.indices for pod in pods):
+        return source
+    jobs = {pod.indices.get(names.JOB_REPLICAS_LABEL, 0) for pod in pods}
+    count = jobs.pop() if len(jobs) == 1 else None
+    return replace(source, sub_group_label=names.JOB_INDEX_LABEL, sub_group_count=count)
 
 
 def _sub_group_size(source: RankSource, count: int) -> int | RankFault:

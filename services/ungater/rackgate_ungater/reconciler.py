@@ -15,10 +15,9 @@ import structlog
 
 from rackgate.api import names
 from rackgate.kube.client import Client
-from rackgate.kube.informer import Informer
-from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.features import ELASTIC_JOBS
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
@@ -29,24 +28,22 @@ from rackgate_ungater.events import (
     PodSeen,
     UngateAccepted,
     WorkloadGone,
-    WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine, Proposal
+from rackgate_ungater.machine import Machine
 from rackgate_ungater.plan import Ungate
+from rackgate_ungater.proposals import Proposal
 from rackgate_ungater.relist import Relist
 from rackgate_ungater.reporter import Reporter
-from rackgate_ungater.rows import PodUid, WorkloadKey, WorkloadRow, decode_pod, decode_workload
+from rackgate_ungater.rows import PodUid, WorkloadKey, WorkloadRow
 from rackgate_ungater.schedule import Schedule
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards import shard_of
 from rackgate_ungater.shards_tenure import Tenure, unless
+from rackgate_ungater.sources import Sources
 from rackgate_ungater.state import Limits, Tombstones
 from rackgate_ungater.writer import Writer
 
 log = structlog.get_logger()
-
-# The value of the label is not trusted, its presence only keeps other pods off the wire.
-SELECTOR = {"labelSelector": names.TAS_LABEL}
 
 
 class Ungater:
@@ -69,10 +66,17 @@ class Ungater:
         self.settings = settings
         self.machine = Machine(Limits(expectation_s=settings.expectation_timeout))
         self._writer, self._reporter = writer, reporter
+        self.sources = Sources(
+            client,
+            self._heard,
+            self._workload_deleted,
+            elastic=settings.features.enabled(ELASTIC_JOBS),
+        )
+        self.pods, self.workloads = self.sources.pods, self.sources.workloads
         # The watch will tell nothing new of what a list showed first.
         self._relist = Relist(
             client,
-            SELECTOR,
+            self.sources.selector,
             lambda row: self._heard(PodSeen(row, live=True, listed=True)),
             known=self._known_pods,
             gone=lambda uid, version: self._heard(PodGone(uid, version)),
@@ -84,48 +88,25 @@ class Ungater:
         self._again: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
         self._changed = asyncio.Event()
-        self.pods = Informer(
-            client,
-            PODS,
-            decode_pod,
-            on_upsert=lambda _, row: self._heard(PodSeen(row)),
-            on_delete=lambda row: self._heard(PodGone(row.uid)),
-            params=SELECTOR,
-            key_of=lambda row: row.key,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
-        )
-        self.workloads = Informer(
-            client,
-            WORKLOADS,
-            decode_workload,
-            on_upsert=lambda _, row: self._heard(WorkloadSeen(row)),
-            on_delete=self._workload_deleted,
-            key_of=lambda row: row.key,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
-        )
         self._backlog = Backlog()
         metrics.EXPECTATIONS.set_function(lambda: len(self.machine.expectations))
         metrics.LONGEST_GATED.set_function(lambda: self._backlog.longest_s(clock.monotonic()))
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready."""
-        return self.pods.missing() + self.workloads.missing()
+        return self.sources.missing()
 
     async def watch(self) -> None:
         """Keep the caches warm, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            spawn(group, self.workloads.run(), "workloads")
-            spawn(group, self.pods.run(), "pods")
+            spawn(group, self.sources.run(), "sources")
             spawn(group, self._relist.run(), "relist")
             spawn(group, self._resync(), "resync")
             spawn(group, self._work(), "work")
 
     async def synced(self) -> None:
         """Return when the caches have been filled."""
-        await self.workloads.synced.wait()
-        await self.pods.synced.wait()
+        await self.sources.synced()
 
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
         """Act on the Workloads of one shard; cancelled, whatever is under way is given up.
@@ -172,6 +153,8 @@ class Ungater:
 
     def _workload_deleted(self, row: WorkloadRow) -> None:
         self._heard(WorkloadGone(row.key, row.uid))
+        if row.parent is not None:
+            return  # nobody acts on a slice, whatever is made under its name
         self._remade.add(row.key)
         self._reporter.forget(row.key)
         self._backoff.reset(row.key)
@@ -184,8 +167,7 @@ class Ungater:
     def _look_at_all(self, shards: Collection[int]) -> None:
         """Every Workload with gated pods is due now: no event needs to remind us (U11)."""
         for key, group in self.machine.groups.items():
-            waits = group.gated and group.row is not None and group.row.granting
-            if waits and self._shard(key) in shards:
+            if group.waits and self._shard(key) in shards:
                 self._due(key, 0.0)
 
     # Sharding -----------------------------------------------------------------------------
@@ -268,10 +250,10 @@ class Ungater:
         failures = 0
         if proposal.reads:
             metrics.OVERDUE.inc(proposal.overdue)
-            failures = await self._writer.read_pods(proposal.reads, self._heard)
+            failures = await self._writer.read_pods(proposal.reads, self._heard, tenure.deadline)
             proposal = self._propose(key)
         if proposal.ungates:
-            confirmed = await self._confirm(key, proposal)
+            confirmed = await self._confirm(key, proposal, tenure)
             if confirmed is None:
                 return False
             proposal = confirmed
@@ -308,10 +290,14 @@ class Ungater:
     def _propose(self, key: WorkloadKey) -> Proposal:
         return self.machine.propose(key, clock.monotonic())
 
-    async def _confirm(self, key: WorkloadKey, proposal: Proposal) -> Proposal | None:
+    async def _confirm(
+        self, key: WorkloadKey, proposal: Proposal, tenure: Tenure
+    ) -> Proposal | None:
         """Read the Workload live and propose again if anything changed meanwhile."""
         row = self.machine.groups[key].row
-        event = await self._writer.read_workload(row) if row else None
+        if row is not None and row.elastic:
+            return await self._compare(key, row, proposal, tenure)
+        event = await self._writer.read_workload(row, tenure.deadline) if row else None
         if row is None or event is None:
             return None
         self.machine.handle(event)
@@ -321,6 +307,26 @@ class Ungater:
             self._remade.add(key)
             self._again.add(key)
             return Proposal()
+        return self._upheld(key, proposal)
+
+    async def _compare(
+        self, key: WorkloadKey, row: WorkloadRow, proposal: Proposal, tenure: Tenure
+    ) -> Proposal | None:
+        """As `_confirm` for an elastic Workload: what is read live is only compared.
+
+        The watch tells of it and its slices in the server's order. A row that overtakes the
+        others would let a slice count once by itself and once by its parent.
+        """
+        rows = await self._writer.read_slices(row, tenure.deadline)
+        group = self.machine.groups.get(key)
+        if rows is None or group is None or not self.machine.covered(key, rows):
+            return None  # the watch will say why
+        if group.row is None or group.row.uid != row.uid:
+            return None
+        return self._upheld(key, proposal)
+
+    def _upheld(self, key: WorkloadKey, proposal: Proposal) -> Proposal:
+        group = self.machine.groups.get(key)
         if group is not None and group.version == proposal.version:
             return proposal
         return self._propose(key)
@@ -330,8 +336,9 @@ class Ungater:
         started = clock.monotonic()
         self.machine.commit(ungates, started)
         metrics.BATCH.observe(len(ungates))
-        wait_s = _wait_since(row)
-        waits = metrics.GATE_REMOVAL.labels(names.TOPOLOGY_GATE, row.cluster_queue)
+        wait_s = _wait_since(self._grown_at(row))
+        gate = names.ELASTIC_GATE if row.elastic else names.TOPOLOGY_GATE
+        waits = metrics.GATE_REMOVAL.labels(gate, row.cluster_queue)
 
         def tell(event: Event) -> None:
             if wait_s is not None and isinstance(event, UngateAccepted):
@@ -347,6 +354,13 @@ class Ungater:
             duration_s=round(clock.monotonic() - started, 3),
         )
         return failed
+
+    def _grown_at(self, row: WorkloadRow) -> str | None:
+        """When the Workload was given the last of what it has, as far as that is still known."""
+        group = self.machine.groups.get(row.key)
+        slices = group.granting_slices() if group is not None and row.elastic else []
+        times = [slice_.admitted_at for slice_ in slices if slice_.admitted_at is not None]
+        return max(times, default=row.admitted_at)
 
     # Looking around -----------------------------------------------------------------------
 
@@ -368,12 +382,12 @@ class Ungater:
             await asyncio.sleep(self.settings.resync_period)
 
 
-def _wait_since(row: WorkloadRow) -> float | None:
-    """Seconds since the Workload was admitted, by the wall clocks of both; None if unknown."""
-    if row.admitted_at is None:
+def _wait_since(stamp: str | None) -> float | None:
+    """Seconds since something was admitted, by the wall clocks of both; None if unknown."""
+    if stamp is None:
         return None
     try:
-        admitted = clock.parse_rfc3339(row.admitted_at)
+        admitted = clock.parse_rfc3339(stamp)
     except ValueError:
         return None
     return max(0.0, (clock.now() - admitted).total_seconds())

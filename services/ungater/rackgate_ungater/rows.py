@@ -7,18 +7,23 @@ stays bytes until somebody asks for it, so a status write of another kind costs 
 from __future__ import annotations
 
 from sys import intern
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
 
 from rackgate.api import names
 from rackgate.govern.predicates import podset_of_pod
-from rackgate.wire.core import Condition, Meta, SchedulingGate, View
+from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import NodeName, PodSetTopologyRequest
+from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest
 
 PodUid = NewType("PodUid", str)
 WorkloadKey = NewType("WorkloadKey", str)
+
+# Bits of `PodRow.gates`.
+TOPOLOGY: Final = 1
+ELASTIC: Final = 2
+GATES: Final = {names.TOPOLOGY_GATE: TOPOLOGY, names.ELASTIC_GATE: ELASTIC}
 
 _MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are no index
 _BAD_OFFSET = -1
@@ -30,7 +35,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         workload: name from the annotation; empty when the pod names none.
         owner_uid: UID of the controlling owner, empty when there is none.
-        gated: the topology gate is present.
+        gates: those of ours that are present, as bits; a small number costs no memory.
         terminating: a deletion timestamp is set.
         terminal: phase Succeeded or Failed: holds no room any more.
         selector: the pod's whole nodeSelector.
@@ -47,7 +52,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     workload: str
     podset: str
     owner_uid: str
-    gated: bool
+    gates: int
     terminating: bool
     terminal: bool
     selector: dict[str, str]
@@ -55,6 +60,11 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     index_offset: int | None = None
     version: int = 0
     grace_s: float = 0.0
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate of ours is present: it cannot run."""
+        return self.gates != 0
 
     @property
     def key(self) -> str:
@@ -69,7 +79,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     def same_but_version(self, other: PodRow) -> bool:
         """Whether nothing that planning reads differs."""
         return (
-            self.gated == other.gated
+            self.gates == other.gates
             and self.terminating == other.terminating
             and self.terminal == other.terminal
             and self.selector == other.selector
@@ -107,6 +117,10 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         granting: admitted, and neither evicted, finished, deactivated nor being deleted.
         admitted_at: RFC 3339 time of the Admitted condition, None when not admitted.
         unhealthy: names of nodes that await replacement.
+        elastic: its PodSets may be resized while they run.
+        of_jobset: its pods hang on child Jobs of its owner.
+        parent: the Workload that this one is a slice of.
+        folded: UIDs of slices that the counts include by now.
     """
 
     namespace: str
@@ -120,6 +134,10 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     unhealthy: tuple[str, ...] = ()
     podsets: tuple[PodSetRow, ...] = ()
     version: int = 0
+    elastic: bool = False
+    of_jobset: bool = False
+    parent: WorkloadKey | None = None
+    folded: tuple[str, ...] = ()
 
     @property
     def key(self) -> WorkloadKey:
@@ -134,6 +152,10 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
             and self.granting == other.granting
             and self.unhealthy == other.unhealthy
             and self.podsets == other.podsets
+            and self.folded == other.folded
+            and self.elastic == other.elastic
+            and self.parent == other.parent
+            and self.of_jobset == other.of_jobset
         )
 
 
@@ -197,6 +219,7 @@ class _WorkloadStatusView(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: _AdmissionView | None = None
     unhealthy_nodes: tuple[NodeName, ...] = ()
+    folded_slices: tuple[FoldedSlice, ...] = ()
 
 
 class _WorkloadView(View, frozen=True):
@@ -220,9 +243,9 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
     # The hottest function of the service: loops in place of generators and calls, for speed.
     view = _decode_pod(data)
     meta = view.metadata
-    gated, owner_uid = False, ""
+    gates, owner_uid = 0, ""
     for gate in view.spec.scheduling_gates:
-        gated = gated or gate.name == names.TOPOLOGY_GATE
+        gates |= GATES.get(gate.name, 0)
     for owner in meta.owner_references:
         if owner.controller:
             owner_uid = intern(owner.uid)
@@ -236,7 +259,7 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
         workload=intern(workload),
         podset=intern(podset),
         owner_uid=owner_uid,
-        gated=gated,
+        gates=gates,
         terminating=meta.deletion_timestamp is not None,
         terminal=view.status.phase in ("Succeeded", "Failed"),
         selector={intern(key): intern(value) for key, value in view.spec.node_selector.items()},
@@ -251,8 +274,12 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
     )
 
 
-def decode_workload(data: bytes | msgspec.Raw) -> WorkloadRow:
+def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> WorkloadRow:
     """Cut a row out of a Workload's JSON.
+
+    Args:
+        data: the object.
+        elastic: elastic jobs are served. If not, their Workloads are as all others.
 
     Raises:
         msgspec.MsgspecError: the JSON is no Workload.
@@ -262,6 +289,7 @@ def decode_workload(data: bytes | msgspec.Raw) -> WorkloadRow:
     owner = meta.controller
     true = {c.type: c for c in status.conditions if c.status == "True"}
     admitted = true.get(names.WorkloadCondition.ADMITTED)
+    elastic = elastic and meta.annotations.get(names.ELASTIC_ANNOTATION) == "true"
     return WorkloadRow(
         namespace=intern(meta.namespace),
         name=intern(meta.name),
@@ -279,7 +307,17 @@ def decode_workload(data: bytes | msgspec.Raw) -> WorkloadRow:
         unhealthy=tuple(sorted(node.name for node in status.unhealthy_nodes)),
         podsets=_podset_rows(view),
         version=_version(meta.resource_version),
+        elastic=elastic,
+        of_jobset=owner is not None and _is(owner, names.JOBSET_GROUP, "JobSet"),
+        parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
+        if elastic and owner is not None and _is(owner, names.GROUP, "Workload")
+        else None,
+        folded=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
     )
+
+
+def _is(owner: OwnerReference, group: str, kind: str) -> bool:
+    return owner.kind == kind and owner.api_version.partition("/")[0] == group
 
 
 def _podset_rows(view: _WorkloadView) -> tuple[PodSetRow, ...]:

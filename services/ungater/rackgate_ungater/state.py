@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rackgate.domains import Domain, TopologyAssignment, decode
+from rackgate_ungater.grants import grant_of
 from rackgate_ungater.plan import Grant
-from rackgate_ungater.ranks import rank_source
-from rackgate_ungater.rows import PodRow, PodSetRow, PodUid, WorkloadKey, WorkloadRow
+from rackgate_ungater.rows import TOPOLOGY, PodRow, PodUid, WorkloadKey, WorkloadRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Expectation:
         resource_version: the version that the request is bound to: once the pod has a later
             one, the request cannot be applied any more.
         domain: where the request sends the pod.
+        gates: those that it takes off, as bits.
         read_at: when a live read is due, in monotonic seconds.
         flight_until: until then an unanswered request bound to this version may be applied.
         doubtful: the answer was lost or a conflict: the pod must be read before the next act.
@@ -52,6 +53,7 @@ class Expectation:
     resource_version: str
     domain: Domain
     read_at: float
+    gates: int = TOPOLOGY
     flight_until: float = 0.0
     doubtful: bool = False
     pinned: bool = False
@@ -98,18 +100,24 @@ class PodSetState:
         """Whether nothing would be lost by forgetting it."""
         return not self.pods and not self.expected
 
+    def over_at(self, uid: PodUid, limits: Limits) -> float:
+        """The monotonic second from which on a deletion is overdue."""
+        return self.ending[uid] + self.pods[uid].grace_s + limits.overdue_s
+
 
 @dataclass(slots=True)
 class Group:
     """Everything about one Workload name.
 
     Attributes:
-        row: the Workload, None while only pods name it.
+        row: the Workload, None while only pods or slices name it.
+        slices: of an elastic Workload of this name, by UID; without those it has folded.
         version: grows with every change that a plan could depend on.
     """
 
     row: WorkloadRow | None = None
     podsets: dict[str, PodSetState] = field(default_factory=dict)
+    slices: dict[str, WorkloadRow] = field(default_factory=dict)
     version: int = 0
     _grants: dict[str, Grant | str] = field(default_factory=dict)
     _decoded: dict[str, tuple[bytes, TopologyAssignment]] = field(default_factory=dict)
@@ -118,6 +126,16 @@ class Group:
     def gated(self) -> int:
         """Gated pods over all PodSets."""
         return sum(podset.gated for podset in self.podsets.values())
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        return self.row is None and not self.podsets and not self.slices
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are gated pods that it may release."""
+        return self.row is not None and self.row.granting and self.gated > 0
 
     def set_row(self, row: WorkloadRow | None) -> None:
         """Take over another state of the Workload; decoded assignments stay while equal."""
@@ -128,32 +146,45 @@ class Group:
             del self._decoded[name]
         self.version += 1
 
+    def set_slice(self, row: WorkloadRow) -> None:
+        """Take over another state of a slice."""
+        self.slices[row.uid] = row
+        self._grants.clear()
+        self.version += 1
+
+    def drop_slice(self, uid: str) -> None:
+        """Forget a slice: it is gone, or counted by its parent."""
+        del self.slices[uid]
+        self._decoded.pop(uid, None)
+        self._grants.clear()
+        self.version += 1
+
+    def granting_slices(self) -> list[WorkloadRow]:
+        """The slices that grant beside the Workload's own counts."""
+        row = self.row
+        if row is None or not self.slices:
+            return []
+        return [
+            slice_
+            for slice_ in self.slices.values()
+            if slice_.granting and slice_.owner_uid == row.uid and slice_.uid not in row.folded
+        ]
+
     def grants(self) -> Iterator[tuple[str, Grant | str]]:
         """PodSets that may ungate pods: name and grant, or why the assignment is unreadable."""
-        if self.row is None or not self.row.granting or not self.row.owner_uid:
+        row = self.row
+        if row is None or not row.granting or not row.owner_uid:
             return
-        for podset in self.row.podsets:
-            if podset.assignment is not None and podset.name in self.podsets:
+        for podset in row.podsets:
+            if podset.name in self.podsets and (row.elastic or podset.assignment is not None):
                 if podset.name not in self._grants:
-                    self._grants[podset.name] = self._grant(self.row, podset, podset.assignment)
+                    slices = self.granting_slices() if row.elastic else ()
+                    self._grants[podset.name] = grant_of(row, podset, slices, self._decode)
                 yield podset.name, self._grants[podset.name]
-
-    def _grant(self, row: WorkloadRow, podset: PodSetRow, raw: bytes) -> Grant | str:
-        try:
-            assignment = self._decode(podset.name, raw)
-        except (ValueError, msgspec.MsgspecError) as error:
-            return str(error)
-        return Grant(
-            podset=podset.name,
-            count=assignment.count if podset.count is None else podset.count,
-            assignment=assignment,
-            ranks=rank_source(podset, row.podsets),
-            unhealthy=row.unhealthy,
-        )
 
     def _decode(self, name: str, raw: bytes) -> TopologyAssignment:
         known = self._decoded.get(name)
-        if known is None:
+        if known is None or known[0] != raw:
             known = self._decoded[name] = (raw, decode(msgspec.json.decode(raw)))
         return known[1]
 

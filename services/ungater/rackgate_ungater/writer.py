@@ -12,7 +12,7 @@ import structlog
 
 from rackgate.api import names
 from rackgate.domains import Domain
-from rackgate.kube.client import Client, PatchType
+from rackgate.kube.client import Client, Deadline, PatchType
 from rackgate.kube.errors import (
     ConflictError,
     KubeError,
@@ -26,7 +26,9 @@ from rackgate.kube.errors import (
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.pauses import pause
 from rackgate.runtime.tasks import spawn
+from rackgate.wire.depth import tolerant
 from rackgate_ungater import metrics
 from rackgate_ungater.events import (
     Event,
@@ -39,22 +41,44 @@ from rackgate_ungater.events import (
     WorkloadSeen,
 )
 from rackgate_ungater.plan import Ungate
-from rackgate_ungater.rows import PodRow, WorkloadRow, decode_pod, decode_workload
+from rackgate_ungater.rows import (
+    GATES,
+    TOPOLOGY,
+    PodRow,
+    WorkloadRow,
+    decode_pod,
+    decode_workload,
+)
 
 log = structlog.get_logger()
 
 _encode = msgspec.json.encode
 
-# A strategic merge deletes one list entry by name: gates of other owners are not even mentioned.
-_GATE: Final = {"$patch": "delete", "name": names.TOPOLOGY_GATE}
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
 
 
-def patch_tail(levels: Sequence[str], domain: Domain) -> bytes:
-    """The part of a patch that all pods of one domain share."""
-    spec = {
-        "schedulingGates": [_GATE],
-        "nodeSelector": dict(zip(levels, domain, strict=True)),
-    }
+_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
+
+# A strategic merge deletes list entries by name: gates of other owners are not even mentioned.
+_GATES: Final = [
+    (bit, {"$patch": "delete", "name": name}) for name, bit in sorted(GATES.items(), reverse=True)
+]
+
+
+def patch_tail(levels: Sequence[str], domain: Domain, gates: int = TOPOLOGY) -> bytes:
+    """The part of a patch that all pods of one domain share.
+
+    Args:
+        levels: node label keys; none adds no nodeSelector.
+        domain: one value per level.
+        gates: those to take off, as bits; one that is not there does no harm.
+    """
+    gone = [gate for bit, gate in _GATES if bit & gates]
+    spec: dict[str, object] = {"schedulingGates": gone}
+    if levels:
+        spec["nodeSelector"] = dict(zip(levels, domain, strict=True))
     return b',"spec":' + _encode(spec) + b"}"
 
 
@@ -81,7 +105,7 @@ class Writer:
         self,
         ungates: Sequence[Ungate],
         tell: Callable[[Event], object],
-        deadline: Callable[[], float],
+        deadline: Deadline,
     ) -> tuple[int, int]:
         """Release pods; one that fails does not stop the others.
 
@@ -94,15 +118,16 @@ class Writer:
             How many were released, and how many must be tried again.
         """
         results: dict[str, int] = {}
-        tails: dict[Domain, bytes] = {}
+        tails: dict[tuple[Domain, tuple[str, ...], int], bytes] = {}
         queue = iter(ungates)
 
         async def work(todo: Iterator[Ungate]) -> None:
             pauses = Backoff(base_s=0.1, cap_s=5.0, rng=self._rng)
             while clock.monotonic() < deadline() and (ungate := next(todo, None)) is not None:
-                if ungate.domain not in tails:
-                    tails[ungate.domain] = patch_tail(ungate.levels, ungate.domain)
-                request = self._patch_pod(ungate.pod, tails[ungate.domain], deadline)
+                place = ungate.domain, ungate.levels, ungate.gates
+                if place not in tails:
+                    tails[place] = patch_tail(ungate.levels, ungate.domain, ungate.gates)
+                request = self._patch_pod(ungate.pod, tails[place], deadline)
                 try:
                     result, event, wait_s = await request
                 except BaseException:  # the lease is lost, or a fault of ours: it may be written
@@ -113,7 +138,7 @@ class Writer:
                 if wait_s is None:
                     pauses.reset()
                 else:  # the server is in trouble, not this pod: the next one would fare no better
-                    await asyncio.sleep(max(wait_s, pauses.next()))
+                    await pause(max(wait_s, pauses.next()), deadline)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -128,7 +153,7 @@ class Writer:
         return ungated, len(ungates) - ungated - gone
 
     async def _patch_pod(
-        self, pod: PodRow, tail: bytes, deadline: Callable[[], float]
+        self, pod: PodRow, tail: bytes, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
         """One request; returns its result for the metric, the event, and how long to pause.
 
@@ -167,15 +192,18 @@ class Writer:
             )
         return result, UngateFailed(pod.uid, pod.resource_version, failure, clock.monotonic())
 
-    async def read_pods(self, pods: Sequence[PodRow], tell: Callable[[Event], object]) -> int:
-        """Read pods live; returns how many could not be read."""
+    async def read_pods(
+        self, pods: Sequence[PodRow], tell: Callable[[Event], object], deadline: Deadline
+    ) -> int:
+        """Read pods live; returns how many could not be read before the deadline."""
         failures = 0
         queue = iter(pods)
 
         async def work(todo: Iterator[PodRow]) -> None:
             nonlocal failures
             for pod in todo:
-                event = await self._read_pod(pod)
+                late = clock.monotonic() >= deadline()
+                event = None if late else await self._read_pod(pod, deadline)
                 if event is None:
                     failures += 1
                 else:
@@ -186,24 +214,57 @@ class Writer:
                 spawn(group, work(queue), f"read-{number}")
         return failures
 
-    async def _read_pod(self, pod: PodRow) -> Event | None:
+    async def _read_pod(self, pod: PodRow, deadline: Deadline) -> Event | None:
+        path = PODS.path(pod.namespace, pod.name)
         try:
-            row = decode_pod(await self._client.get(PODS.path(pod.namespace, pod.name)))
+            row = decode_pod(await self._client.get(path, deadline=deadline))
         except NotFoundError:
             return PodGone(pod.uid)
+        except NotSentError:
+            return None
         except (KubeError, msgspec.MsgspecError) as error:
             log.warning("pod_read_failed", pod=pod.key, error=str(error))
             return None
         # Another pod under the name: the watch will bring it.
         return PodSeen(row, live=True) if row.uid == pod.uid else PodGone(pod.uid)
 
-    async def read_workload(self, row: WorkloadRow) -> Event | None:
-        """Read a Workload live; None when it could not be read."""
+    async def read_workload(self, row: WorkloadRow, deadline: Deadline) -> Event | None:
+        """Read a Workload live; None when it could not be read before the deadline."""
+        path = WORKLOADS.path(row.namespace, row.name)
         try:
-            data = await self._client.get(WORKLOADS.path(row.namespace, row.name))
-            return WorkloadSeen(decode_workload(data), live=True)
+            data = await self._client.get(path, deadline=deadline)
+            return WorkloadSeen(decode_workload(data, elastic=row.elastic), live=True)
         except NotFoundError:
             return WorkloadGone(row.key, row.uid)
+        except NotSentError:
+            return None
         except (KubeError, msgspec.MsgspecError) as error:
             log.warning("workload_read_failed", workload=row.key, error=str(error))
             return None
+
+    async def read_slices(self, row: WorkloadRow, deadline: Deadline) -> list[WorkloadRow] | None:
+        """Read an elastic Workload and its slices as they are at one moment.
+
+        One list shows all of them at one version; read one by one, a slice could be counted by
+        itself and by its parent.
+
+        Returns:
+            The Workloads of the same job; None when they could not be read before the deadline.
+        """
+        path = WORKLOADS.path(row.namespace)
+        params = {"labelSelector": f"{names.JOB_UID_LABEL}={row.owner_uid}"}
+        rows: list[WorkloadRow] = []
+        try:
+            async for body in self._client.list_pages(path, params, deadline=deadline):
+                page = _decode_page(body)
+                rows += [decode_workload(raw, elastic=True) for raw in page.items or ()]
+        except NotSentError:
+            return None
+        except (KubeError, msgspec.MsgspecError) as error:
+            log.warning("slices_read_failed", workload=row.key, error=str(error))
+            return None
+        if any(found.key == row.key for found in rows):
+            return rows
+        # Somebody took its label away. Read later than the slices it says nothing about them.
+        event = await self.read_workload(row, deadline)
+        return [event.row] if isinstance(event, WorkloadSeen) else None

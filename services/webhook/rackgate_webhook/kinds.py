@@ -89,7 +89,7 @@ def workload_errors(
         errors += exclusive_errors(request, where, both_levels=both_levels)
         errors += request_errors(request, where, count=whole)
     if stored and _reserved(stored):
-        errors += _frozen_spec(spec, section(stored, "spec"))
+        errors += _frozen_spec(spec, section(stored, "spec"), _granted(stored))
     return _distinct(errors)
 
 
@@ -102,7 +102,15 @@ def _reserved(workload: Objects) -> bool:
     )
 
 
-def _frozen_spec(spec: Objects, stored: Objects) -> list[FieldError]:
+def _granted(workload: Objects) -> dict[str, int]:
+    """Pods of each podset that quota is held for."""
+    admission = section(section(workload, "status"), "admission", "status")
+    held = items(admission, "podSetAssignments", "status.admission")
+    counts = {str(part.get("name")): part.get("count") for part in held}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
+
+
+def _frozen_spec(spec: Objects, stored: Objects, granted: Mapping[str, int]) -> list[FieldError]:
     advice = "deactivate the workload first (spec.active: false)"
     errors = []
     if spec.get("queueName") != stored.get("queueName"):
@@ -115,6 +123,8 @@ def _frozen_spec(spec: Objects, stored: Objects) -> list[FieldError]:
         return errors
     for index, (podset, old) in enumerate(zip(now, before, strict=True)):
         asked, held = podset.get("count", 1), old.get("count", 1)
+        if isinstance(held, int):  # an elastic job's count follows what was granted (SLC-23)
+            held = max(held, granted.get(str(podset.get("name")), 0))
         if isinstance(asked, int) and isinstance(held, int) and asked > held:
             problem = f"{asked} is more than the {held} pods that quota is reserved for"
             errors.append(FieldError(f"spec.podSets[{index}].count", problem, advice))

@@ -1,112 +1,156 @@
-"""What the webhook changes: governed Jobs, the net below for Pods, defaults of Workloads."""
+"""What the webhook changes: governed jobs, the net below for Pods, defaults of Workloads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from rackgate.api.names import (
+    ELASTIC_ANNOTATION,
+    ELASTIC_GATE,
     GROUP,
     PODSET_GROUP,
+    QUEUE_LABEL,
     SLICE_SIZE,
     TAS_LABEL,
     TAS_LABEL_VALUE,
     TOPOLOGY_ANNOTATIONS,
     TOPOLOGY_GATE,
+    WORKLOAD_ANNOTATION,
 )
-from rackgate.govern.job import (
-    PODSET,
-    StopPhase,
-    govern_job,
-    is_suspended,
-    release_job,
-    stop_step,
-    template_of,
-)
+from rackgate.govern.job import PODSET, SUSPEND, is_suspended
 from rackgate.govern.jsonpatch import JsonPatchOp, pointer
-from rackgate.govern.predicates import is_governed, podset_of_pod
+from rackgate.govern.marks import kept_marks_ops, remade_ops
+from rackgate.govern.predicates import is_cleanup, is_governed, podset_of_pod
 from rackgate.govern.templates import (
     annotations_of,
     gates_of,
     items,
     labels_of,
     section,
+    strip_reserved,
     template_patch,
     with_entries,
     with_gate,
 )
 from rackgate.govern.topology import topology_request
+from rackgate_webhook.jobs import JOB_KINDS, JobKind, Object
 from rackgate_webhook.review import Review, Verdict
 
-NODE_TYPE_LABEL: Final = "ray.io/node-type"
-CLEANUP_NODE_TYPE: Final = "redis-cleanup"
+_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
-def mutate(review: Review) -> Verdict:
+def mutate(review: Review, *, sliced: Collection[str] = ()) -> Verdict:
     """The patch for one request; nothing for kinds, operations and objects of others.
+
+    Args:
+        review: the request.
+        sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
-    rule = _RULES.get((review.kind, review.operation))
-    if rule is None or review.sub_resource:
+    kind, rule = JOB_KINDS.get(review.kind), _RULES.get((review.kind, review.operation))
+    if review.sub_resource:
         return Verdict()
-    return rule(review)
+    if kind is not None and review.operation == "CREATE":
+        return _job_created(kind, review.object, kind.name in sliced)
+    if kind is not None and review.operation == "UPDATE":
+        return _job_updated(kind, review.object, review.old_object, kind.name in sliced)
+    return Verdict() if rule is None else rule(review)
 
 
-def _job_created(review: Review) -> Verdict:
-    job = review.object
+def _job_created(kind: JobKind, job: Object, slices: bool) -> Verdict:
     if not is_governed(job):
         return Verdict()
-    return Verdict(operations=govern_job(job), warnings=_misplaced(job))
+    return Verdict(operations=kind.govern(job, slices), warnings=list(_misplaced(kind, job)))
 
 
-def _job_updated(review: Review) -> Verdict:
-    """Only a Job that enters or leaves while it stays suspended changes its form."""
-    job, stored = review.object, review.old_object
+def _job_updated(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict:
+    """Only a job that enters or leaves while it stays suspended changes its form."""
     now, before = is_governed(job), is_governed(stored)
+    if now and before:
+        return _edited(kind, job, stored, slices) if kind.editable else Verdict()
     if now == before or not (is_suspended(job) and is_suspended(stored)):
         return Verdict()
     if now:
-        return Verdict(operations=govern_job(job), warnings=_misplaced(job))
-    # A template that still waits for its pods to end may not be changed yet; the assigner's
-    # stop restores it.
-    waiting = stop_step(stored, template_of(stored)).phase is StopPhase.WAIT
-    return Verdict() if waiting else Verdict(operations=release_job(job))
+        return _job_created(kind, job, slices)
+    return Verdict(operations=kind.release(job)) if kind.released(stored) else Verdict()
 
 
-def _misplaced(job: Mapping[str, Any]) -> list[str]:
-    keys = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
-    annotations = annotations_of(job)
-    return [
-        f"metadata.annotations[{key}] has no effect on a Job: set it in"
-        " spec.template.metadata.annotations"
-        for key in keys
-        if key in annotations
-    ]
+def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict:
+    """A governed job whose templates were written by somebody.
+
+    Tools that apply whole manifests drop our marks with the lists that they are in: while the job
+    waits they are made anew, while it runs they are kept. A running job that has other PodSets
+    now is stopped in the same write, since the new ones were never admitted.
+    """
+    have, had = kind.templates(job, slices), kind.templates(stored, slices)
+    if is_suspended(stored):
+        if not is_suspended(job) or WORKLOAD_ANNOTATION in annotations_of(stored):
+            return Verdict()  # the assigner starts it, or is about to restore its templates
+        return Verdict(operations=remade_ops(have, had))
+    operations = kept_marks_ops(have, had)
+    if is_suspended(job) or [part.podset for part in have] == [part.podset for part in had]:
+        return Verdict(operations=operations)
+    warning = f"the podsets of a running {kind.name} change: it is stopped and queued again"
+    return Verdict(operations=[dict(SUSPEND), *operations], warnings=[warning])
+
+
+def _misplaced(kind: JobKind, job: Object) -> Iterator[str]:
+    """Warnings on what is asked where nobody reads it."""
+    elsewhere = f"set it in {kind.templates_path}.metadata.annotations"
+    holders = [("", job), *kind.job_templates(job)]
+    for path, holder in holders:
+        where = f"{path}.metadata" if path else "metadata"
+        for key in _REQUESTS:
+            if key in annotations_of(holder, path):
+                target = f"a {kind.name}" if not path else "a Job template"
+                yield f"{where}.annotations[{key}] has no effect on {target}: {elsewhere}"
+    inner = [*holders[1:], *((part.path, part.template) for part in kind.templates(job, False))]
+    for path, holder in inner:
+        if QUEUE_LABEL in labels_of(holder, path):
+            yield (
+                f"{path}.metadata.labels[{QUEUE_LABEL}] has no effect: the queue is named by"
+                f" metadata.labels of the {kind.name}"
+            )
+    if annotations_of(job).get(ELASTIC_ANNOTATION, "false") != "false" and not kind.scales(job):
+        yield f"metadata.annotations[{ELASTIC_ANNOTATION}] has no effect: {kind.scales_advice}"
 
 
 def _pod_created(review: Review) -> Verdict:
-    """The net below: a pod of a started podset gets the gate and the label it came without.
+    """The net below: a pod of a started podset gets the gates and the label it came without.
 
     The ungater follows pods by that label: without it a gated pod would never be released (U8).
     """
     pod = review.object
-    labels = labels_of(pod)
-    complete = TOPOLOGY_GATE in gates_of(pod) and labels.get(TAS_LABEL) == TAS_LABEL_VALUE
-    if complete or podset_of_pod(annotations_of(pod), labels) is None:
+    if is_cleanup(pod):
+        # Made from the template of a head that is gone: nobody would ever release it.
+        return Verdict(operations=template_patch(pod, strip_reserved(pod), ""))
+    if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:
         return Verdict()
-    if labels.get(NODE_TYPE_LABEL) == CLEANUP_NODE_TYPE:
-        return Verdict()
-    if section(pod, "spec").get("nodeName"):
+    operations = template_patch(pod, _held(pod), "")
+    if operations and section(pod, "spec").get("nodeName"):
         return Verdict(
             warnings=[
                 "spec.nodeName is set: the pod is not placed by topology and counts as any other"
                 " pod on that node"
             ]
         )
-    marked = with_entries(pod, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
-    return Verdict(operations=template_patch(pod, with_gate(marked, TOPOLOGY_GATE), ""))
+    return Verdict(operations=operations)
+
+
+def _held(pod: Object) -> Mapping[str, Any]:
+    """A pod with all gates that its marks tell of."""
+    gates = gates_of(pod)
+    elastic = annotations_of(pod).get(ELASTIC_ANNOTATION) == "true"
+    placed = labels_of(pod).get(TAS_LABEL) == TAS_LABEL_VALUE or TOPOLOGY_GATE in gates
+    held = pod
+    # Only of elastic jobs there are pods that no topology places.
+    if placed or not (elastic or ELASTIC_GATE in gates):
+        held = with_entries(held, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
+        held = with_gate(held, TOPOLOGY_GATE)
+    return with_gate(held, ELASTIC_GATE) if elastic else held
 
 
 def _workload_created(review: Review) -> Verdict:
@@ -131,8 +175,6 @@ def _add(value: object, *parts: str) -> JsonPatchOp:
 
 
 _RULES: Final[dict[tuple[str, str], Callable[[Review], Verdict]]] = {
-    ("batch/Job", "CREATE"): _job_created,
-    ("batch/Job", "UPDATE"): _job_updated,
     ("/Pod", "CREATE"): _pod_created,
     (f"{GROUP}/Workload", "CREATE"): _workload_created,
 }

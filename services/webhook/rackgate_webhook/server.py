@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Collection
 from functools import partial
 from typing import Final, cast
 
@@ -65,6 +66,7 @@ class WebhookServer:
         context: ssl.SSLContext,
         *,
         both_levels: bool = False,
+        sliced: Collection[str] = (),
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.port = port
@@ -74,8 +76,8 @@ class WebhookServer:
         self._max_connections = max_connections
         self._draining = False
         self._routes: dict[str, Decide] = {
-            "/mutate": mutate,
-            "/validate": partial(validate, both_levels=both_levels),
+            "/mutate": partial(mutate, sliced=sliced),
+            "/validate": partial(validate, both_levels=both_levels, sliced=sliced),
         }
         self._bodies = BodyReader()
         self._listeners: list[Listener] = []

@@ -13,6 +13,7 @@ from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
 from rackgate_webhook.following import follow
+from rackgate_webhook.jobs import sliced_kinds
 from rackgate_webhook.keeper import Keeper
 from rackgate_webhook.provided import ProvidedKeeper
 from rackgate_webhook.rotation import CertificateKeeper
@@ -38,6 +39,7 @@ class WebhookService:
             serving.port,
             self._context,
             both_levels=settings.features.enabled(BOTH_LEVELS),
+            sliced=sliced_kinds(settings.features),
             max_connections=serving.max_connections,
         )
         self._keeper: Keeper | None = None

@@ -6,19 +6,23 @@ are the rules that need several fields, or words a user can act on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 from rackgate.api.names import (
     GROUP,
     PODSET_GROUP,
     QUEUE_LABEL,
+    RAY_CLEANUP_TYPE,
+    RAY_NODE_TYPE_LABEL,
     SLICE_SIZE,
     TOPOLOGY_ANNOTATIONS,
 )
 from rackgate.govern.errors import FieldError, shown
-from rackgate.govern.job import PODSET, TEMPLATE_PATH, is_suspended, pod_count, template_of
-from rackgate.govern.predicates import is_governed, queue_of
+from rackgate.govern.job import is_suspended
+from rackgate.govern.life import PodTemplate
+from rackgate.govern.marks import wrong_marks
+from rackgate.govern.predicates import is_cleanup, is_governed, is_part, queue_of
 from rackgate.govern.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -28,7 +32,8 @@ from rackgate.govern.templates import (
     reserved_errors,
     section,
 )
-from rackgate.govern.topology import asks_for_topology, podset_group_errors, topology_errors
+from rackgate.govern.topology import topology_errors
+from rackgate_webhook.jobs import JOB_KINDS, JobKind
 from rackgate_webhook.kinds import (
     cluster_queue_errors,
     flavor_errors,
@@ -43,17 +48,7 @@ Objects = Mapping[str, Any]
 Rule = Callable[[Objects, Objects], list[FieldError]]
 
 
-class AskingRule(Protocol):
-    """A rule that reads topology requests."""
-
-    def __call__(
-        self, found: Objects, stored: Objects, /, *, both_levels: bool
-    ) -> list[FieldError]:
-        """What is wrong with `found`."""
-        ...
-
-
-def validate(review: Review, *, both_levels: bool = False) -> Verdict:
+def validate(review: Review, *, both_levels: bool = False, sliced: Collection[str] = ()) -> Verdict:
     """The verdict on one request; everything that is not ours is allowed.
 
     Deletions, and objects on their way out, are always allowed: a finalizer must be removable
@@ -62,64 +57,98 @@ def validate(review: Review, *, both_levels: bool = False) -> Verdict:
     Args:
         review: the request.
         both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
+        sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
     if (
-        not (review.kind in _ASKING or review.kind in _RULES)
+        not (review.kind in JOB_KINDS or review.kind in _RULES or review.kind == _WORKLOAD)
         or review.sub_resource
         or review.operation not in ("CREATE", "UPDATE")
     ):
         return Verdict()
-    if section(review.object, "metadata").get("deletionTimestamp"):
+    found, stored = review.object, review.old_object
+    if section(found, "metadata").get("deletionTimestamp"):
         return Verdict()
-    if review.kind in _ASKING:
-        errors = _ASKING[review.kind](review.object, review.old_object, both_levels=both_levels)
-        return Verdict(errors=errors)
-    return Verdict(errors=_RULES[review.kind](review.object, review.old_object))
+    if review.kind == _WORKLOAD:
+        return Verdict(errors=workload_errors(found, stored, both_levels=both_levels))
+    kind = JOB_KINDS.get(review.kind)
+    if kind is None:
+        return Verdict(errors=_RULES[review.kind](found, stored))
+    judge = _JobJudge(kind, slices=kind.name in sliced, both_levels=both_levels)
+    return Verdict(errors=judge.errors(found, stored))
 
 
-def _job(job: Objects, stored: Objects, *, both_levels: bool) -> list[FieldError]:
-    if not is_governed(job) and not (stored and is_governed(stored)):
-        return []
-    if stored:
-        return _job_changed(job, stored, both_levels=both_levels)
-    return _job_asked(job, fresh=True, both_levels=both_levels)
+class _JobJudge:
+    """Rules on jobs of one kind."""
 
+    def __init__(self, kind: JobKind, *, slices: bool, both_levels: bool) -> None:
+        self._kind = kind
+        self._slices = slices
+        self._both_levels = both_levels
 
-def _job_asked(job: Objects, *, fresh: bool, both_levels: bool) -> list[FieldError]:
-    """Rules on what a governed Job asks; `fresh`: it has just come under the queue label."""
-    template = template_of(job)
-    errors = name_errors(
-        queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
-    )
-    errors += topology_errors(
-        template, TEMPLATE_PATH, count=pod_count(job), both_levels=both_levels
-    )
-    errors += podset_group_errors(template, TEMPLATE_PATH, podsets=1)
-    if fresh:
-        # The mutating webhook came first: its own marks at creation are right.
-        podset = PODSET if asks_for_topology(template) else None
-        errors += reserved_errors(template, TEMPLATE_PATH, podset=podset)
-    return errors
+    def errors(self, job: Objects, stored: Objects) -> list[FieldError]:
+        """What is wrong with a job, or with this change of it."""
+        if not is_governed(job) and not (stored and is_governed(stored)):
+            return []
+        return self._changed(job, stored) if stored else self._asked(job, fresh=True)
 
+    def _changed(self, job: Objects, stored: Objects) -> list[FieldError]:
+        same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
+        if same and is_part(stored):
+            return []  # left behind by its owner; the garbage collector must get that written
+        frozen = self._frozen(job, stored)
+        entered = not is_governed(stored)
+        if frozen or not is_governed(job) or (same and not entered):
+            return frozen
+        errors = self._asked(job, fresh=entered)
+        if entered or not self._kind.editable:
+            return errors
+        # What was wrong before must not keep others from writing the rest, as Ray its replicas.
+        before = self._asked(stored, fresh=False)
+        return [error for error in errors if error not in before]
 
-def _job_changed(job: Objects, stored: Objects, *, both_levels: bool) -> list[FieldError]:
-    relabelled = queue_of(job) != queue_of(stored)
-    if job.get("spec") == stored.get("spec") and not relabelled:
-        return []
-    errors: list[FieldError] = []
-    if not (is_suspended(job) and is_suspended(stored)):
-        errors += _frozen_queue(job, stored) + _frozen_annotations(job, stored)
-    if not errors and is_governed(job):
-        errors += _job_asked(job, fresh=not is_governed(stored), both_levels=both_levels)
-    return errors
+    def _asked(self, job: Objects, *, fresh: bool) -> list[FieldError]:
+        """Rules on what a governed job asks; `fresh`: it has just come under the queue label."""
+        errors = name_errors(
+            queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
+        )
+        errors += self._kind.shape_errors(job)
+        units = self._kind.units(job)
+        for part in self._kind.templates(job, self._slices):
+            errors += topology_errors(
+                part.template,
+                part.path,
+                count=units.get(part.podset),
+                both_levels=self._both_levels,
+            )
+            errors += _cleanup_label(part)
+            if fresh:
+                # The mutating webhook came first: its own marks at creation are right.
+                errors += wrong_marks(part)
+        return errors
+
+    def _frozen(self, job: Objects, stored: Objects) -> list[FieldError]:
+        """What a job keeps while it runs."""
+        if is_suspended(job) and is_suspended(stored):
+            return []
+        errors = _frozen_queue(job, stored)
+        before = {part.podset: part for part in self._kind.templates(stored, False)}
+        for part in self._kind.templates(job, False):
+            if part.podset in before:
+                errors += _frozen_annotations(part, before[part.podset])
+        if is_governed(stored) and self._kind.scales(job) != self._kind.scales(stored):
+            problem = (
+                f"a {self._kind.name} that is not suspended cannot become elastic, or cease to be"
+            )
+            errors.append(FieldError(self._kind.scales_path, problem, "suspend it first"))
+        return errors
 
 
 def _frozen_queue(job: Objects, stored: Objects) -> list[FieldError]:
     have, want = queue_of(stored), queue_of(job)
-    if have == want:
+    if have == want and is_governed(job) == is_governed(stored):
         return []
     was = "no queue" if have is None else f"queue {shown(have)}"
     now = "none" if want is None else shown(want)
@@ -132,18 +161,25 @@ def _frozen_queue(job: Objects, stored: Objects) -> list[FieldError]:
     ]
 
 
-def _frozen_annotations(job: Objects, stored: Objects) -> list[FieldError]:
-    now = annotations_of(template_of(job), TEMPLATE_PATH)
-    before = annotations_of(template_of(stored), TEMPLATE_PATH)
+def _frozen_annotations(part: PodTemplate, stored: PodTemplate) -> list[FieldError]:
+    now, before = annotations_of(part.template), annotations_of(stored.template)
     return [
         FieldError(
-            f"{TEMPLATE_PATH}.metadata.annotations[{key}]",
+            f"{part.path}.metadata.annotations[{key}]",
             "the topology request of a job that is not suspended cannot change",
             "suspend the job first",
         )
         for key in (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
         if now.get(key) != before.get(key)
     ]
+
+
+def _cleanup_label(part: PodTemplate) -> list[FieldError]:
+    """Pods with this label are never held: they come after a RayCluster, not before."""
+    if not is_cleanup(part.template):
+        return []
+    path = f"{part.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
+    return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]
 
 
 def _pod(pod: Objects, stored: Objects) -> list[FieldError]:
@@ -172,11 +208,7 @@ def _pod_changed(pod: Objects, stored: Objects) -> list[FieldError]:
     ]
 
 
-# Kinds that carry topology requests.
-_ASKING: Final[dict[str, AskingRule]] = {
-    "batch/Job": _job,
-    f"{GROUP}/Workload": workload_errors,
-}
+_WORKLOAD: Final = f"{GROUP}/Workload"
 _RULES: Final[dict[str, Rule]] = {
     "/Pod": _pod,
     f"{GROUP}/Topology": topology_object_errors,

@@ -53,9 +53,30 @@ TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
 
+# Of Workloads and jobs that may be resized while they run.
+ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
+
 # Index labels written by Kubernetes.
 COMPLETION_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+
+# Labels that JobSet puts on its child Jobs and their pods.
+JOBSET_GROUP: Final = "jobset.x-k8s.io"
+JOBSET_NAME_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
+REPLICATED_JOB_LABEL: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+JOB_INDEX_LABEL: Final = "jobset.sigs.k8s.io/job-index"
+JOB_REPLICAS_LABEL: Final = "jobset.sigs.k8s.io/replicatedjob-replicas"
+RESTART_ATTEMPT_LABEL: Final = "jobset.sigs.k8s.io/restart-attempt"
+
+# Labels that KubeRay puts on its pods. The two indices are there from 1.5 on, or behind its gate
+# RayMultiHostIndexing.
+RAY_GROUP: Final = "ray.io"
+RAY_CLUSTER_LABEL: Final = "ray.io/cluster"
+RAY_NODE_TYPE_LABEL: Final = "ray.io/node-type"
+RAY_GROUP_LABEL: Final = "ray.io/group"
+RAY_CLEANUP_TYPE: Final = "redis-cleanup"
+RAY_REPLICA_INDEX_LABEL: Final = "ray.io/worker-group-replica-index"
+RAY_HOST_INDEX_LABEL: Final = "ray.io/replica-host-index"
 
 # Admission checks controllers that a topology queue cannot use yet (VAL-07, VAL-08).
 MULTIKUEUE_CONTROLLER: Final = f"{GROUP}/multikueue"
@@ -71,6 +92,8 @@ class FieldManager(StrEnum):
     ADMISSION = "rackgate-admission"
     JOB = "rackgate-job-controller"
     QUEUES = "rackgate-queues"
+    SLICES = "rackgate-slices"
+    RECLAIMABLE = "rackgate-reclaimable-pods"
 
 
 class WorkloadCondition(StrEnum):
@@ -84,6 +107,16 @@ class WorkloadCondition(StrEnum):
     REQUEUED = "Requeued"
     FINISHED = "Finished"
     DEACTIVATION_TARGET = "DeactivationTarget"
+    RESIZE_REQUESTED = "ResizeRequested"
+
+
+class ResizeReason(StrEnum):
+    """Reason of ResizeRequested: of True, but for the last."""
+
+    SCALING_UP = "ScalingUp"
+    WAITING_FOR_SLICES = "WaitingForSlices"
+    SCALING_DOWN = "ScalingDown"
+    RESIZED = "Resized"
 
 
 class PendingReason(StrEnum):
@@ -95,6 +128,7 @@ class PendingReason(StrEnum):
     TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
     MISCONFIGURED = "Misconfigured"
     SUSPENDED = "Suspended"
+    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     PENDING_EVALUATION = "PendingEvaluation"
     ON_HOLD = "OnHold"
     INTERNAL_ERROR = "InternalError"  # ours: a decision could not be made
@@ -112,6 +146,12 @@ class EvictionReason(StrEnum):
     DEACTIVATED_INVALID_TOPOLOGY = "DeactivatedDueToInvalidTopology"
     JOB_SUSPENDED = "JobSuspended"
     JOB_CHANGED = "JobChanged"
+
+
+class PreemptedReason(StrEnum):
+    """Why Preempted is True."""
+
+    IN_CLUSTER_QUEUE = "InClusterQueue"
 
 
 class FinishedReason(StrEnum):

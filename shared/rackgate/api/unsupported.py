@@ -15,7 +15,6 @@ Manifest = Mapping[str, Any]
 
 _FUNGIBILITY_DEFAULTS: Final = {
     "whenCanBorrow": "MayStopSearch",
-    "whenCanPreempt": "TryNextFlavor",
     "preference": None,
 }
 _JOB_LABELS: Final = (f"{GROUP}/max-exec-time-seconds", f"{GROUP}/prebuilt-workload-name")
@@ -85,11 +84,18 @@ def _of_job(obj: Manifest) -> Iterator[str]:
     yield from _metadata(obj, "annotations", _JOB_ANNOTATIONS)
 
 
+def _of_raycluster(obj: Manifest) -> Iterator[str]:
+    # One that scales itself is resized while it runs, whether it says so or not.
+    return (path for path in _of_job(obj) if not path.endswith('/elastic-job"]'))
+
+
 _KINDS: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
     "ClusterQueue": _of_cluster_queue,
     "Cohort": _of_cohort,
     "Job": _of_job,
+    "JobSet": _of_job,
     "LocalQueue": _of_local_queue,
+    "RayCluster": _of_raycluster,
     "Workload": _of_workload,
 }
 

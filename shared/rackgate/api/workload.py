@@ -262,9 +262,15 @@ def _kept(new: str, old: str, field: str) -> str:
 
 
 _OLD = "oldSelf.spec.podSets[i]"
+# A count follows the admission up, which only that of an elastic Workload goes (its policy in
+# deploy/webhook sees the annotation; a schema does not). By then quota is held for every pod.
+_HELD = """has(self.status.admission)
+    && self.status.admission.podSetAssignments.exists(a, a.name == p.name
+    && has(a.count) && p.count <= a.count)"""
 _SAME_PODSETS = f"""size(self.spec.podSets) == size(oldSelf.spec.podSets)
-    && self.spec.podSets.all(i, p, p.name == {_OLD}.name && p.count <= {_OLD}.count
-    && p.template == {_OLD}.template && {_kept("p", _OLD, "minCount")}
+    && self.spec.podSets.all(i, p, p.name == {_OLD}.name
+    && (p.count <= {_OLD}.count || ({_HELD})) && p.template == {_OLD}.template
+    && {_kept("p", _OLD, "minCount")}
     && {_kept("p", _OLD, "topologyRequest")})"""
 
 
@@ -286,7 +292,8 @@ class Workload(
         ),
         rule(
             _while("QuotaReserved", _SAME_PODSETS),
-            "podSets are immutable while quota is reserved, but for counts that decrease",
+            "podSets are immutable while quota is reserved, but for counts that decrease"
+            " or follow the admission",
             ".spec.podSets",
         ),
         rule(

@@ -10,6 +10,7 @@ from typing import Final
 
 MAX_NAME: Final = 253
 _HASH: Final = 5
+_DIGITS: Final = 10  # an ordinal has fewer
 
 
 def workload_name(kind: str, group: str, owner: str, uid: str, extra: str = "") -> str:
@@ -30,3 +31,28 @@ def workload_name(kind: str, group: str, owner: str, uid: str, extra: str = "") 
     # A cut behind a dot would leave an empty label, which is no object name.
     prefix = f"{kind.lower()}-{owner}"[: MAX_NAME - 1 - _HASH].rstrip(".")
     return f"{prefix}-{digest[:_HASH]}"
+
+
+def slice_name(parent: str, podset: str, ordinal: int) -> str:
+    """Name of a workload slice: `<parent>-<podset>-<ordinal>`; one too long is cut as above.
+
+    Args:
+        parent: name of the Workload that it extends.
+        podset: the PodSet that grows.
+        ordinal: told apart within one PodSet; `slice_ordinal` reads it back.
+
+    Returns:
+        At most 253 characters.
+    """
+    whole, tail = f"{parent}-{podset}", f"-{ordinal}"
+    if len(whole) + len(tail) > MAX_NAME:
+        digest = hashlib.sha1(f"{parent}\n{podset}".encode(), usedforsecurity=False).hexdigest()
+        room = MAX_NAME - len(tail) - 1 - _HASH
+        whole = f"{whole[:room].rstrip('.-')}-{digest[:_HASH]}"
+    return whole + tail
+
+
+def slice_ordinal(name: str) -> int:
+    """The ordinal in the name of a workload slice; 0 for one that was named otherwise."""
+    last = name.rpartition("-")[2]
+    return int(last) if last.isascii() and last.isdecimal() and len(last) < _DIGITS else 0

@@ -24,6 +24,7 @@ from rackgate.api.meta import (
 )
 
 MAX_PODSETS = 18
+MAX_FOLDED = 1000
 ClusterName = Annotated[str, Field(max_length=256)]
 Cause = Annotated[str, Field(max_length=316)]
 
@@ -113,6 +114,18 @@ class UnhealthyNode(ApiModel):
     name: str = Field(min_length=1, max_length=253)
 
 
+class FoldedSlice(ApiModel):
+    """A workload slice that the counts of `admission` include, or that gave up its grant.
+
+    What such a slice still holds itself counts no more. It stays here until the slice is gone.
+    """
+
+    uid: str = Field(min_length=1, max_length=64)
+    """Of the slice: its name may be used again."""
+    pod_set: PodSetName
+    """PodSet whose count it was added to."""
+
+
 class EvictionCount(ApiModel):
     """Evictions of one reason and cause."""
 
@@ -174,3 +187,7 @@ class WorkloadStatus(
     preemption_gates: list[PreemptionGateState] = Field(
         default_factory=list, max_length=8, json_schema_extra=list_map("name")
     )
+    folded_slices: list[FoldedSlice] = Field(
+        default_factory=list, max_length=MAX_FOLDED, json_schema_extra=list_map("uid")
+    )
+    """Workload slices that are settled in `admission`; only of Workloads that may be resized."""

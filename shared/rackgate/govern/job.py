@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.names import (
-    COMPLETION_INDEX_LABEL,
-    PODSET_LABEL,
-    TAS_LABEL,
-    TAS_LABEL_VALUE,
-    TOPOLOGY_GATE,
-    WORKLOAD_ANNOTATION,
-)
-from rackgate.govern.errors import shown
+from rackgate.api.names import COMPLETION_INDEX_LABEL, ELASTIC_ANNOTATION
 from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.life import (
+    Given,
+    NextStep,
+    PodTemplate,
+    StartConflict,
+    StartPatch,
+    StopPhase,
+    creation_ops,
+    release_ops,
+    start_ops,
+)
 from rackgate.govern.predicates import is_governed
 from rackgate.govern.templates import (
     Template,
-    items,
-    labels_of,
-    replaced,
+    annotations_of,
     section,
     strip_reserved,
     template_patch,
-    with_entries,
-    with_gate,
+    well_formed,
 )
-from rackgate.govern.topology import asks_for_topology, topology_request
+from rackgate.govern.topology import topology_request
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
+
+__all__ = ["NextStep", "StartConflict", "StartPatch", "StopPhase"]
 
 PODSET: Final = "main"
 TEMPLATE_PATH: Final = "spec.template"
@@ -42,54 +42,6 @@ SUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": Tr
 UNSUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": False}
 
 JobLike = Mapping[str, Any] | Job
-
-
-@dataclass(frozen=True, slots=True)
-class StartPatch:
-    """JSON patch operations that start a Job; `guarded` binds them to one version of it."""
-
-    operations: list[JsonPatchOp]
-
-
-@dataclass(frozen=True, slots=True)
-class StartConflict:
-    """A key of the user that a flavor wants to have another value: the Job cannot start.
-
-    Attributes:
-        path: of the map in the Job, `spec.template.spec.nodeSelector`.
-        key: the label key.
-        have: the user's value.
-        want: the flavor's value.
-    """
-
-    path: str
-    key: str
-    have: str
-    want: str
-
-    def __str__(self) -> str:
-        """The message of the FailedToStart condition."""
-        return (
-            f"{self.path}[{self.key}]: the job asks for {shown(self.have)}, the assigned flavor's"
-            f" nodes have {shown(self.want)}; remove the key or use another queue"
-        )
-
-
-class StopPhase(StrEnum):
-    """What the stop of a Job needs next."""
-
-    SUSPEND = "suspend"
-    WAIT = "wait"
-    RESTORE = "restore"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """One step of a stop; `operations` is empty while waiting and when done."""
-
-    phase: StopPhase
-    operations: list[JsonPatchOp]
 
 
 def template_of(job: JobLike) -> dict[str, Any]:
@@ -102,13 +54,18 @@ def template_of(job: JobLike) -> dict[str, Any]:
 
 def pod_count(job: Mapping[str, Any]) -> int:
     """Pods that run at once: min(parallelism, completions), never negative."""
-    spec = section(job, "spec")
-    parallelism = _whole(spec.get("parallelism"), default=1)
-    completions = _whole(spec.get("completions"), default=parallelism)
+    return pods_at_once(section(job, "spec"))
+
+
+def pods_at_once(spec: Mapping[str, Any]) -> int:
+    """As `pod_count`, for a JobSpec."""
+    parallelism = whole(spec.get("parallelism"), default=1)
+    completions = whole(spec.get("completions"), default=parallelism)
     return max(0, min(parallelism, completions))
 
 
-def _whole(value: object, default: int) -> int:
+def whole(value: object, default: int) -> int:
+    """A whole number of a manifest; `default` for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
@@ -137,85 +94,40 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
     return section(job, "spec").get("suspend") is True
 
 
-def govern_job(job: Mapping[str, Any]) -> list[JsonPatchOp]:
+def is_elastic(job: Mapping[str, Any]) -> bool:
+    """Whether the Job asks to be resized by its parallelism while it runs."""
+    indexed = section(job, "spec").get("completionMode") == "Indexed"
+    return indexed and annotations_of(job).get(ELASTIC_ANNOTATION) == "true"
+
+
+def templates_of(job: Mapping[str, Any], *, elastic: bool = False) -> list[PodTemplate]:
+    """The one pod template of a Job; `elastic`: its pods wait for grants of their own."""
+    return [_part(well_formed(template_of(job), TEMPLATE_PATH), elastic=elastic)]
+
+
+def govern_job(job: Mapping[str, Any], *, slices: bool = False) -> list[JsonPatchOp]:
     """What a Job is given at creation, or when it gets its queue label while suspended.
 
     A governed Job is suspended; a template that asks for topology gets the topology gate and
     the podset label. Its own output and ungoverned Jobs need no operation.
+
+    Args:
+        job: as it came.
+        slices: Jobs that ask for it may be resized in slices: their pods are held.
     """
     if not is_governed(job):
         return []
-    template = template_of(job)
     operations = [] if is_suspended(job) else [dict(SUSPEND)]
-    return operations + template_patch(template, _created(template), TEMPLATE_POINTER)
+    return operations + creation_ops(templates_of(job, elastic=slices and is_elastic(job)))
 
 
 def release_job(job: Mapping[str, Any]) -> list[JsonPatchOp]:
     """Takes Rackgate's keys out of a suspended Job that lost its queue label."""
-    template = template_of(job)
-    return template_patch(template, strip_reserved(template), TEMPLATE_POINTER)
+    return release_ops(templates_of(job))
 
 
-def _created(template: Template) -> dict[str, Any]:
-    if not asks_for_topology(template):
-        return dict(template)
-    # A podset label of the user's own stays as it is, so that it is refused and not papered over.
-    marks = {} if PODSET_LABEL in labels_of(template) else {PODSET_LABEL: PODSET}
-    return with_gate(with_entries(template, "metadata", "labels", marks), TOPOLOGY_GATE)
-
-
-def started_template(
-    template: Template,
-    podset: str,
-    *,
-    workload: str,
-    tas: bool,
-    node_labels: Mapping[str, str],
-    tolerations: Sequence[Mapping[str, Any] | Toleration],
-) -> dict[str, Any] | StartConflict:
-    """What a template looks like once its Job runs; see `start_patch`."""
-    selector = section(section(template, "spec"), "nodeSelector")
-    for key, want in sorted(node_labels.items()):
-        if selector.get(key, want) != want:
-            path = f"{TEMPLATE_PATH}.spec.nodeSelector"
-            return StartConflict(path, key, str(selector[key]), want)
-    started = strip_reserved(template)
-    if tas:
-        marks = {PODSET_LABEL: podset, TAS_LABEL: TAS_LABEL_VALUE}
-        started = with_entries(started, "metadata", "labels", marks)
-        workload_mark = {WORKLOAD_ANNOTATION: workload}
-        started = with_entries(started, "metadata", "annotations", workload_mark)
-        # On the template as it came: a gate set at creation keeps its place in the list.
-        kept = section(template, "spec").get("schedulingGates")
-        started = with_gate(replaced(started, "spec", "schedulingGates", kept), TOPOLOGY_GATE)
-    started = with_entries(started, "spec", "nodeSelector", node_labels)
-    return _with_tolerations(started, tolerations)
-
-
-def _with_tolerations(
-    template: Template, tolerations: Sequence[Mapping[str, Any] | Toleration]
-) -> dict[str, Any]:
-    have = [dict(entry) for entry in items(section(template, "spec"), "tolerations")]
-    missing: list[dict[str, Any]] = []
-    for toleration in tolerations:
-        entry = _toleration_json(toleration)
-        if entry not in have and entry not in missing:
-            missing.append(entry)
-    if not missing:
-        return dict(template)
-    return replaced(template, "spec", "tolerations", [*have, *missing])
-
-
-def _toleration_json(toleration: Mapping[str, Any] | Toleration) -> dict[str, Any]:
-    if isinstance(toleration, Toleration):
-        toleration = {
-            "key": toleration.key,
-            "operator": toleration.operator,
-            "value": toleration.value,
-            "effect": toleration.effect,
-            "tolerationSeconds": toleration.toleration_seconds,
-        }
-    return {key: value for key, value in toleration.items() if value not in ("", None)}
+def _part(template: Template, podset: str = PODSET, *, elastic: bool = False) -> PodTemplate:
+    return PodTemplate(podset, TEMPLATE_PATH, TEMPLATE_POINTER, template, elastic)
 
 
 def start_patch(
@@ -242,17 +154,11 @@ def start_patch(
         The operations for the Job (`suspend: false` first), or the key that stands in the way.
         Applied to its own result only `suspend: false` is left.
     """
-    started = started_template(
-        job_template,
-        podset,
-        workload=workload,
-        tas=tas,
-        node_labels=node_labels,
-        tolerations=tolerations,
-    )
-    if isinstance(started, StartConflict):
-        return started
-    return StartPatch([dict(UNSUSPEND), *template_patch(job_template, started, TEMPLATE_POINTER)])
+    given = Given(podset, tas, node_labels, tolerations)
+    operations = start_ops([_part(job_template, podset)], {podset: given}, workload=workload)
+    if isinstance(operations, StartConflict):
+        return operations
+    return StartPatch([dict(UNSUSPEND), *operations])
 
 
 def restore_patch(job_template: Template, original_template: Template) -> list[JsonPatchOp] | None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from rackgate.api.names import PODSET_LABEL, QUEUE_LABEL, WORKLOAD_ANNOTATION
-from rackgate.govern.templates import labels_of
+from rackgate.api.names import (
+    JOBSET_GROUP,
+    PODSET_LABEL,
+    QUEUE_LABEL,
+    RAY_CLEANUP_TYPE,
+    RAY_GROUP,
+    RAY_NODE_TYPE_LABEL,
+    WORKLOAD_ANNOTATION,
+)
+from rackgate.govern.templates import items, labels_of, section
+
+# Kinds whose children Rackgate never governs on their own: (group, kind) of the controller.
+OWNING_KINDS: Final = frozenset({(JOBSET_GROUP, "JobSet"), (RAY_GROUP, "RayCluster")})
 
 
 def queue_of(job: Mapping[str, Any]) -> str | None:
@@ -16,8 +27,37 @@ def queue_of(job: Mapping[str, Any]) -> str | None:
 
 
 def is_governed(job: Mapping[str, Any]) -> bool:
-    """Whether the job carries the queue label; all other jobs are left alone."""
-    return QUEUE_LABEL in labels_of(job)
+    """Whether the job carries the queue label and is nobody's part; all others are left alone.
+
+    The Jobs of a JobSet and the clean-up Job of a RayCluster start and stop with their owner,
+    also when they inherit its queue label: they are never queued a second time.
+    """
+    return QUEUE_LABEL in labels_of(job) and not is_part(job)
+
+
+def is_part(job: Mapping[str, Any]) -> bool:
+    """Whether the controller of this object is a JobSet or a RayCluster."""
+    owners = items(section(job, "metadata"), "ownerReferences", "metadata")
+    return any(
+        owner.get("controller") is True
+        and is_owning_kind(str(owner.get("apiVersion", "")), str(owner.get("kind", "")))
+        for owner in owners
+    )
+
+
+def is_owning_kind(api_version: str, kind: str) -> bool:
+    """Whether objects of this kind are governed together with all that they make."""
+    group, slash, _ = api_version.partition("/")
+    return slash == "/" and (group, kind) in OWNING_KINDS
+
+
+def is_cleanup(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod cleans up behind a RayCluster that is being deleted.
+
+    It is made from the head's template and inherits its marks, but comes after the cluster: it
+    belongs to no PodSet, and must run, or the cluster would stay behind its finalizer.
+    """
+    return labels_of(pod).get(RAY_NODE_TYPE_LABEL) == RAY_CLEANUP_TYPE
 
 
 def podset_of_pod(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rackgate.api.names import (
+    ELASTIC_ANNOTATION,
     ELASTIC_GATE,
     PODSET_LABEL,
     TAS_LABEL,
@@ -20,7 +21,7 @@ from rackgate.govern.errors import FieldError, MalformedError, shown
 from rackgate.govern.jsonpatch import JsonPatchOp, map_patch, pointer, value_patch
 
 RESERVED_LABELS: Final = (PODSET_LABEL, TAS_LABEL)
-RESERVED_ANNOTATIONS: Final = (WORKLOAD_ANNOTATION,)
+RESERVED_ANNOTATIONS: Final = (WORKLOAD_ANNOTATION, ELASTIC_ANNOTATION)
 RESERVED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_GATE)
 
 Template = Mapping[str, Any]
@@ -80,6 +81,21 @@ def gates_of(template: Template, path: str = "") -> list[str]:
     return [str(gate.get("name", "")) for gate in gates]
 
 
+def well_formed(template: Template, path: str) -> Template:
+    """The template itself, once all that is read of it has the shape that is expected.
+
+    Raises:
+        MalformedError: it has not; names the field by its path in the manifest.
+    """
+    labels_of(template, path)
+    annotations_of(template, path)
+    gates_of(template, path)
+    spec, inside = section(template, "spec", path), _joined(path, "spec")
+    section(spec, "nodeSelector", inside)
+    items(spec, "tolerations", inside)
+    return template
+
+
 def replaced(template: Template, part: str, field: str, value: object) -> dict[str, Any]:
     """A copy of the template whose `part.field` is `value`; None takes the field away."""
     inner = {name: kept for name, kept in section(template, part).items() if name != field}
@@ -127,7 +143,7 @@ def without_gates(template: Template, names: Sequence[str]) -> dict[str, Any]:
 
 
 def strip_reserved(template: Template) -> dict[str, Any]:
-    """The template without Rackgate's labels, annotation and gates; nothing else changes."""
+    """The template without Rackgate's labels, annotations and gates; nothing else changes."""
     plain = without_entries(template, "metadata", "labels", RESERVED_LABELS)
     plain = without_entries(plain, "metadata", "annotations", RESERVED_ANNOTATIONS)
     return without_gates(plain, RESERVED_GATES)
@@ -176,26 +192,33 @@ def _part_patch(
 
 
 def reserved_errors(
-    template: Template, path: str, *, podset: str | None = None
+    template: Template, path: str, *, right: Template | None = None
 ) -> list[FieldError]:
     """Refuse Rackgate's own keys in what a user writes.
 
     Args:
         template: a pod template or a pod.
         path: its path in the manifest, empty for a pod itself.
-        podset: with a name, the marks that the webhook itself puts at creation (topology gate
-            and podset label of that name) are right; None: no reserved key is.
+        right: the same template as the webhook itself leaves it at creation: what it has of
+            these keys is right. None: no reserved key is.
     """
+    wanted: Template = right or {}
+    fields = (
+        ("labels", labels_of(template, path), labels_of(wanted), RESERVED_LABELS),
+        (
+            "annotations",
+            annotations_of(template, path),
+            annotations_of(wanted),
+            RESERVED_ANNOTATIONS,
+        ),
+    )
     errors = [
-        _reserved(_joined(path, "metadata"), "labels", key, value)
-        for key, value in labels_of(template, path).items()
-        if key in RESERVED_LABELS and not (key == PODSET_LABEL and podset and value == podset)
+        _reserved(_joined(path, "metadata"), field, key, value)
+        for field, found, allowed, reserved in fields
+        for key, value in found.items()
+        if key in reserved and not (key in allowed and allowed[key] == value)
     ]
-    errors += [
-        _reserved(_joined(path, "metadata"), "annotations", key, value)
-        for key, value in annotations_of(template, path).items()
-        if key in RESERVED_ANNOTATIONS
-    ]
+    allowed_gates = gates_of(wanted)
     errors += [
         FieldError(
             f"{_joined(path, 'spec')}.schedulingGates[{index}].name",
@@ -203,7 +226,7 @@ def reserved_errors(
             "remove this gate",
         )
         for index, gate in enumerate(gates_of(template, path))
-        if gate in RESERVED_GATES and not (gate == TOPOLOGY_GATE and podset)
+        if gate in RESERVED_GATES and gate not in allowed_gates
     ]
     return errors
 

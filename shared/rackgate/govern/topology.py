@@ -120,19 +120,6 @@ def topology_errors(
     return errors + [error for rule in _RULES for error in rule(annotations, where, count)]
 
 
-def podset_group_errors(template: Template, path: str, *, podsets: int) -> list[FieldError]:
-    """Refuse a podset group in an owner that cannot form one: a group is exactly two PodSets."""
-    if PODSET_GROUP not in annotations_of(template, path) or podsets >= 2:
-        return []
-    return [
-        FieldError(
-            f"{path}.metadata.annotations[{PODSET_GROUP}]",
-            f"a podset group is made of exactly 2 podsets, this job has {podsets}",
-            "remove the annotation",
-        )
-    ]
-
-
 def _one_request(annotations: Annotations, where: str, *, both_levels: bool) -> list[FieldError]:
     exclusive = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     found = [key for key in exclusive if key in annotations]
@@ -263,9 +250,6 @@ def _group(annotations: Annotations, where: str, _count: int | None) -> list[Fie
     if REQUIRED_TOPOLOGY not in annotations and PREFERRED_TOPOLOGY not in annotations:
         problem = "a podset group needs a required or preferred topology"
         errors.append(FieldError(path, problem, f"add {REQUIRED_TOPOLOGY}"))
-    if SLICE_REQUIRED_TOPOLOGY in annotations:
-        problem = f"cannot be combined with {SLICE_REQUIRED_TOPOLOGY}"
-        errors.append(FieldError(path, problem, "keep either the group or the slices"))
     return errors
 
 

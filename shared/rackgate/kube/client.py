@@ -8,18 +8,16 @@ Retry-After is honoured, as seconds and as a date; nobody waits longer than it i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Final
 
 import aiohttp
 import msgspec
-from prometheus_client import Counter
 
 from rackgate.kube.budget import Budget
+from rackgate.kube.counting import Observer, count_request, resource_of
 from rackgate.kube.errors import (
     LineTooLongError,
     NotSentError,
@@ -32,8 +30,9 @@ from rackgate.kube.errors import (
 )
 from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
 from rackgate.kube.transport import Transport
-from rackgate.runtime import clock, metrics
+from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.pauses import pause
 from rackgate.wire.depth import tolerant
 
 THROTTLE_TRIES: Final = 5
@@ -46,7 +45,8 @@ PAGE_BYTES: Final = 8 * 2**20
 WATCH_IDLE_S: Final = 150.0
 
 Params = Mapping[str, str]
-Observer = Callable[[str, str, str], None]
+# Monotonic seconds; asked whenever it matters, as it may move.
+Deadline = Callable[[], float]
 
 
 class PatchType(StrEnum):
@@ -56,6 +56,11 @@ class PatchType(StrEnum):
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     APPLY = "application/apply-patch+yaml"
+
+
+# What is asked for of watches and of lists; the server refuses one in place of the other.
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class _PageMeta(msgspec.Struct, frozen=True):
@@ -75,38 +80,20 @@ class _Call:
     query: Params
     body: bytes | None = None
     content_type: str | None = None
-    deadline: Callable[[], float] | None = None
+    deadline: Deadline | None = None
+    accept: str | None = None
 
 
 _decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
-def count_request(verb: str, resource: str, code: str) -> None:
-    """The default observer: counts into `rackgate_api_requests_total`."""
-    _series(verb, resource, code).inc()
-
-
-@cache  # as bounded as the labels are
-def _series(verb: str, resource: str, code: str) -> Counter:
-    return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
-
-
-def resource_of(path: str) -> str:
-    """The resource a path is about, as a bounded label: `pods`, `pods/status`, `other`."""
-    parts = path.strip("/").split("/")
-    skip = {"api": 2, "apis": 3}.get(parts[0])
-    if skip is None:
-        return "other"
-    rest = parts[skip:]
-    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
-        rest = rest[2:]
-    if not rest:
-        return "other"
-    return f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]
-
-
 class Client:
-    """Requests to one API server under one budget. Safe to share between tasks."""
+    """Requests to one API server under one budget. Safe to share between tasks.
+
+    Attributes:
+        server_date: the `Date` header of the last answer: the server's clock, in whole seconds;
+            "" before any.
+    """
 
     def __init__(
         self,
@@ -126,8 +113,10 @@ class Client:
             observe: called once per attempt with verb, resource and code.
         """
         self._transport = transport
+        self._metadata_only = False
         self._budget = budget or Budget(0, 0)
         self.request_timeout_s = request_timeout_s
+        self.server_date = ""
         self._observe = observe
         self._limit = aiohttp.ClientTimeout(total=request_timeout_s)
         self._write_limit = f"{int(request_timeout_s * 1000)}ms"
@@ -147,20 +136,45 @@ class Client:
             observe=self._observe,
         )
 
-    async def get(self, path: str, params: Params | None = None) -> bytes:
+    def metadata_only(self) -> Client:
+        """A sibling whose lists and watches show no more of objects than their metadata.
+
+        The server cuts it out, so that the rest is not even sent. Its single reads and its writes
+        are as those of this client, and so are its limits.
+        """
+        sibling = Client(
+            self._transport,
+            budget=self._budget,
+            request_timeout_s=self.request_timeout_s,
+            observe=self._observe,
+        )
+        sibling._metadata_only = True
+        return sibling
+
+    async def get(
+        self, path: str, params: Params | None = None, *, deadline: Deadline | None = None
+    ) -> bytes:
         """Read one object, or anything else the server serves under `path`.
+
+        `deadline` as for `patch`.
 
         Raises:
             KubeError: as the server answered; `TransportError` after three tries without answer.
         """
-        return await self._send(_Call("GET", path, params or {}))
+        return await self._send(_Call("GET", path, params or {}, deadline=deadline))
 
     async def list_pages(
-        self, path: str, params: Params | None = None, page_size: int = PAGE_SIZE
+        self,
+        path: str,
+        params: Params | None = None,
+        page_size: int = PAGE_SIZE,
+        *,
+        deadline: Deadline | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The pages of a collection, each a List object of at most `page_size` items.
 
-        Fewer where items are large: only the page under way is held here.
+        Fewer where items are large: only the page under way is held here. `deadline` as for
+        `patch`.
 
         Raises:
             GoneError: the continue token expired between pages; start over.
@@ -168,7 +182,8 @@ class Client:
         """
         query = {**(params or {}), "limit": str(page_size)}
         while True:
-            body = await self._send(_Call("GET", path, query))
+            accept = METADATA_LIST if self._metadata_only else None
+            body = await self._send(_Call("GET", path, query, accept=accept, deadline=deadline))
             try:
                 token = _decode_page(body).metadata.continue_token
             except msgspec.DecodeError as error:
@@ -204,7 +219,7 @@ class Client:
         content_type: PatchType,
         params: Params | None = None,
         *,
-        deadline: Callable[[], float] | None = None,
+        deadline: Deadline | None = None,
     ) -> bytes:
         """PATCH an object; returns it as stored.
 
@@ -214,7 +229,8 @@ class Client:
             content_type: which kind of patch it is.
             params: query.
             deadline: asked right before each attempt: monotonic seconds until which it may be
-                sent. A request may wait long for its turn, or for a server that throttles.
+                sent. A request may wait long for its turn, or for a server that throttles; the
+                latter ends with the deadline.
 
         Raises:
             ConflictError: the `resourceVersion` in the patch is not the current one.
@@ -268,7 +284,13 @@ class Client:
         )
         try:
             async with self._transport.request(
-                "GET", path, params=query, body=None, content_type=None, timeout=limit
+                "GET",
+                path,
+                params=query,
+                body=None,
+                content_type=None,
+                accept=METADATA if self._metadata_only else None,
+                timeout=limit,
             ) as response:
                 self._count("WATCH", path, str(response.status))
                 if response.status != 200:
@@ -302,7 +324,7 @@ class Client:
         body: bytes | None,
         content_type: str | None,
         *,
-        deadline: Callable[[], float] | None = None,
+        deadline: Deadline | None = None,
     ) -> bytes:
         # The server stops working on a write when nobody waits for it any more.
         query = {**(params or {}), "timeout": self._write_limit}
@@ -319,7 +341,7 @@ class Client:
                 if throttled >= THROTTLE_TRIES:
                     raise
                 wait_s = error.retry_after_s
-                await asyncio.sleep(THROTTLE_WAIT_S if wait_s is None else wait_s)
+                await pause(THROTTLE_WAIT_S if wait_s is None else wait_s, call.deadline)
             except UnauthorizedError:
                 if renewed or not await self._transport.credentials.renew():
                     raise
@@ -330,7 +352,7 @@ class Client:
                 if not known or unanswered >= GET_TRIES:
                     raise
                 wait_s = Backoff(base_s=0.1 * 2**unanswered).next()
-                await asyncio.sleep(max(wait_s, error.retry_after_s or 0.0))
+                await pause(max(wait_s, error.retry_after_s or 0.0), call.deadline)
 
     async def _attempt(self, call: _Call) -> bytes:
         method, path = call.method, call.path
@@ -344,8 +366,10 @@ class Client:
                     params=call.query,
                     body=call.body,
                     content_type=call.content_type,
+                    accept=call.accept,
                     timeout=self._limit,
                 ) as response:
+                    self.server_date = response.headers.get("Date", "")
                     answer = await response.read()
             except (aiohttp.ClientError, OSError) as error:
                 self._count(method, path, "none")

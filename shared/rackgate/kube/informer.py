@@ -151,6 +151,15 @@ class Informer(Generic[T]):
         """Whether a list is due or under way: until it is complete the store is behind."""
         return not self._version
 
+    def clear(self) -> None:
+        """Nothing is there any more, and the next `run` lists anew: the kind is not served now.
+
+        To be called while `run` is not running.
+        """
+        self._version = ""
+        for key in list(self._objects):
+            self._delete(key)
+
     async def run(self) -> None:
         """Follow the collection until cancelled."""
         while True:

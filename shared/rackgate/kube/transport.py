@@ -122,6 +122,7 @@ class Transport:
         params: Mapping[str, str] | None,
         body: bytes | None,
         content_type: str | None,
+        accept: str | None = None,
         timeout: aiohttp.ClientTimeout,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """One request, one attempt. Redirects are not followed: no credentials elsewhere."""
@@ -131,6 +132,8 @@ class Transport:
             headers["Authorization"] = token
         if content_type:
             headers["Content-Type"] = content_type
+        if accept:
+            headers["Accept"] = accept
         # Parsing the whole address anew would cost as much as the rest of this method.
         url = self._root.with_path(self._prefix + path)
         return self._session.request(

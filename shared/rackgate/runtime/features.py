@@ -29,6 +29,9 @@ class Gate:
 
 # A required and a preferred level in one request: webhook and assigner must agree on it.
 BOTH_LEVELS: Final = "RackgateRequiredAndPreferred"
+# Jobs that grow and shrink while they run: webhook, assigner and ungater must agree on them.
+ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
+ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
 
 GATES: Final = (
     Gate(
@@ -78,6 +81,18 @@ GATES: Final = (
         False,
         Stage.ALPHA,
         "Let preferred node affinity order the domains.",
+    ),
+    Gate(
+        ELASTIC_JOBS,
+        False,
+        Stage.ALPHA,
+        "Let RayClusters that scale themselves take and give back quota replica by replica.",
+    ),
+    Gate(
+        ELASTIC_INDEXED_JOBS,
+        False,
+        Stage.ALPHA,
+        "The same for Indexed Jobs whose parallelism is changed; needs the gate of elastic jobs.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(

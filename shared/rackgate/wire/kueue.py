@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from rackgate.wire.core import Condition, Meta, Taint, Toleration, View
+from rackgate.api.names import ELASTIC_ANNOTATION, GROUP
+from rackgate.wire.core import Condition, Meta, OwnerReference, Taint, Toleration, View
 
 Amount = str | int | float
 
@@ -244,12 +245,28 @@ class NodeName(View, frozen=True):
     name: str = ""
 
 
+class FoldedSlice(View, frozen=True):
+    """A workload slice that the counts of its parent's admission include already."""
+
+    uid: str = ""
+    pod_set: str = ""
+
+
+class ReclaimablePod(View, frozen=True):
+    """Pods of a PodSet that are done: what they held may be given to others."""
+
+    name: str = ""
+    count: int = 0
+
+
 class WorkloadStatus(View, frozen=True):
     """State of a Workload."""
 
     conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
     unhealthy_nodes: tuple[NodeName, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePod, ...] = ()
+    folded_slices: tuple[FoldedSlice, ...] = ()
 
 
 class Workload(View, frozen=True):
@@ -258,6 +275,22 @@ class Workload(View, frozen=True):
     metadata: Meta = Meta()
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of its pods may change while it is admitted."""
+        return self.metadata.annotations.get(ELASTIC_ANNOTATION) == "true"
+
+    @property
+    def parent(self) -> OwnerReference | None:
+        """The Workload that this one is a slice of; None for every other Workload.
+
+        A Workload that only names another as its owner is no slice: the annotation makes it one.
+        """
+        owner = self.metadata.controller
+        if owner is None or owner.kind != "Workload" or not self.elastic:
+            return None
+        return owner if owner.api_version.partition("/")[0] == GROUP else None
 
     def condition(self, type_: str) -> Condition | None:
         """The condition of that type, if present."""

@@ -34,7 +34,7 @@ def test_everything_without_effect_in_a_workload_is_named() -> None:
             resourceGroups=[group("tas")],
             flavorFungibility={
                 "whenCanBorrow": "MayStopSearch",
-                "whenCanPreempt": "TryNextFlavor",
+                "whenCanPreempt": "MayStopSearch",
             },
             fairSharing=None,
         ),
@@ -64,6 +64,13 @@ def test_marks_of_a_job_without_effect_are_named() -> None:
         'metadata.labels["kueue.x-k8s.io/max-exec-time-seconds"]',
         'metadata.annotations["kueue.x-k8s.io/job-min-parallelism"]',
     ]
+
+
+def test_a_mark_of_elasticity_has_its_effect_on_a_raycluster_alone() -> None:
+    key = "kueue.x-k8s.io/elastic-job"
+    found = {"metadata": {"annotations": {key: "true"}}}
+    assert unsupported_fields("RayCluster", found) == []
+    assert unsupported_fields("JobSet", found) == [f'metadata.annotations["{key}"]']
 
 
 def test_a_cohort_is_named_by_what_it_sets() -> None:

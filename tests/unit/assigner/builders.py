@@ -159,9 +159,17 @@ def workload(
     conditions: Mapping[str, tuple[str, str, str]] | None = None,
     deleting: bool = False,
     unhealthy: Sequence[str] = (),
+    reserved_at: str = CREATED,
+    reclaimable: Mapping[str, int] | None = None,
+    elastic: bool = False,
+    folded: Sequence[str] = (),
+    parent: str = "",
     **spec: Any,
 ) -> kueue.Workload:
-    """A Workload; with `grant` it is admitted. `conditions`: type to (status, reason, message)."""
+    """A Workload; with `grant` it is admitted. `conditions`: type to (status, reason, message).
+
+    With `parent` it is a slice of the Workload of that name; `folded` are names of slices.
+    """
     meta: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
@@ -173,6 +181,11 @@ def workload(
             {"kind": "Job", "name": name, "uid": owner or f"job-{name}", "controller": True}
         ],
     }
+    if parent:
+        controller = {"kind": "Workload", "apiVersion": names.API_VERSION, "controller": True}
+        meta["ownerReferences"] = [{**controller, "name": parent, "uid": owner or f"uid-{parent}"}]
+    if parent or elastic:
+        meta["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
     if deleting:
         meta["deletionTimestamp"] = CREATED
     status: dict[str, Any] = {}
@@ -182,8 +195,18 @@ def workload(
         for kind in ("QuotaReserved", "Admitted"):
             found.setdefault(kind, ("True", kind, ""))
     status["conditions"] = [
-        {"type": kind, "status": value, "reason": reason, "message": message}
+        {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": reserved_at,
+        }
         for kind, (value, reason, message) in found.items()
+    ]
+    status["foldedSlices"] = [{"uid": f"uid-{name}", "podSet": "main"} for name in folded]
+    status["reclaimablePods"] = [
+        {"name": name, "count": count} for name, count in (reclaimable or {}).items()
     ]
     if unhealthy:
         status["unhealthyNodes"] = [{"name": found} for found in unhealthy]

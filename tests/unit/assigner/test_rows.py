@@ -9,8 +9,9 @@ import pytest
 
 from rackgate.wire import core, kueue
 from rackgate_assigner.core.admission.ordering import cycle_order
+from rackgate_assigner.core.decisions import Grant, PodSetGrant
 from rackgate_assigner.core.model import SliceLayer, TopologyRequest
-from rackgate_assigner.core.rows import node_facts, pod_row, workload_row
+from rackgate_assigner.core.rows import node_facts, pod_row, pods_left, quota_of, workload_row
 from tests.unit.assigner.builders import CREATED, RACK, node, pod, podset, workload
 
 AFFINITY: dict[str, Any] = {
@@ -139,3 +140,33 @@ def test_allocatable_is_read_exactly_and_what_cannot_be_read_is_absent() -> None
     found.status.allocatable.update({"memory": "1.5Gi", "example.com/x": "lots"})
     facts = node_facts(found)
     assert facts.allocatable == {"cpu": 7500, "memory": 3 * 2**29, "pods": 110}
+
+
+@pytest.mark.requirement("SLC-05")
+def test_a_slice_is_known_by_its_owner_and_its_mark_together() -> None:
+    row = workload_row(workload("s", parent="ray"))
+    assert (row.parent, row.owner_uid, row.elastic) == ("team/ray", "uid-ray", True)
+    assert workload_row(workload("ray", elastic=True)).parent == ""
+    unmarked = workload("s", parent="ray")
+    unmarked.metadata.annotations.clear()
+    assert workload_row(unmarked).parent == ""
+
+
+def test_slices_of_different_parents_are_never_answered_for_each_other() -> None:
+    first, second = (workload_row(workload("s", parent=name)) for name in ("ray", "other"))
+    assert first.shape != second.shape
+
+
+def test_what_is_folded_done_and_reserved_is_read_from_the_status() -> None:
+    podsets = [podset(count=3)]
+    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 3000}, 3),))
+    found = workload_row(
+        workload(
+            "w", podsets, grant=grant, folded=["s"], reclaimable={"main": 2}, reserved_at=CREATED
+        )
+    )
+    assert (found.folded, found.reclaimable) == (frozenset({"uid-s"}), {"main": 2})
+    assert found.reserved_at == CREATED
+    assert workload_row(workload("w", podsets)).reserved_at == ""
+    assert pods_left(found) == {"main": 1}
+    assert quota_of(grant, pods_left(found)) == {("tas", "cpu"): 1000}

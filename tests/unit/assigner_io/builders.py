@@ -10,7 +10,8 @@ from rackgate.api import names
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import Facts, Priority, facts_of, name_of
-from rackgate_assigner.watches import decode_job, decode_workload
+from rackgate_assigner.kinds.job import decode_job
+from rackgate_assigner.watches import decode_workload
 
 UID = "11111111-2222-3333-4444-555555555555"
 AT = "2026-08-01T12:00:00Z"

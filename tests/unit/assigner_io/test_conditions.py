@@ -71,6 +71,25 @@ def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | N
     assert found.get("Requeued", {}).get("reason") == returned
 
 
+@pytest.mark.requirement("SLC-31")
+def test_a_preemption_is_told_with_its_cause_until_the_next_admission() -> None:
+    own = workload(admitted=True, conditions=BOTH)
+    found = listed(own, conditions.evicted(own, "Preempted", "why", "InClusterQueue"))
+    assert list(found) == ["QuotaReserved", "Admitted", "Evicted", "Preempted", "Requeued"]
+    assert (found["Evicted"]["reason"], found["Preempted"]["reason"]) == (
+        "Preempted",
+        "InClusterQueue",
+    )
+    own = workload(
+        conditions={"Evicted": ("True", "Preempted"), "Preempted": ("True", "InClusterQueue")}
+    )
+    found = listed(own, conditions.admitted(own, "cq"))
+    assert (found["Preempted"]["status"], found["Preempted"]["reason"]) == (
+        "False",
+        "QuotaReserved",
+    )
+
+
 def test_a_deactivation_names_its_cause_once() -> None:
     found = {c.type: c for c in conditions.deactivated("DeactivatedDueToInvalidTopology", "why")}
     assert found["Evicted"].reason == "DeactivatedDueToInvalidTopology"

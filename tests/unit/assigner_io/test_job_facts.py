@@ -6,7 +6,8 @@ import pytest
 from rackgate.api import names
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
-from rackgate_assigner.job_facts import Priority, mark_ops, podsets_differ, resolve_priority
+from rackgate_assigner.job_facts import Priority, mark_ops, resolve_priority
+from rackgate_assigner.kinds.podsets import podsets_differ
 from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
 
 WORKLOAD_CLASSES = {

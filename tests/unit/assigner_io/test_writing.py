@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from rackgate.domains import TopologyAssignment, decode
-from rackgate.govern.job import StartConflict
+from rackgate.govern.life import StartConflict
 from rackgate.wire.kueue import Admission, QueueStatus, ResourceFlavor
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.job_writer import labels_of
+from rackgate_assigner.job_starting import labels_of
 from rackgate_assigner.queues import status_body, status_differs
 from rackgate_assigner.status_writes import admission_of, stated_admission
 from tests.unit.assigner_io.builders import workload

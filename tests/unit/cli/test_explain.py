@@ -239,7 +239,7 @@ def test_the_schema_is_printed_without_any_cluster(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (["explain"], "name a Workload or Job"),
+        (["explain"], "name a Workload or its job"),
         (["explain", ""], "write NAME or NAMESPACE/NAME"),
         (["explain", "team/"], "write NAME or NAMESPACE/NAME"),
         (["explain", "a/b/c"], "write NAME or NAMESPACE/NAME"),

@@ -37,7 +37,7 @@ def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     path = manifest(tmp_path / "all.yaml", job("a", 1), other, job("b", 2))
     assert load(path, "b")["spec"]["parallelism"] == 2
-    with pytest.raises(UsageError, match="2 Jobs and Workloads; add the name of one: a, b"):
+    with pytest.raises(UsageError, match="2 jobs and Workloads; add the name of one: a, b"):
         load(path, None)
     with pytest.raises(UsageError, match='named "c"'):
         load(path, "c")
@@ -67,8 +67,8 @@ def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Pa
 
 
 def test_a_file_of_other_kinds_is_told_by_them(tmp_path: Path) -> None:
-    path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayCluster"})
-    with pytest.raises(UsageError, match=r"no Workload; it holds ray\.io/v1 RayCluster"):
+    path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayJob"})
+    with pytest.raises(UsageError, match=r"no Workload; it holds ray\.io/v1 RayJob"):
         load(path, None)
 
 

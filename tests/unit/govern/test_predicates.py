@@ -8,8 +8,11 @@ import pytest
 
 from rackgate.api import names
 from rackgate.govern.errors import MalformedError
+from rackgate.govern.life import PodTemplate
+from rackgate.govern.marks import wrong_marks
 from rackgate.govern.predicates import is_governed, is_tas_pod, podset_of_pod, queue_of
 from rackgate.govern.templates import reserved_errors, strip_reserved
+from tests.support.objects import RACK
 
 
 @pytest.mark.field_note("U8", "W9")
@@ -59,10 +62,30 @@ def test_each_reserved_key_is_refused_with_its_path() -> None:
 
 
 def test_marks_of_creation_are_right_where_the_template_asks() -> None:
-    marks = {
-        "metadata": {"labels": {names.PODSET_LABEL: "main"}},
+    marks: dict[str, Any] = {
+        "metadata": {
+            "labels": {names.PODSET_LABEL: "main"},
+            "annotations": {names.REQUIRED_TOPOLOGY: RACK},
+        },
         "spec": {"schedulingGates": [{"name": names.TOPOLOGY_GATE}]},
     }
-    assert reserved_errors(marks, "", podset="main") == []
-    assert len(reserved_errors(marks, "", podset="other")) == 1
+    assert wrong_marks(PodTemplate("main", "", "", marks)) == []
+    assert len(wrong_marks(PodTemplate("other", "", "", marks))) == 1
     assert len(reserved_errors(marks, "")) == 2
+    del marks["metadata"]["annotations"]
+    assert len(wrong_marks(PodTemplate("main", "", "", marks))) == 2
+
+
+def test_the_elastic_marks_are_right_on_an_elastic_template_alone() -> None:
+    marks: dict[str, Any] = {
+        "metadata": {
+            "labels": {names.PODSET_LABEL: "head"},
+            "annotations": {names.ELASTIC_ANNOTATION: "true"},
+        },
+        "spec": {"schedulingGates": [{"name": names.ELASTIC_GATE}]},
+    }
+    assert wrong_marks(PodTemplate("head", "", "", marks, elastic=True)) == []
+    assert len(wrong_marks(PodTemplate("head", "", "", marks))) == 3
+    marks["metadata"]["annotations"][names.ELASTIC_ANNOTATION] = "false"
+    (error,) = wrong_marks(PodTemplate("head", "", "", marks, elastic=True))
+    assert error.path == f"metadata.annotations[{names.ELASTIC_ANNOTATION}]"

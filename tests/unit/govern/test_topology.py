@@ -10,7 +10,6 @@ import pytest
 from rackgate.api import names
 from rackgate.govern.topology import (
     asks_for_topology,
-    podset_group_errors,
     topology_errors,
     topology_request,
 )
@@ -156,16 +155,6 @@ def test_a_level_key_longer_than_a_request_carries_is_refused() -> None:
             names.SLICE_CONSTRAINTS,
             f"cannot be combined with {names.PODSET_GROUP}",
         ),
-        (
-            {
-                "REQUIRED_TOPOLOGY": "r",
-                "PODSET_GROUP": "g",
-                "SLICE_REQUIRED_TOPOLOGY": "rack",
-                "SLICE_SIZE": "2",
-            },
-            names.PODSET_GROUP,
-            f"cannot be combined with {names.SLICE_REQUIRED_TOPOLOGY}",
-        ),
         ({"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": ""}, names.PODSET_GROUP, "not a group name"),
         (
             {"REQUIRED_TOPOLOGY": "r", "PODSET_GROUP": "g" * 257},
@@ -254,8 +243,8 @@ def test_a_request_is_made_even_of_what_is_refused() -> None:
     assert topology_request(asked) == {"required": "a", "preferred": "b"}
 
 
-def test_a_job_of_one_podset_cannot_be_a_group() -> None:
-    asked = template(REQUIRED_TOPOLOGY="a", PODSET_GROUP="g")
-    (error,) = podset_group_errors(asked, PATH, podsets=1)
-    assert "exactly 2 podsets, this job has 1" in str(error)
-    assert podset_group_errors(asked, PATH, podsets=2) == []
+@pytest.mark.requirement("USR-07")
+def test_workers_of_a_group_may_be_sliced_below_its_level() -> None:
+    """All of the job in one block, the workers of each slice in one rack of it."""
+    marks = {"PODSET_GROUP": "g", "SLICE_REQUIRED_TOPOLOGY": "rack", "SLICE_SIZE": "4"}
+    assert both(8, REQUIRED_TOPOLOGY="block", **marks) == []

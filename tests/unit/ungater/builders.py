@@ -11,7 +11,7 @@ from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment, encode
 from rackgate_ungater.plan import Grant, Ungate
 from rackgate_ungater.ranks import RankSource
-from rackgate_ungater.rows import PodRow, PodSetRow, PodUid, WorkloadRow
+from rackgate_ungater.rows import TOPOLOGY, PodRow, PodSetRow, PodUid, WorkloadKey, WorkloadRow
 
 HOST = names.HOSTNAME_LABEL
 INDEX = names.COMPLETION_INDEX_LABEL
@@ -43,7 +43,14 @@ class PodBuilder:
         return self._with(selector=selector)
 
     def ungated(self, domain: Domain, levels: tuple[str, ...] = LEVELS) -> Self:
-        return self._with(gated=False, selector=dict(zip(levels, domain, strict=True)))
+        return self._with(gates=0, selector=dict(zip(levels, domain, strict=True)))
+
+    def gates(self, gates: int) -> Self:
+        return self._with(gates=gates)
+
+    def free(self) -> Self:
+        """Released by number alone, or by somebody else: it names no domain."""
+        return self._with(gates=0)
 
     def at(self, version: int) -> Self:
         return replace(self, version=version)
@@ -65,7 +72,7 @@ class PodBuilder:
             "workload": "train",
             "podset": "main",
             "owner_uid": OWNER,
-            "gated": True,
+            "gates": TOPOLOGY,
             "terminating": False,
             "terminal": False,
             "selector": {},
@@ -125,6 +132,39 @@ def workload(*podsets: PodSetRow, version: int = 1, **facts: Any) -> WorkloadRow
         owner_uid=OWNER,
         granting=facts.pop("granting", True),
         podsets=podsets,
+        **facts,
+    )
+
+
+def counted(count: int, name: str = "main", **facts: Any) -> PodSetRow:
+    """A PodSet without topology."""
+    return PodSetRow(name, count, None, **facts)
+
+
+def elastic(*podsets: PodSetRow, version: int = 1, **facts: Any) -> WorkloadRow:
+    """The Workload of an elastic job."""
+    return workload(*podsets, version=version, elastic=True, **facts)
+
+
+def slice_of(
+    parent: WorkloadRow,
+    *podsets: PodSetRow,
+    uid: str = "slice-0",
+    version: int = 1,
+    **facts: Any,
+) -> WorkloadRow:
+    """A slice of an elastic Workload, admitted unless told otherwise."""
+    return WorkloadRow(
+        namespace=parent.namespace,
+        name=facts.pop("name", f"{parent.name}-{uid}"),
+        uid=uid,
+        resource_version=str(version),
+        version=version,
+        owner_uid=facts.pop("owner_uid", parent.uid),
+        granting=facts.pop("granting", True),
+        podsets=podsets,
+        elastic=True,
+        parent=WorkloadKey(parent.key),
         **facts,
     )
 

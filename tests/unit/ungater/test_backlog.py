@@ -5,9 +5,9 @@ import pytest
 from rackgate_ungater.backlog import Backlog
 from rackgate_ungater.events import PodGone, PodSeen, WorkloadSeen
 from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import PodUid
+from rackgate_ungater.rows import ELASTIC, PodUid
 from rackgate_ungater.state import Limits
-from tests.unit.ungater.builders import R1, pod, podset, workload
+from tests.unit.ungater.builders import R1, counted, elastic, pod, podset, workload
 
 
 def machine_with(*pods: PodSeen, granting: bool = True) -> Machine:
@@ -40,3 +40,19 @@ def test_pods_that_nothing_waits_for_do_not_count() -> None:
     assert backlog.since == {}
     backlog.look(machine_with(PodSeen(pod(2).row()), granting=False).groups.values(), 1.0)
     assert backlog.since == {}
+
+
+@pytest.mark.requirement("SLC-30")
+def test_pods_that_wait_for_slices_are_not_late() -> None:
+    machine, backlog = Machine(Limits()), Backlog()
+    machine.handle(WorkloadSeen(elastic(counted(2))))
+    machine.handle(PodSeen(pod(0).free().row()))
+    for number in (1, 2, 3):
+        machine.handle(PodSeen(pod(number).gates(ELASTIC).row()))
+    backlog.look(machine.groups.values(), 1.0)
+    assert len(backlog.since) == 1, "one place is free"
+    (late,) = backlog.since
+    machine.handle(WorkloadSeen(elastic(counted(3), version=2)))
+    backlog.look(machine.groups.values(), 5.0)
+    assert len(backlog.since) == 2
+    assert backlog.since[late] == 1.0

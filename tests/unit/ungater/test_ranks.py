@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.api.names import COMPLETION_INDEX_LABEL
-from rackgate_ungater.plan import plan_ungating
+from rackgate.api.names import (
+    COMPLETION_INDEX_LABEL,
+    RAY_HOST_INDEX_LABEL,
+    RAY_REPLICA_INDEX_LABEL,
+)
+from rackgate.domains import TopologyAssignment
+from rackgate_ungater.plan import Grant, plan_ungating
 from rackgate_ungater.ranks import RankFault, RankSource, rank_source, read_ranks
-from rackgate_ungater.rows import PodRow, PodSetRow
+from rackgate_ungater.rows import ELASTIC, PodRow, PodSetRow
 from tests.unit.ungater.builders import INDEX, R1, R2, RANKED, grant, pod, ranked, where
 
 JOB = "jobset.sigs.k8s.io/job-index"
@@ -118,3 +123,67 @@ def test_any_label_can_carry_the_order() -> None:
     spot = grant((R1, 1), (R2, 1), ranks=source)
     assert where(plan_ungating(spot, [second]).ungates) == {"p0": R2}
     assert where(plan_ungating(spot, [second, first]).ungates) == {"p0": R2, "p1": R1}
+
+
+RAY_REPLICA, RAY_HOST = RAY_REPLICA_INDEX_LABEL, RAY_HOST_INDEX_LABEL
+
+
+@pytest.mark.requirement("RNK-02", "RNK-03")
+def test_ray_pods_are_ordered_by_replica_and_host_where_they_are_labelled() -> None:
+    row = PodSetRow("gpu", 4, b"{}", True, RAY_HOST, RAY_REPLICA, 2)
+    source = rank_source(row, [])
+    assert source is not None
+    pods = [
+        pod(f"p{replica}{host}").label(RAY_REPLICA, replica).label(RAY_HOST, host).row()
+        for replica in (1, 0)
+        for host in (0, 1)
+    ]
+    spot = grant((R2, 2), (R1, 2), ranks=source)
+    assert where(plan_ungating(spot, pods).ungates) == {"p00": R2, "p01": R2, "p10": R1, "p11": R1}
+
+
+@pytest.mark.requirement("RNK-02", "RNK-06")
+@pytest.mark.parametrize("labels", [(RAY_REPLICA, None, None), (RAY_HOST, RAY_REPLICA, 2)])
+def test_ray_pods_without_any_index_have_no_order_and_that_is_no_fault(
+    labels: tuple[str, str | None, int | None],
+) -> None:
+    source = rank_source(PodSetRow("gpu", 2, b"{}", True, *labels), [])
+    assert source is not None
+    plan = plan_ungating(grant((R1, 2), ranks=source), [pod(n).row() for n in range(2)])
+    assert len(plan.ungates) == 2
+    assert plan.reports == ()
+    mixed = [pod("x").label(labels[0], 0).label(RAY_REPLICA, 0).row(), pod("y").row()]
+    assert isinstance(read_ranks(source, mixed, 2), RankFault), "some have it, some have not"
+
+
+@pytest.mark.requirement("SLC-14")
+def test_replicas_of_an_elastic_group_are_released_one_after_the_other() -> None:
+    pods = [
+        pod(f"p{number}{host}")
+        .label(RAY_REPLICA, 9 - number)
+        .label(RAY_HOST, 1 - host)
+        .gates(ELASTIC)
+        .row()
+        for number in range(3)
+        for host in range(2)
+    ]
+    spot = Grant("gpu", 3, TopologyAssignment((), (((), 3),)), gates=ELASTIC)
+    assert [ungate.pod.name for ungate in plan_ungating(spot, pods).ungates] == [
+        "p21",
+        "p20",
+        "p11",
+    ]
+
+
+@pytest.mark.requirement("SLC-36")
+def test_the_order_of_an_elastic_group_is_a_wish() -> None:
+    """Its counts move under the ranks: what does not fit them any more is filled as room is."""
+    source = RankSource(RAY_REPLICA, implied=True)
+    running = pod("a").label(RAY_REPLICA, 1).ungated(R1).row()
+    pods = [running, *(pod(n).label(RAY_REPLICA, n).gates(3).row() for n in (5, 6))]
+    spot = Grant(
+        "gpu", 3, TopologyAssignment(("block", "rack"), ((R1, 1), (R2, 2))), source, gates=3
+    )
+    plan = plan_ungating(spot, pods)
+    assert where(plan.ungates) == {"pod-5": R2, "pod-6": R2}
+    assert plan.reports == ()

@@ -11,7 +11,7 @@ from rackgate.api import names
 from rackgate.govern.predicates import is_tas_pod
 from rackgate_ungater.events import PodSeen, WorkloadSeen
 from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import decode_pod, decode_workload
+from rackgate_ungater.rows import ELASTIC, TOPOLOGY, decode_pod, decode_workload
 from tests.unit.ungater.builders import OWNER, R1, podset, workload
 
 LONG = "job-" + "x" * 200
@@ -200,3 +200,57 @@ def test_what_is_nested_without_end_hides_neither_a_workload_nor_a_pod() -> None
     document["spec"]["podSets"][0]["template"] = deep
     assert decode_workload(msgspec.json.encode(document)) == plain
     assert row(metadata__managedFields=deep) == row()
+
+
+@pytest.mark.requirement("UNG-20")
+@pytest.mark.parametrize(
+    ("gates", "bits"),
+    [
+        ([names.TOPOLOGY_GATE], TOPOLOGY),
+        ([names.ELASTIC_GATE], ELASTIC),
+        (["foreign", names.ELASTIC_GATE, names.TOPOLOGY_GATE], TOPOLOGY | ELASTIC),
+    ],
+)
+def test_each_gate_of_ours_is_known_by_itself(gates: list[str], bits: int) -> None:
+    assert row(spec__schedulingGates=[{"name": name} for name in gates]).gates == bits
+
+
+def elastic_json(**metadata: Any) -> bytes:
+    document = workload_json()
+    document["metadata"] |= {"annotations": {names.ELASTIC_ANNOTATION: "true"}, **metadata}
+    document["status"]["foldedSlices"] = [{"uid": "b", "podSet": "main"}, {"uid": "a"}]
+    return msgspec.json.encode(document)
+
+
+@pytest.mark.requirement("SLC-18")
+def test_an_elastic_workload_names_the_slices_it_has_folded() -> None:
+    found = decode_workload(elastic_json(), elastic=True)
+    assert (found.elastic, found.folded, found.parent) == (True, ("a", "b"), None)
+
+
+@pytest.mark.requirement("SLC-05")
+@pytest.mark.parametrize(
+    ("api_version", "kind", "parent"),
+    [
+        (names.API_VERSION, "Workload", "team/train"),
+        ("example.com/v1", "Workload", None),
+        ("ray.io/v1", "RayCluster", None),
+    ],
+)
+def test_a_workload_owned_by_a_workload_is_a_slice(
+    api_version: str, kind: str, parent: str | None
+) -> None:
+    owner = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "p"}
+    raw = elastic_json(ownerReferences=[{**owner, "controller": True}])
+    found = decode_workload(raw, elastic=True)
+    assert (found.parent, found.owner_uid) == (parent, "p")
+
+
+@pytest.mark.requirement("SLC-01")
+@pytest.mark.field_note("E16")
+def test_without_the_gate_or_the_annotation_no_workload_is_elastic() -> None:
+    plain = decode_workload(msgspec.json.encode(workload_json()))
+    assert decode_workload(elastic_json()) == plain
+    for value in ("false", "True", ""):
+        raw = elastic_json(annotations={names.ELASTIC_ANNOTATION: value})
+        assert decode_workload(raw, elastic=True) == plain

@@ -25,7 +25,8 @@ WEBHOOKS = [
     for document in documents("mutating.yaml", "validating.yaml")
     for webhook in document["webhooks"]
 ]
-POLICIES = documents("policies.yaml")
+POLICIES = documents("policies.yaml", "jobsets.yaml", "rayclusters.yaml", "workloads.yaml")
+JOBS = ("jobs", "jobsets", "rayclusters")
 
 
 @pytest.mark.requirement("HOOK-02", "HOOK-12")
@@ -53,8 +54,10 @@ def test_the_kinds_that_need_it_are_registered() -> None:
         for resource in rule["resources"]
         for operation in rule["operations"]
     }
-    assert {("mutate", "jobs", "CREATE"), ("mutate", "pods", "CREATE")} <= called
-    for resource in ("jobs", "workloads", "topologies", "resourceflavors", "clusterqueues"):
+    assert ("mutate", "pods", "CREATE") in called
+    for resource in JOBS:
+        assert {("mutate", resource, op) for op in ("CREATE", "UPDATE")} <= called
+    for resource in (*JOBS, "workloads", "topologies", "resourceflavors", "clusterqueues"):
         assert {("validate", resource, op) for op in ("CREATE", "UPDATE")} <= called
 
 
@@ -73,3 +76,64 @@ def test_every_policy_is_bound_denies_and_never_hinders_deletion() -> None:
         for rule in constraints["resourceRules"]:
             assert set(rule["operations"]) == {"CREATE", "UPDATE"}
     assert by_kind["ValidatingAdmissionPolicy"] == by_kind["ValidatingAdmissionPolicyBinding"]
+
+
+def conditions(holder: dict[str, Any]) -> str:
+    """All match conditions and variables, as one text without line breaks."""
+    spec = holder.get("spec", holder)
+    found = [*spec.get("matchConditions", ()), *spec.get("variables", ())]
+    return " ".join(entry["expression"] for entry in found)
+
+
+@pytest.mark.requirement("HOOK-02", "HOOK-05")
+def test_what_a_jobset_or_raycluster_makes_is_left_alone_wherever_jobs_are_looked_at() -> None:
+    parts = (
+        "r.kind == 'JobSet' && r.apiVersion.startsWith('jobset.x-k8s.io/')",
+        "r.kind == 'RayCluster' && r.apiVersion.startsWith('ray.io/')",
+    )
+    holders = [
+        *(webhook for webhook in WEBHOOKS if webhook["name"].split(".")[0] in JOBS),
+        *(
+            policy
+            for policy in POLICIES
+            if policy["kind"] == "ValidatingAdmissionPolicy"
+            and policy["metadata"]["name"].removeprefix("rackgate-") in JOBS
+        ),
+    ]
+    assert len(holders) == 9
+    for holder in holders:
+        text = conditions(holder)
+        for part in parts:
+            # Of the object as it comes, and as it was.
+            assert text.count(part) >= 2, holder.get("name") or holder["metadata"]["name"]
+            assert "object.metadata.?ownerReferences" in text
+            assert "oldObject.metadata.?ownerReferences" in text
+
+
+@pytest.mark.requirement("SLC-33")
+def test_no_webhook_is_called_for_the_replicas_of_a_cluster_that_scales_itself() -> None:
+    for webhook in WEBHOOKS:
+        if webhook["name"].startswith("rayclusters."):
+            (relevant,) = (
+                entry["expression"]
+                for entry in webhook["matchConditions"]
+                if entry["name"] in ("relevant", "enters-leaves-or-is-edited")
+            )
+            assert "replicas" not in relevant
+            guard = "!object.?spec.?enableInTreeAutoscaling.orValue(false) && object.?spec != "
+            assert relevant.count("object.?spec != ") == relevant.count(guard)
+
+
+def test_a_hint_refuses_nothing_and_hinders_nothing() -> None:
+    policy, binding = documents("hints.yaml")
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert binding["spec"]["validationActions"] == ["Warn"]
+    (excluded,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert set(excluded["values"]) == SYSTEM
+
+
+def test_every_manifest_of_the_folder_is_deployed() -> None:
+    (listed,) = documents("kustomization.yaml")
+    found = {path.name for path in DEPLOY.glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(listed["resources"]) == found

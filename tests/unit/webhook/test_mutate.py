@@ -129,10 +129,59 @@ def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
     assert verdict.warnings[0].startswith("spec.nodeName is set")
 
 
-def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated() -> None:
-    found = pod()
+@pytest.mark.parametrize("gates", [[], [names.TOPOLOGY_GATE], [names.ELASTIC_GATE, "other"]])
+def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated(gates: list[str]) -> None:
+    found = pod(schedulingGates=[{"name": gate} for gate in gates])
     found["metadata"]["labels"]["ray.io/node-type"] = "redis-cleanup"
-    assert mutate(review(POD, found)).operations == []
+    result = apply_patch(found, mutate(review(POD, found)).operations)
+    kept = [gate for gate in gates if gate == "other"]
+    assert [gate["name"] for gate in result["spec"].get("schedulingGates", [])] == kept
+    assert result["metadata"] == {"labels": {"ray.io/node-type": "redis-cleanup"}}
+    assert mutate(review(POD, result)).operations == []
+
+
+def elastic_pod(*gates: str, **labels: str) -> dict[str, Any]:
+    found = pod(schedulingGates=[{"name": gate} for gate in gates])
+    found["metadata"]["annotations"][names.ELASTIC_ANNOTATION] = "true"
+    found["metadata"]["labels"] |= labels
+    return found
+
+
+@pytest.mark.requirement("SLC-13", "HOOK-04")
+@pytest.mark.parametrize(
+    ("found", "gates"),
+    [
+        (elastic_pod(), [names.ELASTIC_GATE]),
+        (elastic_pod(names.ELASTIC_GATE), [names.ELASTIC_GATE]),
+        (
+            elastic_pod(**{names.TAS_LABEL: "true"}),
+            [names.TOPOLOGY_GATE, names.ELASTIC_GATE],
+        ),
+        (elastic_pod(names.TOPOLOGY_GATE), [names.TOPOLOGY_GATE, names.ELASTIC_GATE]),
+        (
+            elastic_pod(names.TOPOLOGY_GATE, names.ELASTIC_GATE),
+            [names.TOPOLOGY_GATE, names.ELASTIC_GATE],
+        ),
+    ],
+)
+def test_a_pod_of_an_elastic_job_gets_the_gates_its_marks_tell_of(
+    found: dict[str, Any], gates: list[str]
+) -> None:
+    result = apply_patch(found, mutate(review(POD, found)).operations)
+    assert [gate["name"] for gate in result["spec"]["schedulingGates"]] == gates
+    placed = names.TOPOLOGY_GATE in gates
+    assert (result["metadata"]["labels"].get(names.TAS_LABEL) == "true") == placed
+    assert mutate(review(POD, result)).operations == []
+
+
+@pytest.mark.field_note("E16")
+def test_a_pod_of_another_job_never_gets_the_elastic_gate() -> None:
+    for value in (None, "false"):
+        found = pod()
+        if value is not None:
+            found["metadata"]["annotations"][names.ELASTIC_ANNOTATION] = value
+        result = apply_patch(found, mutate(review(POD, found)).operations)
+        assert result["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
 
 
 @pytest.mark.requirement("HOOK-05")

@@ -338,3 +338,12 @@ def test_podsets_are_frozen_while_quota_is_reserved_but_for_smaller_counts() -> 
     moved = edited(stored, queueName="other")
     assert refusals(WORKLOAD, moved, stored)[0].startswith("spec.queueName: ")
     assert refusals(WORKLOAD, edited(workload(4), queueName="other"), workload(4)) == []
+
+
+@pytest.mark.requirement("SLC-23")
+def test_the_count_of_a_resized_job_may_follow_what_was_granted() -> None:
+    stored = workload(4, reserved=True)
+    granted = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 6}]}
+    stored["status"]["admission"] = granted
+    assert refusals(WORKLOAD, workload(6, reserved=True), stored) == []
+    assert "more than the 6 pods" in refusals(WORKLOAD, workload(7, reserved=True), stored)[0]

@@ -43,6 +43,8 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
     for key, assumed in cache.assumed.items():
         held = cache.workloads[key].reserved is not None
         fresh.assume(key, assumed.grant, instead=held)
+    for uid, root in cache.pods.owners.items():
+        fresh.set_owner(uid, root)
     for name in sorted(cache.pods.rows, reverse=True):
         fresh.pods.set(cache.pods.rows[name])
     for name in sorted(cache.nodes):

@@ -84,8 +84,8 @@ def explain_row(
     flavors: tuple[FlavorView, ...] = ()
     queue = cache.cluster_queues.get(side.cluster_queue)
     if queue is not None:
-        offer = offer_of(cache, queue, features)
-        quota = quota_lines(cache, row, queue, offer, top)
+        offer = offer_of(cache, row, queue, features)
+        quota = quota_lines(cache, row, offer.queue, offer, top)
         flavors = Viewer(cache, offer, features, top).views(row, alone)
     reason, message = _said(alone)
     found = Explanation(

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rackgate.domains import TopologyAssignment
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.cache import checks, facts, status
 from rackgate_assigner.cache.assumed import Assumed
+from rackgate_assigner.cache.families import Families, covering, is_folded, is_orphan, united
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
+from rackgate_assigner.cache.relief import relief
+from rackgate_assigner.cache.running import families_of, running_in
 from rackgate_assigner.cache.totals import Holding, Totals, holding_of
 from rackgate_assigner.cache.trees import Trees
+from rackgate_assigner.cache.waking import asks_differently, felt
 from rackgate_assigner.core.admission.admit import plan
 from rackgate_assigner.core.admission.evictions import DRAIN
 from rackgate_assigner.core.cycle import Snapshot
@@ -22,7 +25,6 @@ from rackgate_assigner.core.explaining.explanation import Explanation
 from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.rows import (
-    HOST_LEVELS,
     Charge,
     PodRow,
     PodShape,
@@ -44,6 +46,7 @@ class Cache(Objects):
         workloads: rows by key.
         assumed: grants whose status writes the watch has not shown yet, by key.
         holdings: what each Workload holds, by key; those that hold nothing are there too.
+        families: which Workloads are slices of which.
     """
 
     def __init__(
@@ -65,6 +68,10 @@ class Cache(Objects):
     def _derive_nothing(self) -> None:
         """Start all that is derived from rows, empty."""
         self.holdings: dict[str, Holding] = {}
+        self.families = Families()
+        # Workloads with pods that are done, and those where that has to be looked at anew.
+        self._reclaiming: set[str] = set()
+        self._unrelieved: set[str] = set()
         self.totals = Totals()
         self.pods = PodLedger(self.nodes, self._charge_node)
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
@@ -80,7 +87,8 @@ class Cache(Objects):
         key = pod.metadata.key
         before = self.pods.rows.get(key)
         changed = self.pods.drop(key) if row is None else self.pods.set(row)
-        if changed and any(self._felt(found) for found in (before, row) if found is not None):
+        found = [one for one in (before, row) if one is not None and before != row]
+        if (changed and any(map(self._felt, found))) or self._relieves(found):
             self.epoch += 1
 
     def drop_pod(self, key: str) -> None:
@@ -88,6 +96,24 @@ class Cache(Objects):
         before = self.pods.rows.get(key)
         if before is not None and self.pods.drop(key) and self._felt(before):
             self.epoch += 1
+        if before is not None and self._relieves([before]):
+            self.epoch += 1
+
+    def set_owner(self, uid: str, root: str) -> None:
+        """Pods of this controller are pods of another object: a Job's, of its JobSet."""
+        if self.pods.set_owner(uid, root):
+            self._unrelieved |= self._reclaiming
+            self.epoch += 1
+
+    def drop_owner(self, uid: str) -> None:
+        """A controller of pods is gone."""
+        self.pods.drop_owner(uid)
+
+    def _relieves(self, rows: Sequence[PodRow]) -> bool:
+        """Note that pods of a Workload changed some of whose pods are done; whether any did."""
+        names = {row.workload for row in rows} & self._reclaiming
+        self._unrelieved |= names
+        return bool(names)
 
     def _felt(self, row: PodRow) -> bool:
         """Whether a charge that changed with a pod can matter to anyone.
@@ -106,11 +132,14 @@ class Cache(Objects):
         """As `set_workload`, for a row at hand."""
         old = self.workloads.get(row.key)
         self.workloads[row.key] = row
+        before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
         if assumed is not None and assumed.over(row):
             del self.assumed[row.key]
-        if self._update(row.key) or _asks_differently(old, row):
+        if self._update(row.key) or asks_differently(old, row):
             self.epoch += 1
+        if before not in ("", row.parent):
+            self._cover(before)
 
     def drop_workload(self, key: str) -> None:
         """A Workload is gone, and with it all that it held."""
@@ -119,6 +148,7 @@ class Cache(Objects):
         self.assumed.pop(key, None)
         if self._update(key):
             self.epoch += 1
+        self.families.link(key, "")
 
     def assume(self, key: str, grant: Grant, *, instead: bool = False) -> None:
         """Charge a grant before its status write is seen; `instead` of the one that is held.
@@ -164,6 +194,7 @@ class Cache(Objects):
             queue.stop_policy == DRAIN for queue in self.local_queues.values()
         )
         holding = self.workloads if drains else self._switched_off
+        parents = {row.parent for row in self._waiting.values() if row.parent}
         return Snapshot(
             waiting=list(self._waiting.values()),
             holding=[self.workloads[key] for key in holding],
@@ -176,6 +207,8 @@ class Cache(Objects):
             priorities=dict(self.priorities),
             used=self.totals.used(),
             forest=self.forest().copy(),
+            running=running_in(self),
+            families=families_of(self, parents),
         )
 
     def plan(self, *, features: Mapping[str, bool] | None = None) -> list[Decision]:
@@ -219,12 +252,16 @@ class Cache(Objects):
 
     def heal(self) -> None:
         """Derive everything anew from the rows."""
-        pods = list(self.pods.rows.values())
+        pods, owners = list(self.pods.rows.values()), self.pods.owners
         self._derive_nothing()
         for node in self.nodes.values():
             self.trees.note_node(None, node)
+        for key, found in self.workloads.items():
+            self.families.link(key, found.parent)
         for key in self.workloads:
             self._update(key)
+        for uid, root in owners.items():
+            self.pods.set_owner(uid, root)
         for row in pods:
             self.pods.set(row)
         self.epoch += 1
@@ -246,17 +283,26 @@ class Cache(Objects):
     def forest(self) -> Forest:
         """The live trees with everything charged: for reading, and good until the next event."""
         self.pods.settle()
+        for key in sorted(self._unrelieved):
+            self._relieve(key)
+        self._unrelieved.clear()
         return self.trees.forest()
 
     def _features(self, features: Mapping[str, bool] | None) -> Mapping[str, bool]:
         return self.features if features is None else features
 
     def _update(self, key: str) -> bool:
-        """Bring up to date what a Workload holds and whether it waits; whether that changed."""
+        """Bring up to date what a Workload and its slices hold; whether others can feel it."""
+        found = [self._hold(each) for each in (key, *self.families.slices_of(key))]
+        if any(changed for changed, _ in found):
+            self._cover(self.families.head_of(key))
+        return any(moved for _, moved in found)
+
+    def _hold(self, key: str) -> tuple[bool, bool]:
+        """`_update` for one Workload alone; whether anything changed, and as `_update`."""
         row = self.workloads.get(key)
-        assumed = self.assumed.get(key)
         old = self.holdings.get(key)
-        new = None if row is None else holding_of(row, assumed.grant if assumed else None)
+        new = None if row is None else self._holding_of(row)
         self._waiting.pop(key, None)
         self._switched_off.discard(key)
         self._failing.discard(key)
@@ -265,18 +311,46 @@ class Cache(Objects):
                 self._waiting[key] = row
             if new.cluster_queue and not row.active:
                 self._switched_off.add(key)
-            if new.admitted and row.unhealthy:
+            # Pods of a slice are the parent's, which mends them once it counts them.
+            if new.admitted and row.unhealthy and not row.parent:
                 self._failing.add(key)
+        self._note_reclaiming(key, row)
         if old == new:
-            return False
+            return False, False
+        self._swap(key, old, new)
+        return True, felt(old) != felt(new)
+
+    def _holding_of(self, row: WorkloadRow) -> Holding:
+        assumed = self.assumed.get(row.key)
+        grant = assumed.grant if assumed else None
+        if not row.parent:
+            return holding_of(row, grant)
+        parent = self.workloads.get(row.parent)
+        folded, orphan = is_folded(row, parent), is_orphan(row, parent)
+        return holding_of(row, grant, folded=folded, orphan=orphan)
+
+    def _note_reclaiming(self, key: str, row: WorkloadRow | None) -> None:
+        self._reclaiming.discard(key)
+        if row is not None and any(row.reclaimable.values()):
+            self._reclaiming.add(key)
+            self._unrelieved.add(key)
+
+    def _relieve(self, key: str) -> None:
+        """Give back the places of pods that are done, now that it is known which run."""
+        row, old = self.workloads.get(key), self.holdings.get(key)
+        if row is None or old is None or not old.charges:
+            return
+        new = relief(row, self._holding_of(row), self.pods)
+        if new != old:
+            self._swap(key, old, new)
+
+    def _swap(self, key: str, old: Holding | None, new: Holding | None) -> None:
         if old is not None:
             del self.holdings[key]
             self._count(old, -1)
         if new is not None:
             self.holdings[key] = new
             self._count(new, 1)
-        self.pods.assign(key, new.owner_uid if new else "", self._covering(new))
-        return _moves(old) != _moves(new)
 
     def _count(self, holding: Holding, sign: int) -> None:
         self.totals.add(holding, sign)
@@ -296,49 +370,22 @@ class Cache(Objects):
     def _note_flavor(self, name: str) -> None:
         self.trees.note_flavor(name)
 
-    def _covering(self, holding: Holding | None) -> dict[str, TopologyAssignment]:
-        """Assignments by PodSet that are charged to a tree, so that their pods need not be.
-
-        One with other levels than its flavor has now (the Topology was deleted and made anew)
-        fits no leaf of the tree: there its pods are charged to their nodes instead.
-        """
-        if holding is None:
-            return {}
-        pairs = zip(holding.assignments.items(), holding.charges, strict=True)
-        return {
-            podset: assignment
-            for (podset, assignment), charge in pairs
-            if self._fits_tree(charge.flavor, assignment.levels)
-        }
-
-    def _fits_tree(self, flavor: str, levels: tuple[str, ...]) -> bool:
-        row = self.flavors.get(flavor)
-        if row is None or not row.levels or levels[-1:] == HOST_LEVELS:
-            return True
-        return levels == row.levels
+    def _cover(self, key: str) -> None:
+        """Say which pods of a Workload are paid for, by itself or by its slices."""
+        keys = (key, *self.families.slices_of(key))
+        row = self.workloads.get(key)
+        owner = row.owner_uid if row is not None else ""
+        held = filter(None, map(self.holdings.get, keys))
+        parts = [covering(holding, self.flavors) for holding in held if holding.assignments]
+        self.pods.assign(key, owner, united(parts))
+        self._unrelieved |= {key} & self._reclaiming
 
     def _relevelled(self, flavor: str) -> None:
         for key, holding in self.holdings.items():
             if any(charge.flavor == flavor for charge in holding.charges):
-                self.pods.assign(key, holding.owner_uid, self._covering(holding))
+                self._cover(self.families.head_of(key))
 
     def _relabelled(self, node: str) -> None:
         if self.pods.relabel(node):
+            self._unrelieved |= self._reclaiming
             self.epoch += 1
-
-
-def _moves(holding: Holding | None) -> tuple[object, ...]:
-    """The part of a holding that others can feel."""
-    if holding is None:
-        return ()
-    return holding.cluster_queue, holding.waiting, holding.quota, holding.charges
-
-
-def _asks_differently(old: WorkloadRow | None, row: WorkloadRow) -> bool:
-    """Whether a plan could decide otherwise about this Workload itself."""
-
-    def asked(found: WorkloadRow) -> tuple[object, ...]:
-        place = (found.uid, found.queue, found.priority, found.priority_class, found.age)
-        return (*place, found.active, found.evicted, found.shape, found.unhealthy)
-
-    return old is None or asked(old) != asked(row)

@@ -1,9 +1,10 @@
 """Which bound pods are charged to their nodes, and which are covered by their Workload.
 
 A pod is covered when its Workload holds an assignment for its PodSet, its controller is the
-Workload's owner, and its node lies in an assigned domain that is not full yet. Every other bound
-pod takes room of its node until it is gone: foreign pods, pods of finished or evicted Workloads
-(C4), pods in domains a newer assignment dropped (U2), and pods beyond a domain's count.
+Workload's owner or belongs to it (a Job of a JobSet), and its node lies in an assigned domain that
+is not full yet. Every other bound pod takes room of its node until it is gone: foreign pods, pods
+of finished or evicted Workloads (C4), pods in domains a newer assignment dropped (U2), and pods
+beyond a domain's count.
 A pod that is being deleted is still covered: the ungater sends no other pod to its place before it
 is gone (CH-31), so the room is taken once.
 """
@@ -47,12 +48,17 @@ class PodLedger:
     Attributes:
         rows: by `namespace/name`.
         charged: pods charged to each node, by shape.
+        owners: uid of a controller of pods to the uid of the object that it belongs to itself.
     """
 
     def __init__(self, nodes: Mapping[str, NodeFacts], charge: ChargeNode) -> None:
         """`nodes` is read whenever a pod's domain is needed; `charge` is told every change."""
         self.rows: dict[str, PodRow] = {}
         self.charged: dict[str, dict[PodShape, int]] = {}
+        self.owners: dict[str, str] = {}
+        # Owners that are gone, remembered as long as pods of theirs are there.
+        self._late: set[str] = set()
+        self._by_owner: dict[str, set[str]] = {}
         self._nodes, self._tell = nodes, charge
         self._by_node: dict[str, set[str]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -70,6 +76,7 @@ class PodLedger:
         if not row.workload:
             self._charge(row, 1)
             return True
+        self._by_owner.setdefault(row.owner_uid, set()).add(row.key)
         group = self._group(row.workload, row.podset)
         group.pods[row.key] = row
         return self._join((row.workload, row.podset), group, row) or changed
@@ -91,6 +98,11 @@ class PodLedger:
         del group.pods[key]
         changed = self._leave(name, group, row)
         self._tidy(name)
+        siblings = self._by_owner[row.owner_uid]
+        siblings.discard(row.key)
+        if not siblings:
+            del self._by_owner[row.owner_uid]
+            self._forget_owner(row.owner_uid)
         return changed
 
     def assign(
@@ -107,6 +119,39 @@ class PodLedger:
             if not group.pods and assignment is None:
                 self.settle_group((workload, podset))
                 self._tidy((workload, podset))
+
+    def set_owner(self, uid: str, root: str) -> bool:
+        """A controller of pods belongs to another object, as a Job to its JobSet."""
+        self._late.discard(uid)
+        if self.owners.get(uid) == root:
+            return False
+        self.owners[uid] = root
+        keys = self._by_owner.get(uid, ())
+        for name in {(self.rows[key].workload, self.rows[key].podset) for key in keys}:
+            self._mark(name, self._groups[name])
+        return bool(keys)
+
+    def drop_owner(self, uid: str) -> None:
+        """A controller of pods is gone; its pods, whose they were is remembered, may be late."""
+        self._late.add(uid)
+        if uid not in self._by_owner:
+            self._forget_owner(uid)
+
+    def _forget_owner(self, uid: str) -> None:
+        if uid in self._late:
+            self._late.discard(uid)
+            self.owners.pop(uid, None)
+
+    def present(self, workload: str, podset: str) -> Mapping[Domain, int]:
+        """Pods of a PodSet in each of its assigned domains; to be asked when settled."""
+        group = self._groups.get((workload, podset))
+        return group.present if group is not None else {}
+
+    def domains_of(self, workload: str, podset: str) -> Mapping[str, Domain]:
+        """The assigned domain of each bound pod of a PodSet that sits in one, by pod."""
+        group = self._groups.get((workload, podset))
+        found = {key: self._domain(group, row) for key, row in group.pods.items()} if group else {}
+        return {key: domain for key, domain in found.items() if domain is not None}
 
     def covers(self, workload: str, podset: str) -> bool:
         """Whether a Workload holds an assignment that covers pods of this PodSet."""
@@ -204,9 +249,8 @@ class PodLedger:
     def _domain(self, group: _Group, row: PodRow) -> Domain | None:
         """The assigned domain that a pod sits in, or None."""
         assignment = group.assignment
-        if assignment is None or not is_tas_pod(
-            row.owner_uid, group.owner_uid, assignment=assignment
-        ):
+        root = self.owners.get(row.owner_uid, row.owner_uid)
+        if assignment is None or not is_tas_pod(root, group.owner_uid, assignment=assignment):
             return None
         node = self._nodes.get(row.node)
         if node is None:

@@ -18,6 +18,7 @@ from rackgate_assigner.core.admission.queues import (
 )
 from rackgate_assigner.core.admission.quota import quantity
 from rackgate_assigner.core.admission.selectors import selects
+from rackgate_assigner.core.admission.slices import locked_queue
 from rackgate_assigner.core.explaining.explanation import Ahead, QueueSide, QuotaLine
 from rackgate_assigner.core.model import PodSetRequest
 from rackgate_assigner.core.rows import WorkloadRow
@@ -180,8 +181,14 @@ def _uncovered(resource: str, asked: int) -> QuotaLine:
     )
 
 
-def offer_of(cache: Cache, queue: ClusterQueueRow, features: Mapping[str, bool]) -> Offer:
-    """What a ClusterQueue offers as things are."""
+def offer_of(
+    cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, features: Mapping[str, bool]
+) -> Offer:
+    """What a ClusterQueue offers to a Workload as things are."""
+    parent = cache.workloads.get(row.parent) if row.parent else None
+    locked = locked_queue(row, parent, queue) if parent is not None else queue
+    if isinstance(locked, ClusterQueueRow):
+        queue = locked
     flavors: Mapping[str, FlavorRow] = cache.flavors
     if not features.get(GATE_TOPOLOGY, True):
         flavors = without_topologies(flavors)

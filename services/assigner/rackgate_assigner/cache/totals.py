@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rackgate.domains import TopologyAssignment
 from rackgate_assigner.core.admission.queues import FlavorResource
 from rackgate_assigner.core.decisions import Grant
-from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, quota_of
+from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, pods_left, quota_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Holding:
         quota: by flavor and resource.
         charges: of topologies.
         owner_uid: of the job whose pods the assignments cover.
-        assignments: by PodSet name.
+        assignments: by PodSet name, one for each charge, also of pods that are done.
     """
 
     local_queue: str
@@ -35,13 +35,19 @@ class Holding:
     assignments: Mapping[str, TopologyAssignment] = field(default_factory=dict)
 
 
-def holding_of(row: WorkloadRow, assumed: Grant | None) -> Holding:
+def holding_of(
+    row: WorkloadRow, assumed: Grant | None, *, folded: bool = False, orphan: bool = False
+) -> Holding:
     """What a Workload holds: as assumed while that is open, else as the watch shows it.
 
     Args:
         row: the Workload.
         assumed: a grant whose status write was not seen yet; also one that replaces another.
+        folded: a slice whose parent counts its pods as its own.
+        orphan: a slice that has outlived its parent.
     """
+    if folded or orphan:
+        return Holding(row.queue, waiting=row.waiting and not folded)
     grant = row.reserved if assumed is None else assumed
     if grant is None or row.finished:
         return Holding(row.queue, waiting=row.waiting)
@@ -49,7 +55,7 @@ def holding_of(row: WorkloadRow, assumed: Grant | None) -> Holding:
         local_queue=row.queue,
         cluster_queue=grant.cluster_queue,
         admitted=row.admitted or row.reserved is None,
-        quota=quota_of(grant),
+        quota=quota_of(grant, pods_left(row)),
         charges=charges_of(row, grant),
         owner_uid=row.owner_uid,
         assignments={

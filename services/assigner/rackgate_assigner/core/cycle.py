@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rackgate_assigner.core.admission.preemption import Running
 from rackgate_assigner.core.admission.queues import (
     ClusterQueueRow,
     FlavorResource,
     FlavorRow,
     LocalQueueRow,
 )
+from rackgate_assigner.core.admission.slices import Family
 from rackgate_assigner.core.forest import Forest
 from rackgate_assigner.core.rows import WorkloadRow
 
@@ -27,6 +29,9 @@ class Snapshot:
         namespaces: name to labels.
         priorities: WorkloadPriorityClass name to value.
         used: quota in use, by ClusterQueue.
+        running: who holds it, by ClusterQueue, of those in which some may have to give way.
+        leaving: keys of Workloads whose eviction is being written.
+        families: by key, the parents of slices that wait.
     """
 
     waiting: Sequence[WorkloadRow]
@@ -40,3 +45,6 @@ class Snapshot:
     used: dict[str, dict[FlavorResource, int]]
     forest: Forest
     failing: Sequence[WorkloadRow] = ()
+    running: Mapping[str, Sequence[Running]] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    families: Mapping[str, Family] = field(default_factory=dict)

@@ -96,7 +96,22 @@ class Evict:
     message: str
 
 
-Decision: TypeAlias = Admit | Hold | Deactivate | Evict
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Evict a Workload so that another gets its quota.
+
+    Attributes:
+        by: key of the Workload that waits for it.
+        cause: reason of the condition Preempted.
+    """
+
+    workload: str
+    by: str
+    cause: str
+    message: str
+
+
+Decision: TypeAlias = Admit | Hold | Deactivate | Evict | Preempt
 
 
 # What is decided about admitted Workloads with broken nodes.

@@ -39,6 +39,7 @@ def place(
     flavor_tolerations: Sequence[Toleration] = (),
     simulate_empty: bool = False,
     gates: Mapping[str, bool] | None = None,
+    fence: tuple[int, int] | None = None,
 ) -> Placement:
     """Place PodSets one after another on one snapshot; earlier ones take room from later ones.
 
@@ -52,6 +53,7 @@ def place(
         flavor_tolerations: tolerations that the flavor adds to every pod.
         simulate_empty: as if nothing were placed by TAS (pods of others still count).
         gates: feature gates away from their default.
+        fence: leaf range that all pods must stay in, end exclusive.
 
     Returns:
         Assignments of all PodSets, or of those before the first one without a place and `refused`.
@@ -69,7 +71,7 @@ def place(
     )
     assignments: dict[str, TopologyAssignment] = {}
     for unit in _units(podsets):
-        answer = _place_unit(search, unit)
+        answer = _place_unit(search, unit, fence)
         if isinstance(answer, NoFit):
             return Placement(assignments, answer)
         assignments.update(answer)
@@ -136,7 +138,9 @@ def _units(podsets: Sequence[PodSetRequest]) -> Iterator[Unit]:
         yield Unit(tuple(members), workers, leader)
 
 
-def _place_unit(search: Search, unit: Unit) -> dict[str, TopologyAssignment] | NoFit:
+def _place_unit(
+    search: Search, unit: Unit, fence: tuple[int, int] | None
+) -> dict[str, TopologyAssignment] | NoFit:
     names = tuple(member.name for member in unit.members)
     fault = _fault(unit)
     if fault is not None:
@@ -147,7 +151,7 @@ def _place_unit(search: Search, unit: Unit) -> dict[str, TopologyAssignment] | N
         resized = resize_unit(search, workers, leader)
         if resized is not None:
             return resized
-    spot = search.find(workers, workers.count, leader)
+    spot = search.find(workers, workers.count, leader, fence=fence)
     if isinstance(spot, str):
         return NoFit(names[0], spot, names)
     return _take(search, unit, spot)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-
-import msgspec
 
 from rackgate.api import names
 from rackgate.domains import AssignmentError, TopologyAssignment, decode
 from rackgate.govern.predicates import podset_of_pod
-from rackgate.govern.requests import request_errors
 from rackgate.quantity import QuantityError, amount, quota_amount
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.core.admission.storable import rounded
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.engine.affinity import node_affinity
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.podset_rows import PodSetRow, podset_row
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
@@ -30,25 +26,6 @@ _AGEING_EVICTIONS: Final = frozenset(
 )
 
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
-
-_template_decoder = msgspec.json.Decoder(wire.PodTemplate)
-
-
-@dataclass(frozen=True, slots=True)
-class PodSetRow:
-    """One PodSet: what placement asks, ready to be handed over, and the shape it is compared by.
-
-    Attributes:
-        request: per-pod amounts, selectors and topology request; `previous` is never set.
-        shape: equal for PodSets that get the same answer from the same state.
-        problem: why the template cannot be scheduled at all; None when it can.
-        size: bytes of the template.
-    """
-
-    request: PodSetRequest
-    shape: Hashable
-    problem: str | None = None
-    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +48,11 @@ class WorkloadRow:
         unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
         owned_by_pod: its controller is one plain pod, which cannot move.
         size: bytes of templates and annotations, rounded up.
+        elastic: marked as one that may be resized while it runs; so are its slices.
+        parent: `namespace/name` of the Workload that this one is a slice of, "" for all others.
+        folded: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
+        reclaimable: pods that are done and come no more, by PodSet.
+        reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
     """
 
     key: str
@@ -98,6 +80,11 @@ class WorkloadRow:
     unhealthy: tuple[str, ...] = ()
     owned_by_pod: bool = False
     size: int = 0
+    elastic: bool = False
+    parent: str = ""
+    folded: frozenset[str] = frozenset()
+    reclaimable: Mapping[str, int] = field(default_factory=dict)
+    reserved_at: str = ""
 
     @property
     def holds(self) -> bool:
@@ -158,14 +145,31 @@ def charges_of(row: WorkloadRow, grant: Grant) -> tuple[Charge, ...]:
     )
 
 
-def quota_of(grant: Grant) -> dict[tuple[str, str], int]:
-    """What a grant takes of the quota: amounts by (flavor, resource)."""
+def quota_of(grant: Grant, left: Mapping[str, int] | None = None) -> dict[tuple[str, str], int]:
+    """What a grant takes of the quota: amounts by (flavor, resource).
+
+    Args:
+        grant: what was given.
+        left: by PodSet, how many of its pods there still are; all where it says nothing.
+    """
     total: dict[tuple[str, str], int] = {}
     for part in grant.podsets:
+        pods = (left or {}).get(part.name, part.count)
         for resource, flavor in part.flavors.items():
-            pair = (flavor, resource)
-            total[pair] = total.get(pair, 0) + part.usage.get(resource, 0)
+            pair, amount = (flavor, resource), part.usage.get(resource, 0)
+            if pods < part.count:
+                amount = amount // part.count * pods
+            total[pair] = total.get(pair, 0) + amount
     return total
+
+
+def pods_left(row: WorkloadRow) -> dict[str, int]:
+    """By PodSet, the pods that are not done: those of PodSets with reclaimable pods alone."""
+    return {
+        podset.request.name: max(0, podset.request.count - row.reclaimable[podset.request.name])
+        for podset in row.podsets
+        if row.reclaimable.get(podset.request.name, 0) > 0
+    }
 
 
 def node_facts(node: wire.Node) -> NodeFacts:
@@ -207,81 +211,6 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         owner_uid=owner.uid if owner else "",
         requests=tuple(sorted(requests.items())),
     )
-
-
-def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequest | None:
-    """The request in the engine's terms; None when neither a level nor slices are asked for."""
-    if asked is None:
-        return None
-    slices = tuple(
-        SliceLayer(layer.topology, layer.size)
-        for layer in asked.podset_slice_required_topology_constraints
-    )
-    layered = bool(slices)
-    if not slices and asked.pod_set_slice_required_topology:
-        # Size 0 makes the engine answer that the size was not provided.
-        size = asked.pod_set_slice_size or 0
-        slices = (SliceLayer(asked.pod_set_slice_required_topology, size),)
-    unconstrained = bool(asked.unconstrained)
-    if not (asked.required or asked.preferred or unconstrained or slices):
-        return None
-    return TopologyRequest(asked.required, asked.preferred, unconstrained, slices, layered)
-
-
-def _shape_of(request: PodSetRequest) -> Hashable:
-    affinity = request.node_affinity
-    return (
-        request.name,
-        request.count,
-        tuple(sorted(request.requests.items())),
-        request.topology,
-        request.group,
-        tuple(sorted(request.node_selector.items())),
-        request.tolerations,
-        None if affinity is None else json.dumps(affinity, sort_keys=True),
-    )
-
-
-def _podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> PodSetRow:
-    problem = _asked_problem(f"spec.podSets[{index}]", podset)
-    spec, requests, affinity = wire.PodSpec(), {}, None
-    try:
-        spec = _template_decoder.decode(podset.template).spec
-        requests = without_excluded(pod_requests(spec), excluded)
-        affinity = node_affinity(spec)
-    except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
-        problem = problem or f"spec.podSets[{podset.name}].template: {error}"
-    negative = sorted(resource for resource, value in requests.items() if value < 0)
-    if negative:
-        problem = f"spec.podSets[{podset.name}].template: negative request of {negative[0]}"
-    asked = podset.topology_request
-    request = PodSetRequest(
-        name=podset.name,
-        count=podset.count,
-        requests=requests,
-        topology=_topology_request(asked),
-        group=(asked.pod_set_group_name if asked else None) or None,
-        node_selector=spec.node_selector,
-        tolerations=spec.tolerations,
-        node_affinity=affinity,
-    )
-    return PodSetRow(request, (_shape_of(request), problem), problem, len(podset.template))
-
-
-def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> dict[str, int]:
-    """Requests without the resources whose names start with one of the prefixes (C16)."""
-    return {name: value for name, value in requests.items() if not name.startswith(prefixes)}
-
-
-def _asked_problem(path: str, podset: kueue.PodSet) -> str | None:
-    """What no API server of ours stores: a count or a topology request that makes no sense."""
-    if podset.count < 0:
-        return f"{path}.count: {podset.count} is not a number of pods"
-    if podset.topology_request is None:
-        return None
-    asked = msgspec.to_builtins(podset.topology_request)
-    errors = request_errors(asked, f"{path}.topologyRequest", count=podset.count)
-    return "; ".join(map(str, errors)) or None
 
 
 def _grant_of(admission: kueue.Admission) -> Grant:
@@ -326,6 +255,10 @@ def _age(workload: kueue.Workload) -> str:
     return workload.metadata.creation_timestamp or ""
 
 
+def _since(condition: wire.Condition | None) -> str:
+    return (condition.last_transition_time or "") if condition is not None else ""
+
+
 def _podset_rows(
     workload: kueue.Workload, previous: WorkloadRow | None, excluded: tuple[str, ...]
 ) -> tuple[PodSetRow, ...]:
@@ -336,7 +269,7 @@ def _podset_rows(
         if known == (meta.uid, meta.generation):
             return previous.podsets
     return tuple(
-        _podset_row(index, podset, excluded) for index, podset in enumerate(workload.spec.pod_sets)
+        podset_row(index, podset, excluded) for index, podset in enumerate(workload.spec.pod_sets)
     )
 
 
@@ -358,6 +291,8 @@ def workload_row(
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
+    parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
+    shapes = tuple(podset.shape for podset in podsets)
     reference = spec.priority_class_ref
     annotations = sum(len(key) + len(value) for key, value in meta.annotations.items())
     size = rounded(sum(podset.size for podset in podsets) + annotations)
@@ -379,7 +314,7 @@ def workload_row(
         evicted=workload.is_true(names.WorkloadCondition.EVICTED),
         admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
         podsets=podsets,
-        shape=(size, *(podset.shape for podset in podsets)),
+        shape=(size, parent, *shapes),
         reserved=reserved,
         pending_reason=pending.reason,
         pending_message=pending.message,
@@ -387,4 +322,9 @@ def workload_row(
         unhealthy=tuple(node.name for node in workload.status.unhealthy_nodes),
         owned_by_pod=owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1"),
         size=size,
+        elastic=workload.elastic,
+        parent=parent,
+        folded=frozenset(found.uid for found in workload.status.folded_slices),
+        reclaimable={found.name: found.count for found in workload.status.reclaimable_pods},
+        reserved_at=_since(quota) if reserved is not None else "",
     )

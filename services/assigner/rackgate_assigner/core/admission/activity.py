@@ -8,6 +8,7 @@ from typing import Final
 
 from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, QueueReason
 from rackgate_assigner.core.admission.queues import (
+    NEVER,
     ClusterQueueRow,
     FlavorRow,
     LocalQueueRow,
@@ -108,7 +109,7 @@ def _topology_limits(
     features: Mapping[str, bool],
 ) -> list[tuple[str, str]]:
     """VAL-05 to VAL-08: four independent rules, each lifted by its own gate (VAL-09)."""
-    if not any(name in flavors and flavors[name].topology for name in queue.flavors):
+    if not _topology_flavors(queue, flavors):
         return []
     controllers = {checks.get(name, "") for name in queue.checks}
     rules = (
@@ -132,21 +133,27 @@ def _topology_limits(
     ]
 
 
+def _topology_flavors(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> list[str]:
+    return [name for name in queue.flavors if name in flavors and flavors[name].topology]
+
+
 def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
     """Which flavors of an active queue count as plain while topologies are switched off."""
-    named = [name for name in queue.flavors if name in flavors and flavors[name].topology]
+    named = _topology_flavors(queue, flavors)
     if not named:
         return ""
     return f"; feature gate {GATE_TOPOLOGY} is off, TAS flavors count as plain: {_names(named)}"
 
 
-def _limits_note(queue: ClusterQueueRow) -> str:
+def _limits_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
     """What an active queue asks for and does not get yet."""
     unsupported = []
     if queue.cohort:
         unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')
-    if queue.preempts:
-        unsupported.append("preemption")
+    if queue.reclaims:
+        unsupported.append("preemption in other queues of the cohort")
+    if queue.within != NEVER and _topology_flavors(queue, flavors):
+        unsupported.append("preemption in flavors with a topology")
     if not unsupported:
         return ""
     return f"; not supported yet, nominal quota alone counts: {', '.join(unsupported)}"
@@ -166,10 +173,11 @@ def cluster_queue_activity(
         checks: all AdmissionChecks there are: name to controller.
         features: state of feature gates.
     """
-    note = _limits_note(queue)
+    switched_off = ""
     if not features.get(GATE_TOPOLOGY, True):
-        note += _switched_off_note(queue, flavors)
+        switched_off = _switched_off_note(queue, flavors)
         flavors = without_topologies(flavors)
+    note = _limits_note(queue, flavors) + switched_off
     problems: list[tuple[str, str]] = []
     if queue.deleting:
         problems.append((QueueReason.TERMINATING, "is terminating"))

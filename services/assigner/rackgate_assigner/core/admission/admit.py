@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from rackgate.api.names import EvictionReason, PendingReason
+from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason
 from rackgate_assigner.core.admission.activity import (
     GATE_TOPOLOGY,
     Activity,
     cluster_queue_activity,
 )
 from rackgate_assigner.core.admission.evictions import evictions
-from rackgate_assigner.core.admission.flavors import Offer
-from rackgate_assigner.core.admission.granting import Granting, Refusal, Timing, untimed
+from rackgate_assigner.core.admission.flavors import FlavorPlan, Offer
+from rackgate_assigner.core.admission.granting import Granting, Timing, untimed
 from rackgate_assigner.core.admission.invalid import (
     conflicting_requests,
     misordered_levels,
     missing_requests,
     unknown_levels,
 )
-from rackgate_assigner.core.admission.ordering import cycle_order
+from rackgate_assigner.core.admission.ordering import cycle_order, priority_of
+from rackgate_assigner.core.admission.preemption import Preemption, Waiting
 from rackgate_assigner.core.admission.queues import ClusterQueueRow, without_topologies
+from rackgate_assigner.core.admission.refusal import Refusal
 from rackgate_assigner.core.admission.selectors import selects
+from rackgate_assigner.core.admission.slices import (
+    GATE_SLICES,
+    Family,
+    locked_queue,
+    parent_refusal,
+    told_locked,
+)
 from rackgate_assigner.core.cycle import Snapshot
-from rackgate_assigner.core.decisions import Admit, Deactivate, Decision, Grant, Hold
+from rackgate_assigner.core.decisions import (
+    Admit,
+    Deactivate,
+    Decision,
+    Evict,
+    Grant,
+    Hold,
+    Preempt,
+)
 from rackgate_assigner.core.gates import GATE_BOTH_LEVELS
 from rackgate_assigner.core.rows import WorkloadRow
 
 GATE_DEACTIVATE: Final = "DeactivateInvalidTopology"
 GATE_REQUIRE_ALL: Final = "RequireTopologyOnAllPodSets"
 MESSAGE_LIMIT: Final = 1024
+OVERLAPPING: Final = (
+    "Workload has overlapping preemption targets with another workload, but will fit after these "
+    "preemptions complete"
+)
 
 
 def plan(
@@ -47,17 +69,18 @@ def plan(
         timing: measures each placement; decisions do not depend on it.
 
     Returns:
-        Evictions by key, then admissions, deactivations and holds in cycle order. A hold that
-        the Workload's condition says already is left out, unless a defect of ours is behind it.
+        Evictions by key, then admissions, deactivations and holds in cycle order; who has to
+        give way comes before the hold of the one that waits for it. A hold that the Workload's
+        condition says already is left out, unless a defect of ours is behind it.
     """
     if not features.get(GATE_TOPOLOGY, True):
         snapshot.flavors = without_topologies(snapshot.flavors)
-    decisions: list[Decision] = [
-        *evictions(snapshot.holding, snapshot.local_queues, snapshot.cluster_queues)
-    ]
-    cycle = _Cycle(snapshot, features, timing)
+    leaving = evictions(snapshot.holding, snapshot.local_queues, snapshot.cluster_queues)
+    decisions: list[Decision] = [*leaving]
+    cycle = _Cycle(snapshot, features, timing, leaving)
     for row in cycle_order(snapshot.waiting, snapshot.priorities):
         decision = cycle.answer(row)
+        decisions += cycle.preemptions_since()
         if not isinstance(decision, Hold) or _is_news(row, decision):
             decisions.append(decision)
     return decisions
@@ -97,8 +120,19 @@ def _problem(row: WorkloadRow, *, both_levels: bool) -> str:
 class _Cycle:
     """State of one cycle: what was refused already, and which StrictFIFO queues are blocked."""
 
-    def __init__(self, snapshot: Snapshot, features: Mapping[str, bool], timing: Timing) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        features: Mapping[str, bool],
+        timing: Timing,
+        evicted: Sequence[Evict],
+    ) -> None:
         self.snapshot, self.features = snapshot, features
+        self.leaving = snapshot.leaving.union(evict.workload for evict in evicted)
+        self.preemption = Preemption(
+            snapshot.running, snapshot.priorities, snapshot.flavors, self.leaving
+        )
+        self._preempted: list[Preempt] = []
         self.granting = Granting(snapshot, features, timing)
         self.activities: dict[str, Activity] = {}
         # Where a LocalQueue (`namespace/name`) leads to.
@@ -106,6 +140,11 @@ class _Cycle:
         # Room and quota only shrink within a cycle: a shape refused once is refused again.
         self.refused: dict[tuple[str, Hashable], Refusal] = {}
         self.blocked: set[str] = set()
+
+    def preemptions_since(self) -> list[Preempt]:
+        """Who has to give way, of those that were not told before."""
+        told, self._preempted = self._preempted, []
+        return told
 
     def answer(self, row: WorkloadRow) -> Decision:
         """As `decide`; a defect of ours holds this Workload and no other."""
@@ -121,6 +160,10 @@ class _Cycle:
             queue = self.routes[row.queue] = self._queue_of(row)
         if isinstance(queue, Refusal):
             return _hold(row, queue)
+        family = self.snapshot.families.get(row.parent, Family()) if row.parent else None
+        orphaned = self._orphaned(row, family)
+        if orphaned is not None:
+            return _hold(row, orphaned)
         known = self.refused.get((queue.name, row.shape))
         if known is not None and queue.name not in self.blocked:
             return _hold(row, known)
@@ -129,24 +172,99 @@ class _Cycle:
         if problem:
             # What only its owner can mend must not hold up a whole queue.
             return _hold(row, Refusal(PendingReason.MISCONFIGURED, problem))
-        offer = Offer(queue, self.snapshot.flavors, self.snapshot.used.setdefault(queue.name, {}))
+        offer = self._offer(row, queue, family)
+        if isinstance(offer, Refusal):
+            return _hold(row, offer)
         invalid = self._invalid(row, offer)
         if invalid is not None:
-            if self.features.get(GATE_DEACTIVATE, True):
+            # What a slice asks for is what its parent, which runs, was given.
+            if self.features.get(GATE_DEACTIVATE, True) and not row.parent:
                 reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
                 return Deactivate(row.key, reason, _cut(invalid.message))
             return _hold(row, invalid)
         if queue.name in self.blocked:
             text = f"waiting for the workloads ahead in StrictFIFO ClusterQueue {queue.name}"
             return _hold(row, Refusal(PendingReason.PENDING_EVALUATION, text))
-        tried = self.granting.grant(offer, [podset.request for podset in row.podsets], row.size)
+        podsets = [podset.request for podset in row.podsets]
+        tried = self.granting.grant(offer, podsets, row.size, family)
         if isinstance(tried, Grant):
             return Admit(row.key, tried)
-        self.refused[queue.name, row.shape] = tried
+        tried = self._told(row, queue, offer, family, tried)
+        if tried.short is None:
+            self.refused[queue.name, row.shape] = tried
         # What only its owner can mend must not hold up a whole queue.
         if queue.strategy == "StrictFIFO" and tried.reason != PendingReason.MISCONFIGURED:
             self.blocked.add(queue.name)
         return _hold(row, tried)
+
+    def _orphaned(self, row: WorkloadRow, family: Family | None) -> Refusal | None:
+        """Why a slice is not looked at; None for any other Workload."""
+        if family is None:
+            return None
+        enabled = self.features.get(GATE_SLICES, False)
+        return parent_refusal(row, family, self.leaving | self.preemption.taken, enabled=enabled)
+
+    def _offer(
+        self, row: WorkloadRow, queue: ClusterQueueRow, family: Family | None
+    ) -> Offer | Refusal:
+        """What the queue offers to this Workload; to a slice, its parent's flavors alone."""
+        offered: ClusterQueueRow | Refusal = queue
+        if family is not None and family.parent is not None:
+            offered = locked_queue(row, family.parent, queue)
+        if isinstance(offered, Refusal):
+            return offered
+        used = self.snapshot.used.setdefault(queue.name, {})
+        yields = self.preemption.yields(queue, self._waiting(row))
+        return Offer(offered, self.snapshot.flavors, used, yields)
+
+    def _waiting(self, row: WorkloadRow) -> Waiting:
+        return Waiting(row.key, row.parent, priority_of(row, self.snapshot.priorities), row.age)
+
+    def _told(
+        self,
+        row: WorkloadRow,
+        queue: ClusterQueueRow,
+        offer: Offer,
+        family: Family | None,
+        tried: Refusal,
+    ) -> Refusal:
+        """A refusal in the words for this Workload, once it is known who gives way to it."""
+        if tried.short is not None:
+            tried = self._preempt(row, queue, offer, tried, tried.short)
+        if family is not None and family.parent is not None and offer.queue != queue:
+            podsets = [podset.request.name for podset in row.podsets]
+            tried = replace(tried, message=told_locked(tried.message, family.parent, podsets))
+        return tried
+
+    def _preempt(
+        self,
+        row: WorkloadRow,
+        queue: ClusterQueueRow,
+        offer: Offer,
+        tried: Refusal,
+        short: FlavorPlan,
+    ) -> Refusal:
+        """Choose who gives way, and keep what they hold for this Workload alone."""
+        used, nominal = self.snapshot.used[queue.name], queue.nominal
+        room = {pair: nominal.get(pair, 0) - used.get(pair, 0) for pair in short.request}
+        chosen = self.preemption.choose(queue, self._waiting(row), short.request, short.short, room)
+        if chosen is None:
+            return replace(tried, short=None)
+        text = (
+            "Preempted to accommodate a workload "
+            f"(UID: {row.uid}, JobUID: {row.owner_uid}) due to prioritization in the ClusterQueue"
+        )
+        self._preempted += [
+            Preempt(victim.row.key, row.key, PreemptedReason.IN_CLUSTER_QUEUE, text)
+            for victim in chosen
+            if not self.preemption.is_leaving(victim)
+        ]
+        for pair, amount in short.request.items():
+            used[pair] = used.get(pair, 0) + amount
+        message = f"{tried.message}. Pending the preemption of {len(chosen)} workload(s)"
+        if not chosen:
+            message = OVERLAPPING
+        return replace(tried, reason=PendingReason.WAITING_FOR_PREEMPTED, message=message)
 
     def _queue_of(self, row: WorkloadRow) -> ClusterQueueRow | Refusal:
         """The active ClusterQueue the Workload leads to, or why it leads to none."""

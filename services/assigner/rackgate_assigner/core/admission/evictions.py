@@ -19,6 +19,8 @@ def _eviction(
 ) -> Evict | None:
     if row.reserved is None or not row.holds or row.evicted or row.deleting:
         return None
+    if row.parent:
+        return None  # a slice goes with its parent, never alone
     if not row.active:
         return Evict(row.key, EvictionReason.DEACTIVATED, "The workload is deactivated")
     cluster_queue = cluster_queues.get(row.reserved.cluster_queue)

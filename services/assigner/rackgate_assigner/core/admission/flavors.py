@@ -52,11 +52,15 @@ class FlavorPlan:
     Attributes:
         podsets: in the Workload's order; those after a unit without flavors are left out.
         reason: why not, empty when the mode is FIT.
+        request: totals of all PodSets.
+        short: what of that others hold, where they have to give way.
     """
 
     podsets: list[PodSetPlan]
     mode: Mode = Mode.FIT
     reason: str = ""
+    request: dict[FlavorResource, int] = field(default_factory=dict)
+    short: set[FlavorResource] = field(default_factory=set)
 
     @property
     def message(self) -> str:
@@ -71,11 +75,16 @@ class FlavorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a ClusterQueue offers in this cycle: its row, its flavors, and quota in use."""
+    """What a ClusterQueue offers in this cycle: its row, its flavors, and quota in use.
+
+    Attributes:
+        yields: what would be free in addition, once all that may have to give way had gone.
+    """
 
     queue: ClusterQueueRow
     flavors: Mapping[str, FlavorRow]
     used: Mapping[FlavorResource, int]
+    yields: Mapping[FlavorResource, int] = field(default_factory=dict)
 
     @property
     def implies_topology(self) -> bool:
@@ -123,8 +132,8 @@ def choose_flavors(
         refused: flavors whose topology has no place for a PodSet: never chosen for it, and
             their texts are told with those of the others.
     """
-    before: dict[FlavorResource, int] = {}
     plan = FlavorPlan([])
+    before = plan.request
     for unit in units_of(podsets):
         plans = [PodSetPlan(podset, _amounts(offer, podset)) for podset in unit]
         plan.podsets.extend(plans)
@@ -142,6 +151,7 @@ def choose_flavors(
         for resource, flavor in search.chosen.items():
             pair = (flavor, resource)
             before[pair] = before.get(pair, 0) + search.total[resource]
+        plan.short |= search.short
     order = {podset.name: index for index, podset in enumerate(podsets)}
     plan.podsets.sort(key=lambda item: order[item.request.name])
     return plan
@@ -240,6 +250,7 @@ class _UnitSearch:
         self.chosen: dict[str, str] = {}
         self.texts: list[str] = []
         self.waits: list[str] = []
+        self.short: set[FlavorResource] = set()
 
     def run(self) -> tuple[Mode, str]:
         """Walk through the resources; the mode of the unit and the reason when it is not FIT."""
@@ -267,6 +278,8 @@ class _UnitSearch:
         """Choose among the flavors of a group: mode, reason of a NO_FIT, texts."""
         resources = [name for name in group.covered if name in self.total]
         best, mode = "", Mode.NO_FIT
+        enough = Mode.PREEMPT if self.offer.queue.preempts_early else Mode.FIT
+        short: set[FlavorResource] = set()
         texts: list[str] = []
         reasons: list[str] = []
         waits: list[str] = []
@@ -279,13 +292,15 @@ class _UnitSearch:
                 listed = reasons if found is Mode.NO_FIT else waits
                 listed.append(max(named, key=SEVERITY.__getitem__))
             if found > mode:
-                best, mode = flavor, found
+                best, mode, short = flavor, found, _short(flavor, resources, verdicts)
             if mode is Mode.FIT:
                 texts = []
+            if mode >= enough:
                 break
         if mode is not Mode.NO_FIT:
             self.chosen.update(dict.fromkeys(resources, best))
-        if mode is Mode.WAIT:
+            self.short |= short
+        if mode in (Mode.WAIT, Mode.PREEMPT):
             self.waits.append(min(waits, key=SEVERITY.__getitem__))
         return mode, min(reasons, key=SEVERITY.__getitem__, default=""), texts
 
@@ -304,6 +319,7 @@ class _UnitSearch:
                 before=self.before.get((flavor, resource), 0),
                 nominal=group.nominal.get((flavor, resource), 0),
                 used=self.offer.used.get((flavor, resource), 0),
+                yields=self.offer.yields.get((flavor, resource), 0),
             )
             for resource in resources
         ]
@@ -315,3 +331,16 @@ class _UnitSearch:
         if len(self.refused) > 1:  # else the text stays what it is for a queue of one flavor
             text = f"flavor {refusal.flavor}: {text}"
         return Verdict(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)
+
+
+def _short(
+    flavor: str, resources: Sequence[str], verdicts: Sequence[Verdict]
+) -> set[FlavorResource]:
+    """What of a flavor others have to give back; nothing for one refused as a whole."""
+    if len(verdicts) != len(resources):
+        return set()
+    return {
+        (flavor, resource)
+        for resource, verdict in zip(resources, verdicts, strict=True)
+        if verdict.mode is Mode.PREEMPT
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rackgate.api.names import PendingReason
 from rackgate.domains import TopologyAssignment
@@ -22,9 +22,12 @@ from rackgate_assigner.core.admission.flavors import (
     choose_flavors,
 )
 from rackgate_assigner.core.admission.quota import Mode
+from rackgate_assigner.core.admission.refusal import Refusal
+from rackgate_assigner.core.admission.slices import Family, Fence, fences, unlike
 from rackgate_assigner.core.admission.storable import too_large
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Grant, PodSetGrant, TopologyRefusal
+from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.gates import GATE_FIELDS
 from rackgate_assigner.core.model import NoFit, Placement, PodSetRequest
 from rackgate_assigner.core.placement import place
@@ -37,15 +40,6 @@ Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
 def untimed(_flavor: str) -> AbstractContextManager[object]:
     """A `Timing` that measures nothing."""
     return nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a Workload waits; `refused`: flavors that had the quota and no place, as tried."""
-
-    reason: str
-    message: str
-    refused: tuple[TopologyRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +65,8 @@ class _NoPlace:
         ]
 
 
+NOBODY: Final = Family()
+
 # Notes a refusal and says whether to go on.
 Without: TypeAlias = Callable[[_NoPlace], bool]
 
@@ -80,10 +76,16 @@ class Granting:
 
     def __init__(self, snapshot: Snapshot, features: Mapping[str, bool], timing: Timing) -> None:
         self._snapshot, self._timing = snapshot, timing
+        # Whose slice is being looked at; an ordinary Workload is near nobody.
+        self._family: Family = NOBODY
         self._gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
 
     def grant(
-        self, offer: Offer, podsets: Sequence[PodSetRequest], spec_bytes: int = 0
+        self,
+        offer: Offer,
+        podsets: Sequence[PodSetRequest],
+        spec_bytes: int = 0,
+        family: Family | None = None,
     ) -> Grant | Refusal:
         """Flavors and places for all PodSets of a Workload, or why there are none.
 
@@ -91,7 +93,9 @@ class Granting:
             offer: flavors and quota of its queue.
             podsets: what it asks for.
             spec_bytes: size of its templates and annotations.
+            family: of a slice; told where the slice's pods go.
         """
+        self._family = family or NOBODY
         attempts: list[_NoPlace] = []
 
         def without(refused: _NoPlace) -> bool:
@@ -121,7 +125,8 @@ class Granting:
         the placement itself, and most refusals say the same either way.
         """
         if not attempts:
-            return Refusal(chosen.reason, chosen.message)
+            short = chosen if chosen.mode is Mode.PREEMPT else None
+            return Refusal(chosen.reason, chosen.message, short=short)
         refused = _refused(attempts)
         never = choose_flavors(offer, podsets, _refused(attempts, [False] * len(attempts)))
         if (never.reason, never.message) != (chosen.reason, chosen.message):
@@ -140,6 +145,9 @@ class Granting:
         by_flavor = _by_topology_flavor(chosen.podsets, offer)
         if isinstance(by_flavor, Refusal):
             return by_flavor
+        useless = self._unlike(chosen, by_flavor)
+        if useless is not None:
+            return useless
         charges = self._places(by_flavor, without)
         if charges is None:
             return None
@@ -154,7 +162,25 @@ class Granting:
         for charge in charges.values():
             self._snapshot.forest.charge(charge, 1)
         self._charge_quota(grant)
+        if self._family is not NOBODY:
+            for name, assignment in assignments.items():
+                self._family.places.setdefault(name, []).append(assignment)
         return grant
+
+    def _unlike(
+        self, chosen: FlavorPlan, by_flavor: Mapping[str, Sequence[PodSetPlan]]
+    ) -> Refusal | None:
+        """Why a slice would be given places of another kind than its parent has."""
+        if self._family is NOBODY:
+            return None
+        levels: dict[str, tuple[str, ...] | None] = dict.fromkeys(
+            podset.request.name for podset in chosen.podsets
+        )
+        for flavor, podsets in by_flavor.items():
+            tree = self._snapshot.forest.groves[flavor].tree
+            levels.update((podset.request.name, tree.assignment_levels) for podset in podsets)
+        flavors = {name for podset in chosen.podsets for name in podset.flavors.values()}
+        return unlike(self._family, levels, ", ".join(sorted(flavors)))
 
     def _places(
         self, by_flavor: Mapping[str, Sequence[PodSetPlan]], without: Without
@@ -207,16 +233,35 @@ class Granting:
         self, flavor: str, podsets: Sequence[PodSetPlan], *, simulate_empty: bool = False
     ) -> Placement:
         grove = self._snapshot.forest.groves[flavor]
-        with nullcontext() if simulate_empty else self._timing(flavor):
-            return place(
-                grove.tree,
-                grove.capacity,
-                [podset.request for podset in podsets],
-                topology_name=grove.flavor.topology or "",
-                flavor_tolerations=grove.flavor.tolerations,
-                simulate_empty=simulate_empty,
-                gates=self._gates,
-            )
+        requests = [podset.request for podset in podsets]
+        found: Placement | None = None
+        for fence in self._fences(grove, requests):
+            if isinstance(fence, NoFit):
+                return Placement({}, fence)
+            with nullcontext() if simulate_empty else self._timing(flavor):
+                found = place(
+                    grove.tree,
+                    grove.capacity,
+                    requests,
+                    topology_name=grove.flavor.topology or "",
+                    flavor_tolerations=grove.flavor.tolerations,
+                    simulate_empty=simulate_empty,
+                    gates=self._gates,
+                    fence=fence,
+                )
+            if found.refused is None:
+                break
+        return found or Placement({})
+
+    def _fences(
+        self, grove: Grove, requests: Sequence[PodSetRequest]
+    ) -> Sequence[Fence | NoFit | None]:
+        """Where pods may go, the best first: of a slice, near those that are there."""
+        if self._family is NOBODY or len(requests) != 1:
+            return (None,)
+        (request,) = requests
+        found = fences(grove, request, self._family.near(request.name))
+        return (NoFit(request.name, found, (request.name,)),) if isinstance(found, str) else found
 
 
 def _refused(attempts: Sequence[_NoPlace], fits: Sequence[bool | None] = ()) -> Refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rackgate.quantity import QuantityError, quota_amount
 from rackgate.wire import kueue
@@ -12,6 +12,8 @@ from rackgate.wire.core import Taint, Toleration
 
 FlavorResource: TypeAlias = tuple[str, str]
 Quota: TypeAlias = Mapping[FlavorResource, int]
+
+NEVER: Final = "Never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class ClusterQueueRow:
     Attributes:
         checks: names of the AdmissionChecks it uses.
         preempts: any preemption is enabled.
+        within: `preemption.withinClusterQueue`: "Never", "LowerPriority" or
+            "LowerOrNewerEqualPriority".
+        reclaims: preemption in other queues of the cohort is enabled.
+        preempts_early: the first flavor where preemption helps is taken; else all are looked at.
         selector: `namespaceSelector` as stored; None matches no namespace.
         stop_policy: "None", "Hold" or "HoldAndDrain".
     """
@@ -61,11 +67,19 @@ class ClusterQueueRow:
     groups: tuple[GroupRow, ...] = ()
     checks: tuple[str, ...] = ()
     preempts: bool = False
+    within: str = NEVER
+    reclaims: bool = False
+    preempts_early: bool = False
 
     @property
     def flavors(self) -> tuple[str, ...]:
         """All flavor names, in order of the groups, each once."""
         return tuple(dict.fromkeys(name for group in self.groups for name in group.flavors))
+
+    @property
+    def nominal(self) -> dict[FlavorResource, int]:
+        """Nominal quota by pair, of all groups."""
+        return {pair: amount for group in self.groups for pair, amount in group.nominal.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,21 @@ def flavor_row(
     )
 
 
+def locked_to(queue: ClusterQueueRow, flavors: Mapping[str, str]) -> ClusterQueueRow:
+    """The queue, offering in each resource group only what these resources have taken there.
+
+    Args:
+        queue: as it is.
+        flavors: resource to flavor; groups that cover none of the resources stay as they are.
+    """
+    groups = []
+    for group in queue.groups:
+        taken = {flavors[resource] for resource in group.covered if resource in flavors}
+        kept = tuple(name for name in group.flavors if not taken or name in taken)
+        groups.append(replace(group, flavors=kept))
+    return replace(queue, groups=tuple(groups))
+
+
 def without_topologies(flavors: Mapping[str, FlavorRow]) -> dict[str, FlavorRow]:
     """All flavors as plain ones, as they count while topologies are switched off (C22)."""
     return {name: replace(row, topology=None, levels=()) for name, row in flavors.items()}
@@ -119,19 +148,18 @@ def _group_row(group: kueue.ResourceGroup) -> GroupRow:
     )
 
 
-def _preempts(preemption: kueue.Preemption | None) -> bool:
-    if preemption is None:
-        return False
+def _reclaims(preemption: kueue.Preemption) -> bool:
     borrow = preemption.borrow_within_cohort
-    policies = [preemption.reclaim_within_cohort, preemption.within_cluster_queue]
-    policies.append(borrow.policy if borrow else "Never")
-    return any(policy not in ("", "Never") for policy in policies)
+    policies = [preemption.reclaim_within_cohort, borrow.policy if borrow else NEVER]
+    return any(policy not in ("", NEVER) for policy in policies)
 
 
 def cluster_queue_row(queue: kueue.ClusterQueue) -> ClusterQueueRow:
     """Project a ClusterQueue."""
     meta, spec = queue.metadata, queue.spec
     strategy = spec.admission_checks_strategy
+    preemption = spec.preemption or kueue.Preemption()
+    within, reclaims = preemption.within_cluster_queue or NEVER, _reclaims(preemption)
     return ClusterQueueRow(
         name=meta.name,
         generation=meta.generation,
@@ -142,7 +170,10 @@ def cluster_queue_row(queue: kueue.ClusterQueue) -> ClusterQueueRow:
         selector=spec.namespace_selector,
         groups=tuple(_group_row(group) for group in spec.resource_groups),
         checks=tuple(check.name for check in strategy.admission_checks) if strategy else (),
-        preempts=_preempts(spec.preemption),
+        preempts=reclaims or within != NEVER,
+        within=within,
+        reclaims=reclaims,
+        preempts_early=(spec.flavor_fungibility or {}).get("whenCanPreempt") == "MayStopSearch",
     )
 
 

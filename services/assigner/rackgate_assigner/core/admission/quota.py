@@ -1,7 +1,7 @@
 """Quota of one ClusterQueue: nominal quota against what its Workloads hold.
 
-Cohorts, borrowing and preemption are not there yet: a queue in a cohort is granted its own
-nominal quota. Texts are those of `conformance/quota`, section 7.
+Cohorts and borrowing are not there yet: a queue in a cohort is granted its own nominal quota.
+Texts are those of `conformance/quota`, section 7.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Mode(IntEnum):
 
     NO_FIT = 0
     WAIT = 1  # within nominal quota, but others hold it
-    FIT = 2
+    PREEMPT = 2  # the same, and enough of them have to give way
+    FIT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def check(
     before: int,
     nominal: int,
     used: int,
+    yields: int = 0,
 ) -> Verdict:
     """Check one resource of one flavor.
 
@@ -60,7 +62,8 @@ def check(
         amount: asked now, millicores for cpu, else base units.
         before: asked of the same pair by earlier PodSets of the Workload.
         nominal: quota of the pair.
-        used: held by admitted Workloads of the queue.
+        used: held by admitted Workloads of the queue, and kept for those that are to be.
+        yields: what would be free in addition, once all that may have to give way had gone.
     """
     flavor, resource = pair
     wanted = before + amount
@@ -76,7 +79,8 @@ def check(
         return FIT
     more = quantity(resource, wanted - available)
     text = f"insufficient unused quota for {resource} in flavor {flavor}, {more} more needed"
-    return Verdict(Mode.WAIT, PendingReason.WAITING_FOR_QUOTA, text)
+    mode = Mode.PREEMPT if wanted <= nominal - used + yields else Mode.WAIT
+    return Verdict(mode, PendingReason.WAITING_FOR_QUOTA, text)
 
 
 _DECIMAL: Final = ("", "k", "M", "G", "T", "P", "E")

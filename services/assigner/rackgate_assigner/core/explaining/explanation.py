@@ -345,6 +345,27 @@ class PodSetRun(Said, frozen=True):
     places: PodSetPlaces | None = None
 
 
+class Resize(Said, frozen=True):
+    """How far the resize of a PodSet has come.
+
+    Attributes:
+        asked: pods that its job asks for now.
+        granted: pods that may run: those of the Workload, and of slices admitted beside it.
+        waiting: pods of slices that wait for admission.
+        because: why the first of them waits; "" when none does.
+        slices: `namespace/name` of the first few that wait.
+        more_slices: how many others wait.
+    """
+
+    podset: str
+    asked: int
+    granted: int
+    waiting: int = 0
+    because: str = ""
+    slices: tuple[str, ...] = ()
+    more_slices: int = 0
+
+
 class FieldProblem(Said, frozen=True):
     """A field that would be refused: path as in the manifest, what is wrong, what would help."""
 
@@ -358,7 +379,9 @@ class Explanation(Said, frozen=True):
 
     Attributes:
         workload: `namespace/name`.
-        job: `namespace/name` of the Job it belongs to; "" when there is none.
+        job: `namespace/name` of the job it belongs to, of the Workload when it is a slice; ""
+            when there is none.
+        job_kind: Job, JobSet, RayCluster, or Workload for a slice.
         state: where it stands.
         summary: one sentence.
         fits: it would be admitted if it came first; null where that is no question.
@@ -370,6 +393,8 @@ class Explanation(Said, frozen=True):
         flavors: those with a topology, in the ClusterQueue's order.
         changes: what would help, the smallest first.
         podsets: of an admitted Workload.
+        resizes: by PodSet, of an admitted Workload that may be resized. Where slices of it wait,
+            `quota`, `flavors`, `queue` and `changes` are those of the first.
         errors: of a manifest that would be refused.
         warnings: about a manifest, or about what could not be read.
     """
@@ -380,6 +405,7 @@ class Explanation(Said, frozen=True):
     api_version: str = API_VERSION
     kind: str = KIND
     job: str = ""
+    job_kind: str = ""
     priority: int = 0
     fits: bool | None = None
     reason: str = ""
@@ -391,6 +417,7 @@ class Explanation(Said, frozen=True):
     flavors: tuple[FlavorView, ...] = ()
     changes: tuple[Change, ...] = ()
     podsets: tuple[PodSetRun, ...] = ()
+    resizes: tuple[Resize, ...] = ()
     errors: tuple[FieldProblem, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rackgate.api.names import TOPOLOGY_GATE
+from rackgate.api.names import ELASTIC_GATE, TOPOLOGY_GATE
 from rackgate.govern.predicates import podset_of_pod
 from rackgate.wire.core import Pod
 from rackgate_assigner.core.explaining.explanation import Held, PodSetRun
@@ -58,6 +58,8 @@ def why_not(pod: Pod) -> str | None:
     """Why a pod that has not ended does not run, in words; None when it runs."""
     if pod.metadata.deletion_timestamp is not None:
         return "being deleted; its place is free when it is gone"
+    if pod.has_gate(ELASTIC_GATE):
+        return "gated: it waits for a grant, or the ungater has not released it"
     if pod.has_gate(TOPOLOGY_GATE):
         return "gated: the ungater has not released it"
     if pod.spec.scheduling_gates:

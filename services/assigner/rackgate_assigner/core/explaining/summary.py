@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from rackgate.api.names import PendingReason
 from rackgate_assigner.core.explaining.explanation import (
     Change,
     Explanation,
@@ -47,7 +48,11 @@ def summary_of(state: State, row: WorkloadRow, found: Explanation | None = None)
     problem = next((podset.problem for podset in row.podsets if podset.problem), None)
     if problem is not None:
         return f"Its template cannot be scheduled: {problem}."
+    if row.parent and found.reason == PendingReason.ON_HOLD:
+        return f"{found.message[:1].upper()}{found.message[1:]}."
     parts = [*_quota_words(found), *_topology_words(found)]
+    if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
+        parts.append("Workloads that come after it are stopped to make room")
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
 
 

@@ -1,0 +1,138 @@
+"""JobSet and KubeRay as local processes beside the control plane, as their projects ship them.
+
+Out of a cluster they need little: a kubeconfig, leader election off, free ports, and for JobSet's
+webhooks a certificate and a registration by URL. KubeRay's one webhook is off by default and
+stays off. Their metrics stay off, too: they would ask for certificates and roles of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rackgate_cli.controlplane import ports
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.files import write_private
+
+# As whom the API server sees them: the names of their usual installations, so that admission
+# judges them as it does elsewhere. They may do everything: their own roles are not our matter.
+USERS: Final = {
+    "jobset": "system:serviceaccount:jobset-system:jobset-controller-manager",
+    "kuberay": "system:serviceaccount:kuberay-system:kuberay-operator",
+}
+# Those that serve webhooks.
+_SERVING: Final = ("jobset",)
+_QPS: Final = 1000
+_BURST: Final = 2000
+
+
+def webhook_url(cluster: Cluster, name: str) -> str | None:
+    """Return where an operator serves its webhooks, None if it has none; chooses a port once."""
+    if name not in _SERVING:
+        return None
+    known = cluster.playground.ports
+    port = f"{name}-webhook"
+    if port not in known:
+        with ports.reserved({port: None}) as chosen:
+            known.update(chosen)
+        cluster.folder.save(cluster.playground)
+    return f"https://{ports.LOOPBACK}:{known[port]}"
+
+
+def start_operators(cluster: Cluster, names: Sequence[str]) -> None:
+    """Start the named operators that do not run, and wait until all of them are ready.
+
+    One whose arguments or files changed is restarted.
+
+    Raises:
+        CommandError: one exited or did not become ready.
+    """
+    playground = cluster.playground
+    stopped = [name for name in names if cluster.running(name) is None]
+    free = {
+        port: playground.ports.get(port)
+        for name in names
+        for port in ((name, f"{name}-webhook") if name in _SERVING else (name,))
+        if name in stopped or port not in playground.ports
+    }
+    with ports.reserved(free) as chosen:
+        playground.ports.update(chosen)
+        cluster.folder.save(playground)
+        wanted = {}
+        for name in names:
+            changed = _write_files(cluster, name)
+            argv = [playground.binaries[name], *arguments(cluster, name)]
+            record = cluster.running(name)
+            if record is not None and (changed or record.argv != tuple(argv)):
+                cluster.end([name])
+            wanted[name] = (argv, f"http://{ports.LOOPBACK}:{playground.ports[name]}/readyz")
+        cluster.start_processes(wanted)
+
+
+def arguments(cluster: Cluster, name: str) -> list[str]:
+    """Return the command line of an operator, without the program itself."""
+    health = f"--health-probe-bind-address={ports.LOOPBACK}:{cluster.playground.ports[name]}"
+    kubeconfig = f"--kubeconfig={_kubeconfig(cluster, name)}"
+    if name == "jobset":
+        return [kubeconfig, f"--config={_config(cluster, name)}", health, "--zap-log-level=info"]
+    return [
+        kubeconfig,
+        health,
+        "--metrics-addr=0",
+        "--enable-leader-election=false",
+        "--reconcile-concurrency=4",
+        # Its INFO is some twenty lines per reconciliation.
+        "--zap-log-level=error",
+    ]
+
+
+def jobset_configuration(port: int, certificates: Path) -> dict[str, Any]:
+    """Return JobSet's configuration file.
+
+    Args:
+        port: where it serves its webhooks.
+        certificates: folder of `tls.crt` and `tls.key`.
+    """
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "webhook": {"host": ports.LOOPBACK, "port": port, "certDir": str(certificates)},
+        # It would wait for a Secret and a Service in its own namespace.
+        "internalCertManagement": {"enable": False},
+        "leaderElection": {"leaderElect": False},
+        "metrics": {"bindAddress": "0"},
+        "clientConnection": {"qps": _QPS, "burst": _BURST},
+    }
+
+
+def _write_files(cluster: Cluster, name: str) -> bool:
+    """Write certificates, kubeconfig and configuration; tell whether the last two changed."""
+    from rackgate_cli.controlplane import pki
+
+    folder, playground = cluster.folder, cluster.playground
+    served_as = ("localhost", ports.LOOPBACK) if name in _SERVING else ()
+    serving = pki.ensure_operator(folder.pki, name, USERS[name], served_as)
+    before = [_content(path) for path in (_kubeconfig(cluster, name), _config(cluster, name))]
+    kubeconfig = _kubeconfig(cluster, name)
+    pki.write_kubeconfig(kubeconfig, server=playground.server, pki=folder.pki, client=name)
+    if name == "jobset":
+        document = jobset_configuration(playground.ports[f"{name}-webhook"], serving)
+        folder.operators.mkdir(exist_ok=True, mode=0o700)
+        content = yaml.safe_dump(document, sort_keys=False).encode()
+        write_private(_config(cluster, name), content)
+    return before != [_content(kubeconfig), _content(_config(cluster, name))]
+
+
+def _kubeconfig(cluster: Cluster, name: str) -> Path:
+    return cluster.folder.kubeconfigs / f"{name}.kubeconfig"
+
+
+def _config(cluster: Cluster, name: str) -> Path:
+    return cluster.folder.operators / f"{name}.yaml"
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None

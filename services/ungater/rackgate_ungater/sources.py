@@ -1,0 +1,97 @@
+"""What every replica follows, whatever it holds: pods, Workloads, and child Jobs of JobSets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from rackgate.api import names
+from rackgate.kube.client import Client
+from rackgate.kube.informer import Informer
+from rackgate.kube.resources import JOBS, PODS, WORKLOADS
+from rackgate.runtime.tasks import spawn
+from rackgate_ungater.events import Event, JobGone, JobSeen, PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.owners import CHILD_JOBS, decode_job
+from rackgate_ungater.rows import WorkloadRow, decode_pod, decode_workload
+
+# Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
+# RayCluster come from its head's template, with all marks: they are nobody's business here.
+_NOT_CLEANUP = f"{names.RAY_NODE_TYPE_LABEL}!={names.RAY_CLEANUP_TYPE}"
+SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
+# Pods of elastic jobs may have no topology, and then not that label.
+ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
+
+
+class Sources:
+    """The watches of one replica.
+
+    Attributes:
+        selector: of the pods that are followed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        heard: Callable[[Event], None],
+        workload_deleted: Callable[[WorkloadRow], None],
+        *,
+        elastic: bool,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: for lists and watches.
+            heard: told of all that is seen, and of what is gone.
+            workload_deleted: told in its place of Workloads that are gone.
+            elastic: elastic jobs are served.
+        """
+        self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
+        self.pods = Informer(
+            client,
+            PODS,
+            decode_pod,
+            on_upsert=lambda _, row: heard(PodSeen(row)),
+            on_delete=lambda row: heard(PodGone(row.uid)),
+            params=self.selector,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self.workloads = Informer(
+            client,
+            WORKLOADS,
+            partial(decode_workload, elastic=elastic),
+            on_upsert=lambda _, row: heard(WorkloadSeen(row)),
+            on_delete=workload_deleted,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self.jobs = Informer(
+            client.metadata_only(),
+            JOBS,
+            decode_job,
+            on_upsert=lambda _, row: heard(JobSeen(row.uid, row.owner_uid)),
+            on_delete=lambda row: heard(JobGone(row.uid)),
+            params=CHILD_JOBS,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+
+    def missing(self) -> list[str]:
+        """What keeps this replica from being ready."""
+        return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
+
+    async def synced(self) -> None:
+        """Return when all of it has been listed once."""
+        for informer in (self.workloads, self.jobs, self.pods):
+            await informer.synced.wait()
+
+    async def run(self) -> None:
+        """Follow all of it until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            spawn(group, self.workloads.run(), "workloads")
+            spawn(group, self.jobs.run(), "jobs")
+            spawn(group, self.pods.run(), "pods")

@@ -1,0 +1,120 @@
+"""The kinds of jobs, as far as mutation and validation must tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rackgate.api.names import ELASTIC_ANNOTATION, JOBSET_GROUP, RAY_GROUP
+from rackgate.govern import job as jobs
+from rackgate.govern import jobset as jobsets
+from rackgate.govern import raycluster as rayclusters
+from rackgate.govern.errors import FieldError
+from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.life import PodTemplate, StopPhase
+from rackgate.govern.podsets import group_errors
+from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, FeatureGates
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """What one kind of job is made of.
+
+    Attributes:
+        name: the kind.
+        templates: its pod templates. The second argument of this and of `govern`: jobs of the
+            kind may be resized in slices, as far as `scales` says so of one.
+        govern: what it is given under the queue label.
+        release: what is taken from it without.
+        units: what the pods of each PodSet are a multiple of.
+        shape_errors: what no Workload could carry.
+        scales: whether it asks to be resized while it runs.
+        scales_path: the field that says so.
+        scales_advice: how to say so.
+        templates_path: of its pod templates, for messages.
+        released: the templates of the suspended job may be written now.
+        editable: its users may write its templates while it is governed.
+        job_templates: path and object of the Job templates in it.
+    """
+
+    name: str
+    templates: Callable[[Object, bool], list[PodTemplate]]
+    govern: Callable[[Object, bool], list[JsonPatchOp]]
+    release: Callable[[Object], list[JsonPatchOp]]
+    units: Callable[[Object], Mapping[str, int]]
+    shape_errors: Callable[[Object], list[FieldError]]
+    scales: Callable[[Object], bool]
+    scales_path: str
+    scales_advice: str
+    templates_path: str
+    released: Callable[[Object], bool] = lambda _: True
+    editable: bool = True
+    job_templates: Callable[[Object], Collection[tuple[str, Object]]] = lambda _: ()
+
+
+def _job_errors(job: Object) -> list[FieldError]:
+    return group_errors(jobs.templates_of(job), {jobs.PODSET: jobs.pod_count(job)})
+
+
+def _settled(job: Object) -> bool:
+    # A template that still waits for its pods to end may not be changed yet.
+    return jobs.stop_step(job, jobs.template_of(job)).phase is not StopPhase.WAIT
+
+
+_JOB: Final = JobKind(
+    name="Job",
+    templates=lambda job, slices: jobs.templates_of(job, elastic=slices and jobs.is_elastic(job)),
+    govern=lambda job, slices: jobs.govern_job(job, slices=slices),
+    release=jobs.release_job,
+    units=lambda job: {jobs.PODSET: 1 if jobs.is_elastic(job) else jobs.pod_count(job)},
+    shape_errors=_job_errors,
+    scales=jobs.is_elastic,
+    scales_path=f"metadata.annotations[{ELASTIC_ANNOTATION}]",
+    scales_advice='it is "true" on Jobs of completionMode Indexed alone',
+    templates_path=jobs.TEMPLATE_PATH,
+    released=_settled,
+    editable=False,
+)
+_JOBSET: Final = JobKind(
+    name="JobSet",
+    templates=lambda jobset, _: jobsets.templates_of(jobset),
+    govern=lambda jobset, _: jobsets.govern_jobset(jobset),
+    release=jobsets.release_jobset,
+    units=jobsets.counts_of,
+    shape_errors=jobsets.podset_errors,
+    scales=lambda _: False,
+    scales_path="",
+    scales_advice="a JobSet keeps its size",
+    templates_path="spec.replicatedJobs[*].template.spec.template",
+    job_templates=jobsets.job_templates_of,
+)
+_RAYCLUSTER: Final = JobKind(
+    name="RayCluster",
+    templates=lambda cluster, slices: rayclusters.templates_of(
+        cluster, elastic=slices and rayclusters.is_elastic(cluster)
+    ),
+    govern=lambda cluster, slices: rayclusters.govern_raycluster(cluster, slices=slices),
+    release=rayclusters.release_raycluster,
+    units=rayclusters.units_of,
+    shape_errors=rayclusters.podset_errors,
+    scales=rayclusters.is_elastic,
+    scales_path="spec.enableInTreeAutoscaling",
+    scales_advice="set spec.enableInTreeAutoscaling",
+    templates_path="spec.headGroupSpec.template and spec.workerGroupSpecs[*].template",
+)
+
+JOB_KINDS: Final[Mapping[str, JobKind]] = {
+    "batch/Job": _JOB,
+    f"{JOBSET_GROUP}/JobSet": _JOBSET,
+    f"{RAY_GROUP}/RayCluster": _RAYCLUSTER,
+}
+
+
+def sliced_kinds(gates: FeatureGates) -> frozenset[str]:
+    """Names of the kinds whose jobs may be resized in slices."""
+    if not gates.enabled(ELASTIC_JOBS):
+        return frozenset()
+    return frozenset({"RayCluster", *(["Job"] if gates.enabled(ELASTIC_INDEXED_JOBS) else [])})

@@ -1,0 +1,36 @@
+"""Requests counted by verb, resource and code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from prometheus_client import Counter
+
+from rackgate.runtime import metrics
+
+Observer = Callable[[str, str, str], None]
+
+
+def count_request(verb: str, resource: str, code: str) -> None:
+    """The default observer: counts into `rackgate_api_requests_total`."""
+    _series(verb, resource, code).inc()
+
+
+@cache  # as bounded as the labels are
+def _series(verb: str, resource: str, code: str) -> Counter:
+    return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
+
+
+def resource_of(path: str) -> str:
+    """The resource a path is about, as a bounded label: `pods`, `pods/status`, `other`."""
+    parts = path.strip("/").split("/")
+    skip = {"api": 2, "apis": 3}.get(parts[0])
+    if skip is None:
+        return "other"
+    rest = parts[skip:]
+    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    if not rest:
+        return "other"
+    return f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]

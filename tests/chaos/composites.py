@@ -1,0 +1,178 @@
+"""JobSets and elastic jobs of a scenario: what a seed draws of them, and their manifests. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from rackgate.api import names
+from tests.chaos.fates import Fate, Wish
+from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
+from tests.support.objects import BLOCK, RACK, Object, job
+
+KEPT_S = 600.0
+GROUP = "small"
+HEAD_CPU = 1
+# What the autoscaler's container in the head pod asks for; KubeRay adds it.
+AUTOSCALER_CPU = 0.5
+# All elastic jobs of a scenario together fit into one rack beside each other.
+LARGEST_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlan:
+    """One JobSet of a leader and of workers.
+
+    Attributes:
+        at: second of its creation.
+        replicas: child Jobs of workers.
+        pods: of each of them.
+        run_s: how long its pods run.
+        fate_at: second at which its fate comes.
+    """
+
+    name: str
+    at: float
+    replicas: int
+    pods: int
+    cpu: int
+    wish: Wish
+    level: str
+    run_s: float
+    fate: Fate
+    fate_at: float
+
+    @property
+    def ends(self) -> bool:
+        """Whether it completes by itself."""
+        return self.fate not in (Fate.DELETE, Fate.DEACTIVATE)
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticPlan:
+    """One elastic job; it runs until the scenario ends.
+
+    Attributes:
+        ray: a RayCluster with one worker group; otherwise an Indexed Job.
+        at: second of its creation.
+        size: worker pods at first.
+        sizes: second and number of pods of every resize, in order.
+        together: the Job's completions follow its parallelism; otherwise they are many.
+        fate_at: second at which its fate comes.
+    """
+
+    name: str
+    ray: bool
+    at: float
+    size: int
+    cpu: int
+    wish: Wish
+    level: str
+    sizes: tuple[tuple[float, int], ...]
+    together: bool
+    fate: Fate
+    fate_at: float
+
+    @property
+    def last(self) -> int:
+        """Worker pods in the end."""
+        return self.sizes[-1][1] if self.sizes else self.size
+
+    @property
+    def cpu_used(self) -> float:
+        """CPU that it uses in the end."""
+        head = HEAD_CPU + AUTOSCALER_CPU if self.ray else 0.0
+        return head + self.last * self.cpu
+
+    def wanted(self, second: float) -> int:
+        """Worker pods that it is to have at a second of the scenario."""
+        return ([self.size] + [size for at, size in self.sizes if at <= second])[-1]
+
+
+def draw_set(dice: random.Random, index: int, seconds: float) -> SetPlan:
+    """One JobSet."""
+    at = round(dice.uniform(0, seconds * 0.5), 1)
+    fate = dice.choice((Fate.NONE, Fate.SUSPEND, Fate.DEACTIVATE, Fate.DELETE))
+    replicas, pods, cpu = dice.choice(((1, 4, 2), (2, 2, 4), (2, 4, 1), (3, 4, 2), (2, 8, 2)))
+    return SetPlan(
+        name=f"set-{index:02}",
+        at=at,
+        replicas=replicas,
+        pods=pods,
+        cpu=cpu,
+        wish=dice.choice(list(Wish)),
+        level=dice.choice((RACK, BLOCK)),
+        run_s=KEPT_S if fate is Fate.DEACTIVATE else round(dice.uniform(1, 6), 1),
+        fate=fate,
+        fate_at=_fate_at(dice, at, fate, seconds),
+    )
+
+
+def draw_elastic(dice: random.Random, name: str, seconds: float, *, ray: bool) -> ElasticPlan:
+    """One elastic job that is resized three to six times."""
+    at = round(dice.uniform(0, seconds * 0.2), 1)
+    times = sorted(round(dice.uniform(at + 2, seconds), 1) for _ in range(dice.randint(3, 6)))
+    fate = dice.choice((Fate.NONE, Fate.NONE, Fate.NONE, Fate.SUSPEND, Fate.DELETE))
+    return ElasticPlan(
+        name=name,
+        ray=ray,
+        at=at,
+        size=dice.randint(1, LARGEST_SIZE // 2),
+        cpu=dice.choice((1, 2)),
+        wish=dice.choice(list(Wish)),
+        level=dice.choice((RACK, BLOCK)),
+        sizes=tuple((time, dice.randint(1, LARGEST_SIZE)) for time in times),
+        together=dice.random() < 0.5,
+        fate=fate,
+        fate_at=_fate_at(dice, at, fate, seconds),
+    )
+
+
+def _fate_at(dice: random.Random, at: float, fate: Fate, seconds: float) -> float:
+    moment = min(at + dice.uniform(4, max(5.0, seconds * 0.6)), seconds)
+    return round(moment, 1) if fate is not Fate.NONE else 0.0
+
+
+def wishes(wish: Wish, level: str, run_s: float | None = None) -> dict[str, str]:
+    """Annotations of a pod template."""
+    more = {names.UNCONSTRAINED_TOPOLOGY: "true"} if wish is Wish.UNCONSTRAINED else None
+    return marks(
+        more,
+        required=level if wish is Wish.REQUIRED else None,
+        preferred=level if wish is Wish.PREFERRED else None,
+        run_seconds=run_s,
+    )
+
+
+def set_manifest(plan: SetPlan) -> Object:
+    """The JobSet as its user writes it."""
+    # Pods of drained nodes fail; that is no reason to give a Job up.
+    patient = {"backoffLimit": 1000}
+    leader = replicated_job("leader", 1, annotations=marks(run_seconds=plan.run_s), spec=patient)
+    workers = replicated_job(
+        "workers",
+        plan.pods,
+        replicas=plan.replicas,
+        cpu=str(plan.cpu),
+        annotations=wishes(plan.wish, plan.level, plan.run_s),
+        spec={"completionMode": "Indexed", **patient},
+    )
+    return jobset(plan.name, [leader, workers])
+
+
+def elastic_manifest(plan: ElasticPlan) -> Object:
+    """The elastic job as its user writes it."""
+    annotations = wishes(plan.wish, plan.level)
+    if plan.ray:
+        group = worker_group(GROUP, plan.size, cpu=str(plan.cpu), annotations=annotations)
+        return raycluster(plan.name, [group], autoscaling=True, head_cpu=str(HEAD_CPU))
+    found = job(
+        plan.name,
+        plan.size,
+        cpu=str(plan.cpu),
+        annotations=annotations,
+        completions=plan.size if plan.together else 50,
+        spec={"backoffLimit": 1000},
+    )
+    found["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    return found

@@ -1,0 +1,24 @@
+"""What jobs of any kind ask for, and what befalls them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Wish(StrEnum):
+    """What a job asks for."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    UNCONSTRAINED = "unconstrained"
+    NONE = "none"
+
+
+class Fate(StrEnum):
+    """What its user does to a job beside creating it."""
+
+    NONE = "none"
+    DELETE = "delete"
+    SUSPEND = "suspend"
+    DEACTIVATE = "deactivate"
+    HOLD = "hold"

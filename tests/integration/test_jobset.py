@@ -1,0 +1,280 @@
+"""JobSets under the real JobSet controller: leaders and workers, ranks, restarts, stops."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from tests.support.cluster import Cluster, until
+from tests.support.composite_jobs import jobset, marks, pod_template, replicated_job
+from tests.support.composite_views import (
+    bound_pods,
+    gone,
+    jobset_selector,
+    live_pods,
+    racks_of,
+    rank_of,
+    reserved_keys,
+    state,
+    used,
+)
+from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object, flavor, local_queue
+
+pytestmark = pytest.mark.integration
+
+
+async def prepare(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+
+
+def template_of(found: Object, index: int = 0) -> Object:
+    """The pod template of a JobSet's replicatedJob."""
+    job = found["spec"]["replicatedJobs"][index]["template"]["spec"]
+    return dict(job["template"])
+
+
+@pytest.mark.requirement("USR-05", "HOOK-03", "HOOK-10")
+@pytest.mark.parametrize(("cpu", "racks", "blocks"), [("4", 1, 1), ("8", 2, 1), ("8.5", 0, 0)])
+async def test_the_sources_jobset_places_its_leader_and_lets_workers_widen(
+    cluster: Cluster, cpu: str, racks: int, blocks: int
+) -> None:
+    """The example of KEP-2724, with a size for the workers: a rack, a block, or no room at all."""
+    await prepare(cluster)
+    leader = replicated_job("leader", 1, cpu="0", annotations=marks(required=RACK))
+    workers = replicated_job("workers", 2, replicas=2, cpu=cpu, annotations=marks(preferred=RACK))
+    await cluster.create(kinds.JOBSETS, jobset("sample", [leader, workers]))
+    if not racks:
+        await cluster.condition("sample", "QuotaReserved", "False", "TopologyPlacementFailed")
+        assert await live_pods(cluster, jobset_selector("sample")) == []
+        return
+    await bound_pods(cluster, jobset_selector("sample", "leader"), 1)
+    pods = await bound_pods(cluster, jobset_selector("sample", "workers"), 4)
+    places = await racks_of(cluster, pods)
+    assert len(set(places)) == racks
+    assert len({block for block, _ in places}) == blocks
+
+
+@pytest.mark.requirement("USR-05")
+async def test_the_sources_jobset_manifest_runs_unchanged(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    # Its containers ask for nothing, so that pods themselves are what the queue counts.
+    await cluster.add_queue(quota={"cpu": "100", "pods": "100"})
+    await cluster.create(kinds.LOCAL_QUEUES, local_queue("user-queue", f"{cluster.pool}-queue"))
+    template = pod_template("0", marks(required=RACK))
+    del template["spec"]["containers"][0]["resources"]
+    worker = pod_template("0", marks(preferred=RACK))
+    del worker["spec"]["containers"][0]["resources"]
+    parts = [
+        {
+            "name": "leader",
+            "replicas": 1,
+            "template": {"spec": {"completions": 1, "parallelism": 1, "template": template}},
+        },
+        {
+            "name": "workers",
+            "replicas": 2,
+            "template": {"spec": {"completions": 2, "parallelism": 2, "template": worker}},
+        },
+    ]
+    await cluster.create(kinds.JOBSETS, jobset("tas-example-jobset", parts, queue="user-queue"))
+    pods = await bound_pods(cluster, jobset_selector("tas-example-jobset"), 5)
+    assert len(set(await racks_of(cluster, pods))) == 1
+
+
+@pytest.mark.requirement("USR-06", "STR-02")
+async def test_each_instance_of_a_replicated_job_has_a_rack_of_its_own(cluster: Cluster) -> None:
+    await prepare(cluster)
+    annotations = marks({names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "4"})
+    workers = replicated_job("workers", 4, replicas=3, cpu="4", annotations=annotations)
+    await cluster.create(kinds.JOBSETS, jobset("train", [workers]))
+    pods = await bound_pods(cluster, jobset_selector("train"), 12)
+    places = dict(zip((rank_of(pod) for pod in pods), await racks_of(cluster, pods), strict=True))
+    for job in range(3):
+        assert len({place for (index, _), place in places.items() if index == job}) == 1
+
+
+@pytest.mark.requirement("USR-07")
+async def test_workers_share_a_rack_and_the_whole_jobset_a_block(cluster: Cluster) -> None:
+    """The leader finds no room in the workers' rack; the other rack of their block takes it."""
+    await prepare(cluster)
+    together = {names.PODSET_GROUP: "all"}
+    leader = replicated_job("leader", 1, cpu="8", annotations=marks(together, required=BLOCK))
+    in_a_rack = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "4", **together}
+    workers = replicated_job("workers", 4, cpu="4", annotations=marks(in_a_rack, required=BLOCK))
+    await cluster.create(kinds.JOBSETS, jobset("train", [leader, workers]))
+    pods = await bound_pods(cluster, jobset_selector("train", "workers"), 4)
+    chief = await bound_pods(cluster, jobset_selector("train", "leader"), 1)
+    ((block, rack),) = set(await racks_of(cluster, pods))
+    ((chiefs_block, chiefs_rack),) = await racks_of(cluster, chief)
+    assert chiefs_block == block
+    assert chiefs_rack != rack
+
+
+@pytest.mark.requirement("USR-08", "RNK-02", "RNK-03")
+async def test_consecutive_ranks_of_a_jobset_share_racks(cluster: Cluster) -> None:
+    await prepare(cluster)
+    workers = replicated_job("workers", 4, replicas=2, cpu="4", annotations=marks(required=BLOCK))
+    await cluster.create(kinds.JOBSETS, jobset("train", [workers]))
+    pods = await bound_pods(cluster, jobset_selector("train"), 8)
+    pods.sort(key=rank_of)
+    places = await racks_of(cluster, pods)
+    assert [rank_of(pod) for pod in pods] == [(job, pod) for job in (0, 1) for pod in range(4)]
+    assert len(set(places[:4])) == 1
+    assert len(set(places[4:])) == 1
+    assert places[0] != places[4]
+    assert places[0][0] == places[4][0]
+
+
+async def test_a_restart_keeps_the_placement_and_the_last_failure_gives_all_back(
+    cluster: Cluster,
+) -> None:
+    await prepare(cluster)
+    fails = marks({"rackgate.dev/fail-after-seconds": "3"}, required=RACK)
+    workers = replicated_job("workers", 2, cpu="4", annotations=fails, spec={"backoffLimit": 0})
+    made = jobset("train", [workers], failurePolicy={"maxRestarts": 1})
+    await cluster.create(kinds.JOBSETS, made)
+    first = await bound_pods(cluster, jobset_selector("train"), 2)
+    attempt = f"{jobset_selector('train')},jobset.sigs.k8s.io/restart-attempt=1"
+    second = await bound_pods(cluster, attempt, 2)
+    assert set(await racks_of(cluster, second)) == set(await racks_of(cluster, first))
+    await cluster.condition("train", "Finished", reason="Failed")
+    await used(cluster, "0")
+
+
+async def test_a_jobset_that_ends_gives_its_room_to_the_next(cluster: Cluster) -> None:
+    await prepare(cluster)
+    short = replicated_job(
+        "workers", 4, replicas=2, cpu="4", annotations=marks(required=BLOCK, run_seconds=1)
+    )
+    await cluster.create(kinds.JOBSETS, jobset("first", [short]))
+    await cluster.create(kinds.JOBSETS, jobset("second", [short]))
+    await cluster.create(kinds.JOBSETS, jobset("third", [short]))
+    for name in ("first", "second", "third"):
+        await cluster.condition(name, "Finished", reason="Succeeded")
+    await used(cluster, "0")
+
+
+async def test_jobs_that_depend_on_others_find_their_place_kept(cluster: Cluster) -> None:
+    await prepare(cluster)
+    leader = replicated_job("leader", 1, cpu="4", annotations=marks(required=RACK))
+    workers = replicated_job(
+        "workers",
+        3,
+        cpu="4",
+        annotations=marks(required=RACK),
+        dependsOn=[{"name": "leader", "status": "Ready"}],
+    )
+    await cluster.create(kinds.JOBSETS, jobset("train", [leader, workers]))
+    await bound_pods(cluster, jobset_selector("train", "leader"), 1)
+    pods = await bound_pods(cluster, jobset_selector("train", "workers"), 3)
+    assert len(set(await racks_of(cluster, pods))) == 1
+    await used(cluster, "16")
+
+
+@pytest.mark.requirement("TAS-24", "TAS-26")
+async def test_a_stopped_jobset_comes_back_without_keys_of_its_earlier_admission(
+    cluster: Cluster,
+) -> None:
+    """JobSet merges templates into child Jobs and never takes a key out of them."""
+    await prepare_two_flavors(cluster)
+    workers = replicated_job("workers", 2, cpu="4", annotations=marks(required=RACK))
+    made = await cluster.create(kinds.JOBSETS, jobset("train", [workers]))
+    before = template_of(made)
+    await bound_pods(cluster, jobset_selector("train"), 2)
+    child = await cluster.get(kinds.JOBS, "train-workers-0")
+    assert child["spec"]["template"]["spec"]["nodeSelector"]["test.rackgate.dev/first"] == "yes"
+    name = (await cluster.workload_of("train"))["metadata"]["name"]
+    await cluster.merge(kinds.WORKLOADS, name, {"spec": {"active": False}})
+    await gone(cluster, jobset_selector("train"))
+    await used(cluster, "0")
+    stopped = await state(
+        cluster,
+        kinds.JOBSETS,
+        "train",
+        "is stopped and restored",
+        lambda found: found["spec"]["suspend"] and not reserved_keys(template_of(found)),
+    )
+    assert template_of(stopped)["spec"].get("nodeSelector") is None
+    assert template_of(stopped)["spec"]["containers"] == before["spec"]["containers"]
+
+    await close_first_flavor(cluster)
+    await cluster.merge(kinds.WORKLOADS, name, {"spec": {"active": True}})
+    pods = await bound_pods(cluster, jobset_selector("train"), 2)
+    assert not any("test.rackgate.dev/first" in pod["spec"]["nodeSelector"] for pod in pods)
+    child = await cluster.get(kinds.JOBS, "train-workers-0")
+    assert child["spec"]["template"]["spec"]["nodeSelector"] == {POOL_LABEL: cluster.pool}
+
+
+async def prepare_two_flavors(cluster: Cluster) -> None:
+    """Two flavors over the same eight nodes; the first asks for one label more."""
+    await cluster.add_fx_a()
+    await cluster.add_queue()
+    name = f"{cluster.pool}-first"
+    first = flavor(name, cluster.pool, f"{cluster.pool}-queue")
+    first["spec"]["nodeLabels"]["test.rackgate.dev/first"] = "yes"
+    await cluster.create(kinds.FLAVORS, first)
+    for node in await cluster.list_all(kinds.NODES, labelSelector=f"{POOL_LABEL}={cluster.pool}"):
+        labels = {"metadata": {"labels": {"test.rackgate.dev/first": "yes"}}}
+        await cluster.merge(kinds.NODES, node["metadata"]["name"], labels)
+    await set_quota(cluster, {name: "100", f"{cluster.pool}-queue": "100"})
+
+
+async def close_first_flavor(cluster: Cluster) -> None:
+    await set_quota(cluster, {f"{cluster.pool}-first": "0", f"{cluster.pool}-queue": "100"})
+
+
+async def set_quota(cluster: Cluster, cpu: dict[str, str]) -> None:
+    def edit(queue: Object) -> None:
+        queue["spec"]["resourceGroups"][0]["flavors"] = [
+            {"name": name, "resources": [{"name": "cpu", "nominalQuota": quota}]}
+            for name, quota in cpu.items()
+        ]
+
+    await cluster.replace(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", edit)
+
+
+async def test_a_child_job_of_a_governed_jobset_has_no_workload_of_its_own(
+    cluster: Cluster,
+) -> None:
+    await prepare(cluster)
+    parts = [replicated_job("a", 1), replicated_job("b", 1, replicas=2)]
+    await cluster.create(kinds.JOBSETS, jobset("train", parts))
+    await bound_pods(cluster, jobset_selector("train"), 3)
+    workloads = await cluster.list_all(kinds.WORKLOADS)
+    owners = [owner["kind"] for it in workloads for owner in it["metadata"]["ownerReferences"]]
+    assert owners == ["JobSet"]
+    (workload,) = workloads
+    counts = Counter({it["name"]: it["count"] for it in workload["spec"]["podSets"]})
+    assert counts == {"a": 1, "b": 2}
+
+
+async def test_a_jobset_without_a_queue_is_none_of_our_business(cluster: Cluster) -> None:
+    await cluster.add_fx_a()
+    await cluster.create(kinds.JOBSETS, jobset("plain", [replicated_job("workers", 2)], queue=None))
+    pods = await bound_pods(cluster, jobset_selector("plain"), 2)
+    assert not any(reserved_keys(pod) for pod in pods)
+    assert await cluster.list_all(kinds.WORKLOADS) == []
+
+
+async def test_pods_ready_of_a_jobset_follows_its_jobs(cluster: Cluster) -> None:
+    await prepare(cluster)
+    await cluster.create(kinds.JOBSETS, jobset("train", [replicated_job("workers", 2)]))
+    await cluster.condition("train", "PodsReady", "True")
+
+
+async def test_a_deleted_jobset_leaves_neither_workload_nor_usage(cluster: Cluster) -> None:
+    await prepare(cluster)
+    await cluster.create(kinds.JOBSETS, jobset("train", [replicated_job("workers", 2, cpu="4")]))
+    await bound_pods(cluster, jobset_selector("train"), 2)
+    await used(cluster, "8")
+    await cluster.delete(kinds.JOBSETS, "train")
+    await used(cluster, "0")
+
+    async def empty() -> bool:
+        return not await cluster.list_all(kinds.WORKLOADS)
+
+    await until("the Workload is gone", empty)

@@ -1,0 +1,70 @@
+"""Parents, slices and grants in few words: `a` is the PodSet unless told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.core.slices.model import Folded, Parent, Phase, Slice
+
+CPU = 1000
+
+
+def places(**racks: int) -> TopologyAssignment:
+    """An assignment by rack, in this order."""
+    return TopologyAssignment(("rack",), tuple(((name,), count) for name, count in racks.items()))
+
+
+def part(
+    count: int,
+    topology: TopologyAssignment | None = None,
+    *,
+    podset: str = "a",
+    flavor: str = "f",
+) -> PodSetGrant:
+    """What a PodSet was given; 1 cpu for each pod."""
+    return PodSetGrant(podset, {"cpu": flavor}, {"cpu": count * CPU}, count, topology)
+
+
+def parent(
+    count: int,
+    *,
+    asked_before: int | None = None,
+    phase: Phase = Phase.RUNNING,
+    folded: tuple[str, ...] = (),
+    topology: TopologyAssignment | None = None,
+    others: Mapping[str, int] | None = None,
+) -> Parent:
+    """A Workload `job` with one PodSet of `count` granted pods, and `others`."""
+    counts = {"a": count if asked_before is None else asked_before, **(others or {})}
+    podsets = [part(count, topology)]
+    podsets += [part(number, podset=name) for name, number in (others or {}).items()]
+    held = phase in (Phase.RUNNING, Phase.LEAVING)
+    return Parent(
+        "job",
+        phase,
+        counts,
+        Grant("cq", tuple(podsets)) if held else None,
+        tuple(Folded(uid, "a") for uid in folded),
+    )
+
+
+def waiting(ordinal: int, count: int = 1, *, podset: str = "a", **more: object) -> Slice:
+    """A slice that waits; its uid is `u<ordinal>`."""
+    name = f"job-{podset}-{ordinal}"
+    return Slice(name, f"u{ordinal}", podset, ordinal, count, **more)  # type: ignore[arg-type]  # fields by name
+
+
+def admitted(
+    ordinal: int,
+    count: int = 1,
+    topology: TopologyAssignment | None = None,
+    *,
+    podset: str = "a",
+    flavor: str = "f",
+    **more: object,
+) -> Slice:
+    """A slice that holds something."""
+    grant = part(count, topology, podset=podset, flavor=flavor)
+    return waiting(ordinal, count, podset=podset, grant=grant, **more)

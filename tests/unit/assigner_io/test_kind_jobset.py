@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rackgate.api import names
+from rackgate.govern.life import StopPhase
+from rackgate.wire.batch import Job
+from rackgate.wire.core import PriorityClass
+from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
+from rackgate_assigner import job_steps as steps
+from rackgate_assigner.job_facts import Priority, facts_of, governs, resolve_priority
+from rackgate_assigner.job_starting import brought
+from rackgate_assigner.jobs_plan import plan_job
+from rackgate_assigner.kinds import JOBSET, owner_of
+from tests.support import composite_jobs as composite
+from tests.unit.assigner_io.builders import workload
+from tests.unit.assigner_io.kind_builders import child, facts, jobset, own_workload
+
+GATED = [{"name": names.TOPOLOGY_GATE}, {"name": "somebody/elses"}]
+
+
+def dirty() -> dict[str, Any]:
+    """A child's template that carries what an admission brought, and what others put there."""
+    template = composite.pod_template("1")
+    template["metadata"] = {
+        "labels": {names.PODSET_LABEL: "workers", names.TAS_LABEL: "true", "injected": "x"},
+        "annotations": {names.WORKLOAD_ANNOTATION: "w", "jobset.sigs.k8s.io/job-index": "0"},
+    }
+    template["spec"] |= {
+        "nodeSelector": {"pool": "tas", "alpha.jobset.sigs.k8s.io/namespaced-job": "j"},
+        "tolerations": [
+            {"key": "pool", "operator": "Exists"},
+            {"key": "alpha.jobset.sigs.k8s.io/no-schedule", "operator": "Exists"},
+        ],
+        "schedulingGates": GATED,
+    }
+    return template
+
+
+def test_children_are_never_governed_by_themselves() -> None:
+    assert not governs(child())
+    assert governs(jobset())
+    assert not governs(jobset(managedBy="kueue.x-k8s.io/multikueue"))
+    assert governs(jobset(managedBy="jobset.sigs.k8s.io/jobset-controller"))
+
+
+def test_a_workload_is_traced_to_its_owner_by_kind_and_group() -> None:
+    own = own_workload(jobset())
+    assert owner_of(own) == (JOBSET, "ns/train")
+    assert owner_of(workload()) is None
+    foreign = msgspec.structs.replace(
+        own.metadata,
+        owner_references=(
+            msgspec.structs.replace(own.metadata.owner_references[0], api_version="example.com/v1"),
+        ),
+    )
+    assert owner_of(msgspec.structs.replace(own, metadata=foreign)) is None
+
+
+def test_the_first_template_names_the_priority_class() -> None:
+    first = composite.replicated_job("a", 1)
+    first["template"]["spec"]["template"]["spec"]["priorityClassName"] = "urgent"
+    of = jobset([first, composite.replicated_job("b", 1)])
+    body = {"metadata": {"name": "urgent"}, "value": 7}
+    found = resolve_priority(of, {}, {"urgent": msgspec.convert(body, PriorityClass)})
+    assert found == Priority(
+        7, {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "urgent"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "settled"),
+    [
+        (child(), True),
+        (child(finished=True, suspend=False, rest=False), True),
+        (child(suspend=False), False),
+        (child(rest=False), False),
+        (child(deleted=True), False),
+    ],
+    ids=["at rest", "finished", "not suspended", "still active", "on its way out"],
+)
+def test_a_jobset_is_at_rest_when_every_child_is(part: Job, settled: bool) -> None:
+    found = facts(jobset(started=True), None, [child(1), part])
+    assert found.at_rest is settled
+    assert (found.stop.phase is StopPhase.WAIT) is not settled
+
+
+@pytest.mark.requirement("TAS-26")
+def test_quota_is_released_only_when_children_are_clean_too() -> None:
+    of = jobset()
+    own = own_workload(of, conditions={"Evicted": "ClusterQueueStopped"})
+    parts = [child(0, template=dirty()), child(1)]
+    found = plan_job(of, [own], facts(of, own, parts))
+    assert isinstance(found, steps.CleanParts)
+    assert [part.job.metadata.name for part in found.parts] == ["train-workers-0"]
+    assert plan_job(of, [own], facts(of, own, [child(1)])) == steps.ReleaseQuota(own)
+
+
+def test_a_start_waits_for_clean_children() -> None:
+    of, parts = jobset(), [child(template=dirty())]
+    own = own_workload(of)
+    assert isinstance(plan_job(of, [own], facts(of, own, parts)), steps.CleanParts)
+    assert plan_job(of, [own], facts(of, own)) == steps.StartJob(own)
+    pending = own_workload(of, admitted=False)
+    assert isinstance(plan_job(of, [pending], facts(of, pending, parts)), steps.CleanParts)
+
+
+@pytest.mark.requirement("TAS-26")
+def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
+    part = composite.replicated_job("workers", 3)
+    spec = part["template"]["spec"]["template"]["spec"]
+    spec["nodeSelector"] = {"disk": "hdd"}
+    own = own_workload(jobset([part]))
+    flavors = {"tas": ResourceFlavor(spec=FlavorSpec(node_labels={"pool": "tas"}))}
+    for written, left in (
+        ({"pool": "tas", "disk": "ssd", "zone": "b"}, {"disk": "ssd", "zone": "b"}),
+        ({"disk": "ssd"}, {"disk": "ssd"}),
+    ):
+        spec["nodeSelector"] = written
+        of = jobset([part], started=True)
+        stop = facts_of(of, own, Priority(), given=brought(of, own, flavors)).stop
+        assert stop.phase is StopPhase.RESTORE
+        kept = dict(written)
+        for op in stop.operations:
+            key = op["path"].rpartition("/nodeSelector/")[2]
+            assert op["op"] == "remove"
+            kept.pop(key, None)
+        assert kept == left
+
+
+@pytest.mark.requirement("TAS-26")
+def test_a_child_loses_what_a_start_brings_and_nothing_else() -> None:
+    (stale,) = JOBSET.stale_parts(jobset(), [child(template=dirty())])
+    written = {op["path"]: op.get("value") for op in stale.operations}
+    assert written == {
+        "/spec/template/metadata/labels/kueue.x-k8s.io~1podset": None,
+        "/spec/template/metadata/labels/kueue.x-k8s.io~1tas": None,
+        "/spec/template/metadata/annotations/kueue.x-k8s.io~1workload": None,
+        "/spec/template/spec/nodeSelector/pool": None,
+        "/spec/template/spec/tolerations": [
+            {"key": "alpha.jobset.sigs.k8s.io/no-schedule", "operator": "Exists"}
+        ],
+        "/spec/template/spec/schedulingGates": [{"name": "somebody/elses"}],
+    }
+
+
+def test_what_the_jobset_itself_has_stays_in_its_children() -> None:
+    part = composite.replicated_job("workers", 3, replicas=2)
+    part["template"]["spec"]["template"] = dirty()
+    assert JOBSET.stale_parts(jobset([part]), [child(template=dirty())]) == []
+
+
+def test_children_that_run_or_are_over_are_left_alone() -> None:
+    parts = [child(template=dirty(), rest=False), child(1, template=dirty(), finished=True)]
+    assert JOBSET.stale_parts(jobset(), parts) == []
+    assert JOBSET.stale_parts(jobset(), [child(template=dirty(), part="unknown")]) == []
+
+
+def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:
+    of = jobset()
+    other = jobset([composite.replicated_job("workers", 3, replicas=2, cpu="9")])
+    own = own_workload(of)
+    found = plan_job(other, [own], facts(other, own))
+    assert isinstance(found, steps.EvictWorkload)
+    assert found.message == "the JobSet was changed before it started"
+
+
+READY = {"leader": {"ready": 1}, "workers": {"ready": 2}}
+PARTS = [composite.replicated_job("leader", 1), composite.replicated_job("workers", 3, replicas=2)]
+
+
+def depending(on: str) -> list[dict[str, Any]]:
+    """The workers wait for the leader."""
+    return [PARTS[0], {**PARTS[1], "dependsOn": [{"name": "leader", "status": on}]}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "states", "ready"),
+    [
+        (PARTS, {}, False),
+        (PARTS, {"leader": {"ready": 1}}, False),
+        (PARTS, READY, True),
+        (PARTS, {"leader": {"succeeded": 1}, "workers": {"ready": 1, "succeeded": 1}}, True),
+        (depending("Complete"), {"leader": {"ready": 0}}, False),
+        (depending("Complete"), {"leader": {"ready": 1}}, True),
+        (depending("Complete"), {"leader": {"succeeded": 1}}, False),
+        (depending("Ready"), {"leader": {"ready": 1}}, False),
+        (depending("Complete"), {"leader": {"succeeded": 1}, "workers": {"ready": 2}}, True),
+    ],
+)
+def test_pods_are_ready_when_all_jobs_that_are_due_are(
+    parts: list[dict[str, Any]], states: dict[str, dict[str, int]], ready: bool
+) -> None:
+    of = jobset(parts, suspend=False, started=True, states=states)
+    assert facts(of, own_workload(of)).ready is ready
+
+
+@pytest.mark.parametrize(
+    ("options", "done"),
+    [
+        ({}, {"workers": 3}),
+        ({"failurePolicy": {"maxRestarts": 1}}, {}),
+        ({"failurePolicy": {"maxRestarts": 1}, "restarts": 1}, {"workers": 3}),
+        ({"failurePolicy": {"rules": [{"action": "RestartJobSetAndIgnoreMaxRestarts"}]}}, {}),
+        ({"failurePolicy": {"rules": [{"action": "FailJobSet"}]}}, {"workers": 3}),
+    ],
+)
+def test_pods_that_are_done_are_told_unless_they_may_come_back(
+    options: dict[str, Any], done: dict[str, int]
+) -> None:
+    states = {"workers": {"ready": 1, "succeeded": 1}}
+    of = jobset(suspend=False, started=True, states=states, **options)
+    assert facts(of).reclaimable == done
+
+
+def test_reclaimable_pods_never_shrink_while_quota_is_held() -> None:
+    of = jobset(suspend=False, started=True, states={"workers": {"ready": 1, "succeeded": 1}})
+    conditions = {"PodsReady": "Started"}
+    own = own_workload(of, conditions=conditions)
+    assert plan_job(of, [own], facts(of, own)) == steps.Reclaim(own, {"workers": 3})
+    for known in (3, 6):
+        told = own_workload(of, conditions=conditions, reclaimable={"workers": known})
+        assert isinstance(plan_job(of, [told], facts(of, told)), steps.Nothing)

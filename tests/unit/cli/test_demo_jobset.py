@@ -1,0 +1,57 @@
+"""What the demo promises of JobSets, judged on seats alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackgate.api import names
+from rackgate_cli.demo_jobset import EVAL, JOBS, TRAIN, broken_promises, manifest, rank_of
+from rackgate_cli.demo_scene import JOBSET_NAMES
+from rackgate_cli.demo_story import Seat
+
+LEADER = [Seat(0, "b1", "r4", "b1-r4-n1")]
+
+
+def workers(jobs: int, block: str = "b1") -> list[Seat]:
+    return [
+        Seat(job * 8 + pod, block, f"r{job + 1}", f"{block}-r{job + 1}-n{pod + 1}")
+        for job in range(jobs)
+        for pod in range(8)
+    ]
+
+
+def test_kept_promises_are_not_reported() -> None:
+    assert broken_promises(TRAIN, workers(3), LEADER) == []
+    assert broken_promises(EVAL, workers(2, "b2")) == []
+
+
+def test_a_job_that_leaves_its_rack_is_reported() -> None:
+    taken = workers(3)
+    taken[9] = Seat(9, "b1", "r4", "b1-r4-n8")
+    (line,) = broken_promises(TRAIN, taken, LEADER)
+    assert "job 1 sit in" in line
+
+
+def test_a_leader_in_another_block_is_reported() -> None:
+    (line,) = broken_promises(TRAIN, workers(3), [Seat(0, "b2", "r1", "x")])
+    assert "required one block" in line
+
+
+def test_a_missing_leader_and_missing_workers_are_reported() -> None:
+    lines = broken_promises(TRAIN, workers(3)[1:])
+    assert any("leaders" in line for line in lines)
+    assert any("ranks" in line for line in lines)
+
+
+def test_ranks_run_over_job_index_and_completion_index() -> None:
+    labels = {names.JOB_INDEX_LABEL: "2", names.COMPLETION_INDEX_LABEL: "3"}
+    assert rank_of({"metadata": {"labels": labels}}) == 19
+
+
+@pytest.mark.parametrize("name", JOBSET_NAMES)
+def test_each_job_asks_for_a_rack_and_all_for_a_block(name: str) -> None:
+    parts = manifest(name)["spec"]["replicatedJobs"]
+    assert parts[-1]["replicas"] == JOBS[name]
+    annotations = parts[-1]["template"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations[names.SLICE_SIZE] == "8"
+    assert [part["name"] for part in parts] == (["leader"] if name == TRAIN else []) + ["workers"]

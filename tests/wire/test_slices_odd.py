@@ -1,0 +1,154 @@
+"""Slices that were not made as they should be, or outlive what they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rackgate.api import names
+from rackgate.kube.errors import ConflictError
+from rackgate.kube.events import EventRecorder
+from rackgate.kube.resources import RAY_CLUSTERS, WORKLOADS
+from rackgate_assigner import slices
+from rackgate_assigner.reporting import Reporter
+from rackgate_assigner.slice_writer import SliceWriter
+from rackgate_assigner.writer import WorkloadWriter
+from tests.support.apiserver import Fault
+from tests.support.apiserver_faults import Handler
+from tests.wire.assigner_world import NAMESPACE, assigner, eventually
+from tests.wire.elastic_world import ElasticWorld, furnish, replica
+
+
+def hand_made(name: str, parent: str, uid: str, *, status: Any = None) -> dict[str, Any]:
+    """A workload slice of a parent that need not be there."""
+    owner = {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": "Workload",
+        "name": parent,
+        "uid": uid,
+        "controller": True,
+    }
+    meta = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "annotations": {names.ELASTIC_ANNOTATION: "true"},
+        "finalizers": [names.IN_USE_FINALIZER],
+        "ownerReferences": [owner],
+    }
+    podset = {"name": "small", "count": 1, "template": {"spec": {}}}
+    spec = {"queueName": "plain", "podSets": [podset]}
+    return {"metadata": meta, "spec": spec, "status": status or {}}
+
+
+@pytest.mark.requirement("SLC-32")
+@pytest.mark.field_note("E3", "E10")
+async def test_slices_of_a_parent_that_is_gone_are_let_go() -> None:
+    """It went while nobody acted: the owner is read live before anything is done."""
+    async with ElasticWorld() as world:
+        furnish(world)
+        world.put(WORKLOADS, hand_made("left", "gone", "u"))
+        async with replica(world):
+            await eventually(lambda: not world.slices())
+
+
+@pytest.mark.requirement("SLC-31")
+async def test_a_parent_with_slices_is_not_admitted_anew() -> None:
+    async with ElasticWorld() as world, assigner(world, acts=False) as standby:
+        furnish(world)
+        meta = {
+            "name": "job",
+            "namespace": NAMESPACE,
+            "annotations": {names.ELASTIC_ANNOTATION: "true"},
+        }
+        parent = world.put(WORKLOADS, {"metadata": meta, "spec": {"podSets": []}})
+        world.put(WORKLOADS, hand_made("job-small-0", "job", parent["metadata"]["uid"]))
+        seen, key = standby.watches.workloads.store, f"{NAMESPACE}/job"
+        await eventually(lambda: len(seen) == 2)
+        assert not standby.slices.in_step(seen[key])
+        assert standby.slices.in_step(seen[f"{key}-small-0"])
+        world.remove(WORKLOADS, "job-small-0", NAMESPACE)
+        await eventually(lambda: len(seen) == 1)
+        assert standby.slices.in_step(seen[key])
+
+
+@pytest.mark.requirement("SLC-27")
+async def test_a_slice_admitted_meanwhile_is_not_deleted_as_pending() -> None:
+    async with ElasticWorld() as world, assigner(world, acts=False) as standby:
+        furnish(world)
+        world.put(WORKLOADS, hand_made("job-small-0", "job", "u"))
+        seen, key = standby.watches.workloads.store, f"{NAMESPACE}/job-small-0"
+        await eventually(lambda: key in seen)
+        judged = seen[key]
+        admission = {"clusterQueue": "plain", "podSetAssignments": []}
+        world.change(WORKLOADS, "job-small-0", lambda o: o["status"].update(admission=admission))
+        client = world.client()
+        reporter = Reporter(EventRecorder(client, "test"))
+        writer = SliceWriter(client, WorkloadWriter(client, client, client, reporter))
+        with pytest.raises(ConflictError):
+            await writer.delete(judged)
+        await client.close()
+        assert "deletionTimestamp" not in world.slices()[0]["metadata"]
+
+
+async def test_nothing_is_remembered_of_slices_that_are_gone() -> None:
+    """Also when the watch shows that one is gone before its last write is answered."""
+    async with ElasticWorld() as world, replica(world) as acting:
+        furnish(world)
+        world.elastic("ray", {"small": 1})
+        await eventually(lambda: world.is_running(RAY_CLUSTERS, "ray"))
+        seen = acting.watches.workloads.store
+
+        async def late(_: web.Request, handle: Handler) -> web.StreamResponse:
+            answer = await handle()
+            await eventually(lambda: len(seen) == len(world.workloads()))
+            return answer
+
+        world.faults.append(Fault(late, method="PATCH", path="-small-", times=100))
+        world.scale("ray", 4)
+        await eventually(lambda: world.is_at("ray", small=4) and not world.slices())
+        parent = world.parent("ray")["metadata"]
+        known = acting.slices._own_writes._outdated  # no other sign of a leak
+        await eventually(lambda: {key for _, key in known} <= {f"{NAMESPACE}/{parent['name']}"})
+
+
+async def test_a_slice_that_was_made_and_is_never_seen_is_asked_for_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody forced it away while the watch was being opened anew."""
+    monkeypatch.setattr(slices, "SHOWN_WITHIN_S", 0.5)
+    async with ElasticWorld() as world, replica(world):
+        furnish(world)
+        world.elastic("ray", {"small": 1})
+        await eventually(lambda: world.is_running(RAY_CLUSTERS, "ray"))
+
+        async def nothing(request: web.Request, _: Handler) -> web.StreamResponse:
+            return web.Response(status=201, body=await request.read())
+
+        world.faults.append(Fault(nothing, method="POST", path="/workloads"))
+        world.scale("ray", 2)
+        await eventually(lambda: world.is_at("ray", small=2))
+
+
+async def test_a_slice_whose_admission_cannot_be_read_is_made_anew() -> None:
+    """It holds and grants nothing, and must not keep its parent from ever being looked at."""
+    async with ElasticWorld() as world, replica(world):
+        furnish(world)
+        world.elastic("ray", {"small": 1}, cpu="40")
+        await eventually(lambda: world.is_running(RAY_CLUSTERS, "ray"))
+        world.scale("ray", 2)
+        await eventually(world.slices)
+        before = world.slices()[0]["metadata"]
+
+        def scribble(piece: Any) -> None:
+            given = {"name": "small", "count": 1, "resourceUsage": {"cpu": "much"}}
+            piece["status"] = {
+                "admission": {"clusterQueue": "plain", "podSetAssignments": [given]},
+                "conditions": [{"type": "QuotaReserved", "status": "True"}],
+            }
+
+        world.change(WORKLOADS, before["name"], scribble)
+        await eventually(
+            lambda: [w["metadata"]["uid"] for w in world.slices()] not in ([], [before["uid"]])
+        )
