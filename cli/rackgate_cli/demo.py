@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.live import Live
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
@@ -36,6 +34,7 @@ from rackgate_cli.demo_view import live, picture
 from rackgate_cli.errors import CommandError
 from rackgate_cli.invariants import breaches
 from rackgate_cli.reading import read_cluster
+from rackgate_cli.screen import Screen
 
 NAMESPACE = "default"
 NODES = 64
@@ -140,42 +139,22 @@ def _conditions(workload: Object) -> dict[str, Object]:
     return {entry["type"]: entry for entry in entries}
 
 
-class Show:
+class Show(Screen):
     """Prints the story: a live picture on a terminal, plain lines on a pipe."""
 
     def __init__(self, console: Console, stage: Stage) -> None:
-        self.console = console
+        super().__init__(console)
         self.stage = stage
-        self.begin = time.monotonic()
         self._said: dict[str, str] = {}
-        self._live: Live | None = None
 
-    def say(self, text: str) -> None:
-        """Print one line with the seconds since the story began."""
-        self.console.print(f"[dim]{time.monotonic() - self.begin:5.1f} s[/dim]  {text}")
-
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
-        """Keep the live picture on while the story runs."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(console=self.console, refresh_per_second=8, transient=True) as shown:
-            self._live = shown
-            try:
-                yield
-            finally:
-                self._live = None
-
-    def update(self) -> None:
+    def follow(self) -> None:
         """Show what the stage knows now; say what changed."""
         stage = self.stage
         for name, state in stage.states.items():
             if self._said.get(name) != state:
                 self._said[name] = state
                 self.say(f"[bold]{name}[/bold] {state}")
-        if self._live is not None:
-            self._live.update(live(stage.nodes, stage.taken, stage.states))
+        self.update(live(stage.nodes, stage.taken, stage.states))
 
 
 class Story:
@@ -197,7 +176,7 @@ class Story:
         end = time.monotonic() + self.limit_s
         while True:
             await self.stage.refresh()
-            self.show.update()
+            self.show.follow()
             if await holds():
                 return
             if time.monotonic() > end:

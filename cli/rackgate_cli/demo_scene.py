@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console
-from rich.live import Live
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
@@ -20,6 +19,7 @@ from rackgate.kube.resources import Resource
 from rackgate_cli.demo_story import ACTS, BLOCK, Seat, seats
 from rackgate_cli.demo_view import picture
 from rackgate_cli.errors import CommandError
+from rackgate_cli.screen import Screen
 
 NAMESPACE: Final = "default"
 Object: TypeAlias = dict[str, Any]
@@ -50,20 +50,18 @@ class Part:
     rank: Callable[[Object], int] | None = None
 
 
-class Scene:
+class Scene(Screen):
     """What is seen of a story, refreshed from the API server and shown as it changes."""
 
     def __init__(
         self, client: Client, console: Console, parts: Sequence[Part], limit_s: float
     ) -> None:
+        super().__init__(console)
         self.client = client
-        self.console = console
         self.parts = parts
         self.limit_s = limit_s
         self.nodes: dict[str, dict[str, str]] = {}
         self.pods: dict[str, list[Object]] = {}
-        self.begin = time.monotonic()
-        self._live: Live | None = None
 
     @property
     def taken(self) -> dict[str, list[Seat]]:
@@ -76,23 +74,6 @@ class Scene:
     def bound(self, name: str) -> int:
         """How many pods of a part have a node."""
         return len(self.taken[name])
-
-    def say(self, text: str) -> None:
-        """Print one line with the seconds since the story began."""
-        self.console.print(f"[dim]{time.monotonic() - self.begin:5.1f} s[/dim]  {text}")
-
-    @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
-        """Keep the live picture on while the story runs; on a pipe there are lines alone."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(console=self.console, refresh_per_second=8, transient=True) as shown:
-            self._live = shown
-            try:
-                yield
-            finally:
-                self._live = None
 
     def show(self) -> None:
         """Print the picture among the lines."""
@@ -115,8 +96,7 @@ class Scene:
             own = [pod for pod in pods if part.labels.items() <= _labels(pod).items()]
             own.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], _name(pod)))
             self.pods[part.name] = own
-        if self._live is not None:
-            self._live.update(self.picture())
+        self.update(self.picture())
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         """Refresh and show until a condition holds.

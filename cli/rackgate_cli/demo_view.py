@@ -27,16 +27,18 @@ def picture(
 ) -> RenderableType:
     """A table of who runs where: a row per rack, a cell per host, `A3` = rank 3 of Job A.
 
+    A host that runs pods of several shows them all: `H0B2`.
+
     Args:
         nodes: labels by node name.
         taken: seats by job name.
         letters: letter by job name.
     """
-    on_host = {
-        seat.host: (letter, seat.rank)
-        for name, letter in letters.items()
-        for seat in taken.get(name, ())
-    }
+    on_host: dict[str, list[str]] = {}
+    for name, letter in letters.items():
+        for seat in taken.get(name, ()):
+            on_host.setdefault(seat.host, []).append(f"{letter}{seat.rank}")
+    width = max([4, *(len("".join(cells)) for cells in on_host.values())])
     racks: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):
         racks.setdefault((nodes[name][BLOCK], nodes[name][RACK]), []).append(name)
@@ -48,9 +50,8 @@ def picture(
     for (block, rack), hosts in sorted(racks.items()):
         line = Text()
         for host in hosts:
-            letter, rank = on_host.get(host, ("", -1))
-            cell = f"{letter}{rank}" if letter else "·"
-            line.append(f"{cell:^4}", style=COLOURS.get(letter, "dim"))
+            cells = on_host.get(host, ["·"])
+            line.append(f"{''.join(cells):^{width}}", style=COLOURS.get(cells[-1][0], "dim"))
             line.append(" ")
         table.add_row("" if block == last else block, rack, line)
         last = block

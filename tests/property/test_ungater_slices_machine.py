@@ -13,32 +13,23 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, rule
 
-from tests.property.test_ungater_machine import CHANGES, COUNTS, LEAPS, PASSED, PICK
+from tests.property.ungater_replicas import CHANGES, COUNTS, LEAPS, PASSED, PICK, ReplicasModel
 from tests.property.ungater_slices_world import SlicesWorld
 from tests.property.ungater_world import ANSWERS
 
 STEPS = ("add", "admit", "admit", "fold", "fold", "vanish", "evict", "delete")
 
 
-class SlicesModel(RuleBasedStateMachine):
+class SlicesModel(ReplicasModel):
     """Shrinks a breach to a short story."""
+
+    world: SlicesWorld
 
     @initialize(counts=COUNTS, topology=st.booleans())
     def start(self, counts: list[int], topology: bool) -> None:
         self.world = SlicesWorld(counts, topology=topology)
-
-    @rule(count=st.integers(1, 4), odd=st.booleans(), seen=st.booleans())
-    def create(self, count: int, odd: bool, seen: bool) -> None:
-        for _ in range(count):
-            self.world.create(odd=odd)
-        if seen:
-            self.world.deliver_pods(100)
-
-    @rule(pick=PICK, how=st.sampled_from(CHANGES))
-    def change_pod(self, pick: int, how: str) -> None:
-        self.world.change_pod(pick, how)
 
     @rule(steps=st.lists(st.tuples(PICK, st.sampled_from(STEPS)), min_size=1, max_size=4))
     def slices(self, steps: list[tuple[int, str]]) -> None:
@@ -66,56 +57,12 @@ class SlicesModel(RuleBasedStateMachine):
     def deliver_pods(self, count: int, to: int) -> None:
         self.world.deliver_pods(count, to=to)
 
-    @rule(back=st.integers(1, 40), count=st.integers(1, 10))
-    def replay(self, back: int, count: int) -> None:
-        self.world.replay(back, count)
-
     @rule(of_pods=st.booleans())
     def relist(self, of_pods: bool) -> None:
         if of_pods:
             self.world.relist()
         else:
             self.world.relist_workloads()
-
-    @rule(seconds=st.sampled_from(LEAPS), noticed=st.booleans())
-    def leap(self, seconds: float, noticed: bool) -> None:
-        self.world.leap(seconds, noticed=noticed)
-
-    @rule(passed=st.sampled_from(PASSED), reads_work=st.booleans())
-    def look(self, passed: float, reads_work: bool) -> None:
-        self.world.look(passed, reads_work=reads_work)
-
-    @precondition(lambda self: self.world.sent)
-    @rule(how=st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=6))
-    def answer(self, how: list[str]) -> None:
-        for kind in how:
-            self.world.answer(kind)
-
-    @precondition(lambda self: self.world.delayed)
-    @rule(pick=PICK)
-    def arrive(self, pick: int) -> None:
-        self.world.arrive(pick)
-
-    @rule(applied=st.booleans(), lag=st.integers(0, 12))
-    def kill(self, applied: bool, lag: int) -> None:
-        self.world.kill(applied=applied, lag=lag)
-
-    @rule()
-    def give_over(self) -> None:
-        self.world.give_over()
-
-    @rule(applied=st.booleans())
-    def lose_the_lease(self, applied: bool) -> None:
-        self.world.lose(applied=applied)
-
-    @invariant()
-    def every_machine_grants_what_the_server_did(self) -> None:
-        if hasattr(self, "world"):
-            self.world.check()
-
-    def teardown(self) -> None:
-        if hasattr(self, "world"):
-            self.world.settle()
 
 
 @pytest.mark.requirement("SLC-14", "SLC-15", "SLC-17", "SLC-35", "UNG-20")
