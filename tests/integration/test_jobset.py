@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, pod_template, replicated_job
 from tests.support.composite_views import (
@@ -56,6 +58,24 @@ async def test_the_sources_jobset_places_its_leader_and_lets_workers_widen(
     places = await racks_of(cluster, pods)
     assert len(set(places)) == racks
     assert len({block for block, _ in places}) == blocks
+
+
+async def test_a_running_jobset_takes_its_own_manifest_applied_anew(cluster: Cluster) -> None:
+    await prepare(cluster)
+    workers = replicated_job("workers", 2, annotations=marks(required=RACK))
+    asked = jobset("train", [workers])
+    await cluster.create(kinds.JOBSETS, asked)
+    pods = await bound_pods(cluster, jobset_selector("train"), 2)
+    path = kinds.JOBSETS.path(cluster.namespace, "train")
+    before = template_of(json.loads(await cluster.client.get(path)))
+    assert before["spec"]["nodeSelector"][POOL_LABEL] == cluster.pool
+    # As a client that applies a manifest sends it: the list as a whole, as its user wrote it.
+    body = json.dumps({"spec": {"replicatedJobs": asked["spec"]["replicatedJobs"]}}).encode()
+    answer = json.loads(await cluster.client.patch(path, body, PatchType.MERGE))
+    assert template_of(answer) == before
+    assert answer["spec"]["suspend"] is False
+    now = await bound_pods(cluster, jobset_selector("train"), 2)
+    assert {pod["metadata"]["uid"] for pod in now} == {pod["metadata"]["uid"] for pod in pods}
 
 
 @pytest.mark.requirement("USR-05")

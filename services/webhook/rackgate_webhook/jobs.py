@@ -37,6 +37,8 @@ class JobKind:
         templates_path: of its pod templates, for messages.
         released: the templates of the suspended job may be written now.
         editable: its users may write its templates while it is governed.
+        frozen: nobody may change its templates while it runs. A manifest that is applied anew
+            must not look like a change for want of what we brought.
         job_templates: path and object of the Job templates in it.
     """
 
@@ -52,6 +54,7 @@ class JobKind:
     templates_path: str
     released: Callable[[Object], bool] = lambda _: True
     editable: bool = True
+    frozen: bool = False
     job_templates: Callable[[Object], Collection[tuple[str, Object]]] = lambda _: ()
 
 
@@ -89,6 +92,7 @@ _JOBSET: Final = JobKind(
     scales_path="",
     scales_advice="a JobSet keeps its size",
     templates_path="spec.replicatedJobs[*].template.spec.template",
+    frozen=True,
     job_templates=jobsets.job_templates_of,
 )
 _RAYCLUSTER: Final = JobKind(

@@ -90,7 +90,8 @@ def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict
         if not is_suspended(job) or WORKLOAD_ANNOTATION in annotations_of(stored):
             return Verdict()  # the assigner starts it, or is about to restore its templates
         return Verdict(operations=remade_ops(have, had))
-    operations = kept_marks_ops(have, had)
+    frozen = kind.frozen and not is_suspended(job)
+    operations = kept_marks_ops(have, had, frozen=frozen)
     if is_suspended(job) or [part.podset for part in have] == [part.podset for part in had]:
         return Verdict(operations=operations)
     warning = f"the podsets of a running {kind.name} change: it is stopped and queued again"

@@ -18,6 +18,7 @@ from rackgate.govern.templates import (
     gates_of,
     items,
     labels_of,
+    replaced,
     reserved_errors,
     section,
     strip_reserved,
@@ -67,18 +68,22 @@ def lost_flavor(template: Template, original: Template, given: Given) -> bool:
 
 
 def kept_marks_ops(
-    parts: Iterable[PodTemplate], stored: Iterable[PodTemplate]
+    parts: Iterable[PodTemplate], stored: Iterable[PodTemplate], *, frozen: bool = False
 ) -> list[JsonPatchOp]:
     """Operations that keep the marks which templates had before somebody wrote them.
 
     Args:
         parts: the templates as written.
         stored: as they were; a template of a new PodSet has no marks to keep.
+        frozen: nobody may change these templates now, so that what the flavor brought, and the
+            writer does not know of, is kept, too.
     """
     return [
         op
         for part, marked in _pairs(parts, stored)
-        for op in template_patch(part.template, _marked_like(part.template, marked), part.pointer)
+        for op in template_patch(
+            part.template, _marked_like(part.template, marked, frozen=frozen), part.pointer
+        )
     ]
 
 
@@ -108,7 +113,7 @@ def _pairs(
     return ((part, before.get(part.podset, {})) for part in parts)
 
 
-def _marked_like(template: Template, marked: Template) -> dict[str, Any]:
+def _marked_like(template: Template, marked: Template, *, frozen: bool) -> dict[str, Any]:
     """A template with those of our marks that it lacks and `marked` has."""
     kept = dict(template)
     for name, of, reserved in _MAPS:
@@ -118,7 +123,18 @@ def _marked_like(template: Template, marked: Template) -> dict[str, Any]:
     for gate in gates_of(marked):
         if gate in RESERVED_GATES:
             kept = with_gate(kept, gate)
-    return kept
+    return _placed_like(kept, marked) if frozen else kept
+
+
+def _placed_like(template: Template, placed: Template) -> dict[str, Any]:
+    """A template with the selector keys and tolerations that it lacks and `placed` has."""
+    spec, before = section(template, "spec"), section(placed, "spec")
+    have = section(spec, "nodeSelector")
+    lost = {key: value for key, value in section(before, "nodeSelector").items() if key not in have}
+    kept = with_entries(template, "spec", "nodeSelector", lost)
+    known = items(spec, "tolerations")
+    missing = [entry for entry in items(before, "tolerations") if entry not in known]
+    return replaced(kept, "spec", "tolerations", [*known, *missing]) if missing else kept
 
 
 def _unmarked_like(template: Template, marked: Template) -> dict[str, Any]:

@@ -157,6 +157,24 @@ def test_a_manifest_applied_again_keeps_the_marks_it_does_not_know(kind: str) ->
         assert gates_of(template) == gates_of(kept)
 
 
+@pytest.mark.parametrize("kind", [JOBSET, RAYCLUSTER])
+def test_what_nobody_may_change_in_a_running_job_is_kept_with_what_its_flavor_brought(
+    kind: str,
+) -> None:
+    toleration = {"key": "gpu", "operator": "Exists"}
+    running = with_spec(mutated(kind, asked(kind)), suspend=False)
+    for template in templates(running):
+        template["spec"] |= {"nodeSelector": {"pool": "a"}, "tolerations": [toleration]}
+    again = mutated(kind, with_spec(asked(kind), suspend=False), running)
+    for template in templates(again):
+        frozen = kind == JOBSET  # a RayCluster's user may take them out
+        assert template["spec"].get("nodeSelector") == ({"pool": "a"} if frozen else None)
+        assert template["spec"].get("tolerations") == ([toleration] if frozen else None)
+    # The write that suspends a JobSet may change its templates.
+    left = mutated(kind, with_spec(asked(kind), suspend=True), running)
+    assert all("nodeSelector" not in template["spec"] for template in templates(left))
+
+
 def test_a_waiting_job_is_marked_by_what_it_asks_now() -> None:
     plain = jobset("train", [replicated_job("w", 2)])
     waiting, asks = mutated(JOBSET, plain), asked(JOBSET)
