@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from rackgate.api import names
 from rackgate.api.workload import PodSetTopologyRequest
 from rackgate.govern.job import (
-    StartConflict,
     govern_job,
     podsets_of,
     restore_patch,
-    start_patch,
 )
+from rackgate.govern.life import StartConflict
 from rackgate.govern.templates import strip_reserved
 from rackgate.govern.topology import topology_errors, topology_request
 from rackgate_webhook.answer import answer_review
 from rackgate_webhook.mutate import mutate
 from rackgate_webhook.validate import validate
+from tests.support.starting import start_patch
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
 
@@ -114,7 +114,7 @@ def test_a_stop_gives_back_exactly_what_the_user_wrote(
     if isinstance(start, StartConflict):
         assert asked["spec"]["template"]["spec"]["nodeSelector"][start.key] == start.have
         return
-    running = apply_patch(governed, start.operations)
+    running = apply_patch(governed, start)
     assert running["spec"]["suspend"] is False
     restore = restore_patch(running["spec"]["template"], podset["template"])
     restored = running if restore is None else apply_patch(running, restore)
@@ -138,9 +138,9 @@ def test_starting_twice_is_starting_once(
         )
         if isinstance(start, StartConflict):
             return
-        paths = [operation["path"] for operation in start.operations]
+        paths = [operation["path"] for operation in start]
         assert expected is None or paths == expected
-        again = apply_patch(again, start.operations)
+        again = apply_patch(again, start)
 
 
 @given(TEMPLATES)

@@ -101,9 +101,8 @@ def _matching(binaries: Sequence[Binary]) -> Path | None:
         if not all(_complete(folder, binary) for binary in binaries):
             continue
         with ThreadPoolExecutor() as pool:
-            versions = list(
-                pool.map(lambda binary: reported_version(binary, folder / binary.name), binaries)  # noqa: B023 # the pool is drained before the loop goes on
-            )
+            paths = [folder / binary.name for binary in binaries]
+            versions = list(pool.map(reported_version, binaries, paths))
         if versions == [binary.version for binary in binaries]:
             return folder
     return None

@@ -1,8 +1,8 @@
-"""batch/v1 Job: its PodSets, its mutation at creation, and the patches that start and stop it."""
+"""batch/v1 Job: its PodSets, its mutation at creation, and the steps that stop it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,15 +10,11 @@ import msgspec
 from rackgate.api.names import COMPLETION_INDEX_LABEL, ELASTIC_ANNOTATION
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import (
-    Given,
     NextStep,
     PodTemplate,
-    StartConflict,
-    StartPatch,
     StopPhase,
     creation_ops,
     release_ops,
-    start_ops,
 )
 from rackgate.govern.predicates import is_governed
 from rackgate.govern.templates import (
@@ -31,9 +27,6 @@ from rackgate.govern.templates import (
 )
 from rackgate.govern.topology import topology_request
 from rackgate.wire.batch import Job
-from rackgate.wire.core import Toleration
-
-__all__ = ["NextStep", "StartConflict", "StartPatch", "StopPhase"]
 
 PODSET: Final = "main"
 TEMPLATE_PATH: Final = "spec.template"
@@ -128,37 +121,6 @@ def release_job(job: Mapping[str, Any]) -> list[JsonPatchOp]:
 
 def _part(template: Template, podset: str = PODSET, *, elastic: bool = False) -> PodTemplate:
     return PodTemplate(podset, TEMPLATE_PATH, TEMPLATE_POINTER, template, elastic)
-
-
-def start_patch(
-    job_template: Template,
-    podset: str,
-    *,
-    workload: str,
-    tas: bool,
-    node_labels: Mapping[str, str],
-    tolerations: Sequence[Mapping[str, Any] | Toleration],
-) -> StartPatch | StartConflict:
-    """The one write that starts a Job.
-
-    Args:
-        job_template: the template as stored in the Job, in its created or restored form.
-        podset: name of its PodSet.
-        workload: name of the Workload that was admitted.
-        tas: the PodSet has a topology assignment. If so the template gets topology gate,
-            workload annotation, podset label and tas label; if not it gets none of them.
-        node_labels: of the assigned flavor, merged into the nodeSelector.
-        tolerations: of the assigned flavor, appended unless already there.
-
-    Returns:
-        The operations for the Job (`suspend: false` first), or the key that stands in the way.
-        Applied to its own result only `suspend: false` is left.
-    """
-    given = Given(podset, tas, node_labels, tolerations)
-    operations = start_ops([_part(job_template, podset)], {podset: given}, workload=workload)
-    if isinstance(operations, StartConflict):
-        return operations
-    return StartPatch([dict(UNSUSPEND), *operations])
 
 
 def restore_patch(job_template: Template, original_template: Template) -> list[JsonPatchOp] | None:

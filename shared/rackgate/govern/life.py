@@ -80,13 +80,6 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class StartPatch:
-    """JSON patch operations that start a job; `guarded` binds them to one version of it."""
-
-    operations: list[JsonPatchOp]
-
-
-@dataclass(frozen=True, slots=True)
 class StartConflict:
     """A key of the user that a flavor wants to have another value: the job cannot start.
 

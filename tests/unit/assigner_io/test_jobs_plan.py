@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.job import StopPhase
+from rackgate.govern.life import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import job_steps as steps

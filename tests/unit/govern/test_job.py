@@ -9,28 +9,26 @@ import pytest
 
 from rackgate.api import names
 from rackgate.govern.job import (
-    StartConflict,
-    StartPatch,
-    StopPhase,
     govern_job,
     podsets_of,
     release_job,
     restore_patch,
-    start_patch,
     stop_step,
     template_of,
 )
-from rackgate.govern.jsonpatch import guarded
+from rackgate.govern.jsonpatch import JsonPatchOp, guarded
+from rackgate.govern.life import StartConflict, StopPhase
 from rackgate.govern.templates import gates_of, labels_of, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
 from tests.support.objects import RACK, job
+from tests.support.starting import start_patch
 from tests.unit.govern.patching import PatchError, apply_patch
 
 TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
-def started(template: dict[str, Any], **changes: Any) -> StartPatch:
+def started(template: dict[str, Any], **changes: Any) -> list[JsonPatchOp]:
     asked: dict[str, Any] = {
         "workload": "job-train-1a2b3",
         "tas": True,
@@ -38,7 +36,7 @@ def started(template: dict[str, Any], **changes: Any) -> StartPatch:
         "tolerations": [TOLERATION],
     }
     found = start_patch(template, "main", **{**asked, **changes})
-    assert isinstance(found, StartPatch)
+    assert not isinstance(found, StartConflict)
     return found
 
 
@@ -79,7 +77,7 @@ def test_a_podset_label_of_the_users_own_is_left_to_be_refused() -> None:
 def test_a_template_without_metadata_is_started() -> None:
     template: dict[str, Any] = {"spec": {"containers": []}}
     asked = {"spec": {"suspend": True, "template": template}}
-    result = apply_patch(asked, started(template).operations)
+    result = apply_patch(asked, started(template))
     assert result["spec"]["template"]["metadata"]["labels"][names.PODSET_LABEL] == "main"
 
 
@@ -156,7 +154,7 @@ def test_a_podset_template_holds_none_of_our_keys() -> None:
 def test_start_is_one_patch_with_gate_annotation_labels_and_the_flavors_keys() -> None:
     asked = job("train", 2, required=RACK, pod={"nodeSelector": {"zone": "a"}})
     asked = apply_patch(asked, govern_job(asked))
-    result = apply_patch(asked, started(asked["spec"]["template"]).operations)
+    result = apply_patch(asked, started(asked["spec"]["template"]))
     template = result["spec"]["template"]
     assert result["spec"]["suspend"] is False
     assert template["metadata"]["labels"] == {names.PODSET_LABEL: "main", names.TAS_LABEL: "true"}
@@ -171,15 +169,15 @@ def test_a_podset_without_assignment_starts_without_any_mark() -> None:
     asked = job("train", 2, required=RACK)
     asked = apply_patch(asked, govern_job(asked))
     patch = started(asked["spec"]["template"], tas=False)
-    template = apply_patch(asked, patch.operations)["spec"]["template"]
+    template = apply_patch(asked, patch)["spec"]["template"]
     assert strip_reserved(template) == template
     assert template["spec"]["nodeSelector"] == {"pool": "tas"}
 
 
 def test_start_applied_to_its_own_result_only_unsuspends() -> None:
     asked = job("train", 2, required=RACK)
-    once = apply_patch(asked, started(asked["spec"]["template"]).operations)
-    again = started(once["spec"]["template"]).operations
+    once = apply_patch(asked, started(asked["spec"]["template"]))
+    again = started(once["spec"]["template"])
     assert [operation["path"] for operation in again] == ["/spec/suspend"]
 
 
@@ -195,14 +193,14 @@ def test_a_key_that_the_user_set_to_another_value_stops_the_start() -> None:
 
 def test_a_key_that_the_user_set_to_the_same_value_is_no_conflict() -> None:
     template = template_of(job("train", 2, pod={"nodeSelector": {"pool": "tas"}}))
-    paths = [operation["path"] for operation in started(template).operations]
+    paths = [operation["path"] for operation in started(template)]
     assert not any("nodeSelector" in path for path in paths)
 
 
 def test_a_toleration_that_is_there_already_is_not_repeated() -> None:
     template = template_of(job("train", 2, pod={"tolerations": [TOLERATION]}))
     view = Toleration(key="gpu", operator="Exists", effect="NoSchedule")
-    paths = [op["path"] for op in started(template, tolerations=[view, TOLERATION]).operations]
+    paths = [op["path"] for op in started(template, tolerations=[view, TOLERATION])]
     assert not any("tolerations" in path for path in paths)
 
 
@@ -210,7 +208,7 @@ def test_a_toleration_that_is_there_already_is_not_repeated() -> None:
 def test_restore_is_the_exact_inverse_of_creation_and_start() -> None:
     asked = job("train", 2, required=RACK, spec={"suspend": True})
     governed = apply_patch(asked, govern_job(asked))
-    running = apply_patch(governed, started(governed["spec"]["template"]).operations)
+    running = apply_patch(governed, started(governed["spec"]["template"]))
     original = podsets_of(governed)[0]["template"]
     restore = restore_patch(running["spec"]["template"], original)
     assert restore is not None
@@ -228,9 +226,9 @@ def test_a_job_that_leaves_its_queue_loses_our_marks() -> None:
 
 def stopping(suspend: bool, *, started_at: str | None, condition: str | None, active: int) -> Any:
     found = job("train", 2, required=RACK, spec={"suspend": suspend})
-    found["spec"]["template"] = apply_patch(found, started(found["spec"]["template"]).operations)[
-        "spec"
-    ]["template"]
+    found["spec"]["template"] = apply_patch(found, started(found["spec"]["template"]))["spec"][
+        "template"
+    ]
     conditions = [{"type": "Suspended", "status": condition}] if condition else []
     found["status"] = {"active": active, "startTime": started_at, "conditions": conditions}
     return found

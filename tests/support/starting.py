@@ -1,0 +1,28 @@
+"""The start of a Job as the assigner writes it, from its template alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rackgate.govern.job import TEMPLATE_PATH, TEMPLATE_POINTER, UNSUSPEND
+from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.life import Given, PodTemplate, StartConflict, TolerationLike, start_ops
+
+
+def start_patch(
+    template: Mapping[str, Any],
+    podset: str,
+    *,
+    workload: str,
+    tas: bool,
+    node_labels: Mapping[str, str],
+    tolerations: Sequence[TolerationLike],
+) -> list[JsonPatchOp] | StartConflict:
+    """Operations, `suspend: false` first; or the key that stands in the way."""
+    part = PodTemplate(podset, TEMPLATE_PATH, TEMPLATE_POINTER, template)
+    given = Given(podset, tas, node_labels, tolerations)
+    operations = start_ops([part], {podset: given}, workload=workload)
+    if isinstance(operations, StartConflict):
+        return operations
+    return [dict(UNSUSPEND), *operations]
