@@ -21,6 +21,7 @@ import structlog
 from bench.processes import cpu_seconds
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.kube.errors import ServerError
 from tests.support.objects import (
     POOL_LABEL,
     RACK,
@@ -37,6 +38,7 @@ GATE: Final = "bench.rackgate.dev/hold"
 MODES: Final = ("plain", "limit", "rackgate")
 NAMESPACE: Final = "default"
 CONCURRENCY: Final = 32
+GATEWAY_TIMEOUT: Final = 504
 
 SWEEP_LIMIT_S: Final = 600.0
 SETTLE_LIMIT_S: Final = 20.0
@@ -191,13 +193,25 @@ async def sweep(client: Client, pids: dict[str, int]) -> None:
     Raises:
         TimeoutError: objects stay.
     """
-    options = json.dumps({"propagationPolicy": "Background"}).encode()
-    await client.delete(kinds.JOBS.path(NAMESPACE), options)
     async with asyncio.timeout(SWEEP_LIMIT_S):
+        await _delete_jobs(client)
         for kind in (kinds.JOBS, kinds.PODS, kinds.WORKLOADS):
             while await _any(client, kind):
                 await asyncio.sleep(0.25)
     await _settle(pids)
+
+
+async def _delete_jobs(client: Client) -> None:
+    """Delete all Jobs; a thousand may take longer than the API server gives one request."""
+    options = json.dumps({"propagationPolicy": "Background"}).encode()
+    while True:
+        try:
+            await client.delete(kinds.JOBS.path(NAMESPACE), options)
+        except ServerError as error:
+            if error.status != GATEWAY_TIMEOUT:
+                raise
+        else:
+            return
 
 
 async def _any(client: Client, kind: kinds.Resource) -> bool:

@@ -30,6 +30,8 @@ class KindsWorld(World):
         unserved: full names of resources whose CRDs are not installed.
         pods: pods that RayClusters have, by name of the cluster.
         frozen: the operator of RayClusters does nothing until it is thawed.
+        waits_in_vain: it makes no pods, since it still expects to see some that are deleted by
+            now; it will not look again before the cluster changes.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,7 @@ class KindsWorld(World):
         self.unserved: set[str] = set()
         self.pods: dict[str, int] = {}
         self.frozen = False
+        self.waits_in_vain = False
         self._timers: set[asyncio.TimerHandle] = set()
 
     async def stop(self) -> None:
@@ -169,7 +172,10 @@ class KindsWorld(World):
             flags = {_SUSPENDING: False, _SUSPENDED: suspend}
         else:
             flags = {_SUSPENDING: suspend, _SUSPENDED: False}
-            if not suspend:
+            self.waits_in_vain &= (
+                names.REMINDED_ANNOTATION not in cluster["metadata"]["annotations"]
+            )
+            if not suspend and not self.waits_in_vain:
                 self.pods[name] = 1 + _workers(cluster)
         count = self.pods.get(name, 0)
         flags["HeadPodReady"] = count > 0

@@ -13,6 +13,7 @@ from rackgate.kube import resources as kinds
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.features import ELASTIC_JOBS
 from rackgate_assigner import cycle
+from rackgate_assigner.kinds.raycluster import RayClusterKind
 from rackgate_assigner.reconciler import Assigner
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import composite_jobs as composite
@@ -213,6 +214,32 @@ def racing(world: KindsWorld, change: Callable[[Object], object]) -> Fault:
         return await handle()
 
     return Fault(answer, method="PATCH", path="/rayclusters/")
+
+
+@pytest.mark.requirement("SLC-28")
+async def test_an_operator_that_lost_its_pods_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RayClusterKind, "forgets_s", 0.2)
+    async with KindsWorld() as world:
+        furnish(world)
+        world.add(CLUSTERS, cluster())
+        async with assigner(world):
+            await eventually(ready(world))
+            for replicas in (3, 1):
+                world.waits_in_vain = True
+                edit(world, resized(replicas))
+                await eventually(came_back(world, head=1, small=replicas))
+                meta = world.of(CLUSTERS, "ray")["metadata"]
+                assert meta["annotations"][names.REMINDED_ANNOTATION] == str(meta["generation"])
+                world.change(CLUSTERS, "ray", _forget_reminder)
+        reminders = [r for r in world.writes() if b"reminded-at-generation" in r.body]
+        assert len(reminders) == 2
+        assert world.broken_rules == []
+
+
+def _forget_reminder(found: Object) -> None:
+    del found["metadata"]["annotations"][names.REMINDED_ANNOTATION]
 
 
 @pytest.mark.requirement("SLC-33")

@@ -55,6 +55,8 @@ class Facts:
         changed: why the running job has to be queued again, None when it has not.
         unmarked: templates of the running job lost what its start brought.
         ready: all pods of the running job that are due are ready or have succeeded.
+        overdue_s: seconds after which the operator of the running job, whose pods are not all
+            ready, is to be asked to look again; None when it is not, or was since the last change.
         reclaimable: pods that are done and come no more, by PodSet.
     """
 
@@ -71,6 +73,7 @@ class Facts:
     changed: str | None = None
     unmarked: bool = False
     ready: bool = False
+    overdue_s: float | None = None
     reclaimable: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -116,6 +119,7 @@ def facts_of(
     under = None if suspended else workload
     resizable = elastic and under is not None and under.elastic
     changed = kind.changed(job, under, podsets, elastic=resizable) if under is not None else None
+    ready = under is not None and kind.ready(job, counts_of(under))
     return Facts(
         kind=kind.name,
         podsets=podsets,
@@ -129,7 +133,8 @@ def facts_of(
         elastic=elastic,
         changed=changed,
         unmarked=under is not None and started and (bare or is_unmarked(kind, job, under)),
-        ready=under is not None and kind.ready(job, counts_of(under)),
+        ready=ready,
+        overdue_s=None if suspended or ready or _is_reminded(job) else kind.forgets_s,
         reclaimable=kind.reclaimable(job),
     )
 
@@ -202,6 +207,12 @@ def is_unmarked(kind: Kind[Any], job: JobLike, workload: Workload) -> bool:
     return False
 
 
+def _is_reminded(job: JobLike) -> bool:
+    """Whether the job's operator was asked to look again since its spec was last written."""
+    at = job.metadata.annotations.get(names.REMINDED_ANNOTATION)
+    return at == str(job.metadata.generation)
+
+
 def placed_of(workload: Workload) -> dict[str, bool]:
     """For each PodSet that was admitted: whether it has a topology assignment."""
     admission = workload.status.admission
@@ -211,10 +222,18 @@ def placed_of(workload: Workload) -> dict[str, bool]:
 
 def mark_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
     """Operations that mark a job as started under `workload`."""
+    return _annotate(job, names.WORKLOAD_ANNOTATION, workload)
+
+
+def remind_ops(job: JobLike) -> list[JsonPatchOp]:
+    """Operations after which the job's operator looks again: a change, and none of its spec."""
+    return _annotate(job, names.REMINDED_ANNOTATION, str(job.metadata.generation))
+
+
+def _annotate(job: JobLike, key: str, value: str) -> list[JsonPatchOp]:
     if not job.metadata.annotations:
-        value = {names.WORKLOAD_ANNOTATION: workload}
-        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    return [{"op": "add", "path": _MARK, "value": workload}]
+        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
+    return [{"op": "add", "path": "/metadata/annotations" + pointer(key), "value": value}]
 
 
 def _unless_restored(step: NextStep, job: JobLike, *, started: bool) -> NextStep:

@@ -134,6 +134,18 @@ class MarkAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class Remind:
+    """Have the operator of a running job look again, once its pods are overdue.
+
+    Attributes:
+        after_s: how long they may take.
+    """
+
+    workload: Workload
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WarnResize:
     """Tell the user that a running job asks for more pods than its Workload was given."""
 
@@ -158,5 +170,6 @@ Step: TypeAlias = (
     | CleanParts
     | StartJob
     | MarkAgain
+    | Remind
     | WarnResize
 )

@@ -28,7 +28,7 @@ from rackgate.wire.core import Meta, PriorityClass, View
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import job_steps as steps
 from rackgate_assigner import metrics
-from rackgate_assigner.job_facts import Priority, owned_by, resolve_priority
+from rackgate_assigner.job_facts import Priority, owned_by, remind_ops, resolve_priority
 from rackgate_assigner.job_starting import FlavorMissingError, start_patch, template_ops
 from rackgate_assigner.kinds import JobLike, Kind, kind_of
 from rackgate_assigner.own_writes import OwnWrites
@@ -165,6 +165,9 @@ class StepTaker:
                 await self._start(job, workload)
             case steps.MarkAgain(workload):
                 await self._mark_again(job, workload)
+            case steps.Remind():
+                await self._patch_job(job, remind_ops(job))
+                log.info("operator_reminded", job=job.metadata.key, after_s=step.after_s)
             case steps.WarnResize(_, asked, given):
                 kind = kind_of(job).name
                 note = (

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.kube.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
+from rackgate.runtime import clock
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import (
@@ -28,7 +29,7 @@ from rackgate_assigner.job_facts import (
     unmanaged_namespaces,
 )
 from rackgate_assigner.job_starting import brought, is_bare
-from rackgate_assigner.job_steps import Nothing
+from rackgate_assigner.job_steps import Nothing, Remind
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from rackgate_assigner.kinds import Gates, JobLike, Kind, kind_of, owner_of
@@ -88,6 +89,7 @@ class JobController:
         self.waiting: dict[Key, str] = {}
         self._ready = ready
         self._refused: set[str] = set()
+        self._unready: dict[Key, tuple[int, float]] = {}  # generation, and since when
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
@@ -106,6 +108,7 @@ class JobController:
         """A job was deleted, or lost its queue label."""
         key = _key(job)
         self.waiting.pop(key, None)
+        self._unready.pop(key, None)
         self._own_writes.forget(key.kind, key.name)
         for name in self._by_owner.get(job.metadata.uid, ()):
             self.queue.add(Key(WORKLOADS.kind, name))
@@ -222,9 +225,25 @@ class JobController:
         if own is None and facts.end is None:
             self._tell_missing(job, facts.priority)
         step = plan_job(job, workloads, facts)
+        if isinstance(step, Remind) and not self._is_overdue(key, job, step.after_s):
+            return
         if own is not None and facts.stopped and isinstance(step, Nothing):
             self._tell_ready(own.metadata.key)
         await self._steps.take(job, step)
+
+    def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
+        """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
+        now, start = clock.monotonic(), job.metadata.generation
+        generation, since = self._unready.get(key, (None, 0.0))
+        if generation != start:
+            self._unready[key] = start, now
+            since = now
+        left_s = since + after_s - now
+        if left_s > 0:
+            self.queue.add_later(key, left_s)
+            return False
+        del self._unready[key]
+        return True
 
     def _tell_ready(self, workload: str) -> None:
         """A job that was not at rest may be now, and nothing of its Workload changed with that."""

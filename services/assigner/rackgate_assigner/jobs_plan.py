@@ -28,6 +28,7 @@ from rackgate_assigner.job_steps import (
     Reclaim,
     ReleaseFinalizer,
     ReleaseQuota,
+    Remind,
     StartJob,
     Step,
     StopJob,
@@ -219,6 +220,8 @@ def _with_running(workload: Workload, facts: Facts) -> Step:
     given = pods_given(workload)
     if facts.pod_count > given and not workload.elastic:
         return WarnResize(workload, facts.pod_count, given)
+    if facts.overdue_s is not None:
+        return Remind(workload, facts.overdue_s)
     return Nothing("running")
 
 

@@ -53,6 +53,9 @@ TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
 
+# Of a RayCluster: the generation at which its operator was asked to look for missing pods.
+REMINDED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
+
 # Of Workloads and jobs that may be resized while they run.
 ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
 
@@ -82,6 +85,11 @@ RAY_HOST_INDEX_LABEL: Final = "ray.io/replica-host-index"
 MULTIKUEUE_CONTROLLER: Final = f"{GROUP}/multikueue"
 PROVISIONING_CONTROLLER: Final = f"{GROUP}/provisioning-request"
 
+# Of OSMO's pools and workflows. The label says of which Pool a Topology of KAI's is.
+OSMO_GROUP: Final = "osmo.rackgate.dev"
+OSMO_VERSION: Final = "v1alpha1"
+OSMO_POOL_LABEL: Final = f"{OSMO_GROUP}/pool"
+
 MAX_LEVELS: Final = 16
 MAX_LEVEL_KEY: Final = 316
 
@@ -94,6 +102,7 @@ class FieldManager(StrEnum):
     QUEUES = "rackgate-queues"
     SLICES = "rackgate-slices"
     RECLAIMABLE = "rackgate-reclaimable-pods"
+    OSMO = "rackgate-osmo"
 
 
 class WorkloadCondition(StrEnum):
@@ -170,6 +179,18 @@ class RequeuedReason(StrEnum):
     REACTIVATED = "Reactivated"
     CLUSTER_QUEUE_RESTARTED = "ClusterQueueRestarted"
     LOCAL_QUEUE_RESTARTED = "LocalQueueRestarted"
+
+
+class PoolReason(StrEnum):
+    """Reasons of a Pool's Synced condition."""
+
+    IN_STEP = "InStep"
+    NO_TOPOLOGY_KEYS = "NoTopologyKeys"
+    REPLACING = "ReplacingTopology"
+    FOREIGN_TOPOLOGY = "ForeignTopology"
+    TOPOLOGY_KIND_MISSING = "TopologyKindMissing"
+    TOPOLOGY_REFUSED = "TopologyRefused"
+    INVALID_POOL = "InvalidPool"
 
 
 class QueueReason(StrEnum):

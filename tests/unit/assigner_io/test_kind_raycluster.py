@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from rackgate.api import names
 from rackgate.govern.life import StopPhase
 from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
 from rackgate_assigner import job_steps as steps
 from rackgate_assigner.core.slices.model import Asked
@@ -164,6 +166,37 @@ def test_lost_marks_of_a_running_cluster_are_put_back() -> None:
     assert isinstance(plan_job(of, [plain], facts(of, plain)), steps.Nothing)
     elastic = own_workload(of, elastic=True, conditions=UP)
     assert plan_job(of, [elastic], facts(of, elastic)) == steps.MarkAgain(elastic)
+
+
+@pytest.mark.parametrize(
+    ("ready", "reminded", "wanted"),
+    [
+        (1, {}, steps.Remind),
+        (1, {names.REMINDED_ANNOTATION: "6"}, steps.Remind),
+        (1, {names.REMINDED_ANNOTATION: "7"}, steps.Nothing),
+        (2, {}, steps.Nothing),
+    ],
+    ids=["overdue", "reminded before the last change", "reminded", "ready"],
+)
+def test_an_operator_whose_pods_are_overdue_is_reminded_once_for_each_generation(
+    ready: int, reminded: dict[str, str], wanted: type[steps.Step]
+) -> None:
+    of = cluster(suspend=False, started=True, status=ray_status(ready, HeadPodReady=True))
+    meta = of.metadata
+    meta = msgspec.structs.replace(meta, generation=7, annotations=meta.annotations | reminded)
+    of = msgspec.structs.replace(of, metadata=meta)
+    conditions = {"PodsReady": "Started" if ready == 2 else "WaitForStart"}
+    own = own_workload(of, conditions=conditions)
+    if ready < 2:  # what the builder writes is True
+        own = _not_true(own)
+    assert isinstance(plan_job(of, [own], facts(of, own)), wanted)
+
+
+def _not_true(own: Workload) -> Workload:
+    false = tuple(msgspec.structs.replace(c, status="False") for c in own.status.conditions)
+    return msgspec.structs.replace(
+        own, status=msgspec.structs.replace(own.status, conditions=false)
+    )
 
 
 def test_an_elastic_cluster_gets_a_marked_workload() -> None:

@@ -70,6 +70,8 @@ class Kind(ABC, Generic[V]):
             may be written then.
         edited: its users may write its templates before it has come to rest.
         built_in: every API server serves it.
+        forgets_s: its operator may wait in vain for pods of its own that were deleted before it
+            saw them. After that many seconds it gives up, but looks only when something changes.
     """
 
     resource: ClassVar[Resource]
@@ -78,6 +80,7 @@ class Kind(ABC, Generic[V]):
     remarks: ClassVar[bool] = False
     edited: ClassVar[bool] = False
     built_in: ClassVar[bool] = False
+    forgets_s: ClassVar[float | None] = None
 
     @property
     def name(self) -> str:

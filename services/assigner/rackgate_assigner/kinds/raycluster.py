@@ -29,6 +29,10 @@ from rackgate_assigner.kinds.podsets import counts_of, running_differ
 _SUSPENDING: Final = "RayClusterSuspending"
 _SUSPENDED: Final = "RayClusterSuspended"
 _HEAD_READY: Final = "HeadPodReady"
+# KubeRay makes no pods in a group while it expects to see one that it has made there, for 30 s at
+# most, and looks again only at an event or after five minutes. A pod with a gate goes the moment it
+# is deleted, so one that is suspended right after it was made is never seen.
+_EXPECTS_S: Final = 31.0
 _AT_REST: Final = ("", "suspended")
 
 _decode = msgspec.json.Decoder(RayCluster).decode
@@ -54,6 +58,7 @@ class RayClusterKind(Kind[RayCluster]):
     view: ClassVar[type] = RayCluster
     remarks: ClassVar[bool] = True
     edited: ClassVar[bool] = True
+    forgets_s: ClassVar[float | None] = _EXPECTS_S
 
     def decode(self, raw: bytes | msgspec.Raw) -> RayCluster:
         """See `decode_raycluster`."""
