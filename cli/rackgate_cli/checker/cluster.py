@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.api import names
+from rackgate.api.workload_names import slice_ordinal
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate_cli.checker.rows import (
     FlavorRow,
@@ -107,7 +108,8 @@ class Family:
     """A Workload with its slices, where it has any.
 
     Attributes:
-        slices: those that are not settled in the admission of their parent.
+        slices: those that are not settled in the admission of their parent, in the order in which
+            it takes them in: ranks follow the order of domains.
         settled: those that are, and are still there.
     """
 
@@ -249,6 +251,7 @@ class Group:
         """Its Workloads with their slices. Only of an elastic Workload a slice counts."""
         found = []
         slices = [one for one in self.workloads.values() if one.is_slice and not one.finished]
+        slices.sort(key=lambda one: (slice_ordinal(one.name), one.uid))
         for parent in self.own:
             if not slices:
                 found.append(Family(parent))

@@ -1,10 +1,16 @@
 """How often the same news is told: why a Workload waits, in ever new words. Pure.
 
 Each change of free room words the reasons of all that wait anew ("fits 3 of 4 pods"). What waits
-is told apart by reason at once; the words alone may be a little old.
+is told apart by reason at once; the words alone may be a little old, the more so the more wait:
+thousands of writes that say nothing new would take the API server from those that admit and free.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+WORDS_PER_S: Final = 20.0
+BURST_S: Final = 1.0
 
 
 class Pace:
@@ -12,23 +18,38 @@ class Pace:
 
     Args:
         interval_s: between two writes about one key with one reason.
+        per_s: writes in a second about all keys together whose reason stays; after a quiet time
+            those of `BURST_S` seconds come at once.
     """
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float, per_s: float = WORDS_PER_S) -> None:
+        self._interval_s, self._gap_s = interval_s, 1.0 / per_s
         self._told: dict[str, tuple[str, float]] = {}
+        self._turns: dict[str, float] = {}
+        self._next_turn = 0.0
 
     def wait_s(self, key: str, reason: str, now: float) -> float:
-        """Seconds to wait before news about a key; 0 for another reason than last told."""
+        """Seconds to wait before news about a key; 0 for another reason than last told.
+
+        A key that has to wait gets a turn, and keeps it until it is told: who asks first is told
+        first.
+        """
         told = self._told.get(key)
         if told is None or told[0] != reason:
             return 0.0
-        return max(0.0, told[1] + self._interval_s - now)
+        turn = self._turns.get(key)
+        if turn is None:
+            shared = max(self._next_turn, now - BURST_S)
+            self._next_turn = shared + self._gap_s
+            turn = self._turns[key] = max(told[1] + self._interval_s, shared)
+        return max(0.0, turn - now)
 
     def told(self, key: str, reason: str, now: float) -> None:
         """News about a key was written, at this monotonic time."""
         self._told[key] = (reason, now)
+        self._turns.pop(key, None)
 
     def forget(self, key: str) -> None:
         """The next news about a key is new."""
         self._told.pop(key, None)
+        self._turns.pop(key, None)

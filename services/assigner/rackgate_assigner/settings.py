@@ -40,7 +40,8 @@ class CycleSettings(ConfigModel):
     """Seconds between the starts of two cycles at least; changes in between are taken together."""
     message_interval: float = Field(default=3.0, ge=0, le=300)
     """Seconds between two writes of why one Workload waits while only the words change, as they do
-    with each change of free room; another reason is written at once."""
+    with each change of free room; another reason is written at once. Beside that no more than 20
+    such writes a second are made in all."""
     check_usage: bool = False
     """Compare usage as kept with usage rebuilt from scratch after every cycle; for debugging."""
 

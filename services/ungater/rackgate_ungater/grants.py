@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from rackgate.api.workload_names import slice_ordinal
 from rackgate.domains import TopologyAssignment
 from rackgate_ungater.plan import Grant
 from rackgate_ungater.ranks import RankSource, rank_source
@@ -111,7 +112,8 @@ def _elastic_grant(
 def _parts_of(
     slices: Iterable[WorkloadRow], podset: str
 ) -> Iterator[tuple[WorkloadRow, PodSetRow]]:
-    for slice_ in sorted(slices, key=lambda slice_: slice_.uid):
+    """Slices in the order in which their parent takes them in: ranks follow the domains' order."""
+    for slice_ in sorted(slices, key=lambda slice_: (slice_ordinal(slice_.name), slice_.uid)):
         for given in slice_.podsets:
             if given.name == podset:
                 yield slice_, given

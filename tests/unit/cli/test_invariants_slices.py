@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.workload_names import slice_ordinal
+from rackgate_cli.checker.cluster import groups_of
 from rackgate_cli.checker.judge import judge
 from rackgate_cli.checker.slices import grown
 from rackgate_cli.checker.sources import SOURCES
@@ -70,6 +72,16 @@ def test_a_slice_that_is_no_part_of_its_parent_is_found(wrong: str) -> None:
     assert ("slice-shape", f"team/{PARENT}-workers-0") in [
         (breach.rule, breach.subject) for breach in found(world)
     ]
+
+
+def test_slices_count_in_the_order_in_which_their_parent_takes_them_in() -> None:
+    world = ray(topology=True)
+    world.workloads += [piece(10, "n1"), piece(2, "n2"), piece(0, "n3")]
+    families = [one for group in groups_of(world.cluster()).values() for one in group.families()]
+    (family,) = [one for one in families if one.slices]
+    assert [slice_ordinal(one.name) for one in family.slices] == [0, 2, 10]
+    workers = family.parent.podsets[1]
+    assert list(family.domains(workers, granting=True)) == [("n1",), ("n2",), ("n3",)]
 
 
 @pytest.mark.field_note("E17")

@@ -18,6 +18,7 @@ from rackgate_ungater.events import (
 from rackgate_ungater.machine import Machine
 from rackgate_ungater.rows import ELASTIC, TOPOLOGY, WorkloadKey, WorkloadRow
 from tests.unit.ungater.builders import (
+    INDEX,
     LEVELS,
     R1,
     R2,
@@ -258,6 +259,18 @@ def test_with_topology_domains_of_parent_and_slices_add_up() -> None:
     folded = elastic(podset((R1, 1), (R2, 2), (R3, 1)), version=5, folded=("slice-0", "slice-1"))
     machine.handle(WorkloadSeen(folded))
     assert act(machine) == []
+
+
+@pytest.mark.requirement("SLC-36", "RNK-04")
+def test_ranks_follow_slices_in_the_order_in_which_they_will_be_taken_in() -> None:
+    parent = elastic(podset((R1, 1), requested=True, pod_index_label=INDEX))
+    later = slice_of(parent, podset((R2, 1)), uid="a", name=f"{parent.name}-main-10")
+    sooner = slice_of(parent, podset((R3, 1)), uid="b", name=f"{parent.name}-main-2")
+    machine = machine_with(parent, later, sooner)
+    for number in range(3):
+        machine.handle(PodSeen(pod(number).rank(number).gates(BOTH).row()))
+    released = where(machine.propose(KEY, 0.0).ungates)
+    assert released == {"pod-0": R1, "pod-1": R3, "pod-2": R2}
 
 
 @pytest.mark.requirement("SLC-36")
