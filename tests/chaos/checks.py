@@ -63,7 +63,10 @@ async def all_end(users: Users) -> tuple[list[str], set[str]]:
 
 
 async def templates_restored(users: Users) -> list[str]:
-    """Templates of deactivated jobs are what they would be without Rackgate."""
+    """Templates of deactivated jobs are what they would be without Rackgate.
+
+    One that was never admitted was never started, and keeps what its creation brought.
+    """
     wrong = []
     plans: list[JobPlan | SetPlan] = [*users.scenario.jobs, *users.scenario.sets]
     for plan in plans:
@@ -74,7 +77,8 @@ async def templates_restored(users: Users) -> list[str]:
 
 async def _differences(cluster: Cluster, plan: JobPlan | SetPlan) -> Any:
     kind = kinds.JOBSETS if isinstance(plan, SetPlan) else kinds.JOBS
-    expected = await _without_rackgate(cluster.client, cluster.namespace, plan)
+    queued = not await _was_admitted(cluster, plan.name)
+    expected = await _as_created(cluster.client, cluster.namespace, plan, queued=queued)
 
     async def stopped() -> bool:
         found = await cluster.get(kind, plan.name)
@@ -91,13 +95,21 @@ async def _differences(cluster: Cluster, plan: JobPlan | SetPlan) -> Any:
         )
 
 
-async def _without_rackgate(
-    client: Client, namespace: str, plan: JobPlan | SetPlan
+async def _was_admitted(cluster: Cluster, name: str) -> bool:
+    """Whether a job's Workload tells of an admission, present or past."""
+    found = (await cluster.workload_of(name)).get("status", {}).get("conditions", [])
+    return any(one["type"] == "Admitted" for one in found)
+
+
+async def _as_created(
+    client: Client, namespace: str, plan: JobPlan | SetPlan, *, queued: bool
 ) -> list[Object]:
-    """The templates as the API server stores them for the same job without a queue."""
+    """The templates as the API server stores them for the same job, with or without its queue."""
     is_set = isinstance(plan, SetPlan)
     plain = set_manifest(plan) if isinstance(plan, SetPlan) else manifest(plan)
-    plain["metadata"] = {"name": f"{plan.name}-plain"}
+    plain["metadata"] |= {"name": f"{plan.name}-plain"}
+    if not queued:
+        plain["metadata"] = {"name": plain["metadata"]["name"]}
     plain["spec"]["suspend"] = True
     path = (kinds.JOBSETS if is_set else kinds.JOBS).path(namespace)
     body = json.dumps(plain).encode()
