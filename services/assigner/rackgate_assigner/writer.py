@@ -101,6 +101,8 @@ class WorkloadWriter:
             flavor=",".join(flavors),
             wait_s=round(wait_s, 3),
         )
+        if workload.parent is not None:
+            return  # gone in a moment: Events on its parent tell how far the resize is
         note = f"quota reserved in ClusterQueue {queue}, wait time {wait_s:.0f}s"
         self._report.workload(workload, "QuotaReserved", note)
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
