@@ -10,6 +10,10 @@ PYTEST := $(BIN)/python -m pytest
 FAST := tests/unit tests/property tests/conformance tests/wire
 # These need no control plane and share nothing: one process for each core.
 SPREAD := -n auto --maxprocesses 8 --dist worksteal
+# Two processes, each with a control plane of its own, one file after another in each; what only
+# the run of all of them shows is judged after it, by the records in this folder.
+PLANES := -n 2 --dist loadfile --no-loadscope-reorder
+RECORDS := .rackgate/audit-records
 
 .PHONY: help setup demo test lint types contracts fast integration chaos bench prove behaviour \
         format locks controlplane clean
@@ -37,8 +41,7 @@ demo: setup ## the main job, live, on a real control plane
 test: setup ## every check and test
 	@$(MAKE) --no-print-directory lint
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
-	@$(MAKE) --no-print-directory controlplane
-	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
+	@$(MAKE) --no-print-directory integration
 
 lint: setup ## format, lint, types, import contracts, generated files
 	@$(STEP) "format" $(BIN)/ruff format --check -q .
@@ -50,8 +53,12 @@ lint: setup ## format, lint, types, import contracts, generated files
 fast: setup ## unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 
-integration: controlplane ## tests on the real control plane
-	@$(STEP) "integration tests on the real control plane" $(PYTEST) -q tests/integration
+integration: controlplane ## tests on two real control planes
+	@rm -rf $(RECORDS)
+	@$(STEP) "integration tests on two real control planes" \
+	  $(PYTEST) -q $(PLANES) --audit-records $(RECORDS) tests/integration
+	@$(STEP) "rights that the whole run used" \
+	  $(PYTEST) -q --audit-records $(RECORDS) tests/integration/whole_run.py
 
 chaos: controlplane ## break everything while Jobs run: 20 seeds; SEEDS=n for more, SEED=k for one
 	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
@@ -62,6 +69,7 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: encoded assignments" $(BIN)/python -m bench.encoding
 	@$(STEP) "bench: profiles" $(BIN)/python -m bench.profiles
 	@$(STEP) "bench: decoding watch events" $(BIN)/python -m bench.decode
+	@$(STEP) "bench: workflows for KAI" $(BIN)/python -m bench.osmo
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth

@@ -29,6 +29,7 @@ VERBS: Final = {
     "binaries": _PLAYGROUND,
     "place": "rackgate_cli.place",
     "explain": "rackgate_cli.explain",
+    "osmo": "rackgate_cli.osmo",
     "invariants": "rackgate_cli.checker.command",
 }
 

@@ -122,7 +122,8 @@ class Asking:
         # An object that is read alone may not say what it is.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # Its marks of the webhook are right, and it is judged as it would come anew.
-        told = self._asked(asked(document, namespace, found, namespace), found)
+        judged = asked(document, namespace, found, namespace, stored=True)
+        told = self._asked(judged, found)
         note = (
             f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
             "does it run?"

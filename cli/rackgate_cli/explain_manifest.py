@@ -15,9 +15,10 @@ import yaml
 from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
 from rackgate.govern.errors import FieldError, MalformedError
 from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.govern.kai import KAI_SCHEDULER, goes_to_kai
 from rackgate.govern.life import PodTemplate
 from rackgate.govern.templates import annotations_of
-from rackgate.runtime.features import FeatureGates
+from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI, FeatureGates
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.job_facts import Priority, governs, resolve_priority
 from rackgate_assigner.job_writer import workload_body
@@ -35,6 +36,9 @@ MAX_BYTES: Final = 8 * 2**20
 LAST: Final = "9999-12-31T23:59:59Z"
 Document = dict[str, Any]
 WORKLOAD: Final = "Workload"
+_FOR_KAI: Final = (
+    f"spec.template.spec.schedulerName is {KAI_SCHEDULER}: the webhook's gate {RENDER_FOR_KAI}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,9 @@ def _name(document: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def asked(document: Document, namespace: str | None, found: Found, default: str) -> Asked:
+def asked(
+    document: Document, namespace: str | None, found: Found, default: str, *, stored: bool = False
+) -> Asked:
     """What the webhook and the assigner would make of a manifest.
 
     Args:
@@ -156,6 +162,7 @@ def asked(document: Document, namespace: str | None, found: Found, default: str)
         namespace: from the command line, or None.
         found: the cluster: for priority classes and feature gates.
         default: namespace where neither names one.
+        stored: it is a job that is there, and governed already.
 
     Raises:
         UsageError: the manifest names another namespace than the command line.
@@ -166,8 +173,9 @@ def asked(document: Document, namespace: str | None, found: Found, default: str)
         meta = document["metadata"]
         key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
         if kind in KINDS:
-            return _job(KINDS[kind], document, key, found)
-        return _workload(document, key, [])
+            return _job(KINDS[kind], document, key, found, stored)
+        both = FeatureGates(found.cache.features).enabled(BOTH_LEVELS)
+        return _workload(document, key, [], both_levels=both)
     except MalformedError as error:
         return Asked(_name(document), kind, errors=[FieldError("", str(error))])
     except msgspec.ValidationError as error:
@@ -187,14 +195,21 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
     return {**document, "metadata": meta}
 
 
-def _job(kind: Kind[Any], document: Document, key: str, found: Found) -> Asked:
+def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
     gates = FeatureGates(found.cache.features)
     sliced = sliced_kinds(gates)
     name = f"{kind.resource.group}/{kind.name}"
+    for_kai = kind.name == "Job" and not stored and goes_to_kai(document, {})
+    if for_kai and gates.enabled(RENDER_FOR_KAI):
+        return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
     review = Review("explain", name, "CREATE", document, {})
     change = mutate(review, sliced=sliced)
+    if for_kai:
+        change.warnings.append(f"{_FOR_KAI}, where it is on, hands the Job over to KAI instead")
     governed = applied(document, change.operations)
-    errors = validate(replace(review, object=governed), sliced=sliced).errors
+    both = gates.enabled(BOTH_LEVELS)
+    judged = replace(review, object=governed)
+    errors = validate(judged, both_levels=both, sliced=sliced).errors
     if errors:
         return Asked(key, kind.name, errors=errors, warnings=change.warnings)
     job = kind.decode(msgspec.json.encode(governed))
@@ -214,7 +229,7 @@ def _job(kind: Kind[Any], document: Document, key: str, found: Found) -> Asked:
         priority = Priority()
     elastic = kind.elastic(job, gates.as_dict())
     body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
-    return _workload(body, key, warnings, kind=kind.name)
+    return _workload(body, key, warnings, kind=kind.name, both_levels=both)
 
 
 def _without_template(kind: Kind[Any], templates: Sequence[PodTemplate]) -> Iterator[FieldError]:
@@ -252,11 +267,13 @@ def why_not_governed(job: JobLike) -> str:
     return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
 
 
-def _workload(document: Document, key: str, warnings: list[str], kind: str = WORKLOAD) -> Asked:
+def _workload(
+    document: Document, key: str, warnings: list[str], *, both_levels: bool, kind: str = WORKLOAD
+) -> Asked:
     review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
     change = mutate(review)
     governed = applied(document, change.operations)
-    errors = validate(replace(review, object=governed)).errors
+    errors = validate(replace(review, object=governed), both_levels=both_levels).errors
     if errors:
         return Asked(key, kind, errors=errors, warnings=warnings)
     meta = {**governed["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}

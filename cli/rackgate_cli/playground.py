@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli.controlplane import readiness
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import COMPONENTS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.components import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.download import DownloadSource, download_source
 from rackgate_cli.controlplane.operators import start_operators
 from rackgate_cli.controlplane.progress import Progress
@@ -53,7 +53,7 @@ def up(
         state: its folder, None for the default one.
         nodes: simulated nodes; 0 for none, and then no queues either.
         services: which of the three services run.
-        operators: which of "jobset" and "kuberay" it gets, beside those it has.
+        operators: which of "jobset", "kuberay" and "kai-crds" it gets, beside those it has.
         feature_gates: set in the services' configurations, beside those set before.
         audit: let the API server write `audit.log` into the folder.
         source: a download of binaries, None for what the environment names.
@@ -72,8 +72,9 @@ def up(
     with folder.exclusive():
         playground = folder.load() or Playground()
         playground.audit = audit
-        wanted = (*playground.operators, *operators)
+        wanted = (*playground.operators, *playground.kinds, *operators)
         playground.operators = [name for name in OPERATORS if name in wanted]
+        playground.kinds = [name for name in KINDS if name in wanted]
         playground.feature_gates |= feature_gates or {}
         folder.save(playground)
         found = find_binaries(

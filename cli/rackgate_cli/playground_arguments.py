@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rackgate_cli.controlplane.components import OPERATORS, SERVICES
+from rackgate_cli.controlplane.components import KINDS, OPERATORS, SERVICES
 
 
 def count(text: str) -> int:
@@ -24,8 +24,8 @@ def services(text: str) -> tuple[str, ...]:
 
 
 def operators(text: str) -> tuple[str, ...]:
-    """Names of operators, in their own order; "none" for none."""
-    return _subset(text, OPERATORS, "operator")
+    """Names of operators and of sets of kinds, in their own order; "none" for none."""
+    return _subset(text, (*OPERATORS, *KINDS), "operator")
 
 
 def _subset(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:

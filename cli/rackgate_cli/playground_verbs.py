@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rackgate_cli import playground, playground_arguments
-from rackgate_cli.controlplane.components import COMPONENTS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.components import COMPONENTS, KINDS, OPERATORS, SERVICES
 from rackgate_cli.controlplane.download import SHA256_VARIABLE, URL_VARIABLE, download_source
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.sources import find_binaries
@@ -70,8 +70,9 @@ def _add_up(subparsers: Subparsers) -> None:
         "Starts a control plane of real components (etcd, kube-apiserver, kube-controller-manager, "
         "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
         "services. Returns when everything is ready; the processes stay. On a playground that "
-        "runs in part it starts what is missing. JobSet and KubeRay come with --with; a playground "
-        "that has them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if "
+        "runs in part it starts what is missing. JobSet and KubeRay come with --with, and so do "
+        "the kinds of the KAI scheduler (kai-crds, without the scheduler); a playground that has "
+        "them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if "
         "their versions match exactly, else from the cache (RACKGATE_CACHE, default "
         f"~/.cache/rackgate), else from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
         "built with Go, which takes some minutes once.",
@@ -120,7 +121,7 @@ def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
         default=(),
         dest="operators",
         metavar="LIST",
-        help=f"which of the operators {','.join(OPERATORS)} {what} (default: none)",
+        help=f"which of {','.join((*OPERATORS, *KINDS))} {what} (default: none)",
     )
 
 

@@ -1,31 +1,82 @@
-"""One control plane with services and operators for the whole session; own names for each test."""
+"""One control plane with services and operators for each process; own names for each test."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.runtime.features import (
+    ELASTIC_INDEXED_JOBS,
+    ELASTIC_JOBS,
+    OSMO_POOLS,
+    RENDER_FOR_KAI,
+)
+from tests.support import evidence
 from tests.support.cluster import Cluster
 from tests.support.playground import Playground, start_playground
+from tests.support.rights import Record, asked
+
+# They start control planes of their own; while they are first, that of their process does not run.
+OWN_PLANES = ("test_chaos", "test_elsewhere", "test_scaling", "test_playground")
+LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")
+# No process is to come to one of these when the others have ended. Alerts compile for minutes once.
+FIRST = (*OWN_PLANES, "test_alerts", *LONG)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the folder in which a whole run keeps what its services asked for."""
+    parser.addoption(
+        "--audit-records",
+        metavar="DIR",
+        help="keep there, for each control plane, the rights that the services used",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what is in its namespace and what the services said about it."""
+    report = yield
+    if report.failed and report.when != "teardown":
+        report.sections += evidence.sections(getattr(item, "funcargs", {}))
+    return report
 
 
 @pytest.fixture(scope="session")
-def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
-    """The shared playground: all operators, elastic jobs, audit log; no nodes, no queues."""
+def playground(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Playground]:
+    """The shared playground: all operators, elastic jobs, audit log; no nodes, no queues.
+
+    Jobs go to KAI where their template names it, and only there.
+    """
+    folder = request.config.getoption("audit_records")
+    process = os.environ.get("PYTEST_XDIST_WORKER", "only")
+    record = Record.begin(Path(folder), process) if folder else None
     running = start_playground(
         tmp_path_factory.mktemp("playground") / "state",
         nodes=0,
-        operators=("jobset", "kuberay"),
-        gates=(ELASTIC_JOBS, ELASTIC_INDEXED_JOBS),
+        operators=("jobset", "kuberay", "kai-crds"),
+        gates=(ELASTIC_JOBS, ELASTIC_INDEXED_JOBS, RENDER_FOR_KAI, OSMO_POOLS),
         audit=True,
     )
     yield running
+    if record is not None:
+        record.write(asked(running.audit_log))
     running.stop()
 
 
@@ -39,11 +90,19 @@ async def cluster(playground: Playground, request: pytest.FixtureRequest) -> Asy
         await client.create(kinds.NAMESPACES.path(), json.dumps(namespace).encode())
         cluster = Cluster(client, pool, pool)
         yield cluster
-        await cluster.clean()
-        await client.delete(kinds.NAMESPACES.path(None, pool))
+        # A service that is gone must not fail all the tests after this one as well.
+        ended = await asyncio.to_thread(playground.bring_back)
+        await cluster.leave()
+        assert not ended, "\n".join(ended)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The comparison of rights and uses comes last: by then the run has shown every use."""
-    last = ("every_use_of_a_right", "every_right_of_a_service")
-    items.sort(key=lambda item: item.name.startswith(tuple(f"test_{name}" for name in last)))
+@pytest.fixture
+def assigner_away(playground: Playground) -> Iterator[None]:
+    """No assigner: what the API server stores keeps it busy for longer than its lease may last.
+
+    On a full machine it would end itself. To be asked for before `cluster`, with `usefixtures`:
+    then it comes back when what was stored is gone.
+    """
+    playground.run("stop", "assigner")
+    yield
+    playground.run("start", "assigner")

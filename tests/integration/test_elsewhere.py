@@ -10,7 +10,7 @@ import asyncio
 import base64
 import json
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
+from rackgate_cli.controlplane.ports import reserved
 from tests.support import promql
 from tests.support.cluster import Cluster, until
 from tests.support.elsewhere import NAMESPACE, Elsewhere, certificate_data, samples
@@ -36,21 +37,19 @@ TROUBLE = {
 
 
 @pytest.fixture(scope="module")
-def elsewhere(
-    tmp_path_factory: pytest.TempPathFactory, unused_tcp_port_factory: Callable[[], int]
-) -> Iterator[Elsewhere]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     folder = tmp_path_factory.mktemp("elsewhere")
     playground = start_playground(folder / "state", nodes=0, services=())
-    there = Elsewhere(
-        playground, folder, {name: unused_tcp_port_factory() for name in (*SERVICES, "reviews")}
-    )
-    try:
-        there.install()
-        there.start(*SERVICES)
-        yield there
-    finally:
-        there.stop(*SERVICES)
-        playground.stop()
+    # Held to the end: the services stop and start again, and others take ports meanwhile.
+    with reserved(dict.fromkeys((*SERVICES, "reviews"))) as ports:
+        there = Elsewhere(playground, folder, ports)
+        try:
+            there.install()
+            there.start(*SERVICES)
+            yield there
+        finally:
+            there.stop(*SERVICES)
+            playground.stop()
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ async def put(cluster: Cluster, name: str, found: TopologyAssignment) -> Any:
 
 @pytest.mark.requirement("TAS-30")
 @pytest.mark.field_note("C23")
+@pytest.mark.usefixtures("assigner_away")
 async def test_as_many_slices_as_there_may_be_are_stored(cluster: Cluster) -> None:
     found = hosts([f"n{number:06}" for number in range(100_000)])
     assert len(encode(found)["slices"]) == MAX_SLICES
@@ -54,6 +55,7 @@ async def test_as_many_slices_as_there_may_be_are_stored(cluster: Cluster) -> No
 
 @pytest.mark.requirement("TAS-30")
 @pytest.mark.field_note("C23")
+@pytest.mark.usefixtures("assigner_away")
 async def test_what_counts_as_storable_is_stored_and_more_is_refused_as_too_large(
     cluster: Cluster,
 ) -> None:

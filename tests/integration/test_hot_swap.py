@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from tests.support import evidence
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, node
 from tests.support.playground import Playground
@@ -219,6 +220,10 @@ async def told(playground: Playground, story: Story) -> None:
         cluster = Cluster(client, pool, pool)
         try:
             await story(cluster)
+        except Exception as error:
+            # Its test may come later, when the namespace is gone.
+            error.add_note(await asyncio.to_thread(evidence.text, playground, pool))
+            raise
         finally:
             await cluster.clean()
             await client.delete(kinds.NAMESPACES.path(None, pool))

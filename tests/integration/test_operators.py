@@ -152,3 +152,17 @@ def test_a_killed_operator_is_seen_and_comes_back(playground: Playground) -> Non
         playground.run("start", "jobset")
     assert playground.components()["jobset"]["ready"]
     assert playground.pids("jobset") != [pid]
+
+
+async def test_a_service_that_died_is_told_and_brought_back(playground: Playground) -> None:
+    (pid,) = playground.pids("ungater")
+    os.kill(pid, signal.SIGKILL)
+
+    async def gone() -> bool:
+        return playground.pids("ungater") == []
+
+    await until("the ungater has ended", gone)
+    (told,) = playground.bring_back()
+    assert told.startswith("ungater-0 ended by itself; its log ends:\n{")
+    assert playground.components()["ungater-0"]["ready"]
+    assert playground.bring_back() == []

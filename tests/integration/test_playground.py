@@ -172,34 +172,6 @@ async def test_the_steps_of_compose_install_everything(
         assert (tmp_path / "services" / service / "token").stat().st_size > 100
 
 
-def test_down_after_kills_leaves_no_process_and_no_port(tmp_path: Path) -> None:
-    playground = start_playground(tmp_path / "state", services=BARE)
-    try:
-        pids = [pid for name in CONTROL_PLANE for pid in playground.pids(name)]
-        used = ports(playground)
-        assert len(pids) == len(CONTROL_PLANE)
-        for name in ("etcd", "kube-scheduler"):
-            os.kill(playground.pids(name)[0], signal.SIGKILL)
-    finally:
-        playground.run("down")
-    assert [pid for pid in pids if start_time(pid) is not None] == []
-    assert [port for port in used if not is_free(port)] == []
-    playground.run("down")
-    playground.stop()
-    assert not playground.state.exists()
-
-
-async def test_a_playground_that_went_down_comes_up_with_its_objects(tmp_path: Path) -> None:
-    playground = start_playground(tmp_path / "state", nodes=2, services=BARE)
-    try:
-        playground.run("down")
-        again = start_playground(tmp_path / "state", services=BARE)
-        async with again.client() as client:
-            assert await names(client, kinds.NODES) == ["b1-r1-n1", "b1-r1-n2"]
-    finally:
-        playground.stop()
-
-
 def test_up_fails_when_a_component_exits_and_leaves_nothing_running(tmp_path: Path) -> None:
     state = tmp_path / "state"
     broken = tmp_path / "assets" / "etcd"
@@ -233,6 +205,37 @@ def test_the_environment_of_the_user_does_not_reach_the_components(
     }
     assert "HOME" in names
     assert not {name for name in names if name.startswith(("ETCD", "PYTEST", "RACKGATE"))}
+
+
+# These two end what all tests above look at.
+async def test_a_playground_that_went_down_comes_up_with_its_objects(
+    pair: tuple[Playground, Playground],
+) -> None:
+    playground = pair[1]
+    async with playground.client() as client:
+        before = await names(client, kinds.NODES)
+    playground.run("down")
+    again = start_playground(playground.state, services=BARE)
+    async with again.client() as client:
+        assert len(before) == 8
+        assert await names(client, kinds.NODES) == before
+
+
+def test_down_after_kills_leaves_no_process_and_no_port(
+    pair: tuple[Playground, Playground],
+) -> None:
+    playground = pair[0]
+    pids = [pid for name in CONTROL_PLANE for pid in playground.pids(name)]
+    used = ports(playground)
+    assert len(pids) == len(CONTROL_PLANE)
+    for name in ("etcd", "kube-scheduler"):
+        os.kill(playground.pids(name)[0], signal.SIGKILL)
+    playground.run("down")
+    assert [pid for pid in pids if start_time(pid) is not None] == []
+    assert [port for port in used if not is_free(port)] == []
+    playground.run("down")
+    playground.stop()
+    assert not playground.state.exists()
 
 
 @pytest.mark.requirement("OPS-10")

@@ -49,6 +49,7 @@ async def create_until(cluster: Cluster, done: asyncio.Event) -> int:
         )
         assert json.loads(answer)["spec"]["suspend"] is True
         created += 1
+        await asyncio.sleep(0.01)  # the replicas need the machine, too
     return created
 
 

@@ -11,7 +11,8 @@ from rackgate.api import names
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from rackgate.kube.resources import WORKLOADS
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, until
+from tests.support.composite_views import conditions
 from tests.support.manifests import assigned, podset, workload
 
 pytestmark = pytest.mark.integration
@@ -33,13 +34,35 @@ class Stored:
         meta = {"name": self._name, "annotations": annotations}
         body = {**workload(active=False), "metadata": meta}
         await self._client.create(self._collection, json.dumps(body).encode())
+        await self._grant()
+
+    async def _grant(self) -> None:
         status = {"status": assigned()}
         await self._client.patch(
             f"{self._path}/status", json.dumps(status).encode(), PatchType.MERGE
         )
 
     async def refusal(self, change: dict[str, Any], *, sub: str = "") -> str:
-        """What a change is refused with; empty when it is accepted."""
+        """What a change is refused with while the quota is held; empty when it is accepted."""
+
+        async def asked() -> tuple[str] | None:
+            answer = await self._asked(change, sub)
+            if await self._holds():
+                return (answer,)
+            # The assigner takes quota from what is not active, and may have come first.
+            await self._grant()
+            return None
+
+        answer = await until(f"{self._name} is judged while it holds its quota", asked)
+        assert answer is not None
+        return answer[0]
+
+    async def _holds(self) -> bool:
+        found = json.loads(await self._client.get(self._path))
+        reserved = conditions(found).get("QuotaReserved", {})
+        return reserved.get("status") == "True" and "admission" in found["status"]
+
+    async def _asked(self, change: dict[str, Any], sub: str) -> str:
         body = json.dumps(change).encode()
         try:
             await self._client.patch(f"{self._path}{sub}", body, PatchType.MERGE, DRY_RUN)

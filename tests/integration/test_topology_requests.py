@@ -13,7 +13,7 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.support.bad_requests import BAD_REQUESTS
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, until
 from tests.support.handwritten import INDEX_LABEL, Owner, has_condition, podset, workload
 from tests.support.objects import (
     BLOCK,
@@ -328,8 +328,13 @@ async def test_a_workload_no_level_or_room_can_ever_meet_is_told_so(cluster: Clu
     await cluster.add_queue(quota={"cpu": "100G"})
     asked: dict[str, Any] = {"podSetSliceRequiredTopology": "example.com/row", "podSetSliceSize": 2}
     await cluster.create(kinds.WORKLOADS, workload("unknown", podset("main", 4, asked)))
+
+    async def deactivated() -> Object | None:
+        found = await cluster.get(kinds.WORKLOADS, "unknown")
+        return found if found["spec"].get("active") is False else None
+
+    await until("the request is deactivated", deactivated)
     found = await has_condition(cluster, "unknown", "QuotaReserved", "False")
-    assert found["spec"]["active"] is False
     path = "spec.podSets[0].topologyRequest.podSetSliceRequiredTopology"
     assert f'{path}: level "example.com/row" is not in' in message(found)
     huge = podset("main", 2**31 - 1, {"preferred": RACK})

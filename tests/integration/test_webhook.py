@@ -294,7 +294,10 @@ async def test_every_registration_carries_the_bundle_of_the_secret(cluster: Clus
     ):
         for webhook in (await cluster.get(kind, name))["webhooks"]:
             assert webhook["clientConfig"]["caBundle"] == secret["data"]["ca.crt"]
-            assert webhook["failurePolicy"] == "Ignore"
+            groups = {group for rule in webhook["rules"] for group in rule["apiGroups"]}
+            # Objects that nobody but us defines may wait for us; nothing else of a cluster may.
+            alone = groups == {kinds.OSMO_POOLS.group}
+            assert webhook["failurePolicy"] == ("Fail" if alone else "Ignore")
             assert webhook["sideEffects"] == "None"
             assert webhook["timeoutSeconds"] <= 5
 

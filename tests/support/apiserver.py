@@ -79,10 +79,11 @@ class Stream:
 
 
 class FakeApiServer:
-    """See the module. `requests` holds all that was asked, in order."""
+    """See the module. `requests` holds all that was asked, in order; `refused` what of it was."""
 
     def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
+        self.refused: list[Request] = []
         self.faults: list[Fault] = []
         self.streams: list[Stream] = []
         self.tokens: set[str] | None = None
@@ -202,6 +203,7 @@ class FakeApiServer:
                 return await self._watch(request, target, seen)
             code, body = self._do(target, seen)
         except Refused as refused:
+            self.refused.append(seen)
             return web.Response(status=refused.code, body=refused.body)
         return web.Response(status=code, body=json.dumps(body).encode())
 

@@ -16,6 +16,7 @@ from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError
 from rackgate.kube.resources import Resource
+from tests.support import in_short
 from tests.support.objects import (
     BLOCK,
     POOL_LABEL,
@@ -38,11 +39,22 @@ class WaitedTooLongError(AssertionError):
     """A condition that a test waits for did not come true in time."""
 
 
-async def until(what: str, probe: Callable[[], Awaitable[T]], timeout_s: float = DEADLINE_S) -> T:
+async def until(
+    what: str,
+    probe: Callable[[], Awaitable[T]],
+    timeout_s: float = DEADLINE_S,
+    seen: Callable[[], object] | None = None,
+) -> T:
     """Poll `probe` until it returns something true, and return that.
 
+    Args:
+        what: what is waited for, in words.
+        probe: asked again and again.
+        timeout_s: seconds until it is given up.
+        seen: what to tell then, where the last value of `probe` says too little.
+
     Raises:
-        WaitedTooLongError: with the last value that was seen.
+        WaitedTooLongError: with what was seen last.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
@@ -51,8 +63,30 @@ async def until(what: str, probe: Callable[[], Awaitable[T]], timeout_s: float =
         if value:
             return value
         if loop.time() > end:
-            raise WaitedTooLongError(f"{what}: not within {timeout_s:g} s; last seen: {value!r}")
+            last = value if seen is None else seen()
+            raise WaitedTooLongError(f"{what}: not within {timeout_s:g} s; last seen: {last!r}")
         await asyncio.sleep(0.1)
+
+
+async def exactly_bound(
+    what: str,
+    pods: Callable[[], Awaitable[list[Object]]],
+    count: int,
+    timeout_s: float = DEADLINE_S,
+) -> list[Object]:
+    """Wait until exactly `count` of the pods are bound, and return those.
+
+    Raises:
+        WaitedTooLongError: with every pod that was seen last, its phase, node and gates.
+    """
+    last: list[Object] = []
+
+    async def bound() -> list[Object]:
+        last[:] = await pods()
+        found = [pod for pod in last if pod["spec"].get("nodeName")]
+        return found if len(found) == count else []
+
+    return await until(what, bound, timeout_s, lambda: in_short.pods(last))
 
 
 @dataclass
@@ -154,6 +188,17 @@ class Cluster:
             if kind is not kinds.JOBS:
                 await self._delete(kind, namespace, name, 0 if kind is kinds.PODS else None)
 
+    async def leave(self) -> None:
+        """Delete what this test made, and all pods and Workloads besides; the namespace stays.
+
+        To delete it takes the API server about 80 requests, as many as all the rest of a short
+        test, and its control plane goes soon itself.
+        """
+        await self.clean()
+        options = json.dumps({"gracePeriodSeconds": 0, "propagationPolicy": "Background"}).encode()
+        for kind in (kinds.WORKLOADS, kinds.PODS):
+            await self.client.delete(kind.path(self.namespace), options)
+
     # -- fixtures of the field -------------------------------------------------------------
 
     async def add_nodes(self, nodes: Iterable[Object]) -> None:
@@ -245,12 +290,9 @@ class Cluster:
 
     async def bound(self, job_name: str, count: int) -> list[Object]:
         """Wait until exactly `count` pods of the Job are bound, and return them."""
-
-        async def all_bound() -> list[Object]:
-            pods = [pod for pod in await self.pods_of(job_name) if pod["spec"].get("nodeName")]
-            return pods if len(pods) == count else []
-
-        return await until(f"{count} pods of {job_name} are bound", all_bound)
+        return await exactly_bound(
+            f"{count} pods of {job_name} are bound", lambda: self.pods_of(job_name), count
+        )
 
     async def places(self, job_name: str, count: int) -> list[tuple[str, str, str]]:
         """(block, rack, host) of each bound pod, in rank order where pods have ranks."""

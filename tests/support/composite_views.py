@@ -8,7 +8,7 @@ from typing import Any
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.resources import Resource
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster, exactly_bound, until
 from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object
 
 INDEX = names.COMPLETION_INDEX_LABEL
@@ -38,12 +38,9 @@ async def live_pods(cluster: Cluster, selector: str) -> list[Object]:
 
 async def bound_pods(cluster: Cluster, selector: str, count: int) -> list[Object]:
     """Wait until exactly `count` live pods are bound; return them."""
-
-    async def bound() -> list[Object]:
-        pods = [p for p in await live_pods(cluster, selector) if p["spec"].get("nodeName")]
-        return pods if len(pods) == count else []
-
-    return await until(f"{count} pods of {selector} are bound", bound)
+    return await exactly_bound(
+        f"{count} pods of {selector} are bound", lambda: live_pods(cluster, selector), count
+    )
 
 
 async def gone(cluster: Cluster, selector: str) -> None:

@@ -107,6 +107,10 @@ class Elsewhere:
         """What a service has logged, over all its lives."""
         return self.folder / f"{service}.log"
 
+    def service_logs(self) -> dict[str, Path]:
+        """The log file of each service."""
+        return {service: self.log_file(service) for service in SERVICES}
+
     def start(self, *services: str) -> None:
         """Start services; see `ready`."""
         for service in services:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rackgate.kube.client import Client
+from rackgate_cli.controlplane.processes import alive
+from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.playground import open_client
 
 SERVICES = ("webhook", "assigner", "ungater")
 UP_LIMIT_S = 3600.0  # a first start builds the control plane
 RUN_LIMIT_S = 120.0
+LOG_TAIL = 30  # lines of a service that ended by itself
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,33 @@ class Playground:
     def log(self, component: str) -> str:
         """The log of one component, for instance "assigner-0"."""
         return (self.state / "logs" / f"{component}.log").read_text()
+
+    def service_logs(self) -> dict[str, Path]:
+        """The log file of each replica of a service that has ever run, by component."""
+        logs = sorted((self.state / "logs").glob("*.log"))
+        return {log.stem: log for log in logs if log.stem.rpartition("-")[0] in SERVICES}
+
+    def bring_back(self) -> list[str]:
+        """Start services that ended by themselves, as a kubelet would.
+
+        Returns:
+            Each of them with the end of its log: one that dies is a defect, or the machine was so
+            full that it could not renew its lease in time and ended itself.
+        """
+        known = StateFolder(self.state).load()
+        records = known.processes if known else {}
+        ended = [
+            name
+            for name, record in records.items()
+            if name.rpartition("-")[0] in SERVICES and not alive(record)
+        ]
+        told = [f"{name} ended by itself; its log ends:\n{self._tail(name)}" for name in ended]
+        for service in {name.rpartition("-")[0] for name in ended}:
+            self.run("start", service)
+        return told
+
+    def _tail(self, component: str) -> str:
+        return "\n".join(self.log(component).splitlines()[-LOG_TAIL:])
 
     def stop(self) -> None:
         """End it and remove its folder."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -246,6 +246,17 @@ class World(FakeApiServer):
             if request.method != "GET" and not any(part in request.path for part in quiet)
         ]
 
+    def taken(self, watched: Collection[str]) -> int:
+        """Writes with one of these in their path that were not refused.
+
+        A refused one is sent again, as often as the machine is slow.
+        """
+        refused = {id(request) for request in self.refused}
+        return sum(
+            id(request) not in refused and any(part in request.path for part in watched)
+            for request in self.writes()
+        )
+
     def events(self, reason: str) -> list[Object]:
         """Events with that reason."""
         stored = self._objects.get(kinds.EVENTS.full_name, {}).values()
@@ -305,4 +316,4 @@ async def assigner(
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for a condition on the world."""
-    await until(condition, within_s=8.0)
+    await until(condition, within_s=30.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -21,8 +21,8 @@ Replica = Callable[[World], AbstractAsyncContextManager[Any]]
 class Killer:
     """Cuts the n-th write on Jobs and Workloads off, and says that the process is to die."""
 
-    def __init__(self, number: int, *, applied: bool) -> None:
-        self.left, self.applied = number, applied
+    def __init__(self, number: int, *, applied: bool, watched: Collection[str] = WATCHED) -> None:
+        self.left, self.applied, self.watched = number, applied, watched
         self.struck = asyncio.Event()
 
     def fault(self) -> Fault:
@@ -39,7 +39,7 @@ class Killer:
             def matches(self, request: Request) -> bool:
                 if request.method == "GET" or killer.struck.is_set():
                     return False
-                if not (any(part in request.path for part in WATCHED)):
+                if not any(part in request.path for part in killer.watched):
                     return False
                 killer.left -= 1
                 return killer.left < 0

@@ -15,7 +15,7 @@ from rackgate.kube import resources as kinds
 from tests.support.apiserver import Object
 from tests.support.objects import RACK
 from tests.wire.assigner_world import World, eventually, furnish
-from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.killing import WATCHED, Killer, keep_running, while_running
 
 # Writes of one whole life below. Some may be left out (a waiting reason that is outdated before it
 # is written), so the last kills may find nothing to strike.
@@ -65,5 +65,5 @@ async def test_the_life_has_no_more_writes_than_are_killed() -> None:
         furnish(world)
         template = world.submit("train", required=RACK)["spec"]["template"]
         await while_running(keep_running(world, asyncio.Event()), _life(world, lambda: template))
-        count = sum("/jobs" in r.path or "/workloads" in r.path for r in world.writes())
+        count = world.taken(WATCHED)
         assert AT_LEAST <= count <= LIFE

@@ -122,5 +122,5 @@ async def test_a_life_has_no_more_writes_than_are_killed(kind: str) -> None:
         furnish(world)
         world.add(story.resource, story.manifest())
         await while_running(keep_running(world, asyncio.Event()), life(world, story.resource))
-        count = sum(any(part in r.path for part in WATCHED) for r in world.writes())
+        count = world.taken(WATCHED)
         assert story.least <= count <= story.most

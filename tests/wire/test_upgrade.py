@@ -23,7 +23,9 @@ from tests.wire.assigner_world import World, assigner
 from tests.wire.ungater_world import Replica
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.jsonl"))
-BY_KIND = {kind.kind: kind for kind in vars(kinds).values() if isinstance(kind, Resource)}
+BY_KIND = {
+    (kind.group, kind.kind): kind for kind in vars(kinds).values() if isinstance(kind, Resource)
+}
 MODELS = {kind.model.__name__: kind.model for kind in KINDS}
 pytestmark = pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
 
@@ -32,9 +34,13 @@ def read(stored: Path) -> list[Object]:
     return [json.loads(line) for line in stored.read_text().splitlines()]
 
 
+def kind_of(item: Object) -> Resource:
+    return BY_KIND[item["apiVersion"].rpartition("/")[0], item["kind"]]
+
+
 def load(world: World, stored: Path) -> None:
     for item in read(stored):
-        world.put(BY_KIND[item["kind"]], item)
+        world.put(kind_of(item), item)
 
 
 def gated(world: World) -> dict[str, Object]:
@@ -61,7 +67,7 @@ def settled(world: World, stored: Path) -> dict[str, Object]:
     """What must stay of each stored object: all but versions and what tells the pods' state."""
     found = {}
     for item in read(stored):
-        kind, name = BY_KIND[item["kind"]], item["metadata"]["name"]
+        kind, name = kind_of(item), item["metadata"]["name"]
         if kind is kinds.CLUSTER_QUEUES or kind is kinds.LOCAL_QUEUES:
             continue  # their status counts
         now = copy.deepcopy(world.get(kind, name, item["metadata"].get("namespace", "")))

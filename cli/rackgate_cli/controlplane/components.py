@@ -26,6 +26,8 @@ STAGES: Final[tuple[tuple[str, ...], ...]] = (
 COMPONENTS: Final = tuple(name for stage in STAGES for name in stage)
 # Operators of job kinds that Kubernetes has not itself; a playground has those it is asked for.
 OPERATORS: Final = ("jobset", "kuberay")
+# Kinds that are installed without what reads them -> their folder beside the Go modules.
+KINDS: Final = {"kai-crds": "kai"}
 
 _VERSION_TIMEOUT_S: Final = 20.0
 

@@ -64,6 +64,18 @@ def with_local_webhook(document: Document, base_url: str) -> Document:
     return changed
 
 
+def with_webhooks_of(registrations: Iterable[Document], patch: Path) -> list[Document]:
+    """Return registrations, one with the webhooks that a patch adds to it, as kustomize does."""
+    (added,) = documents(patch)
+    name, webhooks = added["metadata"]["name"], added["webhooks"]
+    return [
+        {**entry, "webhooks": [*entry["webhooks"], *webhooks]}
+        if (entry["kind"], entry["metadata"]["name"]) == (added["kind"], name)
+        else entry
+        for entry in registrations
+    ]
+
+
 def operator_documents(
     path: Path, name: str, webhook_url: str | None, authority: bytes
 ) -> list[Document]:
@@ -154,11 +166,11 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def apply_crds(client: Client, deploy: Path) -> None:
-    """Apply our CRDs and wait until the API server serves them."""
-    await apply_all(client, documents(deploy / "crds"))
-
-    await _served(client, documents(deploy / "crds"))
+async def apply_crds(client: Client, deploy: Path, *, osmo: bool = False) -> None:
+    """Apply our CRDs, those of OSMO on wish, and wait until the API server serves them."""
+    wanted = documents(deploy / "crds", *([deploy / "osmo" / "crds"] if osmo else []))
+    await apply_all(client, wanted)
+    await _served(client, wanted)
 
 
 async def put_operator(client: Client, wanted: list[Document]) -> None:
@@ -213,13 +225,20 @@ async def _served(client: Client, wanted: Iterable[Document]) -> None:
     await until("all CRDs are served", served)
 
 
-async def apply_basics(client: Client, deploy: Path, webhook_url: str | None) -> None:
-    """Apply namespace, roles, admission policies and, with a URL, the webhooks' registration."""
-    rbac = documents(deploy / "rbac")
+async def apply_basics(
+    client: Client, deploy: Path, webhook_url: str | None, *, osmo: bool = False
+) -> None:
+    """Apply namespace, roles, admission policies and, with a URL, the webhooks' registration.
+
+    With `osmo` what `deploy/osmo` adds to roles and registration, too.
+    """
+    extra = deploy / "osmo"
+    rbac = documents(deploy / "rbac", *([extra / "rbac.yaml"] if osmo else []))
     spaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
     await apply_all(client, spaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
-    for entry in documents(deploy / "webhook"):
+    hooks = documents(deploy / "webhook")
+    for entry in with_webhooks_of(hooks, extra / "webhooks.yaml") if osmo else hooks:
         if entry["kind"].endswith("WebhookConfiguration"):
             if webhook_url is not None:
                 wanted.append(with_local_webhook(entry, webhook_url))

@@ -14,8 +14,10 @@ from typing import Any
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import KubeError
+from rackgate.runtime.features import OSMO_POOLS
 from rackgate_cli.controlplane import defaults, install, operators, ports
 from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.components import KINDS
 from rackgate_cli.controlplane.services import token_file, webhook_port
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
@@ -52,14 +54,21 @@ async def _prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> N
     url = None
     if "webhook" in services:
         url = f"https://{ports.LOOPBACK}:{webhook_port(cluster)}"
+    osmo = cluster.playground.feature_gates.get(OSMO_POOLS, False)
     async with admin_client(cluster.folder, cluster.playground) as client:
         await asyncio.gather(
-            install.apply_crds(client, deploy),
-            install.apply_basics(client, deploy, url),
+            install.apply_crds(client, deploy, osmo=osmo),
+            install.apply_basics(client, deploy, url, osmo=osmo),
             install.apply_all(client, defaults.node_documents(nodes)),
             *(
                 install.put_operator(client, _operator_documents(cluster, name))
                 for name in cluster.playground.operators
+            ),
+            *(
+                install.put_operator(
+                    client, install.documents(deploy / "controlplane" / KINDS[name])
+                )
+                for name in cluster.playground.kinds
             ),
         )
         for service in services:

@@ -27,6 +27,7 @@ class Playground(msgspec.Struct, kw_only=True):
         ports: by purpose, for instance "etcd" or "webhook".
         replicas: set count per service; a stopped service keeps it.
         operators: which of `components.OPERATORS` it has; their kinds stay installed, so they do.
+        kinds: which of `components.KINDS` it has.
         feature_gates: what the services' configurations say; gates not named keep their default.
         binaries: path of every program of the control plane.
         processes: started processes by component name.
@@ -38,6 +39,7 @@ class Playground(msgspec.Struct, kw_only=True):
     ports: dict[str, int] = {}
     replicas: dict[str, int] = {}
     operators: list[str] = []
+    kinds: list[str] = []
     feature_gates: dict[str, bool] = {}
     binaries: dict[str, str] = {}
     processes: dict[str, ProcessRecord] = {}

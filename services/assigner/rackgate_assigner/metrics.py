@@ -33,6 +33,9 @@ ATTEMPTS: Final = from_zero(
     "result",
     ("success", "inadmissible"),
 )
+OSMO_POOLS: Final = gauge(
+    "osmo_pools", "Pools of OSMO, by whether KAI's Topology is in step with them.", ("synced",)
+)
 DECISION_ERRORS: Final = counter(
     "decision_errors_total", "Workloads held because deciding about them failed: a defect.", ()
 )

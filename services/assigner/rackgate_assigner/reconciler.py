@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -17,7 +17,7 @@ from rackgate.api.unsupported import unsupported_fields
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.resources import Resource
-from rackgate.runtime.features import ELASTIC_JOBS
+from rackgate.runtime.features import ELASTIC_JOBS, OSMO_POOLS
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
@@ -39,8 +39,11 @@ from rackgate_assigner.slice_jobs import ResizableJobs
 from rackgate_assigner.slice_writer import SliceWriter
 from rackgate_assigner.slices import SliceController
 from rackgate_assigner.verification import Verification
-from rackgate_assigner.watches import Object, Watch, Watches
+from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
 from rackgate_assigner.writer import WorkloadWriter
+
+if TYPE_CHECKING:
+    from rackgate_assigner.osmo_pools import PoolController
 
 V = TypeVar("V", bound=Object)
 
@@ -61,7 +64,7 @@ class Assigner:
         budgets = settings.budgets
         self.acting = False
         self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
-        self.watches = Watches(client)
+        self.watches = Watches(client, osmo=features[OSMO_POOLS])
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         pending = _budget(client, budgets.pending)
@@ -72,6 +75,7 @@ class Assigner:
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
         self.in_use = self._finalizers(pending)
+        self.pools = self._pool_controller(watches.osmo, pending)
         self.flavors = FlavorReport(self.cache, watches.flavors.store, self._report)
         self.statuses = QueueStatuses(
             self.cache,
@@ -137,6 +141,16 @@ class Assigner:
         )
         return finalizers.InUse(stores, client)
 
+    def _pool_controller(
+        self, watches: PoolWatches | None, client: Client
+    ) -> PoolController | None:
+        if watches is None:
+            return None
+        # Its models cost memory, which only those pay who use it.
+        from rackgate_assigner.osmo_pools import follow_pools
+
+        return follow_pools(watches, client, self._report)
+
     def _slice_controller(self, writer: SliceWriter, settings: AssignerSettings) -> SliceController:
         watches = self.watches
         jobs = {kind: watch.store for kind, watch in watches.kinds.items()}
@@ -166,7 +180,7 @@ class Assigner:
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""
-        return [line for watch in self.watches.all() for line in watch.missing()]
+        return [line for watch in self.watches.needed() for line in watch.missing()]
 
     async def follow(self) -> None:
         """Keep the cache up to date until cancelled."""
@@ -177,8 +191,8 @@ class Assigner:
                 spawn(group, watch.run(), f"watch {watch.resource.full_name}")
 
     async def synced(self) -> None:
-        """Wait until every watch has listed once: nothing may be decided before that."""
-        for watch in self.watches.all():
+        """Wait until every needed watch has listed once: nothing may be decided before that."""
+        for watch in self.watches.needed():
             await watch.synced()
         log.info("caches_warm", frozen=freeze_heap())
 
@@ -194,6 +208,8 @@ class Assigner:
                 spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
                 spawn(group, self.flavors.run(), "flavor-report")
+                if self.pools is not None:
+                    spawn(group, self.pools.run(), "osmo-pools")
         finally:
             self.acting = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate.kube.resources import PODS, WORKLOADS, Resource
+from rackgate.kube.resources import OSMO_POOLS, PODS, WORKLOADS, Resource
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.core.failure.broken import PodFact
@@ -36,6 +36,10 @@ class Reporter:
         """An Event on a pod."""
         meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
         self._record(PODS, meta, reason, _ADMISSION, note, warning=False)
+
+    def pool(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a Pool of OSMO."""
+        self._record(OSMO_POOLS, meta, reason, _RECONCILE, note, warning=warning)
 
     def configuration(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
         """A Warning on an object of the administrator."""

@@ -17,7 +17,7 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.kube.resources import Resource
 from rackgate.runtime.tasks import spawn
-from rackgate.wire import core, kueue
+from rackgate.wire import core, kueue, osmo
 from rackgate_assigner.kinds import KINDS, Kind
 from rackgate_assigner.kinds.job import decode_job
 
@@ -227,6 +227,9 @@ class OptionalWatch(Watch[V]):
     While the kind is not served its watch is complete and empty. It is asked for again every
     `SERVED_POLL_S` seconds, without a word in the log, and followed when it is there. Should it
     be taken away, its objects are gone.
+
+    Attributes:
+        served: whether the API server knows the kind, as far as was asked.
     """
 
     def __init__(
@@ -236,6 +239,8 @@ class OptionalWatch(Watch[V]):
         decode: Callable[[bytes | msgspec.Raw], V],
         params: Mapping[str, str] | None = None,
     ) -> None:
+        self.served = False
+        self._on_served: list[Callable[[], Any]] = []
         self._settled = asyncio.Event()
         super().__init__(client, resource, decode, params, on_synced=self._listed)
         self._client, self._problem = client, "not asked for yet"
@@ -252,12 +257,17 @@ class OptionalWatch(Watch[V]):
         """Wait until all there is has been listed once, or is known not to be served."""
         await self._settled.wait()
 
+    def tell_served(self, listener: Callable[[], Any]) -> None:
+        """Add a listener that is called when the kind comes or goes."""
+        self._on_served.append(listener)
+
     async def run(self) -> None:
         """Follow the collection whenever it is served, until cancelled."""
         while True:
             served = await self._served()
             if served:
                 log.info("kind_served", resource=self.resource.full_name)
+                self._serves(True)
                 await self._follow()
             if served is not None:
                 self._settled.set()
@@ -276,7 +286,13 @@ class OptionalWatch(Watch[V]):
                 missed = missed + 1 if gone else 0
             following.cancel()
         log.info("kind_not_served", resource=self.resource.full_name)
+        self._serves(False)
         self.informer.clear()
+
+    def _serves(self, served: bool) -> None:
+        self.served = served
+        for listener in self._on_served:
+            listener()
 
     def _listed(self) -> None:
         self.informer.problem = ""  # what comes now is a problem with a kind that was served
@@ -290,10 +306,34 @@ class OptionalWatch(Watch[V]):
             self._problem = ""
             return False
         except KubeError as error:
+            if self._problem != str(error):
+                log.warning("kind_in_doubt", resource=self.resource.full_name, error=str(error))
             self._problem = str(error)
             return None
         self._problem = ""
         return True
+
+
+class PoolWatches:
+    """What is followed for OSMO's pools; either kind may come and go.
+
+    Attributes:
+        pools: Pools.
+        topologies: Topologies of KAI's, of all owners: a name may be taken.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.pools = OptionalWatch(client, resources.OSMO_POOLS, decoder(osmo.Pool))
+        self.topologies = OptionalWatch(client, resources.KAI_TOPOLOGIES, decoder(osmo.KaiTopology))
+
+    def served(self) -> tuple[bool, bool]:
+        """Whether the API server knows Pools, and Topologies of KAI's."""
+        return self.pools.served, self.topologies.served
+
+    async def synced(self) -> None:
+        """Wait until both are listed, or known not to be served."""
+        await self.pools.synced()
+        await self.topologies.synced()
 
 
 class Watches:
@@ -302,9 +342,10 @@ class Watches:
     Attributes:
         kinds: governed jobs, by kind.
         parts: child Jobs of JobSets, governed or not.
+        osmo: pools, with the gate alone.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, osmo: bool = False) -> None:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
         self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
@@ -321,9 +362,15 @@ class Watches:
         # First of the two that follow Jobs, so that the lag shown for them is that of the governed.
         self.parts = Watch(client, resources.JOBS, decode_job, PARTS)
         self.kinds = {kind.name: _governed(client, kind) for kind in KINDS.values()}
+        self.osmo = PoolWatches(client) if osmo else None
 
     def all(self) -> list[Watch[Any]]:
         """All watches."""
+        partners = (self.osmo.pools, self.osmo.topologies) if self.osmo is not None else ()
+        return [*self.needed(), *partners]
+
+    def needed(self) -> list[Watch[Any]]:
+        """Those without which nothing may be decided about jobs: none of a partner's kinds."""
         return [
             self.nodes,
             self.pods,

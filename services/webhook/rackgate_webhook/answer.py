@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,10 @@ from rackgate.govern.errors import MalformedError
 from rackgate_webhook.review import Review, ReviewError, Verdict, decode_review, encode_verdict
 
 Decide = Callable[[Review], Verdict]
+# Decides after it has read something.
+Asking = Callable[[Review], Awaitable[Verdict]]
+
+_ODD: Final = (MalformedError, msgspec.ValidationError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,30 @@ def answer_review(body: bytes, decide: Decide) -> Answer:
         return _unreadable(str(error), "none", "")
     try:
         verdict = decide(review)
-    except (MalformedError, msgspec.ValidationError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        return _unreadable(f"request.object: {reason}", review.operation, review.kind)
+    except _ODD as error:
+        return _odd(review, error)
+    return _answer(review, verdict)
+
+
+async def answer_asking(body: bytes, decide: Asking) -> Answer:
+    """As `answer_review`, for what has to read something before it decides."""
+    try:
+        review = decode_review(body)
+    except ReviewError as error:
+        return _unreadable(str(error), "none", "")
+    try:
+        verdict = await decide(review)
+    except _ODD as error:
+        return _odd(review, error)
+    return _answer(review, verdict)
+
+
+def _odd(review: Review, error: Exception) -> Answer:
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return _unreadable(f"request.object: {reason}", review.operation, review.kind)
+
+
+def _answer(review: Review, verdict: Verdict) -> Answer:
     return Answer(
         200,
         encode_verdict(review.uid, verdict),

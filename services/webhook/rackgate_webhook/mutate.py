@@ -20,8 +20,9 @@ from rackgate.api.names import (
 )
 from rackgate.govern.job import PODSET, SUSPEND, is_suspended
 from rackgate.govern.jsonpatch import JsonPatchOp, pointer
+from rackgate.govern.kai import Rendering, goes_to_kai, render
 from rackgate.govern.marks import kept_marks_ops, remade_ops
-from rackgate.govern.predicates import is_cleanup, is_governed, podset_of_pod
+from rackgate.govern.predicates import is_cleanup, is_governed, podset_of_pod, queue_of
 from rackgate.govern.templates import (
     annotations_of,
     gates_of,
@@ -35,17 +36,22 @@ from rackgate.govern.templates import (
 )
 from rackgate.govern.topology import topology_request
 from rackgate_webhook.jobs import JOB_KINDS, JobKind, Object
+from rackgate_webhook.kinds import name_errors
 from rackgate_webhook.review import Review, Verdict
 
+_JOB: Final = "batch/Job"
 _REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
-def mutate(review: Review, *, sliced: Collection[str] = ()) -> Verdict:
+def mutate(
+    review: Review, *, sliced: Collection[str] = (), kai: Rendering | None = None
+) -> Verdict:
     """The patch for one request; nothing for kinds, operations and objects of others.
 
     Args:
         review: the request.
         sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
+        kai: gate RackgateRenderForKAI: how Jobs that KAI places are handed over to it.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
@@ -53,6 +59,8 @@ def mutate(review: Review, *, sliced: Collection[str] = ()) -> Verdict:
     kind, rule = JOB_KINDS.get(review.kind), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
         return Verdict()
+    if kai is not None and review.kind == _JOB and goes_to_kai(review.object, review.old_object):
+        return _handed_over(JOB_KINDS[_JOB], review.object, kai)
     if kind is not None and review.operation == "CREATE":
         return _job_created(kind, review.object, kind.name in sliced)
     if kind is not None and review.operation == "UPDATE":
@@ -64,6 +72,17 @@ def _job_created(kind: JobKind, job: Object, slices: bool) -> Verdict:
     if not is_governed(job):
         return Verdict()
     return Verdict(operations=kind.govern(job, slices), warnings=list(_misplaced(kind, job)))
+
+
+def _handed_over(kind: JobKind, job: Object, kai: Rendering) -> Verdict:
+    """A Job for KAI. Refused here, since behind us nobody knows any more that it was ours."""
+    path = f"metadata.labels[{QUEUE_LABEL}]"
+    errors = name_errors(queue_of(job) or "", path, "name an existing Queue of KAI")
+    rendered = render(job, kai)
+    if errors or rendered.errors:
+        return Verdict(errors=[*errors, *rendered.errors])
+    warnings = [*_misplaced(kind, job), *rendered.warnings]
+    return Verdict(operations=rendered.operations, warnings=warnings)
 
 
 def _job_updated(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, cast
 
 import structlog
 from aiohttp import web
 
+from rackgate.govern.kai import Rendering
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.tasks import start
-from rackgate_webhook.answer import Answer, Decide, answer_review
+from rackgate_webhook.answer import Answer, Asking, Decide, answer_asking, answer_review
 from rackgate_webhook.bodies import BodyReader, RefusedError
 from rackgate_webhook.connections import Connection, Connections
 from rackgate_webhook.listener import Listener
@@ -41,7 +42,7 @@ REFUSED: Final = metrics.from_zero(
         ("reason",),
     ),
     "reason",
-    ("path", "method", "type", "large", "slow", "broken", "late", "abandoned"),
+    ("path", "method", "type", "large", "slow", "broken", "late", "abandoned", "unread"),
 )
 
 log = structlog.get_logger()
@@ -67,6 +68,8 @@ class WebhookServer:
         *,
         both_levels: bool = False,
         sliced: Collection[str] = (),
+        kai: Rendering | None = None,
+        asking: Mapping[str, Asking] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.port = port
@@ -76,9 +79,10 @@ class WebhookServer:
         self._max_connections = max_connections
         self._draining = False
         self._routes: dict[str, Decide] = {
-            "/mutate": partial(mutate, sliced=sliced),
+            "/mutate": partial(mutate, sliced=sliced, kai=kai),
             "/validate": partial(validate, both_levels=both_levels, sliced=sliced),
         }
+        self._asking = dict(asking or {})
         self._bodies = BodyReader()
         self._listeners: list[Listener] = []
         self._callers: list[Connections] = []
@@ -141,7 +145,7 @@ class WebhookServer:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         connection = cast(Connection, request.protocol)  # Connections makes no others
         connection.answering = True
-        decide = self._route(request)
+        self._check_route(request)
         timeout = request.query.get("timeout") if request.query_string else None
         limit = begin_by(connection.since, timeout)
         loop = asyncio.get_running_loop()
@@ -151,18 +155,27 @@ class WebhookServer:
         if (late_s := loop.time() - limit) > 0:
             raise RefusedError(503, "late", f"{late_s:.3g} s too late to be answered in time")
         started = clock.monotonic()
-        answer = answer_review(body, decide)
+        answer = await self._decided(request.path, body, limit)
         _observe(answer, clock.monotonic() - started)
         content_type = "application/json" if answer.status == 200 else "text/plain"
         return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 
-    def _route(self, request: web.BaseRequest) -> Decide:
-        decide = self._routes.get(request.path)
-        if decide is None:
-            raise RefusedError(404, "path", f"no such path; there are {', '.join(self._routes)}")
+    async def _decided(self, path: str, body: bytes, limit: float) -> Answer:
+        if path in self._routes:
+            return answer_review(body, self._routes[path])
+        try:
+            async with asyncio.timeout_at(limit):
+                return await answer_asking(body, self._asking[path])
+        except TimeoutError:
+            words = "what the review needs could not be read in time"
+            raise RefusedError(503, "late", words) from None
+
+    def _check_route(self, request: web.BaseRequest) -> None:
+        if request.path not in self._routes and request.path not in self._asking:
+            known = ", ".join((*self._routes, *self._asking))
+            raise RefusedError(404, "path", f"no such path; there are {known}")
         if request.method != "POST":
             raise RefusedError(405, "method", "expected POST")
-        return decide
 
 
 async def _farewell(connections: Connections) -> None:

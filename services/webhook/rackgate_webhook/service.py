@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING
 
 import structlog
 
 from rackgate.kube.config import connect
-from rackgate.runtime.features import BOTH_LEVELS
+from rackgate.runtime.features import BOTH_LEVELS, OSMO_POOLS
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
@@ -22,6 +23,11 @@ from rackgate_webhook.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
 from rackgate_webhook.tls import server_context
 
+if TYPE_CHECKING:
+    from rackgate_webhook.osmo_reading import OsmoReviews
+
+OSMO_PATH = "/validate-osmo"
+
 log = structlog.get_logger()
 
 
@@ -34,12 +40,15 @@ class WebhookService:
         self._draining = False
         self._context = server_context()
         serving = settings.serving
+        self._osmo = _osmo_reviews() if settings.features.enabled(OSMO_POOLS) else None
         self._server = WebhookServer(
             serving.host,
             serving.port,
             self._context,
             both_levels=settings.features.enabled(BOTH_LEVELS),
             sliced=sliced_kinds(settings.features),
+            kai=settings.rendering,
+            asking={} if self._osmo is None else {OSMO_PATH: self._osmo.decide},
             max_connections=serving.max_connections,
         )
         self._keeper: Keeper | None = None
@@ -53,6 +62,8 @@ class WebhookService:
         """
         settings = self._settings
         client = await connect(settings.connection, user_agent=user_agent("webhook"))
+        if self._osmo is not None:
+            self._osmo.connect(client)
         try:
             issued = settings.certificates.source == "issued"
             keeper = (CertificateKeeper if issued else ProvidedKeeper)(
@@ -102,6 +113,13 @@ class WebhookService:
         certificates = self._settings.certificates
         name = (*certificates.dns_names, *certificates.ip_addresses)[0]
         return await call_self(port, name, bundle)
+
+
+def _osmo_reviews() -> OsmoReviews:
+    # Its models cost start-up time and memory, which only those pay who use it.
+    from rackgate_webhook.osmo_reading import OsmoReviews
+
+    return OsmoReviews()
 
 
 async def _first(wanted: asyncio.Event, stop: asyncio.Event) -> bool:

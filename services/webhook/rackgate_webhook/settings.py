@@ -8,7 +8,10 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
+from rackgate.govern.kai import Rendering
+from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
 from rackgate_webhook.expiry import RotationRules
 
@@ -87,6 +90,15 @@ class CertificateSettings(ConfigModel):
         )
 
 
+class KaiSettings(ConfigModel):
+    """What is to be known of KAI; read behind the gate RackgateRenderForKAI alone."""
+
+    topology: str = Field(default="", max_length=253, pattern=f"^$|{SUBDOMAIN}")
+    """KAI's Topology of Jobs that name none themselves; empty: each has to."""
+    jobs_grouped: bool = False
+    """This KAI is newer than 0.14.0: it makes one PodGroup of a Job, not one of each pod."""
+
+
 class WebhookSettings(BaseServiceSettings):
     """Settings of the webhook service."""
 
@@ -96,3 +108,13 @@ class WebhookSettings(BaseServiceSettings):
     """Where reviews are answered."""
     certificates: CertificateSettings = CertificateSettings()
     """The serving certificate."""
+    kai: KaiSettings = KaiSettings()
+    """Jobs that the KAI scheduler places."""
+
+    @property
+    def rendering(self) -> Rendering | None:
+        """How Jobs are handed over to KAI; None while the gate is off."""
+        if not self.features.enabled(RENDER_FOR_KAI):
+            return None
+        both_levels = self.features.enabled(BOTH_LEVELS)
+        return Rendering(self.kai.topology, self.kai.jobs_grouped, both_levels)

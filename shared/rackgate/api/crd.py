@@ -1,5 +1,7 @@
 """CustomResourceDefinitions from the models: `python -m rackgate.api.crd deploy/crds`.
 
+Those of OSMO, a component of its own: `python -m rackgate.api.crd deploy/osmo/crds osmo`.
+
 What pydantic emits is no structural schema yet: references are written out, null branches and
 titles go, constants the API server does not know are dropped (each below, with its reason).
 """
@@ -18,7 +20,8 @@ from rackgate.api.checks import AdmissionCheck, WorkloadPriorityClass
 from rackgate.api.cohort import Cohort
 from rackgate.api.flavor import ResourceFlavor
 from rackgate.api.meta import ApiObject, Schema, rules
-from rackgate.api.names import GROUP, VERSION
+from rackgate.api.names import GROUP, OSMO_GROUP, OSMO_VERSION, VERSION
+from rackgate.api.osmo import Pool, Workflow
 from rackgate.api.queues import ClusterQueue, LocalQueue
 from rackgate.api.topology import LEVELS_FIXED, Topology
 from rackgate.api.workload import Workload
@@ -51,6 +54,8 @@ class Kind:
         model: the kind; its name is the model's.
         old_version: turns the schema into that of v1beta1, which is then served as well, with
             conversion strategy None: only for kinds of one shape in both versions.
+        group: API group.
+        version: the version that is stored.
     """
 
     model: type[ApiObject]
@@ -60,6 +65,13 @@ class Kind:
     columns: tuple[Column, ...] = ()
     selectable: tuple[str, ...] = ()
     old_version: Callable[[Schema], None] | None = None
+    group: str = GROUP
+    version: str = VERSION
+
+    @property
+    def file_name(self) -> str:
+        """Name of the definition's file."""
+        return f"{self.group}_{self.plural}.yaml"
 
 
 def _same(_schema: Schema) -> None:
@@ -152,6 +164,36 @@ KINDS: Final = (
         selectable=(".status.admission.clusterQueue",),
     ),
 )
+_SYNCED: Final = ".status.conditions[?(@.type=='Synced')]"
+OSMO_KINDS: Final = (
+    Kind(
+        Pool,
+        "pools",
+        ("osmopool", "osmopools"),
+        columns=(
+            Column("Backend", ".spec.backend"),
+            Column("Scheduler", ".spec.scheduler"),
+            Column("Synced", _SYNCED + ".status"),
+            Column("Reason", _SYNCED + ".reason"),
+            Column("Topology", ".status.topology", priority=1),
+            Column("Message", _SYNCED + ".message", priority=1),
+            _AGE,
+        ),
+        group=OSMO_GROUP,
+        version=OSMO_VERSION,
+    ),
+    Kind(
+        Workflow,
+        "workflows",
+        ("osmoworkflow", "osmoworkflows"),
+        namespaced=True,
+        columns=(Column("Pool", ".spec.pool"), _AGE),
+        # Who uses a pool is asked for by it.
+        selectable=(".spec.pool",),
+        group=OSMO_GROUP,
+        version=OSMO_VERSION,
+    ),
+)
 
 
 def _definitions(node: Any, found: Schema) -> None:
@@ -227,7 +269,7 @@ def kind_schema(model: type[ApiObject]) -> Schema:
 
 def _version(kind: Kind, name: str) -> Schema:
     schema = kind_schema(kind.model)
-    found: Schema = {"name": name, "served": True, "storage": name == VERSION}
+    found: Schema = {"name": name, "served": True, "storage": name == kind.version}
     if name == OLD_VERSION and kind.old_version is not None:
         kind.old_version(schema)
         found["deprecated"] = True
@@ -255,13 +297,13 @@ def crd_document(kind: Kind) -> Schema:
     }
     if kind.short_names:
         names["shortNames"] = list(kind.short_names)
-    versions = [VERSION] if kind.old_version is None else [OLD_VERSION, VERSION]
+    versions = [kind.version] if kind.old_version is None else [OLD_VERSION, kind.version]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
         "spec": {
-            "group": GROUP,
+            "group": kind.group,
             "names": names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "conversion": {"strategy": "None"},
@@ -272,7 +314,12 @@ def crd_document(kind: Kind) -> Schema:
 
 def crd_documents() -> dict[str, dict[str, Any]]:
     """All CustomResourceDefinitions by file name, as `kueue.x-k8s.io_workloads.yaml`."""
-    return {f"{GROUP}_{kind.plural}.yaml": crd_document(kind) for kind in KINDS}
+    return {kind.file_name: crd_document(kind) for kind in KINDS}
+
+
+def osmo_documents() -> dict[str, dict[str, Any]]:
+    """The CustomResourceDefinitions of OSMO's pools and workflows, by file name."""
+    return {kind.file_name: crd_document(kind) for kind in OSMO_KINDS}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -289,13 +336,14 @@ def crd_text(document: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the definitions into the folder named by the one argument; 2 when it is missing."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m rackgate.api.crd FOLDER\n")
+    """Write the definitions into a folder, those of OSMO when that word follows; 2 when misused."""
+    wanted = {(): crd_documents, ("osmo",): osmo_documents}.get(tuple(arguments[1:]))
+    if not arguments or wanted is None:
+        sys.stderr.write("usage: python -m rackgate.api.crd FOLDER [osmo]\n")
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, document in crd_documents().items():
+    for name, document in wanted().items():
         (folder / name).write_text(crd_text(document))
     return 0
 

@@ -186,7 +186,7 @@ class PoolReason(StrEnum):
 
     IN_STEP = "InStep"
     NO_TOPOLOGY_KEYS = "NoTopologyKeys"
-    REPLACING = "ReplacingTopology"
+    WAITING_FOR_DELETION = "WaitingForDeletion"
     FOREIGN_TOPOLOGY = "ForeignTopology"
     TOPOLOGY_KIND_MISSING = "TopologyKindMissing"
     TOPOLOGY_REFUSED = "TopologyRefused"

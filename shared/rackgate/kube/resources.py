@@ -101,6 +101,15 @@ ADMISSION_POLICY_BINDINGS: Final = Resource(
     _ADMISSION, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding"
 )
 
+# What the KAI scheduler reads, and our pools for it.
+KAI_TOPOLOGIES: Final = Resource("kai.scheduler", "v1alpha1", "topologies", False, "Topology")
+KAI_POD_GROUPS: Final = Resource("scheduling.run.ai", "v2alpha2", "podgroups", True, "PodGroup")
+KAI_QUEUES: Final = Resource("scheduling.run.ai", "v2", "queues", False, "Queue")
+OSMO_POOLS: Final = Resource(names.OSMO_GROUP, names.OSMO_VERSION, "pools", False, "Pool")
+OSMO_WORKFLOWS: Final = Resource(
+    names.OSMO_GROUP, names.OSMO_VERSION, "workflows", True, "Workflow"
+)
+
 _RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLES: Final = Resource(_RBAC, "v1", "clusterroles", False, "ClusterRole")
 CLUSTER_ROLE_BINDINGS: Final = Resource(

@@ -32,6 +32,10 @@ BOTH_LEVELS: Final = "RackgateRequiredAndPreferred"
 # Jobs that grow and shrink while they run: webhook, assigner and ungater must agree on them.
 ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
+# Pools and workflows of OSMO in the cluster: webhook and assigner, with deploy/osmo.
+OSMO_POOLS: Final = "RackgateOsmoPools"
+# Jobs whose pods another scheduler places: the webhook alone must know of it.
+RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 
 GATES: Final = (
     Gate(
@@ -93,6 +97,18 @@ GATES: Final = (
         False,
         Stage.ALPHA,
         "The same for Indexed Jobs whose parallelism is changed; needs the gate of elastic jobs.",
+    ),
+    Gate(
+        RENDER_FOR_KAI,
+        False,
+        Stage.ALPHA,
+        "Hand Jobs of schedulerName kai-scheduler over to KAI, with their queue and levels.",
+    ),
+    Gate(
+        OSMO_POOLS,
+        False,
+        Stage.ALPHA,
+        "Check OSMO's Pools and Workflows; keep one Topology of KAI's in step with each Pool.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(

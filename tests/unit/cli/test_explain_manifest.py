@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.api import names
+from rackgate.govern.kai import KAI_SCHEDULER
+from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI
 from rackgate_assigner.cache import Cache, facts
 from rackgate_assigner.core.rows import workload_row
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain_manifest import applied, asked, load
 from rackgate_cli.explain_reading import Found
-from tests.support.objects import RACK, job
+from tests.support.objects import BLOCK, RACK, job
 
 
 def manifest(path: Path, *documents: Any) -> str:
@@ -184,6 +186,32 @@ def test_a_job_that_is_not_ours_is_left_alone() -> None:
     assert "no label" in of(job("train", 1, queue=None)).left_alone
     other = of(job("train", 1, spec={"managedBy": "example.com/other"}))
     assert "managedBy" in other.left_alone
+
+
+def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
+    document = job("train", 4, required=RACK, pod={"schedulerName": KAI_SCHEDULER})
+    without = of(document)
+    assert without.workload is not None
+    (told,) = without.warnings
+    assert KAI_SCHEDULER in told
+    assert f"gate {RENDER_FOR_KAI}, where it is on," in told
+    gated = Found(Cache({RENDER_FOR_KAI: True}))
+    assert asked(document, None, gated, "team").left_alone.endswith("hands it over to KAI")
+    # Governed before the gate came: it stays so.
+    there = asked(document, None, gated, "team", stored=True)
+    assert (there.workload is not None, there.warnings) == (True, [])
+    plain = asked(job("train", 4), None, gated, "team")
+    assert (plain.workload is not None, plain.warnings) == (True, [])
+
+
+def test_both_levels_are_judged_by_the_gate() -> None:
+    document = job("train", 4, required=BLOCK, preferred=RACK)
+    assert of(document).errors
+    gated = Found(Cache({BOTH_LEVELS: True}))
+    made = asked(document, None, gated, "team")
+    assert made.errors == ()
+    (podset,) = made.workload.spec.pod_sets  # type: ignore[union-attr]  # nothing is wrong
+    assert (podset.topology_request.required, podset.topology_request.preferred) == (BLOCK, RACK)
 
 
 def test_two_namespaces_contradict_each_other() -> None:

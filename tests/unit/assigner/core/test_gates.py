@@ -6,7 +6,13 @@ from dataclasses import fields
 
 import pytest
 
-from rackgate.runtime.features import BOTH_LEVELS, ELASTIC_INDEXED_JOBS, GATES
+from rackgate.runtime.features import (
+    BOTH_LEVELS,
+    ELASTIC_INDEXED_JOBS,
+    GATES,
+    OSMO_POOLS,
+    RENDER_FOR_KAI,
+)
 from rackgate_assigner.core.gates import GATE_BOTH_LEVELS, GATE_FIELDS, Gates, read_gates
 
 OURS = sorted(name for name in GATE_FIELDS if name.startswith("Rackgate"))
@@ -14,7 +20,7 @@ OURS = sorted(name for name in GATE_FIELDS if name.startswith("Rackgate"))
 
 def test_every_gate_of_ours_is_off_by_default_and_can_be_configured() -> None:
     table = {gate.name: gate for gate in GATES}
-    elsewhere = {ELASTIC_INDEXED_JOBS}  # not placement's to know
+    elsewhere = {ELASTIC_INDEXED_JOBS, OSMO_POOLS, RENDER_FOR_KAI}  # not placement's to know
     found = {name for name in table if name.startswith("Rackgate")}
     assert sorted(found - elsewhere) == OURS
     assert not any(table[name].default for name in OURS)

@@ -1,0 +1,174 @@
+"""What `rackgate osmo explain` says. The values are the JSON that `--json` prints.
+
+One declaration is the value, its JSON (camelCase) and its JSON schema. Domains are lists of label
+values, coarse to fine; a node that lacks a label has "" there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+API_VERSION: Final = "explain.rackgate.dev/v1"
+KIND: Final = "WorkflowExplanation"
+
+Answer: TypeAlias = Literal["scheduled", "partly", "pending", "undecided"]
+KaiResult: TypeAlias = Literal["scheduled", "partly", "pending", "misplaced", "unknown"]
+Requirement: TypeAlias = Literal["required", "preferred", "none"]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base: immutable, camelCase in JSON."""
+
+
+class DomainRoom(Said, frozen=True):
+    """A domain and a number of pods: that go there, or that it would take."""
+
+    domain: tuple[str, ...]
+    pods: int
+
+
+class Subgroup(Said, frozen=True):
+    """One node of a task group's tree.
+
+    Attributes:
+        name: of the subgroup; "" for what all tasks of the group share.
+        key: the pool's key; group: as the workflow writes it, "" for tasks that name none.
+        type: what is asked; "none" where OSMO fills a level up.
+        together: whether all its pods share a domain of the key; None while they have no place.
+        domain: that domain.
+        places: where its pods go, by the finest key; of leaves only.
+    """
+
+    name: str
+    key: str
+    group: str
+    type: Requirement
+    pods: int
+    together: bool | None = None
+    domain: tuple[str, ...] | None = None
+    places: tuple[DomainRoom, ...] = ()
+
+
+class Shortage(Said, frozen=True):
+    """A group that finds no domain.
+
+    Attributes:
+        key: the pool's key; "" where the whole task group finds no room.
+        takes: pods that the closest domain takes; missing: pods that it does not.
+        missing_nodes: empty nodes that the missing pods would need.
+        rooms: the domains that come closest, best first.
+        within: domain that this is inside of.
+        beside: subgroups that fit, but leave too little.
+        text: all of it in a sentence.
+    """
+
+    subgroup: str
+    key: str
+    group: str
+    pods: int
+    takes: int
+    missing: int
+    missing_nodes: int
+    rooms: tuple[DomainRoom, ...]
+    within: tuple[str, ...]
+    beside: tuple[str, ...]
+    text: str
+
+
+class Deviation(Said, frozen=True):
+    """A reason why KAI does not do what is possible."""
+
+    name: str
+    text: str
+    help: str
+
+
+class Kai(Said, frozen=True):
+    """What KAI would do with one task group.
+
+    Attributes:
+        result: "misplaced": it runs, but a required constraint does not hold.
+        robust: the same with `--profile robust`.
+        places: where its pods would go, by the finest key.
+        deviations: why it is not what is possible; empty where it is.
+    """
+
+    result: KaiResult
+    robust: KaiResult
+    places: tuple[DomainRoom, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
+
+
+class Group(Said, frozen=True):
+    """One task group: one PodGroup.
+
+    Attributes:
+        answer: whether it can be placed on the room that the groups before it leave.
+        complete: False where the search for further preferences was cut off.
+    """
+
+    name: str
+    pod_group: str
+    pods: int
+    answer: Answer
+    summary: str
+    complete: bool
+    subgroups: tuple[Subgroup, ...]
+    shortages: tuple[Shortage, ...]
+    kai: Kai
+
+
+class LeftOut(Said, frozen=True):
+    """Nodes that pods may not use, by reason."""
+
+    why: str
+    nodes: int
+    names: tuple[str, ...]
+
+
+class KeyRoom(Said, frozen=True):
+    """One key of the pool on these nodes.
+
+    Attributes:
+        unlabelled: nodes without its label.
+        best: domains that take most pods of the workflow's largest kind, best first.
+    """
+
+    key: str
+    label: str
+    domains: int
+    unlabelled: int
+    best: tuple[DomainRoom, ...]
+
+
+class WorkflowExplanation(Said, frozen=True):
+    """The whole answer.
+
+    Attributes:
+        answer: "scheduled": every task group finds a place after those before it.
+        together: whether all task groups fit at once, whoever comes first; None: not decided.
+        groups: in the order in which KAI takes PodGroups of one age: by name.
+    """
+
+    workflow: str
+    pool: str
+    profile: str
+    kai_version: str
+    nodes: int
+    answer: Answer
+    together: bool | None
+    kai_result: KaiResult
+    summary: str
+    keys: tuple[KeyRoom, ...]
+    left_out: tuple[LeftOut, ...]
+    groups: tuple[Group, ...]
+    warnings: tuple[str, ...] = ()
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of a `WorkflowExplanation`."""
+    return msgspec.json.schema(WorkflowExplanation)

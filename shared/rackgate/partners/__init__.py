@@ -1,0 +1,1 @@
+"""What others' systems say about topology, turned into objects of theirs; pure."""

@@ -1,0 +1,183 @@
+"""What is refused, and why: the field, what was found there, what is allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+At: TypeAlias = Literal["pool", "submission"]
+Location: TypeAlias = tuple[str | int, ...]
+
+MAX_REFUSALS: Final = 100
+MAX_SHOWN: Final = 128
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_]*")
+_TYPES: Final = {
+    "string": "a string",
+    "int": "a whole number",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "list": "a list",
+    "tuple": "a list",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused field.
+
+    Attributes:
+        at: `pool` where saving the pool is refused, else `submission`.
+        why: class of the error, for programs, for instance `duplicate-key`.
+        path: as in the file, for instance `topology_keys[2].label`.
+        value: what was found there; None where the field is missing.
+        message: what was found and what is allowed, for people, without the path.
+    """
+
+    at: At
+    why: str
+    path: str
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        """`path: message`."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+# Stands for one behind the first `MAX_REFUSALS`: it is counted, and nobody reads its words.
+UNSHOWN: Final = Refusal("submission", "more", "", None, "")
+
+
+class RefusedError(ValueError):
+    """A pool or a workflow is refused.
+
+    Attributes:
+        refusals: all of them in the order of the file, `MAX_REFUSALS` at most; a last one says
+            how many were left out.
+    """
+
+    def __init__(self, refusals: Iterable[Refusal]) -> None:
+        self.refusals = _bounded(tuple(refusals))
+        super().__init__("\n".join(map(str, self.refusals)))
+
+
+def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
+    left = len(refusals) - MAX_REFUSALS
+    if left <= 0:
+        return refusals
+    rest = Refusal(refusals[0].at, "more", "", left, f"{left} more refusals are not shown")
+    return (*refusals[:MAX_REFUSALS], rest)
+
+
+def shown(value: object) -> str:
+    """A value in quotes, made printable and cut; of containers only what they are."""
+    if value == "":
+        return "''"  # two double quotes read like a mistake of the message
+    if isinstance(value, str):
+        text = value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 1]}…"
+        quoted = json.dumps(text, ensure_ascii=False)
+        return quoted.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple | set):
+        return "a list"
+    try:
+        return json.dumps(value, default=str)[:MAX_SHOWN]
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number too long to show"
+
+
+def listed(values: Iterable[str]) -> str:
+    """Names for a message, without quotes; `none` when there are none."""
+    return ", ".join(shown(value)[1:-1] for value in values) or "none"
+
+
+def path_of(*location: str | int) -> str:
+    """A path as people write it: `resources.default.topology[0].key`."""
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN.fullmatch(part) and len(part) <= MAX_SHOWN:
+            text += f".{part}" if text else part
+        else:
+            text += f"[{shown(part)}]"
+    return text
+
+
+def of_validation(
+    error: ValidationError,
+    model: type[BaseModel],
+    at: At,
+    prefix: Sequence[str | int] = (),
+    told: int = 0,
+) -> list[Refusal]:
+    """What pydantic refused, in our words.
+
+    Args:
+        error: raised while `model` was validated.
+        model: tells the fields that are allowed where an unknown one was found.
+        at: where it is refused.
+        prefix: the path to the model's own data.
+        told: number of refusals before these; words for hundreds of thousands take seconds.
+    """
+    room, count = max(0, MAX_REFUSALS - told), error.error_count()
+    details = error.errors(include_url=False)[:room] if room else []
+    shown_ones = [_of_detail(one, model, at, (*prefix, *one["loc"])) for one in details]
+    return [*shown_ones, *[UNSHOWN] * (count - len(shown_ones))]
+
+
+def _of_detail(detail: ErrorDetails, model: type[BaseModel], at: At, where: Location) -> Refusal:
+    kind, value = detail["type"], detail.get("input")
+    context = detail.get("ctx", {})
+    path = path_of(*where)
+    if kind == "extra_forbidden":
+        message = _unknown(str(where[-1]), _allowed(model, detail["loc"]))
+        return Refusal(at, "unknown-field", path, value, message)
+    if kind == "literal_error":
+        message = f"{shown(value)} is no requirementType: use required or preferred"
+        return Refusal(at, "requirement-type", path, value, message)
+    if kind == "missing":
+        return Refusal(at, "missing", path, None, "the field is missing: add it")
+    if kind == "quantity":
+        return Refusal(at, "quantity", path, value, f"{shown(value)} {detail['msg']}")
+    if kind in ("too_long", "string_too_long"):
+        what = "entries" if kind == "too_long" else "characters"
+        message = f"more than {context['max_length']} {what}: use {context['max_length']} at most"
+        return Refusal(at, "too-long", path, value, message)
+    if kind == "string_too_short":
+        return Refusal(at, "empty", path, value, f"{shown(value)} is empty: write a name")
+    wanted = _TYPES.get(kind.split("_", 1)[0])
+    message = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)}: {detail['msg']}"
+    if wanted == "a string" and isinstance(value, int | float):
+        message += ": put it in quotes"
+    return Refusal(at, "type", path, value, message)
+
+
+def _unknown(name: str, allowed: Sequence[str]) -> str:
+    near = get_close_matches(name[:MAX_SHOWN], allowed, n=1, cutoff=0.6)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return f"unknown field {shown(name)}{hint} (allowed: {', '.join(allowed)})"
+
+
+def _allowed(model: type[BaseModel], location: Location) -> list[str]:
+    """Fields of the model in which an unknown one was found, by the way from `model` to it."""
+    for part in location[:-1]:
+        if isinstance(part, str):
+            model = _inner(model, part) or model
+    return list(model.model_fields)
+
+
+def _inner(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """The model of a list's entries."""
+    known = model.model_fields.get(field)
+    arguments = get_args(known.annotation) if known else ()
+    entry = getattr(arguments[0], "__origin__", arguments[0]) if arguments else None
+    return entry if isinstance(entry, type) and issubclass(entry, BaseModel) else None

@@ -1,0 +1,150 @@
+"""What the services ask the API server for, by its audit log, and what their roles grant.
+
+A run of all integration tests has a control plane for each of its processes. Each leaves a record
+of what was asked for there in the folder that `--audit-records` names;
+`tests/integration/whole_run.py` judges all records of a run together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = ("webhook", "assigner", "ungater")
+USER = "system:serviceaccount:rackgate-system:rackgate-{}"
+# A watch answers long before it completes.
+ANSWERED = ("ResponseStarted", "ResponseComplete")
+Right: TypeAlias = tuple[str, str, str]
+
+# Granted for what only some runs show, with the reason.
+UNSEEN: dict[str, dict[Right, str]] = {
+    "webhook": {},
+    "assigner": {
+        ("update", "batch", "jobs/finalizers"): "asked for by OwnerReferencesPermissionEnforcement",
+        ("update", "jobset.x-k8s.io", "jobsets/finalizers"): "the same",
+        ("update", "ray.io", "rayclusters/finalizers"): "the same",
+    },
+    "ungater": {
+        ("get", "", "pods"): "only after a conflict or a lost answer, as tests/wire shows",
+        ("get", "coordination.k8s.io", "leases"): "only after a conflict or a lost answer",
+    },
+}
+
+
+@dataclass
+class Asked:
+    """What one service asked for.
+
+    Attributes:
+        used: (verb, group, resource) of every request.
+        refused: requests that its roles did not allow.
+    """
+
+    used: set[Right] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+
+
+def asked(log: Path) -> dict[str, Asked]:
+    """What each service asked for, by an audit log; a line that is being written is left out."""
+    with log.open() as lines:
+        return asked_in(lines)
+
+
+def asked_in(lines: Iterable[str]) -> dict[str, Asked]:
+    """What each service asked for, by the lines of an audit log."""
+    users = {USER.format(service): service for service in SERVICES}
+    found = {service: Asked() for service in SERVICES}
+    for line in lines:
+        # Most requests are others', and reading each of them as JSON takes its time.
+        if USER.format("") not in line or not line.endswith("}\n"):
+            continue
+        entry = json.loads(line)
+        reference, service = entry.get("objectRef"), users.get(entry["user"]["username"])
+        if service is None or entry["stage"] not in ANSWERED:
+            continue
+        if entry.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid":
+            found[service].refused.append(f"{entry['verb']} {entry['requestURI']}")
+        if reference:
+            sub = reference.get("subresource")
+            resource = f"{reference['resource']}/{sub}" if sub else reference["resource"]
+            right = (entry["verb"], reference.get("apiGroup", ""), resource)
+            found[service].used.add(right)
+    return found
+
+
+def granted() -> dict[str, set[Right]]:
+    """Rights by service, from the roles in deploy/."""
+    rights: dict[str, set[Right]] = defaultdict(set)
+    deploy = ROOT / "deploy"
+    for path in (*(deploy / "rbac").glob("*.yaml"), deploy / "osmo" / "rbac.yaml"):
+        for document in yaml.safe_load_all(path.read_text()):
+            if not document or document["kind"] not in ("Role", "ClusterRole"):
+                continue
+            service = document["metadata"]["name"].removeprefix("rackgate-").split(":")[0]
+            for rule in document["rules"]:
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        rights[service] |= {(verb, group, resource) for verb in rule["verbs"]}
+    return rights
+
+
+class RecordsError(AssertionError):
+    """The records of a run are missing or incomplete, so that nothing can be said about it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The file in which one control plane's uses are kept for the end of the run.
+
+    Attributes:
+        path: empty while the control plane runs; it stays so when its process dies.
+    """
+
+    path: Path
+
+    @classmethod
+    def begin(cls, folder: Path, name: str) -> Record:
+        """Promise a record.
+
+        Raises:
+            RecordsError: there is one of that name, of an earlier run.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        record = cls(folder / f"{name}.json")
+        if record.path.exists():
+            raise RecordsError(f"{record.path} is there already; name a new or empty folder")
+        record.path.touch()
+        return record
+
+    def write(self, found: Mapping[str, Asked]) -> None:
+        """Keep what the services asked for."""
+        uses = {service: sorted(asked.used) for service, asked in found.items()}
+        self.path.write_text(json.dumps(uses))
+
+
+def recorded(folder: Path | None) -> dict[str, set[Right]]:
+    """Rights that a whole run used, by service, over all its control planes.
+
+    Raises:
+        RecordsError: no folder, no record, or a control plane whose record never came.
+    """
+    if folder is None:
+        raise RecordsError("the records of a run are needed: --audit-records DIR")
+    records = sorted(folder.glob("*.json"))
+    if not records:
+        raise RecordsError(f"{folder} has no record: the tests before did not keep any there")
+    used: dict[str, set[Right]] = {service: set() for service in SERVICES}
+    for record in records:
+        text = record.read_text()
+        if not text:
+            raise RecordsError(f"{record} is empty: its control plane was not stopped in order")
+        for service, rights in json.loads(text).items():
+            used[service] |= {(verb, group, resource) for verb, group, resource in rights}
+    return used

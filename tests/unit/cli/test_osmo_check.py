@@ -1,0 +1,164 @@
+"""`rackgate osmo check`: each trap where it is, and silence where there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.partners.osmo import KaiVersion, Profile, read_pool, read_workflow
+from rackgate.partners.osmo.checks import check
+from rackgate_cli.__main__ import main
+
+KEYS = ("zone", "spine", "rack")
+Labels = Mapping[str, str]
+
+
+def wishes(*topology: Mapping[str, str], groups: Sequence[int] = (2,)) -> dict[str, Any]:
+    """A workflow with one subgroup for each number of tasks: `g0`, `g1` ... at the rack."""
+    tasks, resources = [], {}
+    for at, size in enumerate(groups):
+        own = [{**one, "group": f"g{at}"} if one["key"] == "rack" else one for one in topology]
+        resources[f"r{at}"] = {"cpu": 1, "topology": own}
+        tasks += [{"name": f"t{at}-{number}", "resource": f"r{at}"} for number in range(size)]
+    return {
+        "workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]},
+        "resources": resources,
+    }
+
+
+def pool(keys: Sequence[str] = KEYS) -> dict[str, Any]:
+    return {"name": "p", "topology_keys": [{"key": key, "label": key} for key in keys]}
+
+
+def warned(
+    asked: Mapping[str, Any],
+    nodes: Sequence[Labels] | None = None,
+    keys: Sequence[str] = KEYS,
+    **options: Any,
+) -> list[tuple[str, str]]:
+    read = read_pool(pool(keys))
+    found = check(read, read_workflow(asked, read), nodes=nodes, **options)
+    return [(one.why, one.path) for one in found]
+
+
+def node(zone: str, spine: str, rack: str) -> Labels:
+    return {"zone": zone, "spine": spine, "rack": rack}
+
+
+RACK, ZONE = {"key": "rack"}, {"key": "zone"}
+TWO_RACKS = [node("a", "1", "1"), node("a", "2", "2"), node("b", "3", "3"), node("b", "4", "4")]
+ONE_SPINE = [node("a", "1", "1"), node("b", "2", "2")]
+
+
+def test_keys_that_nobody_asks_for_are_a_trap_while_nodes_are_not_known() -> None:
+    assert warned(wishes(RACK)) == [
+        ("unlabelled-nodes", "topology_keys[0].label"),
+        ("unlabelled-nodes", "topology_keys[1].label"),
+    ]
+
+
+def test_nodes_that_carry_every_label_are_no_trap() -> None:
+    assert warned(wishes(RACK), TWO_RACKS) == []
+
+
+def test_nodes_without_a_label_are_counted() -> None:
+    bare = [*TWO_RACKS, {"rack": "9"}]
+    assert warned(wishes(RACK), bare) == [
+        ("unlabelled-nodes", "topology_keys[0].label"),
+        ("unlabelled-nodes", "topology_keys[1].label"),
+    ]
+
+
+def test_tasks_that_only_prefer_are_kept_off_unlabelled_nodes() -> None:
+    soft = {"key": "rack", "requirementType": "preferred"}
+    assert warned(wishes(soft), keys=["rack"]) == [("unlabelled-nodes", "groups[0].tasks")]
+
+
+def test_a_required_zone_is_a_trap_where_one_holds_a_single_finer_domain() -> None:
+    asked = wishes(ZONE, RACK, groups=(2, 2))
+    where = ("one-domain", "groups[0]")
+    assert where in warned(asked)
+    assert where not in warned(asked, TWO_RACKS)
+    assert where in warned(asked, TWO_RACKS[:1])
+    # All nodes are looked at for the top: two zones are two domains.
+    assert where not in warned(asked, ONE_SPINE)
+
+
+def test_below_a_zone_each_zone_counts_for_itself() -> None:
+    asked = wishes(ZONE, {"key": "spine"}, RACK, groups=(2, 2))
+    asked["resources"]["r0"]["topology"][1] = {"key": "spine", "group": "x"}
+    assert ("one-domain", "groups[0]") in warned(asked, ONE_SPINE)
+
+
+@pytest.mark.parametrize("kai", KaiVersion)
+def test_the_robust_profile_is_not_warned_of_what_it_works_round(kai: KaiVersion) -> None:
+    asked = wishes(ZONE, RACK, groups=(2, 3))
+    options = {"profile": Profile.ROBUST, "kai": kai}
+    assert warned(asked, TWO_RACKS[:1], **options) == []
+    whys = {why for why, _ in warned(asked, TWO_RACKS[:1], kai=kai)}
+    assert whys == {"one-domain", "sibling-order"}
+
+
+def test_a_mere_preference_has_the_one_domain_defect_on_the_oldest_kai_alone() -> None:
+    asked = wishes({"key": "zone", "requirementType": "preferred"})
+    single = TWO_RACKS[:1]
+    assert warned(asked, single, kai=KaiVersion.V0_10) == [("one-domain", "groups[0]")]
+    assert warned(asked, single, kai=KaiVersion.V0_12) == []
+
+
+def test_a_smaller_subgroup_before_a_larger_one_is_a_trap() -> None:
+    where = ("sibling-order", "groups[0]")
+    assert where in warned(wishes(RACK, groups=(2, 2, 3)), TWO_RACKS)
+    assert where not in warned(wishes(RACK, groups=(3, 2, 2)), TWO_RACKS)
+
+
+def test_label_values_that_read_alike_once_joined_are_a_trap() -> None:
+    alike = [node("a", "b.c", "1"), node("a.b", "c", "1"), node("z", "z", "z")]
+    assert ("dots", "topology_keys[1].label") in warned(wishes(RACK), alike)
+
+
+def test_many_tasks_hold_the_scheduler_up() -> None:
+    asked = wishes(RACK, groups=(100, 100))
+    assert ("long-cycle", "groups[0].tasks") in warned(asked, TWO_RACKS)
+
+
+def test_a_workflow_without_requirements_is_never_warned() -> None:
+    assert warned(wishes(groups=(300,)), [{}]) == []
+
+
+def files(folder: Path, asked: Any) -> list[str]:
+    (folder / "workflow.yaml").write_text(yaml.safe_dump(asked))
+    (folder / "pool.yaml").write_text(yaml.safe_dump(pool()))
+    return ["-f", str(folder / "workflow.yaml"), "--pool", str(folder / "pool.yaml")]
+
+
+def test_warnings_do_not_fail_unless_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["osmo", "check", *files(tmp_path, wishes(RACK))]
+    assert main(given) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("workflow w: 2 traps of KAI\n")
+    assert "what helps" in out
+    assert main([*given, "--strict-exit"]) == 1
+
+
+def test_programs_get_every_warning_with_path_and_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["osmo", "check", *files(tmp_path, wishes(RACK)), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["warnings"]
+    assert [set(one) for one in found] == [{"why", "path", "message", "help"}] * 2
+
+
+def test_what_has_no_trap_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    nodes.write_text(yaml.safe_dump([{"count": 1, "labels": dict(one)} for one in TWO_RACKS]))
+    given = ["osmo", "check", *files(tmp_path, wishes(RACK)), "--nodes", str(nodes)]
+    assert main([*given, "--strict-exit"]) == 0
+    assert "no trap of KAI is known" in capsys.readouterr().out

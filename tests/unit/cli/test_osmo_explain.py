@@ -1,0 +1,312 @@
+"""`rackgate osmo explain`: what it takes, what it says, and what it does not let through."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rackgate_cli.__main__ import main
+from rackgate_cli.osmo_explanation import schema
+
+ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
+POOL = {
+    "name": "my-pool",
+    "topology_keys": [{"key": "zone", "label": ZONE}, {"key": "rack", "label": RACK}],
+}
+
+
+def labels(zone: str, rack: str) -> dict[str, str]:
+    return {ZONE: zone, RACK: rack}
+
+
+def nodes(*racks: tuple[str, str, int]) -> list[dict[str, Any]]:
+    return [{"count": count, "labels": labels(zone, rack)} for zone, rack, count in racks]
+
+
+def workflow(pods: int = 4, **resource: Any) -> dict[str, Any]:
+    tasks = [{"name": f"t{number}"} for number in range(pods)]
+    asked = {"cpu": 1, "topology": [{"key": "rack"}], **resource}
+    return {
+        "workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]},
+        "resources": {"default": asked},
+    }
+
+
+class Asking:
+    """Runs the command on files of a folder."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+
+    def file(self, name: str, content: Any) -> str:
+        path = self.folder / name
+        text = content if isinstance(content, str) else yaml.safe_dump(content)
+        path.write_text(text)
+        return str(path)
+
+    def run(self, asked: Any, found: Any, *more: str) -> tuple[int, str, str]:
+        files = [
+            *("-f", self.file("workflow.yaml", asked)),
+            *("--pool", self.file("pool.yaml", POOL)),
+            *("--nodes", self.file("nodes.yaml", found)),
+        ]
+        code = main(["osmo", "explain", *files, *more])
+        printed = self.capsys.readouterr()
+        return code, printed.out, printed.err
+
+    def said(self, asked: Any, found: Any, *more: str) -> dict[str, Any]:
+        code, out, _ = self.run(asked, found, "--json", *more)
+        assert code == 0
+        document: dict[str, Any] = json.loads(out)
+        jsonschema.validate(document, schema())
+        return document
+
+
+@pytest.fixture
+def asking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asking:
+    return Asking(tmp_path, capsys)
+
+
+@pytest.mark.requirement("OSM-25")
+def test_a_person_reads_the_answer_first_and_where_pods_go(asking: Asking) -> None:
+    code, out, _ = asking.run(workflow(), nodes(("a", "1", 3), ("a", "2", 4)))
+    first, second, *_ = out.splitlines()
+    assert code == 0
+    assert first == "workflow w in pool my-pool: can be placed"
+    assert second == "Possible: there is a place for its 4 pods. KAI v0.13 does the same."
+    assert "a/2: 4" in out
+
+
+@pytest.mark.requirement("OSM-25")
+def test_a_person_reads_which_group_is_short_of_how_much_and_where_it_is_closest(
+    asking: Asking,
+) -> None:
+    _, out, _ = asking.run(workflow(), nodes(("a", "1", 3), ("a", "2", 2)))
+    assert "Not possible: there is no place for g." in out
+    assert (
+        'group "default" of 4 pods: no rack takes it; the best, a/1, takes 3, 1 pod missing'
+    ) in out
+    assert "a/1: 3, a/2: 2" in out
+
+
+@pytest.mark.requirement("OSM-25")
+def test_what_is_possible_and_what_kai_does_are_told_apart(asking: Asking) -> None:
+    asked = workflow(topology=[{"key": "zone"}])
+    _, out, _ = asking.run(asked, nodes(("a", "1", 4)))
+    assert "Possible: there is a place for its 4 pods. But KAI v0.13 leaves g pending" in out
+    assert "use --profile robust, with which KAI finds the place" in out
+    robust = asking.said(asked, nodes(("a", "1", 4)), "--profile", "robust")
+    assert (robust["kaiResult"], robust["groups"][0]["kai"]["deviations"]) == ("scheduled", [])
+
+
+@pytest.mark.requirement("USR-13", "USR-14")
+def test_all_preferences_that_can_be_had_together_are_had_beside_one_that_cannot(
+    asking: Asking,
+) -> None:
+    tasks, resources = [], {}
+    for group, pods in (("a", 3), ("b", 2), ("c", 2)):
+        wishes = [{"key": "zone"}, {"key": "rack", "group": group}]
+        topology = [{**wish, "requirementType": "preferred"} for wish in wishes]
+        resources[group] = {"cpu": 1, "topology": topology}
+        tasks += [{"name": f"{group}{at}", "resource": group} for at in range(pods)]
+    asked = {
+        "workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]},
+        "resources": resources,
+    }
+    said = asking.said(asked, nodes(("x", "1", 4), ("y", "2", 3)))
+    had = {one["group"]: one["together"] for one in said["groups"][0]["subgroups"]}
+    assert had == {"default": False, "a": True, "b": True, "c": True}
+
+
+def printed_node(name: str, zone: str, rack: str, cpu: str = "2", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels(zone, rack)},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def printed(*items: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+@pytest.mark.requirement("OSM-25")
+def test_nodes_may_come_as_kubectl_prints_them_and_pods_take_their_room(asking: Asking) -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "other", "namespace": "default"},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1500m"}}}],
+        },
+    }
+    both = [printed_node("n1", "a", "1"), printed_node("n2", "a", "1")]
+    free = asking.said(workflow(), printed(*both))
+    assert free["answer"] == "scheduled"
+    assert "counts as free" in free["warnings"][0]
+    taken = asking.said(workflow(), printed(*both, pod))
+    assert (taken["answer"], taken["warnings"]) == ("pending", [])
+    assert taken["groups"][0]["shortages"][0]["takes"] == 2
+
+
+def test_nodes_that_pods_may_not_use_are_left_out_and_named(asking: Asking) -> None:
+    taint = {"key": "maintenance", "effect": "NoSchedule"}
+    found = printed(
+        printed_node("n1", "a", "1", "4", unschedulable=True),
+        printed_node("n2", "a", "1", "4", taints=[taint]),
+    )
+    said = asking.said(workflow(), found)
+    assert said["answer"] == "pending"
+    assert [(one["why"], one["names"]) for one in said["leftOut"]] == [
+        ("taint maintenance", ["n2"]),
+        ("unschedulable", ["n1"]),
+    ]
+    tolerant = asking.said(workflow(), found, "--tolerate", "maintenance")
+    assert tolerant["answer"] == "scheduled"
+
+
+def test_only_the_nodes_of_the_pool_count_where_a_selector_names_them(asking: Asking) -> None:
+    found = nodes(("a", "1", 4), ("a", "2", 4))
+    assert asking.said(workflow(8, topology=[]), found)["answer"] == "scheduled"
+    said = asking.said(workflow(8, topology=[]), found, "-l", f"{RACK}=1,{ZONE}=a")
+    assert (said["answer"], said["nodes"]) == ("pending", 4)
+    with pytest.raises(SystemExit):
+        asking.run(workflow(), found, "-l", "rack")
+    assert "is not LABEL=VALUE" in asking.capsys.readouterr().err
+
+
+def test_who_asks_for_gpus_tolerates_their_taint(asking: Asking) -> None:
+    node = printed_node("n1", "a", "1", taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+    assert asking.said(workflow(4, gpu=2), printed(node))["answer"] == "pending"
+    assert asking.said(workflow(4, cpu="500m", gpu=2), printed(node))["answer"] == "scheduled"
+    assert asking.said(workflow(4, cpu="500m"), printed(node))["answer"] == "pending"
+
+
+def test_a_node_that_a_resource_excludes_is_not_used(asking: Asking) -> None:
+    both = printed(printed_node("n1", "a", "1"), printed_node("n2", "a", "1"))
+    asked = workflow(2, nodesExcluded=["n1"])
+    assert asking.said(asked, both)["answer"] == "scheduled"
+    assert asking.said(workflow(3, nodesExcluded=["n1"]), both)["answer"] == "pending"
+
+
+def test_a_search_that_is_cut_off_claims_nothing(asking: Asking) -> None:
+    said = asking.said(workflow(), nodes(("a", "1", 4)), "--steps", "1")
+    assert (said["answer"], said["together"]) == ("undecided", None)
+    assert "--steps" in said["summary"]
+    assert "KAI v0.13 places it." in said["summary"]
+
+
+def test_label_values_with_dots_are_told_when_kai_would_place_over_two_racks(
+    asking: Asking,
+) -> None:
+    said = asking.said(workflow(), nodes(("a", "b.c", 2), ("a.b", "c", 2)))
+    assert (said["answer"], said["kaiResult"]) == ("pending", "misplaced")
+    (deviation,) = said["groups"][0]["kai"]["deviations"]
+    assert deviation["name"] == "dots in label values"
+
+
+def test_several_habits_of_kai_are_named_when_only_together_they_are_to_blame(
+    asking: Asking,
+) -> None:
+    asked = workflow(topology=[{"key": "zone"}])
+    found = [{"count": 4, "labels": {ZONE: "a"}}]
+    said = asking.said(asked, found)
+    names = [one["name"] for one in said["groups"][0]["kai"]["deviations"]]
+    assert names == ["unlabelled nodes", "one-domain defect"]
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ([{"count": -1}], "nodes[0].count: -1: must be a whole number"),
+        ([{"count": 10**9}], "50000 nodes in all are possible"),
+        ([{"count": True}], "nodes[0].count: True: must be a whole number"),
+        ([{"cpu": "much"}], 'nodes[0].cpu: "much" is not a quantity'),
+        ([{"cpu": -1}], "nodes[0].cpu: -1: must not be negative"),
+        ([{"labels": {ZONE: 1}}], "nodes[0].labels: must be an object of texts"),
+        ([{"cpus": 1}], 'unknown field "cpus" (fields: count, cpu,'),
+        ([{"name": "n"}, {"name": "n"}], 'has two nodes called "n"'),
+        (["n1"], "nodes[0] is not an object with count, cpu and labels"),
+        ({"kind": "ConfigMap"}, "is no Node, Pod or list of them (kind: ConfigMap)"),
+        ({"kind": "List", "items": [1]}, "items[0] is neither a Node nor a Pod"),
+        ({"kind": "Node", "metadata": {}}, "metadata.name is missing"),
+        ({"kind": "Node", "metadata": 1}, "document 1: Expected `object`"),
+    ],
+)
+def test_a_bad_list_of_nodes_is_refused_with_its_fault(
+    asking: Asking, found: Any, says: str
+) -> None:
+    code, out, err = asking.run(workflow(), found)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_names_from_a_file_cannot_steer_a_terminal(asking: Asking) -> None:
+    hostile = [{"count": 4, "labels": labels("a\x1b[2J", "1\u202e")}]
+    code, out, _ = asking.run(workflow(), json.dumps(hostile))
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+
+
+def test_only_one_thing_comes_from_standard_input(
+    asking: Asking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = asking.file("pool.yaml", POOL)
+    assert main(["osmo", "explain", "-f", "-", "--pool", pool, "--nodes", "-"]) == 2
+    assert "only one of workflow, pool and nodes" in capsys.readouterr().err
+
+
+def test_the_schema_is_printed_without_any_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["osmo", "explain", "--schema"])
+    assert ended.value.code == 0
+    assert "WorkflowExplanation" in capsys.readouterr().out
+
+
+@pytest.mark.requirement("OSM-25")
+def test_an_empty_cluster_is_explained_too(asking: Asking) -> None:
+    said = asking.said(workflow(), [])
+    assert said["answer"] == "pending"
+    assert "no node carries the label" in said["groups"][0]["summary"]
+
+
+def test_the_robust_profile_may_run_what_asks_for_a_key_that_no_node_carries(
+    asking: Asking,
+) -> None:
+    asked = workflow(topology=[{"key": "zone"}, {"key": "rack"}])
+    found = [{"count": 4, "labels": {RACK: "1"}}]
+    said = asking.said(asked, found, "--profile", "robust")
+    assert (said["answer"], said["kaiResult"]) == ("pending", "scheduled")
+    assert "without a key that no node carries" in said["summary"]
+
+
+def test_nodes_of_the_short_form_are_hosts_of_their_own(asking: Asking) -> None:
+    keys = [*POOL["topology_keys"], {"key": "host", "label": "kubernetes.io/hostname"}]
+    asked = workflow(2, topology=[{"key": "host"}])
+    files = [
+        *("-f", asking.file("workflow.yaml", asked), "--json"),
+        *("--pool", asking.file("pool.yaml", {**POOL, "topology_keys": keys})),
+    ]
+    for cpu, answer in ((1, "pending"), (2, "scheduled")):
+        found = [{"count": 3, "cpu": cpu, "labels": labels("a", "1")}]
+        assert main(["osmo", "explain", *files, "--nodes", asking.file("n.yaml", found)]) == 0
+        assert json.loads(asking.capsys.readouterr().out)["answer"] == answer
+
+
+def test_a_pool_without_keys_is_a_matter_of_room_alone(asking: Asking) -> None:
+    asked = workflow(3, topology=[])
+    assert asking.said(asked, [{"count": 3, "labels": {}}])["kaiResult"] == "scheduled"
+    short = asking.said(asked, [{"count": 2, "labels": {}}])
+    assert short["groups"][0]["summary"].startswith("3 pods: the nodes take 2, 1 pod missing")

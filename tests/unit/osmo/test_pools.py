@@ -1,0 +1,93 @@
+"""Pools from data: what is read, what is refused, where and why."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from rackgate.partners.osmo import Refusal, RefusedError, read_pool, topology_of
+
+KEYS: Final = [
+    {"key": "zone", "label": "topology.kubernetes.io/zone"},
+    {"key": "rack", "label": "rack"},
+]
+POOL: Final = read_pool({"name": "my-pool", "backend": "b", "topology_keys": KEYS})
+
+
+def pool_refused(**fields: Any) -> list[Refusal]:
+    with pytest.raises(RefusedError) as caught:
+        read_pool({"name": "p", **fields})
+    return list(caught.value.refusals)
+
+
+def reasons(refusals: list[Refusal]) -> list[tuple[str, str]]:
+    return [(refusal.why, refusal.path) for refusal in refusals]
+
+
+@pytest.mark.requirement("OSM-01")
+def test_a_pool_without_keys_is_one_for_any_scheduler() -> None:
+    pool = read_pool(
+        {"name": "p", "scheduler": "other", "description": "text", "topology_keys": None}
+    )
+    assert pool.topology_keys == ()
+    assert topology_of(pool) is None
+
+
+@pytest.mark.requirement("OSM-01")
+def test_keys_keep_their_order_and_names_follow_from_the_pool() -> None:
+    assert [key.key for key in POOL.topology_keys] == ["zone", "rack"]
+    assert (POOL.osmo_name, POOL.topology_name) == (
+        "osmo-pool-my-pool",
+        "osmo-pool-my-pool-topology",
+    )
+
+
+@pytest.mark.requirement("OSM-02", "OSM-07")
+def test_a_pool_is_told_everything_at_once() -> None:
+    keys = [
+        {"key": "host", "label": "kubernetes.io/hostname"},
+        {"key": "rack", "label": "no label"},
+        {"key": "rack", "label": "kubernetes.io/hostname"},
+    ]
+    assert reasons(pool_refused(scheduler="volcano", topology_keys=keys)) == [
+        ("scheduler", "topology_keys"),
+        ("hostname-level", "topology_keys[0].label"),
+        ("label", "topology_keys[1].label"),
+        ("duplicate-key", "topology_keys[2].key"),
+        ("duplicate-label", "topology_keys[2].label"),
+    ]
+
+
+@pytest.mark.requirement("OSM-07")
+@pytest.mark.parametrize(
+    "label", ["", "/", "a/", "/a", "a//b", "a/b/c", "A.example.com/rack", "x" * 64, "ä", "rack\n"]
+)
+def test_what_no_node_can_carry_is_no_label(label: str) -> None:
+    assert reasons(pool_refused(topology_keys=[{"key": "k", "label": label}])) == [
+        ("label", "topology_keys[0].label")
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "My_Pool", "a b", "-a", "a" * 54, "a\n"])
+def test_a_pool_whose_objects_could_have_no_name_is_refused(name: str) -> None:
+    (refusal,) = pool_refused(name=name)
+    assert (refusal.why, refusal.path, refusal.value) == ("name", "name", name)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ([{"key": "zone"}], [("missing", "topology_keys[0].label")]),
+        ([{"key": 1, "label": "l"}], [("type", "topology_keys[0].key")]),
+        ([{"key": "", "label": "l"}], [("empty", "topology_keys[0].key")]),
+        (
+            [{"key": "k", "label": "l", "lable": "l"}],
+            [("unknown-field", "topology_keys[0].lable")],
+        ),
+        ({"key": "k"}, [("type", "topology_keys")]),
+        (["zone"], [("type", "topology_keys[0]")]),
+    ],
+)
+def test_keys_of_the_wrong_form_are_refused(keys: Any, wanted: list[tuple[str, str]]) -> None:
+    assert reasons(pool_refused(topology_keys=keys)) == wanted
