@@ -301,7 +301,7 @@ async def assigner(
     replica = Assigner(configured or settings(), client)
     tasks = [asyncio.create_task(replica.follow())]
     try:
-        await asyncio.wait_for(replica.synced(), 5)
+        await asyncio.wait_for(replica.synced(), 30)
         if acts:
             tasks.append(asyncio.create_task(replica.act()))
         yield replica
@@ -310,8 +310,10 @@ async def assigner(
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
-        await client.close()
+        try:
+            await asyncio.wait(tasks)
+        finally:  # who waits for this may be cancelled meanwhile
+            await client.close()
 
 
 async def eventually(condition: Callable[[], object]) -> None:

@@ -143,8 +143,10 @@ async def pool_keeper(world: World) -> AsyncIterator[Keeper]:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
-        await client.close()
+        try:
+            await asyncio.wait(tasks)
+        finally:  # who waits for this may be cancelled meanwhile
+            await client.close()
 
 
 def gated() -> AssignerSettings:

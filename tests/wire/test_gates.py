@@ -37,7 +37,7 @@ async def test_the_webhook_goes_by_its_configuration(gates: dict[str, bool]) -> 
                 sent = json.dumps(body("batch/Job", asked)).encode()
                 _, answer, _ = await post(session, port, sent, "/validate")
             stop.set()
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 30)
     response = json.loads(answer)["response"]
     # The mutating webhook was not asked: what it adds is not missed, both levels are judged.
     assert (WHERE in json.dumps(response)) == (not gates)
@@ -61,7 +61,7 @@ async def test_the_webhook_holds_elastic_pods_behind_its_gate_alone(
                 sent = json.dumps(body("ray.io/RayCluster", asked)).encode()
                 _, answer, _ = await post(session, service._server.port, sent, "/mutate")
             stop.set()
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 30)
     paths = [operation["path"] for operation in patch_of(answer)]
     held = [path for path in paths if path.startswith("/spec/headGroupSpec/template/")]
     assert "/spec/suspend" in paths

@@ -199,7 +199,7 @@ async def test_a_replica_is_ready_last_and_unready_first() -> None:
                 stop.set()
                 await until(lambda: service.missing() == ["draining"])
                 assert (await post(session, server.port, REVIEW))[0] == 200
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 30)
         assert await call_self(server.private_port, "localhost", bundle) != ""
 
 
@@ -212,4 +212,4 @@ async def test_a_replica_that_never_got_a_certificate_stops_at_once() -> None:
             running = group.create_task(service.run(stop))
             await until(lambda: "no certificate yet" in service.missing()[0])
             stop.set()
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 30)

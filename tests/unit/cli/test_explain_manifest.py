@@ -210,8 +210,10 @@ def test_both_levels_are_judged_by_the_gate() -> None:
     gated = Found(Cache({BOTH_LEVELS: True}))
     made = asked(document, None, gated, "team")
     assert made.errors == ()
-    (podset,) = made.workload.spec.pod_sets  # type: ignore[union-attr]  # nothing is wrong
-    assert (podset.topology_request.required, podset.topology_request.preferred) == (BLOCK, RACK)
+    assert made.workload is not None
+    request = made.workload.spec.pod_sets[0].topology_request
+    assert request is not None
+    assert (request.required, request.preferred) == (BLOCK, RACK)
 
 
 def test_two_namespaces_contradict_each_other() -> None:
