@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rackgate.partners.osmo import (
@@ -13,6 +13,7 @@ from rackgate.partners.osmo import (
     Workflow,
     build_podgroups,
 )
+from rackgate.partners.osmo.model import DEFAULT_RESOURCE
 from rackgate_assigner.core.engine.matching import BLOCKING_EFFECTS
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_cli import osmo_explanation as said
@@ -21,8 +22,8 @@ from rackgate_cli.osmo_prediction import Tried, explained, objects_of, predict
 from rackgate_cli.osmo_room import Nodes, Room, Shape
 from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
 from rackgate_cli.osmo_shortage import Shortage, shortages
-from rackgate_cli.osmo_telling import keys_told, shortage_told, subgroups_told, summary_of
-from rackgate_cli.osmo_wishes import GPU, Wishes, plan_of, wishes_of
+from rackgate_cli.osmo_telling import counted, keys_told, shortage_told, subgroups_told, summary_of
+from rackgate_cli.osmo_wishes import GPU, Wishes, plan_of, shape_of, wishes_of
 
 _LISTED = 3  # names of nodes of a kind
 
@@ -64,7 +65,7 @@ def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
             room.charge(leaf, dict(pod.requests))
     wishes = [wishes_of(group, workflow, pool) for group in workflow.groups]
     keys = keys_told(room, pool, wishes, question.top)
-    groups = _groups(question, room.copy(), wishes, nodes.nodes)
+    groups = _groups(question, room.copy(), wishes)
     answer = _overall([group.answer for group in groups])
     together = answer == "scheduled" or fit_together(room, wishes, question.steps)
     found = said.WorkflowExplanation(
@@ -80,7 +81,7 @@ def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
         keys=keys,
         left_out=left_out,
         groups=groups,
-        warnings=nodes.warnings,
+        warnings=(*nodes.warnings, *_half_tolerated(question, usable, wishes)),
     )
     return summary_of(found)
 
@@ -122,11 +123,9 @@ def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> 
     return Item(item.level, tuple(counts.get(shape, 0) for shape in shapes), children)
 
 
-def _groups(
-    question: Question, room: Room, wishes: Sequence[Wishes], nodes: Sequence[NodeFacts]
-) -> tuple[said.Group, ...]:
+def _groups(question: Question, room: Room, wishes: Sequence[Wishes]) -> tuple[said.Group, ...]:
     """Task groups in the order in which KAI takes them; `room` is used up."""
-    labels = [node.labels for node in nodes]
+    # Without `nodes`: `apply` and the assigner list every key of the pool.
     built = {
         profile: build_podgroups(
             question.pool,
@@ -134,7 +133,6 @@ def _groups(
             question.names,
             profile=profile,
             kai=question.kai,
-            nodes=labels,
         )
         for profile in {question.profile, Profile.ROBUST}
     }
@@ -157,7 +155,7 @@ def _group(
     kai = explained(room, mine, question.kai, question.profile, tried, possible=spots is not None)
     subgroups = subgroups_told(room, question.pool, wishes, spots)
     answer: said.Answer = "scheduled" if spots is not None else "pending"
-    told = tuple(shortage_told(one, question.pool, question.top) for one in lacking)
+    told = tuple(shortage_told(one, room, question.pool, question.top) for one in lacking)
     pods = len(wishes.group.tasks)
     summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
     if undecided:
@@ -210,7 +208,23 @@ def _asked_for(workflow: Workflow) -> set[str]:
     Nodes with devices are often tainted with the device's name, and who asks for the device gets
     the toleration by admission.
     """
-    return {GPU} if any(one.gpu for one in workflow.resources.values()) else set()
+    tasks = (task for group in workflow.groups for task in group.tasks)
+    used = {task.resource or DEFAULT_RESOURCE for task in tasks}
+    shapes = (shape_of(workflow.resources.get(name)) for name in used)
+    return {GPU} if any(GPU in dict(shape.requests) for shape in shapes) else set()
+
+
+def _half_tolerated(
+    question: Question, usable: Iterable[NodeFacts], wishes: Iterable[Wishes]
+) -> Iterator[str]:
+    """A warning where only some of the tasks tolerate the taint of nodes that count for all."""
+    asking = {GPU in dict(shape.requests) for one in wishes for shape in one.shapes}
+    tainted = sum(_why_not(node, question.tolerated) == f"taint {GPU}" for node in usable)
+    if len(asking) == 2 and tainted:
+        yield (
+            "tasks without GPUs are counted as if they, too, could run on "
+            f"{counted(tainted, 'node')} tainted {GPU}: there may be less room for them"
+        )
 
 
 def _why_not(node: NodeFacts, tolerated: Collection[str]) -> str | None:

@@ -41,7 +41,11 @@ def blocks(found: WorkflowExplanation) -> Iterator[Block]:
     well = found.answer == found.kai_result == "scheduled"
     yield Line(found.summary, "green" if well else "yellow")
     yield from (Line(f"warning: {text}", "red") for text in found.warnings)
-    for group in found.groups:
+    if found.left_out:
+        reasons = ", ".join(f"{one.why}: {one.nodes}" for one in found.left_out)
+        yield Line(f"nodes left out: {sum(one.nodes for one in found.left_out)} ({reasons})")
+    # Those that are asked about first; else in the order in which KAI takes them.
+    for group in sorted(found.groups, key=_well):
         yield from _group(group, found)
     yield Heading("TOPOLOGY")
     yield Grid(
@@ -52,6 +56,10 @@ def blocks(found: WorkflowExplanation) -> Iterator[Block]:
     if found.left_out:
         yield Heading("NODES LEFT OUT")
         yield Grid(("NODES", "WHY", "FOR EXAMPLE"), [_left(one) for one in found.left_out])
+
+
+def _well(group: Group) -> bool:
+    return group.answer == group.kai.result == "scheduled"
 
 
 def _group(group: Group, found: WorkflowExplanation) -> Iterator[Block]:

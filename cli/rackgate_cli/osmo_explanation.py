@@ -57,7 +57,7 @@ class Shortage(Said, frozen=True):
     Attributes:
         key: the pool's key; "" where the whole task group finds no room.
         takes: pods that the closest domain takes; missing: pods that it does not.
-        missing_nodes: empty nodes that the missing pods would need.
+        missing_nodes: empty nodes that would take the missing pods; 0: no node is large enough.
         rooms: the domains that come closest, best first.
         within: domain that this is inside of.
         beside: subgroups that fit, but leave too little.

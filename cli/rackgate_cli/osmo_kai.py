@@ -16,15 +16,18 @@ Each of these can be switched off, to find out which of them keeps a PodGroup wa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from rackgate.partners.osmo import KaiVersion
 from rackgate_assigner.core.topology.tree import PODS
 from rackgate_cli.osmo_room import MISSING, Room, Shape
 from rackgate_cli.osmo_search import Budget
+
+_WORK: Final = 20  # looks that take as long as it takes to count what a node takes
 
 
 class Habit(StrEnum):
@@ -48,6 +51,7 @@ class Part:
         required: index of a level of the Topology, or None.
         preferred: likewise.
         shapes: of its pods, one each; of those below, too.
+        kinds: how many pods there are of each shape.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Part:
     preferred: int | None
     parts: list[Part] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    kinds: Mapping[Shape, int] = field(default_factory=dict)
 
     def order(self, *, by_size: bool) -> list[Part]:
         """Its parts in the order in which they are placed."""
@@ -111,6 +116,7 @@ def _gather(part: Part) -> None:
         for below in part.parts:
             _gather(below)
         part.shapes = [shape for below in part.parts for shape in below.shapes]
+    part.kinds = Counter(part.shapes)
 
 
 class Scheduler:
@@ -140,13 +146,19 @@ class Scheduler:
         self.taken: list[tuple[int, Shape]] = []
         self.where: list[tuple[str, int, Shape]] = []
         self._needs: dict[Shape, list[tuple[list[int], int]]] = {}
+        # What nodes take, by shape, and how many of the changes it has seen.
+        self._rooms: dict[Shape, tuple[list[int], int]] = {}
+        self.changed: list[int] = []
+        # Node sets told apart once, by identity: each is kept, so that no other gets its `id`.
+        self._splits: dict[tuple[int, int], tuple[Sequence[int], dict[str, list[int]]]] = {}
+        self._labelled: dict[int, tuple[Sequence[int], list[int]]] = {}
         self.budget = Budget(0)
 
     def place(self, top: Part, steps: int) -> bool:
         """Whether the PodGroup is scheduled; its pods are then in `where`.
 
         Raises:
-            UndecidedError: not seen within so many steps (looks at a node).
+            UndecidedError: not seen within so many steps (looks at what a node takes).
         """
         self.budget = Budget(steps)
         self.where = []
@@ -181,7 +193,7 @@ class Scheduler:
         """Node sets to try, in order."""
         if part.required is None and part.preferred is None:
             return [nodes]
-        counted = [node for node in nodes if self.paths[node] is not None]
+        counted = self._counted(nodes)
         if not counted:
             return []
         lowest = self._lowest(counted)
@@ -192,12 +204,22 @@ class Scheduler:
             found = [counted] if self._holds(part, counted) else []
         return found
 
+    def _counted(self, nodes: Sequence[int]) -> list[int]:
+        """Nodes that carry all labels."""
+        known = self._labelled.get(id(nodes))
+        if known is None:
+            self.budget.spend(len(nodes))
+            known = nodes, [node for node in nodes if self.paths[node] is not None]
+            self._labelled[id(nodes)] = known
+        return known[1]
+
     def _sorted(
         self, part: Part, nodes: Sequence[int], lowest: int, depth: int
     ) -> list[Sequence[int]]:
         """Domains of a level that hold a part: the fullest first, the coarser levels' before."""
+        rooms = self._rooms_for(part)
         around = {
-            at: {name: self._pods_in(part, some) for name, some in self._split(nodes, at).items()}
+            at: {name: self._pods_in(rooms, some) for name, some in self._split(nodes, at).items()}
             for at in range(min(lowest + 1, depth), depth + 1)
         }
 
@@ -205,8 +227,13 @@ class Scheduler:
             names = self.names[some[0]]
             return [(sizes[names[at]], names[at]) for at, sizes in around.items()]
 
-        domains = self._split(nodes, depth).values()
-        return sorted((some for some in domains if self._holds(part, some)), key=fullness)
+        def holds(name: str, some: Sequence[int]) -> bool:
+            if len(part.kinds) == 1:
+                return around[depth][name] >= len(part.shapes)
+            return self._holds(part, some)
+
+        domains = self._split(nodes, depth).items()
+        return sorted((some for name, some in domains if holds(name, some)), key=fullness)
 
     def _lowest(self, nodes: Sequence[int]) -> int:
         """Number of levels at which all nodes are in one domain."""
@@ -233,33 +260,42 @@ class Scheduler:
         return self.kai is KaiVersion.V0_13 and lowest > part.required
 
     def _split(self, nodes: Sequence[int], depth: int) -> dict[str, list[int]]:
+        known = self._splits.get((id(nodes), depth))
+        if known is None:
+            known = self._splits[id(nodes), depth] = nodes, self._divided(nodes, depth)
+        return known[1]
+
+    def _divided(self, nodes: Sequence[int], depth: int) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        self.budget.spend(len(nodes))
+        self.budget.spend(len(nodes) * _WORK)
         for node in nodes:
             found.setdefault(self.names[node][depth], []).append(node)
         return found
 
-    def _pods_in(self, part: Part, nodes: Sequence[int]) -> int:
+    def _pods_in(self, rooms: Sequence[Sequence[int]], nodes: Sequence[int]) -> int:
         """How many pods of a part would fit into a domain, for comparing."""
-        self.budget.spend(len(nodes))
-        return sum(
-            self._fits(shape, node) for shape in dict.fromkeys(part.shapes) for node in nodes
-        )
+        self.budget.spend(len(nodes) * len(rooms))
+        return sum([sum(map(counts.__getitem__, nodes)) for counts in rooms])
+
+    def _rooms_for(self, part: Part) -> list[list[int]]:
+        """What nodes take now of each shape of a part."""
+        return [self._room(shape) for shape in part.kinds]
 
     def _holds(self, part: Part, nodes: Sequence[int]) -> bool:
         """Whether a domain has room for a part, as far as sums can tell."""
-        self.budget.spend(len(nodes))
-        if len(set(part.shapes)) == 1:
-            return sum(self._fits(part.shapes[0], node) for node in nodes) >= len(part.shapes)
+        if len(part.kinds) == 1:
+            return self._pods_in(self._rooms_for(part), nodes) >= len(part.shapes)
+        self.budget.spend((len(nodes) + len(part.kinds) * _WORK) * len(self.free))
         return all(
-            sum(_amount(shape, name) for shape in part.shapes) <= sum(free[node] for node in nodes)
+            sum(_amount(shape, name) * pods for shape, pods in part.kinds.items())
+            <= sum(map(free.__getitem__, nodes))
             for name, free in self.free.items()
         )
 
     def _pods(self, part: Part, nodes: Sequence[int]) -> bool:
         """Place the pods of a leaf, each on the fullest node that takes it."""
         order = self._ordered(part, nodes)
-        self.budget.spend(len(order))
+        self.budget.spend((len(order) + len(part.shapes)) * _WORK)
         at: dict[Shape, int] = {}
         for shape in part.shapes:
             # What was full for a pod of this shape stays full.
@@ -274,16 +310,27 @@ class Scheduler:
 
     def _ordered(self, part: Part, nodes: Sequence[int]) -> list[int]:
         shape = part.shapes[0] if part.shapes else Shape()
-        order = sorted(nodes, key=lambda node: (self._fits(shape, node), node))
+        fits = self._room(shape)
+        order = sorted(nodes, key=lambda node: (fits[node], node))
         if part.preferred is None or any(self.paths[node] is None for node in nodes):
             return order
-        domains = self._split(order, part.preferred + 1)
-        sizes = {
-            name: sum(self._fits(shape, node) for node in inside)
-            for name, inside in domains.items()
-        }
+        domains = self._divided(order, part.preferred + 1)
+        sizes = {name: sum(map(fits.__getitem__, inside)) for name, inside in domains.items()}
         by_size = sorted(domains, key=lambda name: (-sizes[name], name))
         return [node for name in by_size for node in domains[name]]
+
+    def _room(self, shape: Shape) -> list[int]:
+        """How many pods of a shape each node takes now; not to be changed, nor kept."""
+        found, seen = self._rooms.get(shape, ([], -1))
+        stale: Collection[int] = set(self.changed[seen:])
+        if seen < 0:
+            stale = range(len(self.paths))
+            found = [0] * len(stale)
+        self.budget.spend(len(stale) * _WORK)
+        for node in stale:
+            found[node] = self._fits(shape, node)
+        self._rooms[shape] = found, len(self.changed)
+        return found
 
     def _fits(self, shape: Shape, node: int) -> int:
         if self.room.nodes[node].name in shape.excluded:
@@ -298,6 +345,7 @@ class Scheduler:
     def _take(self, part: str, node: int, shape: Shape, sign: int = 1) -> None:
         for free, need in self._needs[shape]:
             free[node] -= sign * need
+        self.changed.append(node)
         if sign > 0:
             self.taken.append((node, shape))
             self.where.append((part, node, shape))

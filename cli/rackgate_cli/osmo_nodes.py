@@ -207,9 +207,10 @@ def _size(resource: str, value: Any, where: str) -> int:
 def _nodes(nodes: list[NodeFacts], pods: Any, source: str, warnings: tuple[str, ...]) -> Nodes:
     if len(nodes) > MAX_NODES:
         raise UsageError(f"{source} has {len(nodes)} nodes, more than {MAX_NODES}")
-    names = {node.name for node in nodes}
-    if len(names) != len(nodes):
-        twice = next(n.name for i, n in enumerate(nodes) if n.name in {m.name for m in nodes[:i]})
-        raise UsageError(f'{source} has two nodes called "{twice}"')
+    names: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise UsageError(f'{source} has two nodes called "{node.name}"')
+        names.add(node.name)
     rows = tuple(row for row in map(pod_row, pods) if row is not None)
     return Nodes(tuple(nodes), rows, warnings)

@@ -16,7 +16,7 @@ from rackgate_cli.osmo_search import UndecidedError
 from rackgate_cli.osmo_wishes import Wishes
 
 SUBGROUP_LABEL: Final = "kai.scheduler/subgroup-name"
-STEPS: Final = 3_000_000  # looks at a node: some seconds
+STEPS: Final = 40_000_000  # looks at what a node takes: some seconds
 _BLAMED: Final = (Habit.UNLABELLED, Habit.ONE_DOMAIN, Habit.SIBLINGS)
 
 

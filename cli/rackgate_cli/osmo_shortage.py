@@ -8,13 +8,13 @@ that can be had; where several subgroups share it, another order might do a litt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rackgate.partners.osmo import Node
 from rackgate_cli.osmo_placing import solve
-from rackgate_cli.osmo_room import Room
+from rackgate_cli.osmo_room import Room, Shape
 from rackgate_cli.osmo_search import Budget, Counts, Item, Tables, UndecidedError
 from rackgate_cli.osmo_wishes import Wishes, plan_of
 
@@ -39,7 +39,7 @@ class Shortage:
         node: of the tree; None where it is the whole task group.
         pods: that it has.
         takes: pods that the closest domain takes.
-        nodes: empty nodes that the missing pods would need.
+        nodes: empty nodes that would take the missing pods; 0: not even an empty one does.
         rooms: the domains that come closest, best first.
         within: domain that all of this is inside of; () for the whole cluster.
         beside: groups that fit, but leave too little for this one.
@@ -140,22 +140,22 @@ class _Asking:
             if self.room.labelled(child.level, domain)
         ]
         total = sum(child.total())
-        slots = self.tables.slots[child.level]
-        rough = sorted(inside, key=lambda d: (-max(counts[d] for counts in slots), d))[:CLOSEST]
+        rough = sorted(inside, key=lambda d: self._roominess(child, d))[:CLOSEST]
+        best, kept = None, (0,) * len(child.total())
         if beside:
-            takes = self._most(self._around(level, [*beside, child]), child, at)
+            kept = self._most(self._around(level, [*beside, child]), child, at)
             rooms = self._left(child, rough, level, at, beside)
-            best = None
         else:
             counted = [(self._most(child, child, domain), domain) for domain in rough]
-            counted.sort(key=lambda pair: (-pair[0], pair[1]))
-            rooms = [Spare(self.room.path(child.level, d), n) for n, d in counted]
-            takes, best = counted[0] if counted else (0, None)
+            counted.sort(key=lambda pair: (-sum(pair[0]), pair[1]))
+            rooms = [Spare(self.room.path(child.level, d), sum(n)) for n, d in counted]
+            if counted:
+                kept, best = counted[0]
         shortage = Shortage(
             self.nodes[child],
             total,
-            takes,
-            self._nodes(child, total - takes),
+            sum(kept),
+            self._nodes(child, kept),
             tuple(rooms),
             self.room.path(level, at),
             tuple(self.nodes[other] for other in beside),
@@ -166,9 +166,10 @@ class _Asking:
     def _loose(self, item: Item, at: int) -> Shortage:
         """All groups inside fit, but the pods beside them do not."""
         total = sum(item.total())
-        takes = self._most(item, item, at)
+        kept = self._most(item, item, at)
+        takes = sum(kept)
         rooms = (Spare(self.room.path(item.level, at), takes),)
-        missing = self._nodes(item, total - takes)
+        missing = self._nodes(item, kept)
         return Shortage(self.nodes.get(item), total, takes, missing, rooms, rooms[0].domain)
 
     def _left(
@@ -181,15 +182,26 @@ class _Asking:
             for other in domains:
                 if item.level > level and other in self._shared(item.level, domain, child.level):
                     taken[other] += sum(item.loose)
-        slots = self.tables.slots[child.level]
+        slots = self._slots(child)
         spares = [
             Spare(
                 self.room.path(child.level, d),
-                max(0, min(sum(child.total()), max(c[d] for c in slots) - taken[d])),
+                max(0, min(sum(child.total()), max(c[d] for c, _ in slots) - taken[d])),
             )
             for d in domains
         ]
         return sorted(spares, key=lambda spare: (-spare.pods, spare.domain))
+
+    def _slots(self, item: Item) -> list[tuple[Sequence[int], int]]:
+        """For each shape of a group's pods: what domains of its level take, and its pods."""
+        slots = self.tables.slots[item.level]
+        return [(counts, n) for counts, n in zip(slots, item.total(), strict=True) if n]
+
+    def _roominess(self, item: Item, domain: int) -> tuple[int, int, int]:
+        """Sorts domains that may take most of a group first."""
+        slots = self._slots(item)
+        takes = sum(min(counts[domain], pods) for counts, pods in slots)
+        return -takes, -sum(counts[domain] for counts, _ in slots), domain
 
     def _shared(self, level: int, domain: int, other: int) -> range:
         """Domains of another level around or inside a domain."""
@@ -199,17 +211,44 @@ class _Asking:
             domain = self.room.parent(at, domain)
         return range(domain, domain + 1)
 
-    def _most(self, whole: Item, part: Item, at: int) -> int:
-        """How many pods of a part can be placed, if the rest of the whole is."""
+    def _most(self, whole: Item, part: Item, at: int) -> Counts:
+        """How many pods of a part, by shape, can be placed if the rest of the whole is."""
         kept = {item: list(item.loose) for item in whole.walk()}
         mine = list(part.walk())
         for item in mine:
             kept[item] = [0] * len(item.loose)
         order = sorted(mine, key=lambda item: (-item.level, -sum(item.loose)))
-        for item in order:
-            for shape, pods in enumerate(item.loose):
-                self._fill(whole, kept, (item, shape), pods, at)
-        return sum(sum(kept[item]) for item in mine)
+        places = [(item, shape) for item in order for shape, n in enumerate(item.loose) if n]
+        self._keep(whole, kept, places, at)
+        return tuple(map(sum, zip(*(kept[item] for item in mine), strict=True)))
+
+    def _keep(
+        self, whole: Item, kept: dict[Item, list[int]], places: Sequence[tuple[Item, int]], at: int
+    ) -> None:
+        """Keep as many pods as fit, of one group and shape after another.
+
+        Whole ones in runs, each twice as long as the last; one by one where that fails.
+        """
+        parents = {child: item for item in whole.walk() for child in item.children}
+        bounds: dict[Hashable, int] = {}
+        done, run = 0, 1
+        while done < len(places):
+            some = places[done : done + run]
+            if len(some) > 1:
+                for item, shape in some:
+                    kept[item][shape] = item.loose[shape]
+                if self._holds(whole, kept, at):
+                    done, run = done + run, 2 * run
+                    continue
+                for item, shape in some:
+                    kept[item][shape] = 0
+            item, shape = some[0]
+            # A sibling that is alike gets no more than the one before it got.
+            have = tuple(tuple(kept[inner]) for inner in item.walk())
+            like = (parents.get(item), self.tables.likeness(item), shape, have)
+            self._fill(whole, kept, some[0], bounds.get(like, item.loose[shape]), at)
+            bounds[like] = kept[item][shape]
+            done, run = done + 1, 2 if kept[item][shape] == item.loose[shape] else 1
 
     def _fill(
         self, whole: Item, kept: dict[Item, list[int]], where: tuple[Item, int], pods: int, at: int
@@ -219,21 +258,28 @@ class _Asking:
         low, high, tried = 0, pods, pods
         while low < high:
             kept[item][shape] = tried
-            try:
-                fits = solve(self.tables, _trimmed(whole, kept), self.counting, at) is not None
-            except UndecidedError:
-                fits = False  # fewer are certain
+            fits = self._holds(whole, kept, at)
             low, high = (tried, high) if fits else (low, tried - 1)
             tried = (low + high + 1) // 2
         kept[item][shape] = low
 
-    def _nodes(self, item: Item, missing: int) -> int:
-        """Empty nodes for missing pods, of the kind that takes most of the group's pods."""
-        shapes = [s for s, n in zip(self.tables.shapes, item.total(), strict=True) if n]
-        if not shapes or not missing:
-            return 0
-        most = max((fits_empty(self.room, shape.requests) for shape in shapes), default=1)
-        return -(-missing // max(most, 1))
+    def _holds(self, whole: Item, kept: dict[Item, list[int]], at: int) -> bool:
+        """Whether what is kept fits; what is not decided in time does not: fewer are certain."""
+        try:
+            return solve(self.tables, _trimmed(whole, kept), self.counting, at) is not None
+        except UndecidedError:
+            return False
+
+    def _nodes(self, item: Item, kept: Counts) -> int:
+        """Empty nodes that take what is not kept, each shape its own; 0: no node takes one."""
+        found = 0
+        for shape, pods, have in zip(self.tables.shapes, item.total(), kept, strict=True):
+            if pods > have:
+                most = fits_empty(self.room, shape)
+                if not most:
+                    return 0
+                found += -(-(pods - have) // most)
+        return found
 
 
 def shortages(room: Room, wishes: Wishes, steps: int) -> tuple[Shortage, ...]:
@@ -251,12 +297,14 @@ def shortages(room: Room, wishes: Wishes, steps: int) -> tuple[Shortage, ...]:
     return tuple(asking.told(asking.root, 0))
 
 
-def fits_empty(room: Room, requests: Sequence[tuple[str, int]]) -> int:
+def fits_empty(room: Room, shape: Shape) -> int:
     """Pods of a shape that the largest node takes when nothing else runs there."""
-    needs = {**dict(requests)}
+    needs = dict(shape.requests)
     needs["pods"] = needs.get("pods", 0) + 1
     best = 0
     for node in room.nodes:
+        if node.name in shape.excluded:
+            continue
         fits = min(node.allocatable.get(name, 0) // need for name, need in needs.items() if need)
         best = max(best, fits)
     return best

@@ -82,7 +82,7 @@ def _places(room: Room, leaf: Node, spots: Spots) -> tuple[said.DomainRoom, ...]
     return tuple(said.DomainRoom(domain=path, pods=pods) for path, pods in sorted(sums.items()))
 
 
-def shortage_told(found: Shortage, pool: Pool, top: int) -> said.Shortage:
+def shortage_told(found: Shortage, room: Room, pool: Pool, top: int) -> said.Shortage:
     """A shortage with its sentence."""
     node = found.node
     key = pool.topology_keys[node.level].key if node is not None else ""
@@ -100,7 +100,7 @@ def shortage_told(found: Shortage, pool: Pool, top: int) -> said.Shortage:
         ),
         within=path_told(found.within),
         beside=tuple(_called(other) for other in found.beside),
-        text=_sentence(found, pool, key),
+        text=_sentence(found, room, pool, key),
     )
 
 
@@ -108,11 +108,15 @@ def _called(node: Node) -> str:
     return node.name or node.group or "all pods"
 
 
-def _sentence(found: Shortage, pool: Pool, key: str) -> str:
+def _sentence(found: Shortage, room: Room, pool: Pool, key: str) -> str:
     node, pods = found.node, counted(found.pods, "pod")
     inside = f" in {shown(found.within)}" if found.within else ""
     missing = f"{counted(found.missing, 'pod')} missing"
-    if found.nodes:
+    if not room.nodes:
+        return f"{counted(found.pods, 'pod')}: there is no node that pods may use"
+    if not found.nodes:
+        missing += ", and no node is large enough, even an empty one"
+    else:
         missing += f", as many as {counted(found.nodes, 'empty node')} would take"
     if node is None or (found.rooms and found.rooms[0].domain == found.within and not found.beside):
         where = f"{key} {shown(found.within)}" if found.within else "the nodes"
@@ -196,8 +200,6 @@ def _of_kai(found: said.WorkflowExplanation) -> str:
         return f"What {kai} does was not followed to the end."
     if not wrong and found.answer == found.kai_result:
         return f"{kai} does the same."
-    if not wrong and found.kai_result == "scheduled" and found.answer != "undecided":
-        return f"{kai} places it all the same, without a key that no node carries."
     if not wrong:
         return f"{kai} {_DOES[found.kai_result]}."
     names = sorted({one.name for group in wrong for one in group.kai.deviations})

@@ -74,6 +74,13 @@ def test_nodes_without_a_label_are_counted() -> None:
     ]
 
 
+def test_a_key_that_no_node_carries_is_a_trap_in_the_robust_profile_too() -> None:
+    bare = [{"rack": str(at)} for at in range(2)]
+    assert warned(wishes(RACK), bare, ["zone", "rack"], profile=Profile.ROBUST) == [
+        ("unlabelled-nodes", "topology_keys[0].label"),
+    ]
+
+
 def test_tasks_that_only_prefer_are_kept_off_unlabelled_nodes() -> None:
     soft = {"key": "rack", "requirementType": "preferred"}
     assert warned(wishes(soft), keys=["rack"]) == [("unlabelled-nodes", "groups[0].tasks")]

@@ -279,17 +279,102 @@ def test_the_schema_is_printed_without_any_file(capsys: pytest.CaptureFixture[st
 def test_an_empty_cluster_is_explained_too(asking: Asking) -> None:
     said = asking.said(workflow(), [])
     assert said["answer"] == "pending"
-    assert "no node carries the label" in said["groups"][0]["summary"]
+    assert "there is no node that pods may use" in said["groups"][0]["summary"]
+    bare = asking.said(workflow(), [{"count": 4, "labels": {ZONE: "a"}}])
+    assert "no node carries the label" in bare["groups"][0]["summary"]
 
 
-def test_the_robust_profile_may_run_what_asks_for_a_key_that_no_node_carries(
+@pytest.mark.requirement("OSM-25")
+def test_a_key_that_no_node_carries_keeps_a_group_pending_with_what_apply_writes(
     asking: Asking,
 ) -> None:
-    asked = workflow(topology=[{"key": "zone"}, {"key": "rack"}])
+    # `apply` and the assigner list every key of the pool, in the robust profile too.
     found = [{"count": 4, "labels": {RACK: "1"}}]
-    said = asking.said(asked, found, "--profile", "robust")
-    assert (said["answer"], said["kaiResult"]) == ("pending", "scheduled")
-    assert "without a key that no node carries" in said["summary"]
+    robust = asking.said(workflow(), found, "--profile", "robust")
+    assert (robust["answer"], robust["kaiResult"]) == ("scheduled", "pending")
+    (deviation,) = robust["groups"][0]["kai"]["deviations"]
+    assert deviation["name"] == "unlabelled nodes"
+    assert "take the keys that they lack out of the pool" in deviation["help"]
+    seed = asking.said(workflow(), found)
+    assert "--profile robust" not in seed["groups"][0]["kai"]["deviations"][0]["help"]
+
+
+@pytest.mark.requirement("OSM-25")
+def test_pods_that_no_empty_node_takes_are_not_counted_in_nodes(asking: Asking) -> None:
+    said = asking.said(workflow(cpu=4), [{"count": 4, "cpu": 2, "labels": labels("a", "1")}])
+    (short,) = said["groups"][0]["shortages"]
+    assert (short["missing"], short["missingNodes"]) == (4, 0)
+    assert "no node is large enough, even an empty one" in said["groups"][0]["summary"]
+
+
+def two_kinds(large: int, small: int) -> dict[str, Any]:
+    """Pods of 4 cpus in a rack, beside pods of one cpu anywhere."""
+    asked = workflow(large, cpu=4)
+    tasks = asked["workflow"]["groups"][0]["tasks"]
+    tasks += [{"name": f"s{at}", "resource": "small"} for at in range(small)]
+    asked["resources"]["small"] = {"cpu": 1}
+    return asked
+
+
+def test_missing_nodes_are_counted_for_the_kind_of_pod_that_is_missing(asking: Asking) -> None:
+    asked = two_kinds(4, 1)
+    asked["resources"]["small"] = {"cpu": 1, "topology": [{"key": "rack"}]}
+    found = [{"count": 2, "cpu": 5, "labels": labels("a", "1")}]
+    short = asking.said(asked, found)["groups"][0]["shortages"][0]
+    assert (short["takes"], short["missing"], short["missingNodes"]) == (3, 2, 2)
+
+
+@pytest.mark.requirement("OSM-25")
+def test_the_closest_domain_is_judged_by_the_pods_of_the_group_alone(asking: Asking) -> None:
+    small = [{"count": 40, "cpu": 1, "labels": labels("a", rack)} for rack in ("1", "2", "3", "4")]
+    large = {"count": 3, "cpu": 4, "labels": labels("a", "9")}
+    said = asking.said(two_kinds(4, 1), [*small, large])
+    short = said["groups"][0]["shortages"][0]
+    assert (short["takes"], short["missing"]) == (3, 1)
+    assert short["rooms"][0] == {"domain": ["a", "9"], "pods": 3}
+
+
+@pytest.mark.requirement("OSM-25")
+def test_nodes_that_are_left_out_are_told_first_and_not_said_to_lack_labels(
+    asking: Asking,
+) -> None:
+    taint = {"key": "maintenance", "effect": "NoSchedule"}
+    found = printed(printed_node("n1", "a", "1", "4", taints=[taint]))
+    _, out, _ = asking.run(workflow(), found)
+    assert "nodes left out: 1 (taint maintenance: 1)" in "\n".join(out.splitlines()[:4])
+    assert "there is no node that pods may use" in out
+    assert "carries the label" not in out
+
+
+def test_a_taint_that_only_some_tasks_tolerate_is_warned_of(asking: Asking) -> None:
+    node = printed_node("n1", "a", "1", taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+    pod = {"kind": "Pod", "metadata": {"name": "other", "namespace": "default"}}
+    asked = workflow(1, gpu=1)
+    assert asking.said(asked, printed(node, pod))["warnings"] == []
+    asked["workflow"]["groups"][0]["tasks"].append({"name": "cpu", "resource": "plain"})
+    asked["resources"]["plain"] = {"cpu": 1}
+    (warning,) = asking.said(asked, printed(node, pod))["warnings"]
+    assert "1 node tainted nvidia.com/gpu" in warning
+    assert asking.said(asked, printed(node, pod), "--tolerate", "nvidia.com/gpu")["warnings"] == []
+
+
+def test_a_task_group_that_stays_behind_is_shown_before_those_that_do_not(asking: Asking) -> None:
+    asked = workflow(1)
+    asked["workflow"]["groups"].append(
+        {"name": "large", "tasks": workflow(4)["workflow"]["groups"][0]["tasks"]}
+    )
+    _, out, _ = asking.run(asked, nodes(("a", "1", 3)))
+    shown = [line.split()[2] for line in out.splitlines() if line.startswith("TASK GROUP")]
+    assert shown == ["large", "g"]
+
+
+def test_who_asks_for_no_gpu_in_so_many_words_tolerates_no_taint(asking: Asking) -> None:
+    node = printed_node("n1", "a", "1", taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+    assert asking.said(workflow(1, gpu="0"), printed(node))["answer"] == "pending"
+    unused = workflow(1)
+    unused["resources"]["other"] = {"gpu": 1}
+    assert asking.said(unused, printed(node))["answer"] == "pending"
 
 
 def test_nodes_of_the_short_form_are_hosts_of_their_own(asking: Asking) -> None:

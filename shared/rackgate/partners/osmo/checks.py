@@ -98,7 +98,8 @@ def check(
     Raises:
         RefusedError: as `build_podgroups`.
     """
-    built = build_podgroups(pool, workflow, profile=profile, kai=kai, nodes=nodes)
+    # Without `nodes`: what is applied lists every key of the pool, in any profile.
+    built = build_podgroups(pool, workflow, profile=profile, kai=kai)
     if built.topology is None:
         return ()
     levels = [level["nodeLabel"] for level in built.topology["spec"]["levels"]]
