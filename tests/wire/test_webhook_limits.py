@@ -57,11 +57,14 @@ async def test_a_handshake_that_does_not_come_ends_the_connection(
 ) -> None:
     monkeypatch.setattr("rackgate_webhook.listener.HANDSHAKE_S", 0.3)
     async with serving() as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         before = count(CLOSED, reason="handshake")
-        assert await asyncio.wait_for(reader.read(), 60) == b""
-        assert count(CLOSED, reason="handshake") == before + 1
-        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+        finally:
+            writer.close()
+        # Whoever was served at this port before may still be calling.
+        assert count(CLOSED, reason="handshake") >= before + 1
 
 
 async def test_slow_large_bodies_keep_nobody_with_a_small_one_waiting() -> None:
