@@ -88,6 +88,11 @@ class Fleet:
     exits: list[Exit] = field(default_factory=list)
     _ports: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
+    def __post_init__(self) -> None:
+        # All webhooks share a port, which is free to be given away while none of them lives.
+        port = self._document("webhook")["serving"]["port"]
+        self._ports.enter_context(ports.reserved({"webhook": port}))
+
     def of(self, service: str) -> list[Replica]:
         """The replicas of a service that should run, by number."""
         return [
@@ -160,10 +165,7 @@ class Fleet:
             await asyncio.sleep(0.05)
 
     def _new(self, service: str, name: str) -> Replica:
-        folder = self.playground.state
-        document: dict[str, Any] = yaml.safe_load(
-            (folder / "services" / f"{service}-0.yaml").read_text()
-        )
+        folder, document = self.playground.state, self._document(service)
         door = self.proxy.open(name, self.seed)
         document["connection"]["server"] = door.url
         document["clockOffset"] = self.offsets.get(name, 0.0)
@@ -177,6 +179,12 @@ class Fleet:
         replica = Replica(service, name, door, config, log, url)
         self.replicas[name] = replica
         return replica
+
+    def _document(self, service: str) -> dict[str, Any]:
+        """The configuration of a service as the playground wrote it."""
+        path = self.playground.state / "services" / f"{service}-0.yaml"
+        document: dict[str, Any] = yaml.safe_load(path.read_text())
+        return document
 
     def _start(self, replica: Replica) -> None:
         with replica.log.open("ab") as output:
