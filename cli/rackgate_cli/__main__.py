@@ -39,7 +39,7 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rackgate",
         description="Topology-aware admission of batch jobs: a playground on this machine, "
-        "and the placement engine.",
+        "questions to any cluster, and the placement engine.",
         epilog='Every verb has its own help: "rackgate VERB --help".',
     )
     parser.add_argument("--version", action="version", version=f"rackgate {version('rackgate')}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
 from rackgate.govern.errors import FieldError, MalformedError
@@ -25,12 +22,13 @@ from rackgate_assigner.job_writer import workload_body
 from rackgate_assigner.kinds import KINDS, JobLike, Kind, kind_of, part_of_owner
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain_reading import Found
+from rackgate_cli.input_files import read_upto
+from rackgate_cli.plain_yaml import plain_documents
 from rackgate_webhook.jobs import sliced_kinds
 from rackgate_webhook.mutate import mutate
 from rackgate_webhook.review import Review
 from rackgate_webhook.validate import validate
 
-STDIN: Final = "-"
 MAX_BYTES: Final = 8 * 2**20
 # Later than any time in an RFC 3339 text of this epoch: behind all that wait already.
 LAST: Final = "9999-12-31T23:59:59Z"
@@ -87,7 +85,7 @@ def load(path: str, name: str | None) -> Document:
 
 
 def _as_json(document: Document, path: str) -> Document:
-    """The document as the API server would get it: YAML knows more than JSON does."""
+    """The document as the API server would get it: it takes no number of any size."""
     try:
         found: Document = msgspec.json.decode(msgspec.json.encode(document))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -97,43 +95,15 @@ def _as_json(document: Document, path: str) -> Document:
 
 
 def _documents(path: str) -> list[Document]:
-    try:
-        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STDIN else _read(path)
-    except OSError as error:
-        raise UsageError(f'"{path}" cannot be read: {error.strerror or error}') from error
+    raw = read_upto(path, MAX_BYTES)
     if len(raw) > MAX_BYTES:
-        raise UsageError(f'"{path}" is larger than {MAX_BYTES // 2**20} MiB')
-    try:
-        documents = list(yaml.load_all(raw, Loader=_Loader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())[:300] or "nested too deeply"
-        raise UsageError(f'"{path}" is no YAML: {said}') from error
+        raise UsageError(f'"{path}" is larger than {MAX_BYTES >> 20} MiB')
     flat: list[Document] = []
-    for document in documents:
+    for document in plain_documents(path, raw):
         listed = document.get("items") if isinstance(document, dict) else None
         several = listed if isinstance(listed, list) else [document]
         flat += [one for one in several if isinstance(one, dict)]
     return flat
-
-
-def _read(path: str) -> bytes:
-    with Path(path).open("rb") as file:
-        return file.read(MAX_BYTES + 1)
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain JSON types alone: times stay text, and aliases are refused (they can explode)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases are not supported")
-        return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _kind(document: Mapping[str, Any]) -> str:

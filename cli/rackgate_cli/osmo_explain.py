@@ -178,7 +178,7 @@ def check_streams(arguments: argparse.Namespace) -> None:
         UsageError: workflow, pool and nodes are not one of them at most.
     """
     from rackgate_cli.errors import UsageError
-    from rackgate_cli.osmo_documents import STDIN
+    from rackgate_cli.input_files import STDIN
 
     if [arguments.file, arguments.pool, arguments.nodes].count(STDIN) > 1:
         raise UsageError("only one of workflow, pool and nodes can come from standard input")

@@ -10,7 +10,8 @@ from typing import Any, Final
 from rackgate.kube.resources import OSMO_WORKFLOWS as _KIND
 from rackgate.partners.osmo import Pool, Workflow, read_workflow
 from rackgate_cli.errors import UsageError
-from rackgate_cli.osmo_documents import STDIN, read_documents
+from rackgate_cli.input_files import STDIN
+from rackgate_cli.osmo_documents import read_documents
 from rackgate_cli.osmo_pools import pool_of_cluster, pool_of_file
 from rackgate_cli.osmo_refusals import judged
 from rackgate_cli.tables import clean

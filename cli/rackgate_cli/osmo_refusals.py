@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from rackgate.partners.osmo import Refusal, RefusedError
 from rackgate_cli.errors import UsageError
-from rackgate_cli.osmo_documents import STDIN
+from rackgate_cli.input_files import STDIN
 from rackgate_cli.tables import clean
 
 T = TypeVar("T")

@@ -8,17 +8,16 @@ import io
 import json
 import sys
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import UsageError
+from rackgate_cli.input_files import read_upto
 
 if TYPE_CHECKING:
     # What add_parser gets; argparse has no public name for it.
     from argparse import _SubParsersAction
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-STDIN: Final = "-"
 MAX_BYTES: Final = 256 << 20  # of JSON: twenty scenarios of 40,000 nodes and more
 
 
@@ -57,15 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(name: str) -> bytes:
-    try:
-        if name == STDIN:
-            body = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with Path(name).open("rb") as file:
-                body = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: no file has such a name
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise UsageError(f'"{name[:200]}" cannot be read: {reason or error}') from error
+    body = read_upto(name, MAX_BYTES)
     if body.startswith(GZIP_MAGIC):
         body = _unpacked(name, body)
     if len(body) > MAX_BYTES:

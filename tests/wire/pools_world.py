@@ -9,16 +9,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pytest
+
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS
 from rackgate.runtime.features import OSMO_POOLS as GATE
+from rackgate_assigner import watches
 from rackgate_assigner.osmo_pools import PoolController, follow_pools
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.watches import PoolWatches
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_objects import Refused, Target
-from tests.wire.assigner_world import World, eventually, settings
+from tests.wire.assigner_world import World, eventually, settings, tasks_of
 from tests.wire.kinds_world import KindsWorld
 
 TOPOLOGY: Final = "osmo-pool-my-pool-topology"
@@ -90,6 +93,13 @@ class PoolsWorld(KindsWorld):
         meta = {"name": name, **metadata}
         return self.put(KAI_TOPOLOGIES, {"metadata": meta, "spec": {"levels": levels}})
 
+    def status(self, name: str = "my-pool") -> Object:
+        """Status of a Pool that is there and has one."""
+        found = self.get(OSMO_POOLS, name)
+        assert found is not None, f"no Pool {name}"
+        status: Object = found["status"]
+        return status
+
     def said(self, name: str = "my-pool") -> tuple[str, str]:
         """Status and reason of the Synced condition, empty when it is not about what is asked."""
         found = self.get(OSMO_POOLS, name) or {"metadata": {}}
@@ -103,12 +113,21 @@ class PoolsWorld(KindsWorld):
 
     def message(self, name: str = "my-pool") -> str:
         """Message of the Synced condition."""
-        (found,) = self.get(OSMO_POOLS, name)["status"]["conditions"]  # type: ignore[index]  # it is there
+        (found,) = self.status(name)["conditions"]
         return str(found["message"])
 
     def osmo_writes(self) -> list[Request]:
         """Writes of Topologies and Pools."""
         return [r for r in self.writes() if "/topologies" in r.path or "/pools" in r.path]
+
+
+@pytest.fixture
+async def pools_world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PoolsWorld]:
+    """A world in which it is soon noticed whether kinds are served."""
+    for name in ("SERVED_POLL_S", "DOUBT_POLL_S"):
+        monkeypatch.setattr(watches, name, 0.02)
+    async with PoolsWorld() as found:
+        yield found
 
 
 async def settled(world: PoolsWorld, said: tuple[str, str], levels: list[str] | None) -> None:
@@ -132,21 +151,11 @@ async def pool_keeper(world: World) -> AsyncIterator[Keeper]:
     recorder = EventRecorder(client, "assigner", instance="test")
     controller = follow_pools(watches, client, Reporter(recorder))
     followed = (watches.pools, watches.topologies)
-    tasks = [asyncio.create_task(run()) for run in (recorder.run, *(w.run for w in followed))]
-    try:
+    async with tasks_of(client, recorder.run(), *(watch.run() for watch in followed)) as tasks:
         for watch in followed:
-            await asyncio.wait_for(watch.synced(), 20)
+            await asyncio.wait_for(watch.synced(), 60)
         tasks.append(asyncio.create_task(controller.run()))
         yield Keeper(watches, controller)
-        for task in tasks:
-            assert not task.done(), task.exception()
-    finally:
-        for task in tasks:
-            task.cancel()
-        try:
-            await asyncio.wait(tasks)
-        finally:  # who waits for this may be cancelled meanwhile
-            await client.close()
 
 
 def gated() -> AssignerSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import structlog
 
 from rackgate.api.names import OSMO_POOL_LABEL
 from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS
-from rackgate_assigner import metrics, watches
+from rackgate_assigner import metrics
 from rackgate_assigner.osmo_plan import pool_name
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import assigner, eventually
@@ -27,20 +27,11 @@ from tests.wire.pools_world import (
     gated,
     labels,
     pool_keeper,
+    pools_world,
     settled,
 )
 
-
-@pytest.fixture(autouse=True)
-def _ask_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERVED_POLL_S", "DOUBT_POLL_S"):
-        monkeypatch.setattr(watches, name, 0.02)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[PoolsWorld]:
-    async with PoolsWorld() as found:
-        yield found
+world = pools_world  # the fixture
 
 
 @pytest.mark.requirement("OSM-08")
@@ -53,7 +44,7 @@ async def test_a_pool_gets_one_topology_with_its_levels_in_its_order(world: Pool
         assert made["labels"] == {OSMO_POOL_LABEL: "my-pool"}
         (owner,) = made["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Pool", pool["metadata"]["uid"])
-        assert world.get(OSMO_POOLS, "my-pool")["status"]["topology"] == TOPOLOGY  # type: ignore[index]  # it is there
+        assert world.status()["topology"] == TOPOLOGY
         assert len(world.topologies()) == 1
         await eventually(lambda: world.events("TopologyCreated"))
         assert metrics.OSMO_POOLS.labels(synced="true")._value.get() == 1
@@ -111,7 +102,7 @@ async def test_emptied_keys_remove_the_topology_and_new_ones_bring_it_back(
         await settled(world, IN_STEP, labels(ZONE))
         world.pool()
         await settled(world, NO_KEYS, None)
-        assert "topology" not in world.get(OSMO_POOLS, "my-pool")["status"]  # type: ignore[index]  # it is there
+        assert "topology" not in world.status()
         world.pool(RACK)
         await settled(world, IN_STEP, labels(RACK))
 
@@ -158,8 +149,17 @@ async def test_a_pool_that_went_while_nobody_looked_takes_its_topology_along(
     async with pool_keeper(world):
         await settled(world, IN_STEP, labels(ZONE))
     world.remove(OSMO_POOLS, "my-pool")
-    async with pool_keeper(world):
-        await eventually(lambda: world.topologies() == {})
+    with structlog.testing.capture_logs() as logged:
+        async with pool_keeper(world):
+            await eventually(lambda: world.topologies() == {})
+            await eventually(lambda: _written(logged))
+    assert _written(logged) == [("my-pool", "TopologyRemoved")], "no Event tells of this one"
+
+
+def _written(logged: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Pool and reason of each write that was logged."""
+    lines = [line for line in logged if line["event"] == "topology_written"]
+    return [(line["pool"], line["reason"]) for line in lines]
 
 
 async def test_a_pool_made_anew_under_its_name_keeps_a_topology(world: PoolsWorld) -> None:

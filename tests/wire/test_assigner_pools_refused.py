@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 import structlog
 
 from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS, Resource
-from rackgate_assigner import metrics, watches
+from rackgate_assigner import metrics
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import assigner, eventually
-from tests.wire.pools_world import IN_STEP, RACK, ZONE, PoolsWorld, gated, labels, settled
+from tests.wire.pools_world import (
+    IN_STEP,
+    RACK,
+    ZONE,
+    PoolsWorld,
+    gated,
+    labels,
+    pools_world,
+    settled,
+)
 
-
-@pytest.fixture(autouse=True)
-def _ask_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERVED_POLL_S", "DOUBT_POLL_S"):
-        monkeypatch.setattr(watches, name, 0.02)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[PoolsWorld]:
-    async with PoolsWorld() as found:
-        yield found
+world = pools_world  # the fixture
 
 
 def refusal(method: str, path: str) -> Fault:

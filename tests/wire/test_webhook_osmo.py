@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,14 +15,15 @@ from rackgate.kube.client import Client
 from rackgate.kube.resources import OSMO_POOLS, OSMO_WORKFLOWS
 from rackgate_webhook.bodies import RefusedError
 from rackgate_webhook.osmo import POOL, WORKFLOW
-from rackgate_webhook.osmo_reading import PAGE_SIZE, OsmoReviews, used_keys
+from rackgate_webhook.osmo_reading import JUDGES, PAGE_SIZE, OsmoReviews, used_keys
 from rackgate_webhook.server import REFUSED
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault
+from tests.support.waiting import until
 from tests.unit.webhook.reviews import body, review
 from tests.unit.webhook.test_osmo import RACK, ZONE, pool, workflow
 from tests.wire.webhook_server import calling, count, serving, url
-from tests.wire.webhook_world import JSON
+from tests.wire.webhook_world import JSON, REVIEW
 
 PATH = "/validate-osmo"
 
@@ -123,6 +126,45 @@ async def test_pages_of_workflows_are_small_enough_for_the_largest(
     assert f"and {PAGE_SIZE - 2} more" in verdict.warnings[0], "all pages are read"
     assert len(api.requests) == 2
     assert PAGE_SIZE * 1.5 <= 24, "MiB of a webhook that may take 384"
+
+
+class Held(list[Any]):
+    """Task groups that nobody is done reading before they are let go."""
+
+    begun = 0
+    let_go = threading.Event()
+
+    def __len__(self) -> int:
+        if not self.let_go.is_set():
+            Held.begun += 1
+            waited = self.let_go.wait(30)
+            self.let_go.set()
+            assert waited, "nothing else was answered meanwhile"
+        return super().__len__()
+
+
+@pytest.mark.requirement("OSM-21")
+async def test_other_reviews_are_answered_while_large_workflows_are_judged(
+    api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Held, "begun", 0)
+    monkeypatch.setattr(Held, "let_go", threading.Event())
+    api.put(OSMO_POOLS, pool(ZONE, RACK))
+    large = workflow({"key": "rack"})
+    large["spec"]["groups"] = Held(large["spec"]["groups"])
+    judge = reviews(client)
+    judging = [asyncio.create_task(judge.decide(review(WORKFLOW, large))) for _ in range(9)]
+    async with serving() as server, calling() as session:
+        try:
+            await until(lambda: len(api.requests) == len(judging) and Held.begun == JUDGES)
+            for _ in range(20):
+                async with session.post(url(server), data=REVIEW, headers=JSON) as answer:
+                    assert answer.status == 200
+            assert Held.begun == JUDGES, "the others wait"
+            assert not any(task.done() for task in judging)
+        finally:
+            Held.let_go.set()
+        assert all(verdict.allowed for verdict in await asyncio.gather(*judging))
 
 
 @pytest.mark.requirement("OSM-21")

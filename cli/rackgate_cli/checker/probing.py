@@ -91,6 +91,8 @@ async def _refusal(client: Client, source: Source, namespace: str | None) -> str
         return "" if await is_absent(client, source, error) else why_not(source, error)
     except msgspec.DecodeError as error:
         raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+    if not answer.metadata.resource_version:
+        raise TransportError("GET", path, reason="Garbage", message="no list")
     params = {
         **source.params,
         "resourceVersion": answer.metadata.resource_version,

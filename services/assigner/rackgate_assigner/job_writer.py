@@ -165,9 +165,8 @@ class StepTaker:
                 await self._start(job, workload)
             case steps.MarkAgain(workload):
                 await self._mark_again(job, workload)
-            case steps.Remind():
-                await self._patch_job(job, remind_ops(job))
-                log.info("operator_reminded", job=job.metadata.key, after_s=step.after_s)
+            case steps.Remind(workload, after_s):
+                await self._remind(job, workload, after_s)
             case steps.WarnResize(_, asked, given):
                 kind = kind_of(job).name
                 note = (
@@ -217,6 +216,16 @@ class StepTaker:
             return
         log.info("job_started", job=job.metadata.key, workload=workload.metadata.key)
         self._report.job(job, "Started", f"admitted by ClusterQueue {admission.cluster_queue}")
+
+    async def _remind(self, job: JobLike, workload: Workload, after_s: float) -> None:
+        await self._patch_job(job, remind_ops(job))
+        key, kind = job.metadata.key, kind_of(job)
+        log.info("operator_reminded", job=key, workload=workload.metadata.key, after_s=after_s)
+        note = (
+            f"not all pods are ready {after_s:g} s after the spec of the {kind.name} last changed: "
+            f"asked its operator ({kind.controller}) to look again"
+        )
+        self._report.job(job, "OperatorReminded", note)
 
     async def _mark_again(self, job: JobLike, workload: Workload) -> None:
         ops = self._starting(job, workload, template_ops)

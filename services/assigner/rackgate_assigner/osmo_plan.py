@@ -127,10 +127,10 @@ def plan_pool(facts: Facts) -> Plan:
 
 
 def _plan_gone(facts: Facts) -> Plan:
-    if not _removable(facts) or not facts.pools_served:
+    found = _removable(facts)
+    if found is None or not facts.pools_served:
         return Plan()
-    assert facts.topology is not None  # noqa: S101 - `_removable` says so
-    return Plan(Remove(facts.topology.metadata, orphan=facts.pool is None))
+    return Plan(Remove(found.metadata, orphan=facts.pool is None))
 
 
 def _plan_none(facts: Facts) -> Plan:
@@ -183,11 +183,12 @@ def is_ours(topology: KaiTopology, pool: str) -> bool:
     return (group, owner.kind, owner.name) == (OSMO_GROUP, "Pool", pool)
 
 
-def _removable(facts: Facts) -> bool:
+def _removable(facts: Facts) -> KaiTopology | None:
+    """The Topology, when it is ours and nobody removes it yet."""
     found = facts.topology
     if found is None or not is_ours(found, facts.name):
-        return False
-    return found.metadata.deletion_timestamp is None
+        return None
+    return found if found.metadata.deletion_timestamp is None else None
 
 
 def _invalid(pool: Pool, error: RefusedError) -> Said:

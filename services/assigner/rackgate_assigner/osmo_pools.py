@@ -161,23 +161,24 @@ class PoolController:
         match step:
             case Create(body):
                 await self._create(body)
-                self._tell(pool, "TopologyCreated", f'made Topology "{told}"')
+                self._tell(pool, name, "TopologyCreated", f'made Topology "{told}"')
             case Replace(old, body):
                 await self._try(body)
                 await self._delete(old)
                 # Should we die here: no Topology is there, and the next look makes one.
                 await self._create(body)
-                self._tell(pool, "TopologyReplaced", f'replaced Topology "{told}"')
+                self._tell(pool, name, "TopologyReplaced", f'replaced Topology "{told}"')
             case Mark(old, operations):
                 body_of = msgspec.json.encode(operations)
                 path = KAI_TOPOLOGIES.path(name=old.name)
                 await self._client.patch(path, body_of, PatchType.JSON)
-                self._tell(pool, "TopologyMarked", f'marked Topology "{told}" as the pool\'s')
+                note = f'marked Topology "{told}" as the pool\'s'
+                self._tell(pool, name, "TopologyMarked", note)
             case Remove(old, orphan):
                 if orphan and not await self._is_gone(name):
                     return  # its event is still on the way
                 await self._delete(old)
-                self._tell(pool, "TopologyRemoved", f'removed Topology "{told}"')
+                self._tell(pool, name, "TopologyRemoved", f'removed Topology "{told}"')
 
     async def _create(self, body: dict[str, Any]) -> None:
         await self._client.create(KAI_TOPOLOGIES.path(), msgspec.json.encode(body))
@@ -234,7 +235,7 @@ class PoolController:
             self._report.pool(meta, said.reason, change.message, warning=True)
             log.warning("pool_not_synced", pool=meta.name, reason=said.reason)
 
-    def _tell(self, pool: Pool | None, reason: str, note: str) -> None:
-        log.info("topology_written", reason=reason, note=note)
+    def _tell(self, pool: Pool | None, name: str, reason: str, note: str) -> None:
+        log.info("topology_written", pool=name, reason=reason, note=note)
         if pool is not None:
             self._report.pool(pool.metadata, reason, note)

@@ -12,6 +12,7 @@ from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
 from rackgate_assigner import job_steps as steps
 from rackgate_assigner.core.slices.model import Asked
+from rackgate_assigner.job_facts import governs
 from rackgate_assigner.jobs_plan import plan_job
 from rackgate_assigner.kinds import RAYCLUSTER, Gates
 from tests.support import composite_jobs as composite
@@ -39,6 +40,11 @@ def step(
     """The next step for a cluster whose Workload was made of what it `was`."""
     own = own_workload(was, elastic=elastic, conditions=UP)
     return plan_job(of, [own], facts(of, own, gates=gates))
+
+
+def test_a_cluster_that_runs_elsewhere_is_not_governed() -> None:
+    assert governs(cluster(managedBy="ray.io/kuberay-operator"))
+    assert not governs(cluster(managedBy="kueue.x-k8s.io/multikueue"))
 
 
 @pytest.mark.requirement("TAS-26")

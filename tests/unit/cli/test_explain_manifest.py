@@ -59,12 +59,28 @@ def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
         "!!python/object/apply:os.system [echo]",
         "\x00",
         "kind: Job\n" * 3,
+        "a: !!bool maybe",
+        "a: !!timestamp soon",
+        "a: !!int ''",
     ],
 )
 def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     with pytest.raises(UsageError):
+        load(str(path), None)
+
+
+@pytest.mark.parametrize("name", [".", "no\0name", "x" * 5000])
+def test_what_is_no_file_is_said(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read: "):
+        load(name, None)
+
+
+def test_of_a_field_that_is_there_twice_neither_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("apiVersion: batch/v1\nkind: Job\nspec: {parallelism: 1}\nspec: {}\n")
+    with pytest.raises(UsageError, match='"spec" is there twice, again in line 4'):
         load(str(path), None)
 
 

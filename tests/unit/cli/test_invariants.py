@@ -365,3 +365,11 @@ def test_the_documentation_lists_every_rule_as_it_is() -> None:
     for rule in RULES.values():
         assert f"| {rule.invariant} | `{rule.id}` | {rule.sentence} |" in page, rule.id
     assert page.count("\n| 1 |") == sum(rule.invariant == 1 for rule in RULES.values())
+
+
+def test_every_invariant_has_rules_and_every_rule_a_breach_that_is_planted() -> None:
+    assert {rule.invariant for rule in RULES.values()} == set(range(1, 8))
+    planted = "".join(
+        path.read_text() for path in Path(__file__).parent.glob("test_invariants*.py")
+    )
+    assert [rule.id for rule in RULES.values() if f'"{rule.id}"' not in planted] == []

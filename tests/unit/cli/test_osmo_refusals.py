@@ -81,6 +81,7 @@ def test_part_of_a_gpu_is_refused_for_a_pod_and_fine_without_one(
         ("a: 1\n1.10: 2\n", '"1.10" in line 2 is read as 1.1, not as text: put it in quotes'),
         ("a: .nan\n", "not JSON compliant"),
         ("a: !!python/object:os.system {}\n", "is no YAML of plain data"),
+        ("a: !!bool maybe\n", "a value does not fit the tag before it"),
         ("a: \x00\n", "control characters"),
         ("a: [\n", "is no YAML of plain data"),
     ],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import sys
+import threading
 import time
 
 import pytest
 
 from bench.osmo import POOL, document
-from rackgate.partners.osmo import PodMarks, build_podgroups, read_pool, read_workflow
+from rackgate.partners.osmo import PodMarks, TaskGroup, build_podgroups, read_pool, read_workflow
 
 
 @pytest.mark.requirement("OSM-21")
@@ -38,3 +41,28 @@ def test_a_submission_makes_one_pod_group_for_each_task_group_and_marks_pods() -
         "labels",
         "scheduler_name",
     }
+
+
+@pytest.mark.requirement("OSM-21")
+def test_threads_have_their_turn_while_one_large_group_is_read() -> None:
+    data = {"name": "g", "tasks": [{"name": f"t{index}"} for index in range(20_000)]}
+    turns, done = itertools.count(), threading.Event()
+
+    def others() -> None:
+        while not done.is_set():
+            next(turns)
+            time.sleep(0)  # gives the interpreter away
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        before = next(turns)
+        TaskGroup.model_validate(data)
+        taken = next(turns) - before
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert taken > 20, "two or three around the call are no sign"

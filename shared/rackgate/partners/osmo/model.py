@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -175,6 +176,12 @@ class Task(_Written):
     command: Any = None
     args: Any = None
     environment: Any = None
+
+    @model_validator(mode="after")
+    def _let_others_run(self) -> Self:
+        # A validator keeps the interpreter to itself until it comes to a function of Python: here
+        # other threads have their turn, however many tasks there are.
+        return self
 
 
 class TaskGroup(_Written):

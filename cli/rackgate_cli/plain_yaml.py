@@ -1,0 +1,104 @@
+"""YAML as users write it, taken as plain data only: no alias, no key twice, nothing JSON lacks."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import yaml
+
+from rackgate_cli.errors import UsageError
+
+MAX_DEPTH: Final = 100
+
+# Workflows of ten thousand tasks take seconds without libyaml.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def plain_documents(name: str, raw: bytes) -> list[Any]:
+    """The documents of YAML or JSON, as JSON would hold them.
+
+    Args:
+        name: of the file, for the message.
+        raw: what it holds.
+
+    Raises:
+        UsageError: it holds what no API server could be sent.
+    """
+    try:
+        _refuse_bombs(raw)
+        return [_as_json(document) for document in yaml.load_all(raw, Loader=_Loader)]
+    except (AttributeError, LookupError) as error:  # of the parser, which names no line for it
+        said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
+        raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
+
+
+def _refuse_bombs(raw: bytes) -> None:
+    """Refuse what is small as text, and huge as data or slow to read.
+
+    Raises:
+        YAMLError: there is an alias, or one part inside too many others; or this is no YAML.
+    """
+    depth = 0
+    for event in yaml.parse(raw, Loader=_Base):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _as_json(document: Any) -> Any:
+    # YAML knows bytes, sets and numbers that JSON does not.
+    return json.loads(json.dumps(document, allow_nan=False))
+
+
+class _Loader(_Base):  # type: ignore[misc]  # its base is chosen when this module is loaded
+    """Times stay text.
+
+    A key that is there twice is refused, as the last one would win; and so is one that is no text
+    (`NO` is false to YAML), as it would become another word.
+    """
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in seen:
+                    raise yaml.YAMLError(f'"{key.value}" is there twice, again in line {line}')
+                if key.tag in _NO_TEXT:
+                    found = json.dumps(self.construct_object(key))
+                    raise yaml.YAMLError(
+                        f'"{key.value}" in line {line} is read as {found}, not as text: '
+                        "put it in quotes"
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_TAG: Final = "tag:yaml.org,2002:"
+_NO_TEXT: Final = {f"{_TAG}{name}" for name in ("bool", "float", "int", "null")}
+_NUMBERS: Final = {f"{_TAG}float", f"{_TAG}int"}
+
+
+def _no_time(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """A pattern of numbers without those to the base of 60, such as 12:30 for 750."""
+    return re.compile(f"(?![^:]*:)(?:{pattern.pattern})", pattern.flags)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, _no_time(pattern) if tag in _NUMBERS else pattern)
+        for tag, pattern in pairs
+        if tag != f"{_TAG}timestamp"
+    ]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
