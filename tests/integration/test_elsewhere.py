@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from prometheus_client.samples import Sample
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
@@ -253,6 +254,20 @@ async def scraped(elsewhere: Elsewhere, here: Cluster) -> str:
     return f"{own}\n{theirs}\nup 1\n"
 
 
+def unknown_labels(found: list[Sample]) -> list[str]:
+    """Labels that expressions group by, and legends name, on none of the series they select."""
+    seen: dict[str, set[str]] = {}
+    for sample in found:
+        seen.setdefault(sample.name, set()).update(sample.labels)
+    unknown = []
+    for where, text in promql.expressions():
+        asked = {use.metric for use in promql.uses(text)}
+        if asked & seen.keys():  # else it is of trouble alone
+            there = promql.OF_SCRAPE.union(*(seen.get(metric, set()) for metric in asked))
+            unknown += [f"{where}: label {name}" for name in promql.grouped_by(text) - there]
+    return unknown
+
+
 @pytest.mark.requirement("OPS-09")
 async def test_every_series_that_an_alert_or_panel_asks_for_is_in_a_real_scrape(
     elsewhere: Elsewhere, here: Cluster
@@ -281,6 +296,7 @@ async def test_every_series_that_an_alert_or_panel_asks_for_is_in_a_real_scrape(
         )
         for name in TROUBLE:
             assert f"# TYPE {name}" in text
+        missing.extend(unknown_labels(found))
         return not missing
 
     try:

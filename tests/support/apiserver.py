@@ -12,6 +12,7 @@ resourceVersion of writes, and knows nothing of schemas, defaults or admission.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import json
@@ -27,6 +28,7 @@ from aiohttp import web
 from rackgate.kube.client import Client
 from rackgate.kube.resources import Resource
 from rackgate.kube.transport import Credentials, Transport
+from rackgate_cli.controlplane import ports
 from tests.support.apiserver_faults import Fault, Request
 from tests.support.apiserver_objects import (
     Refused,
@@ -51,6 +53,7 @@ class Stream:
     peers: list[Stream]
     queue: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     transport: asyncio.Transport | None = None
+    since: int = 0
 
     def follows(self, full_name: str, item: Object) -> bool:
         target = self.target
@@ -96,12 +99,13 @@ class FakeApiServer:
         self._history: list[tuple[int, str, str, Object]] = []
         self._runner: web.AppRunner | None = None
         self._names = itertools.count(1)
+        self._held = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
-    def client(self, *, request_timeout_s: float = 2.0, **options: Any) -> Client:
+    def client(self, *, request_timeout_s: float = 10.0, **options: Any) -> Client:
         """A client of this server; the caller closes it."""
         address = self.url + options.pop("below", "")
         transport = Transport(address, credentials=options.pop("credentials", Credentials()))
@@ -113,8 +117,12 @@ class FakeApiServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        self._held.close()
 
     async def start(self) -> None:
+        if not self.port:
+            # Nobody else gets it while this server is down.
+            self.port = self._held.enter_context(ports.reserved({"": None}))[""]
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{tail:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
@@ -123,7 +131,6 @@ class FakeApiServer:
             self._runner, "127.0.0.1", self.port, ssl_context=self._ssl, reuse_address=True
         )
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Break all connections and stop listening."""
@@ -143,6 +150,16 @@ class FakeApiServer:
     def compact(self) -> None:
         """Forget history: watches from an older version get 410."""
         self._version += 1
+        self._oldest = self._version
+        self._history.clear()
+
+    def backup(self) -> tuple[int, dict[str, dict[str, Object]]]:
+        """The store as it is, for `restore`."""
+        return self._version, copy.deepcopy(self._objects)
+
+    def restore(self, backup: tuple[int, dict[str, dict[str, Object]]]) -> None:
+        """Be as at the backup, its version included. The server should be stopped."""
+        self._version, self._objects = backup[0], copy.deepcopy(backup[1])
         self._oldest = self._version
         self._history.clear()
 
@@ -171,7 +188,7 @@ class FakeApiServer:
 
     def bookmark(self) -> None:
         """Send a bookmark of the current version on every stream."""
-        for stream in self.streams:
+        for stream in self._behind():
             stream.event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
 
     # Requests.
@@ -306,15 +323,21 @@ class FakeApiServer:
 
     def _publish(self, kind: str, full_name: str, item: Object) -> None:
         self._history.append((self._version, kind, full_name, copy.deepcopy(item)))
-        for stream in self.streams:
+        for stream in self._behind():
             if stream.follows(full_name, item):
                 stream.event(kind, item)
+
+    def _behind(self) -> list[Stream]:
+        """Streams that are told of the current version: none hears of one it has passed."""
+        return [stream for stream in self.streams if stream.since < self._version]
 
     async def _watch(
         self, request: web.Request, target: Target, seen: Request
     ) -> web.StreamResponse:
         version = int(seen.query.get("resourceVersion") or self._version)
-        stream = Stream(target, seen.query, self.streams, transport=request.transport)
+        stream = Stream(
+            target, seen.query, self.streams, transport=request.transport, since=version
+        )
         if version < self._oldest:
             if self.gone_as_status:
                 raise Refused(410, "Expired", "too old resource version")

@@ -30,11 +30,14 @@ HOST = "127.0.0.1"
 PARTS = ("network", "monitoring")
 
 
-def built(playground: Playground, folder: Path, *components: str) -> list[dict[str, Any]]:
-    """All objects of deploy/ with these components, as kubectl builds them.
+def kustomized(
+    playground: Playground, folder: Path, *components: str, base: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """All objects of deploy/ with these components, as the playground's kubectl builds them.
 
     Args:
         folder: where the kustomization is written; not inside of deploy/.
+        base: folders from deploy/ to another base.
     """
     deploy = Path("../" * (len(folder.resolve().parts) - 1)) / deploy_dir().resolve().relative_to(
         "/"
@@ -42,12 +45,13 @@ def built(playground: Playground, folder: Path, *components: str) -> list[dict[s
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [str(deploy)],
+        "resources": [str(deploy.joinpath(*base))],
         "components": [str(deploy / name) for name in components],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     text = playground.run("kubectl", "kustomize", str(folder))
-    return [entry for entry in yaml.safe_load_all(text) if entry]
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
+    return [entry for entry in yaml.load_all(text, loader) if entry]
 
 
 def moved(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,7 +78,7 @@ class Elsewhere:
 
     def install(self) -> None:
         """Apply everything, and write the services' tokens and configurations."""
-        documents = moved(built(self.playground, self.folder))
+        documents = moved(kustomized(self.playground, self.folder))
         url = f"https://{HOST}:{self.ports['reviews']}"
         documents = [with_local_webhook(entry, url) for entry in documents]
         self.configurations = {

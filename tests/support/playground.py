@@ -125,7 +125,11 @@ def start_playground(
     gates: tuple[str, ...] = (),
     audit: bool = False,
 ) -> Playground:
-    """Start a playground in `state`, a new folder, and return when it is ready."""
+    """Start a playground in `state`, a new folder, and return when it is ready.
+
+    A gate is on, unless `=false` follows its name.
+    """
+    gates = tuple(gate if "=" in gate else f"{gate}=true" for gate in gates)
     options = ["--nodes", str(nodes), "--services", ",".join(services) or "none"]
     rackgate(
         "up",
@@ -133,7 +137,7 @@ def start_playground(
         str(state),
         *options,
         *(["--with", ",".join(operators)] if operators else []),
-        *(["--feature-gates", ",".join(f"{gate}=true" for gate in gates)] if gates else []),
+        *(["--feature-gates", ",".join(gates)] if gates else []),
         *(["--audit"] if audit else []),
         limit_s=UP_LIMIT_S,
     )

@@ -54,16 +54,25 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in document["panels"] if panel["type"] != "row"]
 
 
+def variables() -> list[dict[str, Any]]:
+    """What a user of the dashboard may choose."""
+    document = json.loads((FOLDER / "dashboard.json").read_text())
+    return list(document["templating"]["list"])
+
+
 def expressions() -> list[tuple[str, str]]:
     """(alert or panel, expression), Grafana's variables filled in."""
     found = [(alert["alert"], alert["expr"]) for alert in alerts()]
     for panel in panels():
-        for target in panel["targets"]:
-            text = target["expr"]
-            for variable, value in VARIABLES.items():
-                text = text.replace(variable, value)
-            found.append((panel["title"], text))
+        found += [(panel["title"], filled_in(target["expr"])) for target in panel["targets"]]
     return found
+
+
+def filled_in(expression: str) -> str:
+    """An expression of the dashboard with values for Grafana's variables."""
+    for variable, value in VARIABLES.items():
+        expression = expression.replace(variable, value)
+    return expression
 
 
 def uses(expression: str) -> list[Use]:

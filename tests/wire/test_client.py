@@ -80,7 +80,7 @@ async def test_writes_carry_their_time_limit_to_the_server(
 ) -> None:
     await client.patch(POD, b"{}", PatchType.MERGE)
     await client.get(POD)
-    assert server.requests[-2].query["timeout"] == "2000ms"
+    assert server.requests[-2].query["timeout"] == "10000ms"
     assert "timeout" not in server.requests[-1].query
 
 

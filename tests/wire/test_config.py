@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import ipaddress
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rackgate.kube.config import ConfigError, ConnectionSettings, connect
-from rackgate.kube.errors import TransportError
+from rackgate.kube.errors import TransportError, UnauthorizedError
 from rackgate.kube.resources import PODS
 from tests.support.apiserver import FakeApiServer
 
@@ -225,3 +226,107 @@ async def test_a_missing_file_is_named_with_its_setting(
         await connect(settings, user_agent="test/1")
     text = f'connection.{key}: cannot read "{tmp_path / "none"}": No such file or directory'
     assert refused.value.lines == (text,)
+
+
+def exec_user(token: Path) -> dict[str, Any]:
+    """A user whose token a program tells: as `token` has it now, and once more in `asked`."""
+    credential = (
+        '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
+        '"status":{"token":"%s"}}'
+    )
+    script = f"echo x >> {token}.asked; printf '{credential}' \"$(cat {token})\""
+    return {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", script],
+            "interactiveMode": "Never",
+        }
+    }
+
+
+@pytest.mark.requirement("UNG-18")
+@pytest.mark.parametrize("source", ["exec", "tokenFile", "token"])
+async def test_a_token_of_a_kubeconfig_that_expired_is_fetched_anew_once_for_all(
+    server: FakeApiServer, server_cert: Certificate, tmp_path: Path, source: str
+) -> None:
+    token = tmp_path / "token"
+    kubeconfig = tmp_path / "kubeconfig"
+
+    def write(text: str) -> None:
+        token.write_text(text)
+        users = {"exec": exec_user(token), "tokenFile": {source: str(token)}}
+        cluster = {"server": server.url, "certificate-authority": str(server_cert.cert)}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": cluster}],
+            "users": [{"name": "u", "user": users.get(source, {"token": text})}],
+        }
+        kubeconfig.write_text(yaml.safe_dump(document))
+
+    write("one")
+    server.tokens = {"one"}
+    settings = ConnectionSettings(kubeconfig=kubeconfig)
+    client = await connect(settings, user_agent="rackgate-test/1")
+    try:
+        await client.get(PODS.path("ns", "p"))
+        write("two")
+        server.tokens = {"two"}
+        await asyncio.gather(*(client.get(PODS.path("ns", "p")) for _ in range(5)))
+        kubeconfig.write_text("half of it: {")
+        token.unlink()
+        server.tokens = {"three"}
+        with pytest.raises(UnauthorizedError):
+            await client.get(PODS.path("ns", "p"))
+        write("three")
+        await client.get(PODS.path("ns", "p"))
+    finally:
+        await client.close()
+    if source == "exec":
+        asked = await asyncio.to_thread(tmp_path.joinpath("token.asked").read_bytes)
+        assert len(asked.split()) == 3, "at the start, and once for all that were refused"
+
+
+@pytest.mark.parametrize("moved", ["context", "server"])
+async def test_a_kubeconfig_that_names_another_cluster_meanwhile_gives_this_one_no_token_of_it(
+    server: FakeApiServer, server_cert: Certificate, tmp_path: Path, moved: str
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+
+    def write(current: str, address: str, token: str) -> None:
+        ca = str(server_cert.cert)
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": current,
+            "contexts": [
+                {"name": name, "context": {"cluster": name, "user": name}} for name in ("c", "d")
+            ],
+            "clusters": [
+                {"name": "c", "cluster": {"server": address, "certificate-authority": ca}},
+                {"name": "d", "cluster": {"server": "https://127.0.0.1:1"}},
+            ],
+            "users": [
+                {"name": "c", "user": {"token": token}},
+                {"name": "d", "user": {"token": "another"}},
+            ],
+        }
+        kubeconfig.write_text(yaml.safe_dump(document))
+
+    write("c", server.url, "one")
+    server.tokens = {"two"}
+    client = await connect(ConnectionSettings(kubeconfig=kubeconfig), user_agent="rackgate-test/1")
+    try:
+        if moved == "context":
+            write("d", server.url, "two")
+            await client.get(PODS.path("ns", "p"))
+        else:
+            write("c", "https://127.0.0.1:2", "another")
+            with pytest.raises(UnauthorizedError):
+                await client.get(PODS.path("ns", "p"))
+    finally:
+        await client.close()
+    assert not any("another" in request.headers["Authorization"] for request in server.requests)

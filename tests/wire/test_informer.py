@@ -68,7 +68,7 @@ async def following(client: Client, **options: Any) -> AsyncIterator[Followed]:
     followed = Followed(client, **options)
     task = asyncio.create_task(followed.informer.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await followed.informer.synced.wait()
         yield followed
     finally:
@@ -191,13 +191,14 @@ async def test_without_bookmarks_the_same_watch_lists_again(
 
 
 async def test_a_silent_stream_is_given_up(server: FakeApiServer, client: Client) -> None:
-    async with following(client, idle_s=0.1) as followed:
+    async with following(client, idle_s=0.5) as followed:
         await until(lambda: server.streams)
+        server.put(PODS, pod("heard"))
         dead = server.streams.pop()  # it gets no events any more, and no end either
         server.put(PODS, pod("late"))
         await until(lambda: "late" in followed.names)
         assert dead.queue.empty()
-        assert lists(server) == 1
+        assert lists(server) == 1, "it spoke before, so it will go on where it was"
 
 
 async def test_a_server_restart_loses_nothing(server: FakeApiServer, client: Client) -> None:
@@ -393,7 +394,7 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_hot_loop(
 ) -> None:
     server.faults.append(Fault.body(b"", watch=True, times=999))
     async with following(client, backoff=Backoff(base_s=0.02, cap_s=0.05)):
-        await until(lambda: watches(server) == 4)
-        started = asyncio.get_running_loop().time()
-        await until(lambda: watches(server) >= 8)
+        await until(lambda: watches(server) >= 4)
+        before, started = watches(server), asyncio.get_running_loop().time()
+        await until(lambda: watches(server) >= before + 4)
         assert asyncio.get_running_loop().time() - started > 0.05

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -15,6 +16,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.kube.informer import Informer
 from rackgate.kube.resources import PODS
+from rackgate.wire.core import Pod
 from rackgate_ungater.rows import PodRow, decode_pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
@@ -111,3 +113,26 @@ async def test_lists_cost_a_row_for_each_pod_and_a_few_pages_for_the_moment(
     assert held / PODS_LISTED < ROW_BYTES
     # The page, what was received of the next one, and the same twice in the fake server.
     assert peak - held < 8 * pages.largest < PODS_LISTED * RAW_BYTES / 2
+
+
+async def test_what_a_decoder_gets_of_a_page_is_the_object_alone(server: FakeApiServer) -> None:
+    """A part of it that a row keeps would else keep the page alive."""
+    for number in range(50):
+        server.put(PODS, {"metadata": {"name": f"p{number}", "namespace": "ns"}, "spec": {}})
+    given: list[bytes | msgspec.Raw] = []
+
+    def decode(raw: bytes | msgspec.Raw) -> Pod:
+        given.append(raw)
+        return msgspec.json.decode(raw, type=Pod)
+
+    client = server.client()
+    informer: Informer[Pod] = Informer(
+        client, PODS, decode, on_upsert=lambda _, pod: None, on_delete=lambda pod: None
+    )
+    task = asyncio.create_task(informer.run())
+    await until(informer.synced.is_set)
+    task.cancel()
+    await asyncio.wait((task,))
+    await client.close()
+    assert len(given) == 50
+    assert all(type(raw) is bytes and len(raw) < 500 for raw in given)

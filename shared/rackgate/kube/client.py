@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Final
 
 import aiohttp
-import msgspec
 
 from rackgate.kube.budget import Budget
 from rackgate.kube.counting import Observer, count_request, resource_of
@@ -29,18 +28,23 @@ from rackgate.kube.errors import (
     retry_after,
 )
 from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
+from rackgate.kube.pages import (
+    MOST_BYTES,
+    PAGE_BYTES,
+    PAGE_SIZE,
+    SHORTER,
+    PageOverflowError,
+    continue_token,
+    read_body,
+)
 from rackgate.kube.transport import Transport
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.pauses import pause
-from rackgate.wire.depth import tolerant
 
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
-PAGE_SIZE: Final = 500
-# A page larger than this makes the following ones shorter: Workloads may be of a megabyte each.
-PAGE_BYTES: Final = 8 * 2**20
 # The server sends a bookmark every minute: two missed ones, and the stream is dead.
 WATCH_IDLE_S: Final = 150.0
 
@@ -63,14 +67,6 @@ METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-class _PageMeta(msgspec.Struct, frozen=True):
-    continue_token: str = msgspec.field(default="", name="continue")
-
-
-class _Page(msgspec.Struct, frozen=True):
-    metadata: _PageMeta = _PageMeta()
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One request, as often as it is sent."""
@@ -82,9 +78,7 @@ class _Call:
     content_type: str | None = None
     deadline: Deadline | None = None
     accept: str | None = None
-
-
-_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
+    most: int | None = None
 
 
 class Client:
@@ -180,13 +174,19 @@ class Client:
             GoneError: the continue token expired between pages; start over.
             TransportError: no answer, or one that is no list.
         """
-        query = {**(params or {}), "limit": str(page_size)}
+        query = dict(params or {})
+        accept = METADATA_LIST if self._metadata_only else None
         while True:
-            accept = METADATA_LIST if self._metadata_only else None
-            body = await self._send(_Call("GET", path, query, accept=accept, deadline=deadline))
+            query["limit"] = str(page_size)
+            most = MOST_BYTES if page_size > 1 else None
+            call = _Call("GET", path, query, accept=accept, deadline=deadline, most=most)
             try:
-                token = _decode_page(body).metadata.continue_token
-            except msgspec.DecodeError as error:
+                body = await self._send(call)
+                token = continue_token(body)
+            except PageOverflowError:
+                page_size = max(1, page_size // SHORTER)
+                continue
+            except ValueError as error:
                 raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
             if len(body) > PAGE_BYTES:
                 page_size = max(1, page_size * PAGE_BYTES // len(body))
@@ -194,7 +194,7 @@ class Client:
             del body  # not held while the next one is read
             if not token:
                 return
-            query = {**query, "limit": str(page_size), "continue": token}
+            query["continue"] = token
 
     async def create(self, path: str, body: bytes, params: Params | None = None) -> bytes:
         """POST an object to its collection; returns it as stored.
@@ -275,9 +275,10 @@ class Client:
         Raises:
             GoneError: the resourceVersion is too old (as HTTP status; it may also come as an
                 ERROR event inside the stream).
-            TransportError: the stream broke or fell silent.
+            TransportError: the stream broke; with the reason `Stalled` it fell silent.
         """
         query = {**(params or {}), "watch": "1"}
+        opened = False
         await self._budget.take()
         limit = aiohttp.ClientTimeout(
             total=None, sock_connect=self.request_timeout_s, sock_read=idle_s
@@ -300,15 +301,19 @@ class Client:
                     if response.status == 401:
                         await self._transport.credentials.renew()
                     raise error
+                opened = True
                 splitter = LineSplitter(MAX_LINE_BYTES)
                 async for chunk in response.content.iter_any():
                     lines = splitter.feed(chunk)
                     if lines:
                         yield lines
+                if lines := splitter.last():
+                    yield lines
         except LineOverflowError as error:
             raise LineTooLongError("WATCH", path, message=str(error)) from error
         except TimeoutError as error:
-            raise TransportError("WATCH", path, reason="Stalled", message=_words(error)) from error
+            reason = "Stalled" if opened else "Unreachable"
+            raise TransportError("WATCH", path, reason=reason, message=_words(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise TransportError("WATCH", path, message=_words(error)) from error
 
@@ -370,7 +375,10 @@ class Client:
                     timeout=self._limit,
                 ) as response:
                     self.server_date = response.headers.get("Date", "")
-                    answer = await response.read()
+                    answer = await read_body(response, call.most)
+            except PageOverflowError:
+                self._count(method, path, "200")
+                raise
             except (aiohttp.ClientError, OSError) as error:
                 self._count(method, path, "none")
                 raise TransportError(method, path, message=_words(error)) from error

@@ -93,13 +93,14 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
     from kubernetes_asyncio.config import ConfigException, load_kube_config
     from yaml import YAMLError
 
+    async def load(into: Any, context: str | None) -> Any:
+        return await load_kube_config(
+            config_file=str(settings.kubeconfig), context=context, client_configuration=into
+        )
+
     loaded = library.Configuration()
     try:
-        await load_kube_config(
-            config_file=str(settings.kubeconfig),
-            context=settings.context,
-            client_configuration=loaded,
-        )
+        loader = await load(loaded, settings.context)
     except ConfigException as error:
         raise ConfigError(f"connection.kubeconfig: {error}") from error
     except (YAMLError, ValueError, TypeError, AttributeError) as error:
@@ -107,12 +108,15 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
         text = f'connection.kubeconfig: "{settings.kubeconfig}" is no kubeconfig: {error}'
         raise ConfigError(text) from error
 
-    hook: Any = loaded.refresh_api_key_hook
+    context = (loader.current_context or {}).get("name")
 
     async def renew() -> str | None:
-        if hook is not None:
-            await hook(loaded)
-        return _header(loaded.api_key)
+        # Read anew, as the library renews nothing: a plugin is asked, a token file read again.
+        fresh = library.Configuration()
+        await load(fresh, context)
+        if fresh.host != loaded.host:  # its token is nothing for this server
+            raise ConfigError(f'connection.kubeconfig: context "{context}" has another server now')
+        return _header(fresh.api_key)
 
     if not loaded.verify_ssl:
         raise ConfigError("connection.kubeconfig: insecure-skip-tls-verify is not supported")

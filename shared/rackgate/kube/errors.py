@@ -14,6 +14,7 @@ KubeError                    any refusal; carries status, reason, message, verb,
   ServerError                5xx
   TransportError             no answer; a write may or may not have been applied
     LineTooLongError         a watch line beyond the limit
+  RewoundError               the store is an older one: what is remembered of it is void
   NotSentError               nothing left this process: the time for it was over
 """
 
@@ -124,6 +125,13 @@ class TransportError(KubeError):
 
 class LineTooLongError(TransportError):
     """A watch line is longer than the limit; the stream cannot be followed."""
+
+
+class RewoundError(KubeError):
+    """The store was restored from a backup: versions have gone back, and are given out anew.
+
+    All that was concluded from versions is void, so the process that remembers has to end.
+    """
 
 
 class NotSentError(KubeError):

@@ -9,6 +9,9 @@ What it promises: callbacks run on the loop, one at a time, in the order of the 
 history; no delete is ever lost, also those that happened while nothing was connected; an object
 recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
 and left as it was known; it never stops the stream.
+
+A stream without a word is followed by a list: a store that was restored from a backup is silent
+until its versions have passed the one it is asked for. `RewoundError` then ends the informer.
 """
 
 from __future__ import annotations
@@ -25,7 +28,16 @@ import msgspec
 import structlog
 
 from rackgate.kube.client import WATCH_IDLE_S, Client
-from rackgate.kube.errors import GoneError, KubeError, LineTooLongError, error_for, parse_status
+from rackgate.kube.errors import (
+    GoneError,
+    KubeError,
+    LineTooLongError,
+    RewoundError,
+    TransportError,
+    error_for,
+    parse_status,
+)
+from rackgate.kube.pages import decode_page
 from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
@@ -50,15 +62,6 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class _ListPage(msgspec.Struct, frozen=True):
-    metadata: _ListMeta = _ListMeta()
-    items: list[msgspec.Raw] | None = None
-
-
 class _Bare(msgspec.Struct, frozen=True):
     """An object of which only the metadata could be read, or needs to be."""
 
@@ -66,7 +69,6 @@ class _Bare(msgspec.Struct, frozen=True):
 
 
 _decode_event = tolerant(msgspec.json.Decoder(WatchEvent).decode)
-_decode_page = tolerant(msgspec.json.Decoder(_ListPage).decode)
 _decode_bare = tolerant(msgspec.json.Decoder(_Bare).decode)
 
 
@@ -134,9 +136,9 @@ class Informer(Generic[T]):
         self._objects: dict[str, T] = {}
         self.store: Mapping[str, T] = MappingProxyType(self._objects)
         self._version = ""
+        self._due = True
         self._heard_at = clock.monotonic()
         self._log = log.bind(resource=resource.full_name)
-        metrics.WATCH_LAG.labels(resource=resource.full_name).set_function(self.silence_s)
 
     def silence_s(self) -> float:
         """Seconds since the API server was last heard of on this collection."""
@@ -149,35 +151,50 @@ class Informer(Generic[T]):
     @property
     def listing(self) -> bool:
         """Whether a list is due or under way: until it is complete the store is behind."""
-        return not self._version
+        return self._due
 
     def clear(self) -> None:
         """Nothing is there any more, and the next `run` lists anew: the kind is not served now.
 
         To be called while `run` is not running.
         """
-        self._version = ""
+        self._due = True
         for key in list(self._objects):
             self._delete(key)
 
     async def run(self) -> None:
-        """Follow the collection until cancelled."""
+        """Follow the collection until cancelled.
+
+        Raises:
+            RewoundError: the API server has an older store now.
+        """
+        name = self.resource.full_name
+        self._heard_at = clock.monotonic()
+        # What is not followed, as a kind that is not installed, is not late either.
+        metrics.WATCH_LAG.labels(resource=name).set_function(self.silence_s)
+        try:
+            await self._follow()
+        finally:
+            metrics.WATCH_LAG.remove(name)
+
+    async def _follow(self) -> None:
         while True:
             wait_s = 0.0
             try:
-                if not self._version:
+                if self._due:
                     await self._list()
                 reason = await self._watch()
             except GoneError:
                 # The store stays as it is: the next list tells what vanished.
-                self._version = ""
+                self._due = True
                 self._restarted("expired")
                 if self._backoff.failures() == 0:
                     self._backoff.next()
                     continue
+            except RewoundError:
+                raise
             except KubeError as error:
-                if isinstance(error, LineTooLongError):
-                    self._version = ""
+                self._due = self._due or isinstance(error, LineTooLongError)
                 self.problem = str(error)
                 self._log.warning("watch_failed", error=str(error)[:500])
                 self._restarted(_reason(error))
@@ -204,9 +221,12 @@ class Informer(Generic[T]):
             # All pages of one list carry the version of its first page.
             found = await self._page(body, listed)
             version = version or found
+            if _order(version) < _order(self._version):
+                text = f"version {version} after {self._version}: restored from a backup?"
+                raise RewoundError("GET", self._path, reason="Rewound", message=text)
             del body  # not held while the next one is read
         await self._replace(listed)
-        self._version = version
+        self._version, self._due = version, False
         if not self.synced.is_set():
             self._log.info("cache_synced", objects=len(listed), resource_version=version)
             self.synced.set()
@@ -215,7 +235,7 @@ class Informer(Generic[T]):
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
         """Put the items of one page into `listed`; returns the version of the list."""
-        page = _decode_page(body)
+        page = decode_page(body)
         for number, raw in enumerate(page.items or ()):
             self._collect(bytes(raw), listed)
             if number % YIELD_EVERY == YIELD_EVERY - 1:
@@ -257,16 +277,21 @@ class Informer(Generic[T]):
         started = clock.monotonic()
         events = 0
         stream = self._client.watch_batches(self._path, params, idle_s=self._idle_s)
-        async with aclosing(stream):
-            async for lines in stream:
-                self._heard_at = clock.monotonic()
-                self.problem = ""
-                for line in lines:
-                    self._event(line)
-                    events += 1
-                    if events % YIELD_EVERY == 0:
-                        await asyncio.sleep(0)
-                self._backoff.reset()
+        try:
+            async with aclosing(stream):
+                async for lines in stream:
+                    self._heard_at = clock.monotonic()
+                    self.problem = ""
+                    for line in lines:
+                        self._event(line)
+                        events += 1
+                        if events % YIELD_EVERY == 0:
+                            await asyncio.sleep(0)
+                    self._backoff.reset()
+        except TransportError as error:
+            if error.reason == "Stalled" and not events:
+                self._due = True  # it may never speak to us
+            raise
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
 
     def _event(self, line: bytes) -> None:
@@ -274,7 +299,7 @@ class Informer(Generic[T]):
             event = _decode_event(line)
         except msgspec.DecodeError as error:
             # Not even an event: no telling what was missed.
-            self._version = ""
+            self._due = True
             raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
         kind = event.type
         if kind in ("ADDED", "MODIFIED"):
@@ -282,12 +307,18 @@ class Informer(Generic[T]):
         elif kind == "DELETED":
             self._gone(event.object)
         elif kind == "BOOKMARK":
-            self._version = _decode_bare(event.object).metadata.resource_version or self._version
+            self._marked(event.object)
         elif kind == "ERROR":
             # As the stream cannot go on from here, neither can one from the same version.
-            self._version = ""
+            self._due = True
             status = parse_status(event.object)
             raise error_for("WATCH", self._path, status.code, event.object)
+
+    def _marked(self, raw: msgspec.Raw) -> None:
+        """Move on to a bookmark; never back, which would repeat what was told."""
+        meta = self._bare(raw)
+        if meta is not None and _order(meta.resource_version) > _order(self._version):
+            self._version = meta.resource_version
 
     def _seen(self, raw: msgspec.Raw) -> None:
         item = self._decoded(raw)
@@ -356,6 +387,10 @@ class Informer(Generic[T]):
             return _decode_bare(raw).metadata
         except msgspec.DecodeError:
             return None
+
+
+def _order(version: str) -> int:
+    return int(version) if version.isdecimal() else 0
 
 
 def _reason(error: KubeError) -> str:

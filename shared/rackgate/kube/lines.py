@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 MAX_LINE_BYTES: Final = 4 * 2**20
 
 
@@ -38,6 +40,18 @@ class LineSplitter:
         if rest:
             self._hold(rest)
         return [line for line in lines if line]
+
+    def last(self) -> list[bytes]:
+        """After the end of the stream: the last line, if it lacks its end only.
+
+        Half an event comes again; a refusal that is taken for half an event never ends.
+        """
+        rest = b"".join(self._parts)
+        try:
+            msgspec.json.decode(rest, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError):
+            return []
+        return [rest]
 
     def _hold(self, part: bytes) -> None:
         self._held += len(part)

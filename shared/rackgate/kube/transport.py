@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import structlog
 from yarl import URL
 
 READ_BUFFER_BYTES: Final = 2**20
 SMALL_BODY_BYTES: Final = 2**16
+
+log = structlog.get_logger()
 
 
 class Credentials:
@@ -40,11 +44,19 @@ class TokenFile(Credentials):
         self._header = ""
 
     def header(self) -> str | None:
-        """`Bearer <token>`. Costs a stat call."""
+        """`Bearer <token>`. Costs a stat call.
+
+        Raises:
+            OSError: there is no such file, or no token in it.
+        """
         stat = self._path.stat()
         stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
         if stamp != self._stamp:
-            self._header = f"Bearer {self._path.read_text().strip()}"
+            token = self._path.read_bytes().strip()
+            # Also what somebody is only writing.
+            if not token.isascii() or not token.decode().isprintable() or not token:
+                raise OSError(f'"{self._path}" holds no token')
+            self._header = f"Bearer {token.decode()}"
             self._stamp = stamp
         return self._header
 
@@ -62,16 +74,24 @@ class HookedToken(Credentials):
     ) -> None:
         self._header = header
         self._renew = renew
+        self._renewing = asyncio.Lock()
 
     def header(self) -> str | None:
         """The header fetched last."""
         return self._header
 
     async def renew(self) -> bool:
-        """Ask the hook."""
+        """Ask the hook, once for all requests that were refused together."""
         if self._renew is None:
             return False
-        self._header = await self._renew()
+        refused = self._header
+        try:
+            async with self._renewing:
+                if self._header == refused:
+                    self._header = await self._renew()
+        except Exception as error:  # noqa: BLE001 - a program of the user's; asked again later
+            log.warning("credentials_not_renewed", error=str(error)[:300])
+            return False
         return True
 
 

@@ -1,0 +1,69 @@
+"""One page of a list: how much of it is read, and whether it is one at all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from rackgate.wire.depth import tolerant
+
+PAGE_SIZE: Final = 500
+# A page larger than this makes the following ones shorter: Workloads may be of a megabyte each.
+PAGE_BYTES: Final = 8 * 2**20
+# A page larger than this is given up and asked for anew: it may be the first one, and
+# `PAGE_SIZE` objects of a megabyte each are more than a service has.
+MOST_BYTES: Final = 4 * PAGE_BYTES
+SHORTER: Final = 8
+
+
+class PageOverflowError(Exception):
+    """The page is larger than was asked for; the rest of it was not read."""
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_token: str = msgspec.field(default="", name="continue")
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page; its items are parts of it, and keep it alive."""
+
+    metadata: _Meta = _Meta()
+    items: list[msgspec.Raw] | None = None
+
+
+decode_page = tolerant(msgspec.json.Decoder(Page).decode)
+
+
+def continue_token(body: bytes) -> str:
+    """What the next page is asked for with; "" after the last one.
+
+    Raises:
+        ValueError: this is no list. Every list has a version: without that, JSON of another kind
+            (a refusal under 200) would pass for a list of nothing.
+    """
+    meta = decode_page(body).metadata
+    if not meta.resource_version:
+        raise ValueError("no list: it has no resourceVersion")
+    return meta.continue_token
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int | None) -> bytes:
+    """The answer's body.
+
+    Raises:
+        PageOverflowError: it has more than `most` bytes. The connection is of no use any more,
+            which aiohttp sees to.
+    """
+    if most is None:
+        return await response.read()
+    parts: list[bytes] = []
+    held = 0
+    async for chunk in response.content.iter_any():
+        held += len(chunk)
+        if held > most:
+            raise PageOverflowError
+        parts.append(chunk)
+    return b"".join(parts)
