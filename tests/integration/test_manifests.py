@@ -19,7 +19,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
-from tests.support.elsewhere import PARTS, built
+from tests.support.elsewhere import PARTS, kustomized
 from tests.support.playground import SERVICES, Playground
 
 pytestmark = pytest.mark.integration
@@ -128,7 +128,7 @@ def test_the_api_server_takes_every_manifest_and_no_field_is_unknown(
 ) -> None:
     documents = [
         entry
-        for entry in built(playground, tmp_path, *PARTS)
+        for entry in kustomized(playground, tmp_path, *PARTS)
         # The playground's own registrations call a URL, and both at once is refused.
         if not entry["kind"].endswith("WebhookConfiguration")
     ]
@@ -145,7 +145,7 @@ def test_the_api_server_takes_every_manifest_and_no_field_is_unknown(
 def test_a_field_that_nobody_knows_is_refused(
     playground: Playground, tmp_path: Path, kind: str
 ) -> None:
-    document = next(e for e in built(playground, tmp_path, *PARTS) if e["kind"] == kind)
+    document = next(e for e in kustomized(playground, tmp_path, *PARTS) if e["kind"] == kind)
     document["spec"]["policyTipes"] = ["Ingress"]
     manifest = tmp_path / "odd.yaml"
     manifest.write_text(yaml.safe_dump(document))

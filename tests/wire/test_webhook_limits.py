@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import resource
 import socket
 import threading
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from rackgate_webhook.bodies import LARGE_AT_ONCE
 from rackgate_webhook.connections import CLOSED
@@ -43,7 +46,7 @@ async def test_a_body_that_comes_too_slowly_is_answered_within_the_callers_patie
 async def test_headers_that_do_not_come_end_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rackgate_webhook.connections.HEADERS_WITHIN_S", 0.3)
+    monkeypatch.setattr("rackgate_webhook.connections.HEADERS_WITHIN_S", 1.5)
     async with serving() as server, connected(server) as (reader, writer):
         before = count(CLOSED, reason="slow")
         writer.write(b"POST /mutate HTTP/1.1\r\nHost: ")
@@ -162,6 +165,74 @@ async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> Non
         assert count(REFUSED, reason="late") == before + 1
         assert reviewed() == computed
         assert await serves(server)
+
+
+async def test_a_caller_that_never_reads_its_answers_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each of a few hundred such callers would hold a connection for ever."""
+    monkeypatch.setattr("rackgate_webhook.connections.HEADERS_WITHIN_S", 1.0)
+    async with serving() as server, connected(server) as (_, writer):
+        before = count(CLOSED, reason="slow")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # its class has it
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(180):
+                while count(CLOSED, reason="slow") == before:
+                    writer.write(request(REVIEW) * 100)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(writer.drain(), 0.5)
+        assert count(CLOSED, reason="slow") == before + 1
+        assert await serves(server)
+
+
+async def test_callers_wait_while_the_process_is_out_of_file_handles() -> None:
+    """Nothing is lost, and the event loop is not kept busy by what it cannot accept."""
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, trouble: troubles.append(trouble))
+    callers = [socket.socket() for _ in range(3)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving() as server:
+        try:
+            with capture_logs() as told:
+                spare = os.dup(0)
+                os.close(spare)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+                for caller in callers:
+                    caller.connect(("127.0.0.1", server.port))
+                await until(lambda: len(told) >= 2 or troubles)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert troubles[:1] == []
+        assert {entry["event"] for entry in told} == {"connection_not_accepted"}
+        for caller in callers:
+            reader, writer = await asyncio.open_connection(
+                sock=caller, ssl=TRUSTING, server_hostname="localhost"
+            )
+            writer.write(request(REVIEW))
+            assert b"200 OK" in await asyncio.wait_for(reader.readline(), 30)
+            writer.transport.abort()
+    assert troubles[:1] == []
+
+
+@pytest.mark.requirement("HOOK-14", "OPS-08")
+async def test_what_has_begun_is_answered_while_a_replica_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request under way, and one of a caller that had connected just before."""
+    monkeypatch.setattr("rackgate_webhook.server.SILENCE_S", 60.0)
+    monkeypatch.setattr("rackgate_webhook.server.SHUTDOWN_TIMEOUT_S", 60.0)
+    async with serving() as server, connections(server, 2) as (begun, connected_only):
+        begun[1].write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))
+        await until(lambda: [found for found in server._callers[0].open if found.answering], 30)
+        stopping = asyncio.create_task(server.stop())
+        await until(lambda: not server._callers, 30)
+        for _ in range(10):  # rounds of looking for silent callers
+            await asyncio.sleep(0.01)
+        connected_only[1].write(request(REVIEW))
+        assert (await answer_of(connected_only[0]))[0] == 200
+        begun[1].write(REVIEW[-1:])
+        assert (await answer_of(begun[0]))[0] == 200
+        await asyncio.wait_for(stopping, 30)
 
 
 @pytest.mark.requirement("OPS-08")

@@ -11,21 +11,24 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from rackgate.kube.client import Client
 from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import Issued, issue, read_bundle
+from rackgate_webhook.certs import MAX_BACKDATED, Issued, issue, read_bundle
 from rackgate_webhook.provided import ProvidedKeeper
 from rackgate_webhook.selfcall import call_self
 from rackgate_webhook.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from rackgate_webhook.tls import server_context
 from tests.support.apiserver import FakeApiServer
+from tests.support.odd_certificates import (
+    cut_off,
+    extension_twice,
+    other_version,
+    with_authority_between,
+)
+from tests.support.waiting import until
 from tests.wire.webhook_world import (
     MUTATING,
     NAMESPACE,
@@ -137,41 +140,6 @@ async def test_an_authority_in_the_secret_is_written_into_the_registrations_only
     assert written(api) == {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 
 
-def with_authority_between() -> Issued:
-    """A serving certificate whose issuer was itself signed by the authority."""
-    key, root_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    leaf_key = ec.generate_private_key(ec.SECP256R1())
-    now = clock.now()
-
-    def sign(subject: str, public: Any, issuer: str, signer: Any, authority: bool) -> bytes:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        if not authority:
-            names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-            builder = builder.add_extension(names, critical=False)
-        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    between = sign("between", key.public_key(), "root", root_key, True)
-    leaf = sign("leaf", leaf_key.public_key(), "between", key, False)
-    return Issued(
-        sign("root", root_key.public_key(), "root", root_key, True),
-        leaf + between,
-        leaf_key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
-    )
-
-
 async def test_a_chain_with_an_authority_between_is_served_whole(
     api: FakeApiServer, client: Client
 ) -> None:
@@ -182,7 +150,23 @@ async def test_a_chain_with_an_authority_between_is_served_whole(
     assert set(registered(api)) == {chain.authority}
 
 
+SOUND = made()
 BROKEN: dict[str, tuple[Issued, dict[str, Any], str]] = {
+    "another version": (
+        SOUND,
+        {"tls.crt": other_version(SOUND.certificate)},
+        "its tls.crt is no certificate in PEM",
+    ),
+    "an extension twice": (
+        SOUND,
+        {"tls.crt": extension_twice(SOUND.certificate)},
+        "its certificate is for no name, not localhost",
+    ),
+    "cut off": (
+        SOUND,
+        {"tls.crt": cut_off(SOUND.certificate)},
+        "its tls.crt is no certificate in PEM",
+    ),
     "no certificate": (made(), {"tls.crt": None}, "it has no tls.crt"),
     "no key": (made(), {"tls.key": None}, "it has no tls.key"),
     "no PEM": (made(), {"tls.crt": b"x"}, "its tls.crt is no certificate in PEM"),
@@ -286,7 +270,7 @@ async def test_a_new_authority_is_trusted_beside_the_old_one_before_it_is_served
     await replica.step(fine)
     assert set(read_bundle(registered(api)[0])) == {*read_bundle(old.authority + new.authority)}
     assert await replica_serves(replica, old.authority) == ""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await replica_serves(replica, new.authority):
             await replica.step(fine)
         # Later on the old one is forgotten.
@@ -302,6 +286,24 @@ async def replica_serves(replica: ProvidedKeeper, bundle: bytes) -> str:
         return await call_self(server.private_port, "localhost", bundle)
     finally:
         await server.stop()
+
+
+async def test_a_certificate_that_is_not_valid_yet_is_taken_when_its_time_comes(
+    api: FakeApiServer, client: Client
+) -> None:
+    """The issuer's clock is ahead of ours; nobody writes anything again."""
+    register(api)
+    offer(api, made())
+    replica, changed = keeper(client, writes=True), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(replica.run(fine, changed))
+        await until(lambda: replica.loaded.is_set() and replica._due_at() is not None)
+        early = made(age=-MAX_BACKDATED - timedelta(seconds=1))
+        offer(api, early)
+        changed.set()
+        await until(lambda: replica._said)
+        await until(lambda: replica._served == early.certificate)
+        running.cancel()
 
 
 @pytest.mark.field_note("W5")

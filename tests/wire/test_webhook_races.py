@@ -6,38 +6,32 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
 from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
 from rackgate_webhook.certs import read_bundle
-from rackgate_webhook.rotation import CertificateKeeper
-from rackgate_webhook.secret import read_secret
-from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import server_context
-from rackgate_webhook.trust import mistrust
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
+from tests.support.odd_certificates import ODD
+from tests.wire.webhook_fleet import SETTLE_S, Fleet, fine, has_new_name, rotated_by
 from tests.wire.webhook_world import (
     MUTATING,
     NAMESPACE,
     SECRET,
     VALIDATING,
     register,
-    registered,
     secret,
 )
 
 pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
-
-NEW = "new.name"
-SETTLE_S = 0.1
 
 
 @pytest_asyncio.fixture
@@ -52,76 +46,6 @@ async def client(api: FakeApiServer) -> AsyncIterator[Client]:
     running = api.client()
     yield running
     await running.close()
-
-
-async def fine(_: bytes) -> str:
-    return ""
-
-
-class Fleet:
-    """Replicas that step in turns; one that cannot finish a step is dead, and another comes.
-
-    After every step of any of them it is checked that callers, who trust what the registrations
-    carry, accept what each living replica serves.
-    """
-
-    def __init__(self, api: FakeApiServer, client: Client, *names: str) -> None:
-        self.api, self.client, self.names = api, client, names
-        self.deaths = 0
-        self.alive = [self.replica(), self.replica()]
-
-    def replica(self) -> CertificateKeeper:
-        settings = CertificateSettings(
-            dns_names=list(self.names), settle=SETTLE_S, check_interval=0.02
-        )
-        return CertificateKeeper(self.client, settings, server_context())
-
-    async def round(self) -> None:
-        for index, replica in enumerate(self.alive):
-            try:
-                await replica.step(fine)
-            except KubeError:
-                self.deaths += 1
-                self.alive[index] = self.replica()
-            self.check()
-
-    def check(self) -> None:
-        bundles = {bundle for bundle in registered(self.api) if bundle}
-        for replica in self.alive:
-            last = replica._last
-            if last is not None:
-                certificate, key = last.data["tls.crt"], last.data["tls.key"]
-                assert certificate == replica._served
-                for bundle in bundles:
-                    assert mistrust(certificate, key, "localhost", bundle) == ""
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await self.round()
-                await asyncio.sleep(0.01)
-
-    def rest(self) -> bool:
-        """Whether nothing is left to do, by all of them."""
-        found = self.api.get(SECRETS, SECRET, NAMESPACE)
-        return (
-            found is not None
-            and read_secret(found["data"], None).holding.upcoming is None
-            and all(replica.problem == "" for replica in self.alive)
-            and len({replica._served for replica in self.alive}) == 1
-            and set(registered(self.api)) == {secret(self.api)["ca.crt"]}
-        )
-
-
-async def rotated_by(api: FakeApiServer, client: Client) -> Fleet:
-    """A fleet at rest, and then one that wants another name."""
-    before = Fleet(api, client, "localhost")
-    await before.until(before.rest)
-    return Fleet(api, client, "localhost", NEW)
-
-
-def has_new_name(api: FakeApiServer) -> bool:
-    return NEW in str([found.extensions for found in read_bundle(secret(api)["tls.crt"]).values()])
 
 
 def cut(number: int, *, applied: bool) -> Fault:
@@ -153,6 +77,12 @@ async def test_a_replica_that_dies_at_any_write_leaves_it_to_another(
     await fleet.until(lambda: has_new_name(api) and fleet.rest())
 
 
+def _odd(field: str, make: Callable[[bytes], bytes], data: dict[str, Any]) -> dict[str, Any]:
+    found = base64.b64decode(data[field])
+    first = next(iter(read_bundle(found).values())).public_bytes(Encoding.PEM)
+    return {**data, field: base64.b64encode(make(first)).decode()}
+
+
 DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "deleted": lambda data: None,
     "emptied": lambda data: {},
@@ -161,6 +91,12 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "authorities": lambda data: {**data, "ca.crt": "eA=="},
     "next": lambda data: {**data, "next.crt": data["tls.crt"]},
     "mixed": lambda data: {**data, "tls.crt": data.get("next.crt", "eA==")},
+    **{
+        f"{field}: {name}": partial(_odd, field, make)
+        for field in ("tls.crt", "ca.crt")
+        for name, make in ODD.items()
+        if (field, name) != ("ca.crt", "an extension twice")  # an authority has no such extension
+    },
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,9 +13,19 @@ import pytest
 
 from rackgate.runtime import clock
 from rackgate_webhook.bodies import MAX_BODY_BYTES
+from rackgate_webhook.connections import CLOSED
 from tests.support.objects import RACK, job
 from tests.unit.webhook.reviews import body, patch_of
-from tests.wire.webhook_server import answer_of, calling, connected, request, serves, serving, url
+from tests.wire.webhook_server import (
+    answer_of,
+    calling,
+    connected,
+    count,
+    request,
+    serves,
+    serving,
+    url,
+)
 from tests.wire.webhook_world import JSON, REVIEW
 
 pytestmark = pytest.mark.requirement("HOOK-01")
@@ -73,6 +84,24 @@ async def test_what_is_no_http_ends_its_connection_only(sent: bytes) -> None:
             if sent.strip():
                 await asyncio.wait_for(reader.read(), 30)
         assert await serves(server)
+
+
+@pytest.mark.requirement("OPS-09")
+@pytest.mark.parametrize(
+    "sent",
+    [b"POST /mutate HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * 2**17],
+    ids=["no host", "version", "long"],
+)
+async def test_what_anybody_may_send_is_no_error_of_ours(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in the log wakes a person."""
+    before = count(CLOSED, reason="garbage")
+    async with serving() as server, connected(server) as (reader, writer):
+        writer.write(sent)
+        await asyncio.wait_for(reader.read(), 30)
+    assert [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING] == []
+    assert count(CLOSED, reason="garbage") == before + 1
 
 
 def large_job(size: int) -> dict[str, Any]:

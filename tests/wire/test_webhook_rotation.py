@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
 from rackgate.kube.resources import SECRETS
+from rackgate.runtime import clock
 from rackgate_webhook.certs import read_bundle
 from rackgate_webhook.keeper import EXPIRY
 from rackgate_webhook.rotation import CertificateKeeper
@@ -195,6 +197,57 @@ async def test_a_replica_stays_ready_while_the_api_server_is_away(
         await replica.step(fine)
     assert replica.problem == ""
     assert await keeper_serves(replica) == ""
+
+
+@pytest.mark.requirement("OPS-08")
+async def test_a_replica_whose_certificate_cannot_be_renewed_is_ready_until_it_expires(
+    api: FakeApiServer, client: Client
+) -> None:
+    """It may read the Secret, and write it no more."""
+    register(api)
+    replica = keeper(client)
+    await replica.step(fine)
+    refused = Fault.status(403, "Forbidden", "no right", method="PUT", times=10**9)
+    api.faults.append(refused)
+    running = asyncio.create_task(replica.run(fine))
+    try:
+        for days, words in ((340, ""), (366, "the served certificate has expired: ")):
+            clock.shift(days * 86400)
+            api.faults.insert(0, dated())
+            await until(partial(tried_again, refused, refused.times))
+            assert replica.problem.startswith(words)
+            assert bool(replica.problem) == bool(words)
+    finally:
+        clock.shift(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def tried_again(fault: Fault, before: int) -> bool:
+    return fault.times < before - 1
+
+
+def dated() -> Fault:
+    """The API server's clock goes with ours."""
+    moment = clock.rfc3339(clock.now())
+    body = json.dumps({"metadata": {"creationTimestamp": moment}}).encode()
+    return Fault.body(body, 201, method="POST", times=10**9)
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_an_answer_that_is_no_json_ends_no_replica(
+    api: FakeApiServer, client: Client
+) -> None:
+    """As a proxy between may give."""
+    register(api)
+    fault = Fault.body(b"<html>", method="GET", times=2)
+    api.faults.append(fault)
+    replica = keeper(client)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(replica.run(fine))
+        await until(lambda: replica.problem == "")
+        running.cancel()
+    assert fault.times == 0
 
 
 @pytest.mark.field_note("W5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import ssl
@@ -14,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rackgate.kube.resources import SECRETS
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
 from rackgate_webhook.bodies import MAX_BODY_BYTES
@@ -27,6 +29,7 @@ from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
 from tests.support.waiting import until
 from tests.unit.webhook.reviews import body, patch_of
+from tests.wire.webhook_world import NAMESPACE, SECRET, register
 
 REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 
@@ -201,6 +204,27 @@ async def test_a_replica_is_ready_last_and_unready_first() -> None:
                 assert (await post(session, server.port, REVIEW))[0] == 200
             await asyncio.wait_for(running, 30)
         assert await call_self(server.private_port, "localhost", bundle) != ""
+
+
+@pytest.mark.requirement("OPS-08")
+@pytest.mark.field_note("W4")
+async def test_a_replica_is_ready_only_when_its_own_tls_call_is_answered() -> None:
+    """It listens and has a certificate, and whoever trusts what is registered cannot call it."""
+    made, other = pair(), pair()
+    async with FakeApiServer() as api:
+        fields = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.authority}
+        data = {name: base64.b64encode(value).decode() for name, value in fields.items()}
+        api.put(SECRETS, {"metadata": {"name": SECRET, "namespace": NAMESPACE}, "data": data})
+        register(api, caBundle=base64.b64encode(other.authority).decode())
+        provided = settings(api, source="provided", write_bundle=False)
+        service, stop = WebhookService(provided), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(service.run(stop))
+            await until(lambda: "certificate verify failed" in service.missing()[0])
+            register(api, caBundle=base64.b64encode(made.authority).decode())
+            await until(lambda: service.missing() == [])
+            stop.set()
+            await asyncio.wait_for(running, 30)
 
 
 @pytest.mark.requirement("OPS-08")

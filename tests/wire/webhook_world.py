@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ import aiohttp
 import yaml
 
 from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate_cli.controlplane import ports
 from rackgate_webhook.tls import client_context
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
@@ -31,12 +31,7 @@ MUTATING, VALIDATING = "rackgate-mutating", "rackgate-validating"
 REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 JSON = {"Content-Type": "application/json"}
 LIMIT_S = 90.0  # a slow machine
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+PATIENCE_S = 20  # of callers
 
 
 def register(api: FakeApiServer, **client_config: Any) -> None:
@@ -109,13 +104,21 @@ class Replicas:
 
     api: FakeApiServer
     folder: Path
-    port: int = field(default_factory=free_port)
+    port: int = 0
     all: list[Replica] = field(default_factory=list)
     connection: dict[str, Any] = field(default_factory=dict)
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __post_init__(self) -> None:
+        self.port = self.new_port()
+
+    def new_port(self) -> int:
+        """A port that nobody else gets before the replicas are killed."""
+        return self._held.enter_context(ports.reserved({"": None}))[""]
 
     async def start(self, **certificates: Any) -> Replica:
         """One more replica; not ready yet."""
-        health, number = free_port(), len(self.all)
+        health, number = self.new_port(), len(self.all)
         config, log = (self.folder / f"{number}.{end}" for end in ("yaml", "log"))
         document = {
             "apiVersion": "config.rackgate.dev/v1alpha1",
@@ -151,6 +154,7 @@ class Replicas:
             if replica.process.returncode is None:
                 replica.process.kill()
                 await replica.process.wait()
+        self._held.close()
 
 
 @contextlib.asynccontextmanager
@@ -216,8 +220,8 @@ class Callers:
     async def _call(self, session: aiohttp.ClientSession) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        url = f"https://localhost:{self.world.port}/mutate?timeout=5s"
-        limit = aiohttp.ClientTimeout(total=5)
+        url = f"https://localhost:{self.world.port}/mutate?timeout={PATIENCE_S}s"
+        limit = aiohttp.ClientTimeout(total=PATIENCE_S)
         try:
             async with session.post(url, data=REVIEW, headers=JSON, timeout=limit) as answer:
                 response = json.loads(await answer.read())["response"]

@@ -22,8 +22,20 @@ from rackgate_webhook.expiry import ServingFacts
 
 # Callers' clocks may be behind ours.
 MAX_BACKDATED: Final = timedelta(minutes=5)
+_AUTHORITY: Final = "rackgate-webhook-ca-"
 _PEM: Final = serialization.Encoding.PEM
-_BROKEN = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound)
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+# What cryptography raises for what it cannot read; not all of it is of one family.
+BROKEN: Final = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ def _authority(
     key: ec.EllipticCurvePrivateKey, validity: timedelta, now: datetime
 ) -> x509.Certificate:
     # A name of its own: chains of the old and the new authority must not be mixed up.
-    subject = _name(f"rackgate-webhook-ca-{x509.random_serial_number():x}"[:64])
+    subject = _name(f"{_AUTHORITY}{x509.random_serial_number():x}"[:64])
     return (
         _builder(key.public_key(), subject, subject, validity, now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -131,12 +143,39 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
+def read_chain(pem: bytes) -> list[x509.Certificate]:
+    """The certificates, in order, at least one.
+
+    Raises:
+        ValueError: there is none, or one that cannot be read.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except BROKEN as error:
+        raise ValueError(str(error)) from error
+    # One without its end is passed over, but not by OpenSSL, which is to serve it.
+    if len(found) < pem.count(_BEGIN):
+        raise ValueError("a certificate is cut off")
+    return found
+
+
 def read_bundle(pem: bytes) -> dict[str, x509.Certificate]:
     """The certificates of a bundle by fingerprint, in order; empty when it cannot be read."""
     try:
-        return {fingerprint(found): found for found in x509.load_pem_x509_certificates(pem)}
-    except _BROKEN:
+        return {fingerprint(found): found for found in read_chain(pem)}
+    except ValueError:
         return {}
+
+
+def own_authorities(bundles: Iterable[bytes]) -> bytes:
+    """PEM of the authorities in some bundles that replicas of this webhook have made."""
+    found = {mark: one for bundle in bundles for mark, one in read_bundle(bundle).items()}
+    return write_bundle(one for one in found.values() if _is_own(one))
+
+
+def _is_own(certificate: x509.Certificate) -> bool:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return any(str(name.value).startswith(_AUTHORITY) for name in names)
 
 
 def write_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
@@ -149,7 +188,7 @@ def serving_facts(
 ) -> ServingFacts | None:
     """Facts of a serving pair; None when it is broken, or no authority of the bundle signed it."""
     try:
-        found = x509.load_pem_x509_certificate(certificate)
+        found = read_chain(certificate)[0]
         private = serialization.load_pem_private_key(key, password=None)
         if private.public_key() != found.public_key():
             return None
@@ -157,7 +196,7 @@ def serving_facts(
         authority = next(
             (mark for mark, signer in authorities.items() if _signed_by(found, signer)), None
         )
-    except _BROKEN:
+    except BROKEN:
         return None
     if authority is None:
         return None
@@ -173,6 +212,6 @@ def serving_facts(
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except _BROKEN:
+    except BROKEN:
         return False
     return True

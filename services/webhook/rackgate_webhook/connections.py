@@ -11,12 +11,15 @@ import asyncio
 import heapq
 import select
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Final
 
+import structlog
 from aiohttp import web
 
 from rackgate.runtime import metrics
 
+# For a request's headers, and for the way of an answer to its caller.
 HEADERS_WITHIN_S: Final = 4.0
 LINGER_S: Final = 2.0
 # Most that waits unread on a connection; asyncio and aiohttp would keep half a megabyte each.
@@ -36,9 +39,10 @@ CLOSED: Final = metrics.from_zero(
         ("reason",),
     ),
     "reason",
-    ("handshake", "evicted", "slow"),
+    ("handshake", "evicted", "slow", "garbage"),
 )
 
+log = structlog.get_logger()
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -86,14 +90,32 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Send the answer; then the connection is idle again."""
+        # A caller that does not take its answer is as slow as one that does not ask.
+        self.answering, self.since = False, self._loop.time()
         finished = await super().finish_response(request, resp, start_time)
         self.idle, self.answering, self.asked = True, False, True
         self.since = self._loop.time()
         return finished
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP; only our own faults are logged as such."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        CLOSED.labels(reason="garbage").inc()
+        log.debug("request_unreadable", status=status, cause=type(exc).__name__)
+        response = web.Response(status=status, text=f"{message or HTTPStatus(status).phrase}\n")
+        response.force_close()
+        return response
+
     @property
     def slow(self) -> bool:
-        """Whether a request began to arrive and its headers take too long."""
+        """Whether a request's headers, or its answer's way to the caller, take too long."""
         waited = self._loop.time() - self.since
         return not self.idle and not self.answering and waited > HEADERS_WITHIN_S
 

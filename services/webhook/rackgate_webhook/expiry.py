@@ -41,6 +41,10 @@ class ServingFacts:
     not_before: datetime
     not_after: datetime
 
+    def valid_at(self, now: datetime) -> bool:
+        """Whether callers whose clocks are right accept it by its dates."""
+        return self.not_before <= now < self.not_after
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -85,7 +89,7 @@ def next_step(
     upcoming = holding.upcoming
     if upcoming is not None and not _usable(upcoming, rules, now):
         upcoming = None
-    if holding.serving is None or holding.serving.not_after <= now:
+    if holding.serving is None or not holding.serving.valid_at(now):
         return Step.ISSUE if upcoming is None else Step.SWITCH
     if upcoming is not None:
         return Step.SWITCH if upcoming.authority in settled else Step.KEEP
@@ -103,7 +107,7 @@ def due_at(serving: ServingFacts, rules: RotationRules) -> datetime:
 
 
 def _usable(pair: ServingFacts, rules: RotationRules, now: datetime) -> bool:
-    return pair.not_after > now and rules.names <= pair.names
+    return pair.valid_at(now) and rules.names <= pair.names
 
 
 def names_to_issue(holding: Holding, rules: RotationRules) -> frozenset[str]:

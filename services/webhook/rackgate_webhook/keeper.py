@@ -53,6 +53,7 @@ class Keeper(ABC):
         self._path = SECRETS.path(settings.namespace, settings.secret_name)
         self._registrations = Registrations(client, settings.configuration_names)
         self._served = b""
+        self._served_until: datetime | None = None
 
     async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
         """Look, act and check for ever; failures are logged and tried again.
@@ -70,10 +71,12 @@ class Keeper(ABC):
                 changed.clear()
             try:
                 await self.step(check)
-            except (KubeError, ssl.SSLError, OSError, ValueError) as error:
+            except (KubeError, OSError, ValueError) as error:
                 log.warning("certificate_step_failed", error=str(error))
                 if not self.loaded.is_set():
                     self.problem = f"no certificate yet: {error}"
+                elif self._served_until is not None and self._served_until <= self._now():
+                    self.problem = f"the served certificate has expired: {error}"
                 await asyncio.sleep(min(every, SOON_S))
                 continue
             if changed is None:
@@ -106,6 +109,10 @@ class Keeper(ABC):
             return every
         return min(max((due_at - clock.now()).total_seconds(), every), IDLE_S)
 
+    def _now(self) -> datetime:
+        """By which certificates are judged."""
+        return clock.now()
+
     async def _read_object(self) -> dict[str, Any] | None:
         """The Secret; None without one."""
         try:
@@ -120,7 +127,7 @@ class Keeper(ABC):
         if certificate == self._served:
             return
         load_pair(self.context, certificate, key)
-        self._served = certificate
+        self._served, self._served_until = certificate, expires_at
         self.loaded.set()
         EXPIRY.set(expires_at.timestamp())
         log.info("certificate_rotated", expires_at=clock.rfc3339(expires_at))

@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from rackgate_webhook.certs import read_bundle, write_bundle
+from rackgate_webhook.certs import BROKEN, read_bundle, read_chain, write_bundle
 from rackgate_webhook.secret import BUNDLE, CERTIFICATE, KEY
 
 MAX_OTHERS: Final = 4
@@ -53,7 +52,7 @@ def read_offer(data: Mapping[str, bytes], names: Iterable[str], now: datetime) -
         if not value:
             return Offer(f"it has no {name}")
     try:
-        leaf = x509.load_pem_x509_certificates(certificate)[0]
+        leaf = read_chain(certificate)[0]
     except ValueError:
         return Offer(f"its {CERTIFICATE} is no certificate in PEM")
     problem = _key_problem(leaf, key) or _time_problem(leaf, now) or _name_problem(leaf, names)
@@ -64,7 +63,7 @@ def _key_problem(leaf: x509.Certificate, key: bytes) -> str:
     try:
         private = serialization.load_pem_private_key(key, password=None)
         fits = private.public_key() == leaf.public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except BROKEN:
         return f"its {KEY} is no private key in PEM, or needs a password"
     return "" if fits else f"its {KEY} does not fit its {CERTIFICATE}"
 
@@ -85,7 +84,7 @@ def _name_problem(leaf: x509.Certificate, names: Iterable[str]) -> str:
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         has = {str(name.value) for name in found}
-    except (ValueError, x509.ExtensionNotFound):
+    except BROKEN:
         has = set()
     missing = sorted(name for name in names if name not in has and _wildcard(name) not in has)
     if not missing:

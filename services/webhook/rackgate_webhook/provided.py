@@ -40,7 +40,6 @@ class ProvidedKeeper(Keeper):
         super().__init__(client, settings, context)
         self._name = (*settings.dns_names, *settings.ip_addresses)[0]
         self._key = b""
-        self._served_until: datetime | None = None
         self._trusted: tuple[bytes, float] = (b"", 0.0)
         self._changed_at = clock.monotonic()
         self._said = ""
@@ -59,7 +58,8 @@ class ProvidedKeeper(Keeper):
         self.problem = self._own_problem(offer) or await self._callers_problem(offer, found, check)
 
     def _due_at(self) -> datetime | None:
-        if self._trusted[0] != self._served or self._retiring:
+        # What is wrong with the Secret may be over in time: a certificate that is not valid yet.
+        if self._said or self._trusted[0] != self._served or self._retiring:
             return None
         return self._served_until
 
@@ -107,7 +107,7 @@ class ProvidedKeeper(Keeper):
         settle = timedelta(seconds=self._settings.settle if self._settings.write_bundle else 0)
         if may_switch(trust, self._served_until, now=clock.now(), settle=settle):
             self._serve(offer.certificate, offer.key, _until(offer))
-            self._key, self._served_until = offer.key, offer.not_after
+            self._key = offer.key
             self._changed_at = clock.monotonic()
 
     def _own_problem(self, offer: Offer) -> str:

@@ -18,10 +18,11 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, KubeError
 from rackgate.kube.resources import SECRETS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import Issued, issue, read_bundle
-from rackgate_webhook.expiry import Holding, Step, due_at, names_to_issue, next_step
+from rackgate_webhook.certs import Issued, issue, own_authorities, read_bundle
+from rackgate_webhook.expiry import Holding, ServingFacts, Step, due_at, names_to_issue, next_step
 from rackgate_webhook.keeper import Check, Keeper
-from rackgate_webhook.registration import carried_authorities
+from rackgate_webhook.registration import bundles_of, carried_authorities
+from rackgate_webhook.registrations import NOTHING
 from rackgate_webhook.secret import (
     CERTIFICATE,
     KEY,
@@ -63,6 +64,7 @@ class CertificateKeeper(Keeper):
         # of replicas may differ.
         self._carried: dict[str, float] = {}
         self._last: TlsSecret | None = None
+        self._trusted = b""
         self._ahead = timedelta()
 
     async def step(self, check: Check) -> None:
@@ -71,16 +73,20 @@ class CertificateKeeper(Keeper):
         Raises:
             KubeError: the API server refused, or did not answer.
         """
-        stored = await self._settled_secret()
-        holding, rules = stored.secret.holding, self._settings.rules
-        if holding.serving is not None:
-            certificate, key = (stored.secret.data[name] for name in (CERTIFICATE, KEY))
+        secret = (await self._settled_secret()).secret
+        holding, rules = secret.holding, self._settings.rules
+        if holding.serving is None:
+            # Others write it faster than this replica can: it must not spread what is broken.
+            self._renew_at = None
+            return
+        certificate, key = secret.data[CERTIFICATE], secret.data[KEY]
+        if certificate == self._served or not self._keeps_its_own(holding, holding.serving):
             self._serve(certificate, key, holding.serving.not_after)
-            self._last = stored.secret
-        # While the next pair waits to be used, or none is there, there is no quiet time.
-        quiet = holding.serving is not None and holding.upcoming is None
-        self._renew_at = due_at(holding.serving, rules) if quiet and holding.serving else None
-        self.bundle = stored.secret.bundle
+            self._last = secret
+        # While a pair waits to be used there is no quiet time.
+        quiet = holding.upcoming is None and certificate == self._served
+        self._renew_at = due_at(holding.serving, rules) if quiet else None
+        self.bundle = secret.bundle
         missing = await self._inject(self.bundle)
         failure = await check(self.bundle)
         if failure:
@@ -93,17 +99,38 @@ class CertificateKeeper(Keeper):
     def _due_at(self) -> datetime | None:
         return self._renew_at
 
+    def _keeps_its_own(self, holding: Holding, in_use: ServingFacts) -> bool:
+        """Whether callers have yet to hear of the pair in use, and trust the one served here."""
+        own = None if self._last is None else self._last.holding.serving
+        return (
+            own is not None
+            and own.valid_at(self._now())
+            and own.authority in holding.authorities
+            and in_use.authority not in self._settled
+        )
+
+    @property
+    def _settled(self) -> frozenset[str]:
+        """Authorities that all registrations have carried for so long that callers know them."""
+        patient = clock.monotonic() - self._settings.settle
+        return frozenset(mark for mark, since in self._carried.items() if since <= patient)
+
     async def _settled_secret(self) -> _Stored:
         """The Secret once nothing is left to do to it."""
         for _ in range(STEPS_AT_ONCE):
             stored = await self._read()
             step = self._next_step(stored.secret)
             # What was found out holds as long as the clock is wrong: somebody may set it right.
-            if step is not Step.KEEP or self._ahead:
-                await self._compare_clocks()
+            known = await self._compare_clocks() if step is not Step.KEEP or self._ahead else True
+            if not known and self._is_early(stored.secret):
+                return stored
             if step is Step.SWITCH:
                 # The registrations may have changed since they were looked at.
                 await self._inject(stored.secret.bundle)
+            if step is Step.ISSUE:
+                found = await self._registrations.bring(lambda _: None)
+                carried = [one for there in found for one in bundles_of(there.configuration)]
+                self._trusted = own_authorities(carried)
             wanted = self._decide(stored.secret)
             if wanted is None:
                 return stored
@@ -113,10 +140,14 @@ class CertificateKeeper(Keeper):
                 continue  # another replica was faster: look again
         return await self._read()
 
+    def _is_early(self, secret: TlsSecret) -> bool:
+        """Whether its pair is not valid yet by this clock, which may be the wrong one."""
+        serving = secret.holding.serving
+        return serving is not None and serving.not_before > self._now()
+
     def _next_step(self, secret: TlsSecret) -> Step:
-        patient = clock.monotonic() - self._settings.settle
-        settled = {mark for mark, since in self._carried.items() if since <= patient}
-        return next_step(secret.holding, self._settings.rules, now=self._now(), settled=settled)
+        rules = self._settings.rules
+        return next_step(secret.holding, rules, now=self._now(), settled=self._settled)
 
     def _decide(self, secret: TlsSecret) -> TlsSecret | None:
         """What the Secret should hold next; None when it may stay."""
@@ -134,9 +165,9 @@ class CertificateKeeper(Keeper):
         # it stays in use until the new one is trusted, too.
         last = self._last
         serving = None if last is None else last.holding.serving
-        if last is not None and serving is not None and serving.not_after > now:
+        if last is not None and serving is not None and serving.valid_at(now):
             return published(last, self._issue(last.holding), now)
-        return issued(secret, self._issue(secret.holding), now)
+        return issued(secret, self._issue(secret.holding), now, self._trusted)
 
     def _issue(self, holding: Holding) -> Issued:
         names = names_to_issue(holding, self._settings.rules)
@@ -146,10 +177,13 @@ class CertificateKeeper(Keeper):
         """The API server's time, as far as it is known to differ from this machine's."""
         return clock.now() - self._ahead
 
-    async def _compare_clocks(self) -> None:
+    async def _compare_clocks(self) -> bool:
         """Ask for the API server's time: a wrong clock here must not expire what others use.
 
         It is the creation time of a Secret that is not created.
+
+        Returns:
+            Whether it is known.
         """
         asked = {
             "apiVersion": "v1",
@@ -163,11 +197,12 @@ class CertificateKeeper(Keeper):
             created = clock.parse_rfc3339(answer["metadata"]["creationTimestamp"])
         except (KubeError, KeyError, TypeError, ValueError) as error:
             log.debug("clock_not_compared", error=str(error))
-            return
+            return False
         ahead = clock.now() - created
         self._ahead = ahead if abs(ahead) > MAX_SKEW else timedelta()
         if self._ahead:
             log.warning("clock_differs", ahead_s=round(ahead.total_seconds(), 3))
+        return True
 
     async def _read(self) -> _Stored:
         found = await self._read_object()
@@ -208,6 +243,8 @@ class CertificateKeeper(Keeper):
         found = [
             (registration.name, carried_authorities(registration.configuration))
             for registration in await self._registrations.bring(lambda _: bundle)
+            # Through one without webhooks nobody calls.
+            if registration.configuration is NOTHING or bundles_of(registration.configuration)
         ]
         carried = whole.intersection(*(there for _, there in found))
         now = clock.monotonic()

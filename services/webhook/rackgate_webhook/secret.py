@@ -63,11 +63,20 @@ def secret_data(secret: TlsSecret) -> dict[str, Any]:
     return {name: base64.b64encode(value).decode("ascii") for name, value in secret.data.items()}
 
 
-def issued(secret: TlsSecret, pair: Issued, now: datetime) -> TlsSecret:
-    """A new pair in use at once; authorities that are still valid stay trusted."""
+def issued(secret: TlsSecret, pair: Issued, now: datetime, carried: bytes = b"") -> TlsSecret:
+    """A new pair in use at once; authorities that are still valid stay trusted.
+
+    Args:
+        secret: what is left of it.
+        pair: new.
+        now: aware.
+        carried: PEM of authorities that callers trust: other replicas may serve their pairs.
+    """
+    known = {**read_bundle(secret.bundle), **read_bundle(carried)}
+    trusting = replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
     return TlsSecret(
         {
-            BUNDLE: _bundle(secret, pair, now),
+            BUNDLE: _bundle(trusting, pair, now),
             CERTIFICATE: pair.certificate,
             KEY: pair.key,
         }

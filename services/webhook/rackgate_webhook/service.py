@@ -11,6 +11,7 @@ import structlog
 from rackgate.kube.config import connect
 from rackgate.runtime.features import BOTH_LEVELS, OSMO_POOLS
 from rackgate.runtime.health import HealthServer
+from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
 from rackgate_webhook.following import follow
@@ -97,8 +98,9 @@ class WebhookService:
     async def _serve(self, keeper: Keeper, stop: asyncio.Event) -> None:
         if not await _first(keeper.loaded, stop):
             return
+        frozen = freeze_heap()  # a full collection would keep callers waiting for no garbage
         await self._server.start()
-        log.info("webhook_serving", port=self._server.port)
+        log.info("webhook_serving", port=self._server.port, frozen=frozen)
         await stop.wait()
         # Unready first, then time to move away, then no new connections, then the last answers.
         self._draining = True

@@ -74,6 +74,25 @@ def test_every_expression_asks_for_what_there_is(where: str, expression: str) ->
     assert promql.grouped_by(expression) <= known
 
 
+@pytest.mark.requirement("OPS-09")
+def test_choices_of_the_dashboard_are_labels_that_there_are() -> None:
+    choices = [entry for entry in promql.variables() if entry["type"] == "query"]
+    assert {f"${entry['name']}" for entry in choices} <= set(promql.VARIABLES)
+    for entry in choices:
+        asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", entry["query"]["query"])
+        assert asked, entry["query"]
+        assert entry["definition"] == entry["query"]["query"]
+        assert asked[2] in (labels_of(asked[1]) or ()), entry["query"]
+
+
+@pytest.mark.requirement("OPS-09")
+def test_legends_of_the_dashboard_name_labels_that_their_expression_keeps() -> None:
+    for panel in promql.panels():
+        for target in panel["targets"]:
+            named = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target.get("legendFormat", "")))
+            assert named <= promql.grouped_by(promql.filled_in(target["expr"])), target
+
+
 @pytest.mark.parametrize("alert", promql.alerts(), ids=lambda alert: alert["alert"])
 def test_every_alert_says_how_bad_what_and_where_to_look(alert: dict[str, object]) -> None:
     name, labels, told = alert["alert"], alert["labels"], alert["annotations"]

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,62 +45,11 @@ def rights(role: str) -> set[tuple[str, str, str]]:
     }
 
 
-def rendered(folder: Path, *base: str, osmo: bool) -> dict[tuple[str, str], Object]:
-    """What kubectl makes of a base with or without the component, by kind and name."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
-    up = "../" * (len(folder.resolve().parts) - 1)
-    at = Path(up) / DEPLOY.resolve().relative_to("/")
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [str(at.joinpath(*base))],
-        "components": [str(at / "osmo")] if osmo else [],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    command = [kubectl, "kustomize", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
-    found = [entry for entry in yaml.load_all(done.stdout, loader) if entry]
-    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in found}
-
-
-Render = Callable[..., dict[tuple[str, str], Object]]
-
-
-@pytest.fixture(scope="module")
-def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
-    """`rendered`, each base once."""
-    return cache(lambda *base, osmo: rendered(tmp_path_factory.mktemp("k"), *base, osmo=osmo))
-
-
 def test_the_component_has_every_manifest_of_its_folder() -> None:
     listed = yaml.safe_load((OSMO / "kustomization.yaml").read_text())
     named = {*listed["resources"], *(patch["path"] for patch in listed["patches"])}
     there = {str(path.relative_to(OSMO)) for path in OSMO.rglob("*.yaml")}
     assert named == there - {"kustomization.yaml"}
-
-
-@pytest.mark.requirement("OSM-19")
-@pytest.mark.parametrize("base", [(), ("overlays", "cert-manager")], ids=["base", "cert-manager"])
-def test_only_the_component_brings_osmo_and_it_changes_nothing_else(
-    render: Render, base: tuple[str, ...]
-) -> None:
-    before, now = render(*base, osmo=False), render(*base, osmo=True)
-    assert OSMO_GROUP not in json.dumps(list(before.values()))
-    changed = {key for key in before if now[key] != before[key]}
-    assert changed == {
-        ("Deployment", "rackgate-assigner"),
-        ("Deployment", "rackgate-webhook"),
-        ("ValidatingWebhookConfiguration", "rackgate-validating"),
-    }
-    key = ("ValidatingWebhookConfiguration", "rackgate-validating")
-    added = [hook for hook in now[key]["webhooks"] if hook not in before[key]["webhooks"]]
-    assert len(now[key]["webhooks"]) == len(before[key]["webhooks"]) + len(added)
-    assert {hook["name"] for hook in added} == {hook["name"] for hook in REGISTRATION["webhooks"]}
-    assert all("osmo" in str(entry) for entry in set(now) - set(before))
 
 
 @pytest.mark.parametrize(
@@ -192,17 +136,6 @@ def test_everybody_may_read_pools_and_only_administrators_write_them() -> None:
         if resource == "pools" and verb in ("create", "update", "patch", "delete")
     }
     assert writers == {"rackgate-users:osmo-admin"}
-
-
-def test_a_playground_adds_the_webhooks_as_kustomize_does(render: Render) -> None:
-    hooks = install.documents(DEPLOY / "webhook")
-    merged = install.with_webhooks_of(hooks, OSMO / "webhooks.yaml")
-    key = ("ValidatingWebhookConfiguration", "rackgate-validating")
-    found = {(entry["kind"], entry["metadata"]["name"]): entry for entry in merged}
-    assert len(merged) == len(hooks)
-    wanted = {hook["name"]: hook for hook in render(osmo=True)[key]["webhooks"]}
-    assert {hook["name"]: hook for hook in found[key]["webhooks"]} == wanted
-    assert "osmo" not in json.dumps(hooks)
 
 
 def test_what_is_installed_is_of_kinds_that_up_can_apply() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from rackgate_webhook.settings import WebhookSettings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 OVERLAY = DEPLOY / "overlays" / "cert-manager"
-INJECT = "cert-manager.io/inject-ca-from"
 
 Object = dict[str, Any]
 
@@ -67,38 +64,3 @@ def test_with_cert_manager_the_webhook_may_read_one_secret_and_write_nothing(
                 assert rule["resourceNames"] == [settings.certificates.secret_name]
             else:
                 assert rule["resourceNames"] == settings.certificates.configuration_names
-
-
-def rendered(folder: Path) -> list[Object]:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
-    done = subprocess.run(
-        [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return [entry for entry in yaml.safe_load_all(done.stdout) if entry]
-
-
-def test_the_overlay_changes_nothing_but_the_certificate() -> None:
-    base, found = rendered(DEPLOY), rendered(OVERLAY)
-
-    def key(entry: Object) -> tuple[str, str]:
-        return entry["kind"], entry["metadata"]["name"]
-
-    before, now = ({key(entry): entry for entry in entries} for entries in (base, found))
-    added = {name for name in now if name not in before}
-    assert {kind for kind, _ in added} == {"Certificate", "Issuer"}
-    changed = {name for name in before if now[name] != before[name]}
-    assert changed == {
-        ("ClusterRole", "rackgate-webhook"),
-        ("Role", "rackgate-webhook"),
-        ("ConfigMap", "rackgate-webhook"),
-        ("MutatingWebhookConfiguration", "rackgate-mutating"),
-        ("ValidatingWebhookConfiguration", "rackgate-validating"),
-    }
-    for name in sorted(changed):
-        if name[0].endswith("WebhookConfiguration"):
-            annotations = now[name]["metadata"].pop("annotations")
-            assert annotations == {INJECT: "rackgate-system/rackgate-webhook"}
-            assert now[name] == before[name]

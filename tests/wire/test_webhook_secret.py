@@ -1,0 +1,139 @@
+"""The Secret is gone, fought over or dated wrongly: no caller loses the trust that it had."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from rackgate.kube.client import Client
+from rackgate.kube.resources import SECRETS, VALIDATING_CONFIGS
+from rackgate.runtime import clock
+from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.trust import mistrust
+from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.apiserver_faults import Handler
+from tests.support.apiserver_objects import status_body
+from tests.wire.webhook_fleet import Fleet, fine, has_new_name, rotated_by
+from tests.wire.webhook_world import NAMESPACE, SECRET, VALIDATING, register, registered, secret
+
+pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
+
+DAY_S = 86400.0
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as running:
+        register(running)
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(api: FakeApiServer) -> AsyncIterator[Client]:
+    running = api.client()
+    yield running
+    await running.close()
+
+
+def foreign_authority() -> bytes:
+    """One that no replica has made."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), clock.now()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foreign")])
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    made = made.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    made = made.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+async def test_a_replica_that_comes_as_the_secret_goes_leaves_the_others_trusted(
+    api: FakeApiServer, client: Client
+) -> None:
+    """It has never seen the pair that they serve: the registrations know its authority."""
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    fleet.alive[0], old = fleet.replica(), fleet.alive[1]
+    before, trusted = old._served, read_bundle(registered(api)[0])
+    foreign = foreign_authority()
+    both = base64.b64encode(registered(api)[0] + foreign).decode()
+    api.remove(SECRETS, SECRET, NAMESPACE)
+    register(api, caBundle=both)
+    await fleet.alive[0].step(fine)
+    fleet.check()
+    assert secret(api)["tls.crt"] != before
+    await old.step(fine)
+    assert old._served == before, "callers have to hear of the new authority first"
+    await fleet.until(fleet.rest)
+    assert set(read_bundle(secret(api)["ca.crt"])) > set(trusted)
+    assert not set(read_bundle(secret(api)["ca.crt"])) & set(read_bundle(foreign))
+
+
+async def test_a_secret_that_others_fight_over_takes_no_bundle_away(
+    api: FakeApiServer, client: Client
+) -> None:
+    """What is read when the attempts are used up may be a Secret that is gone."""
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    before = registered(api)
+    api.remove(SECRETS, SECRET, NAMESPACE)
+    api.faults.append(Fault.status(409, "AlreadyExists", method="POST", times=100))
+    await fleet.alive[0].step(fine)
+    assert registered(api) == before
+    fleet.check()
+    api.faults.clear()
+    await fleet.until(fleet.rest)
+
+
+async def test_a_registration_without_webhooks_holds_nothing_up(
+    api: FakeApiServer, client: Client
+) -> None:
+    """Nobody calls through it."""
+    found = api.get(VALIDATING_CONFIGS, VALIDATING)
+    assert found is not None
+    api.put(VALIDATING_CONFIGS, {**found, "webhooks": []})
+    fleet = await rotated_by(api, client)
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_pair_that_is_not_valid_yet_for_the_api_server_is_replaced(
+    api: FakeApiServer, client: Client, known: bool
+) -> None:
+    """A replica with a wrong clock issued it, which could not ask for the time."""
+    fleet = Fleet(api, client, "localhost")
+    api.faults.append(Fault(without_time, times=10**9))
+    try:
+        clock.shift(DAY_S)
+        await fleet.alive[0].step(fine)
+    finally:
+        clock.shift(0)
+    before = secret(api)["tls.crt"]
+    if known:
+        api.faults.clear()
+        await fleet.until(lambda: secret(api)["tls.crt"] != before and fleet.rest())
+        assert mistrusted(secret(api)) == ""
+        return
+    for _ in range(3):
+        await fleet.alive[0].step(fine)
+    assert secret(api)["tls.crt"] == before, "its own clock may be the wrong one"
+
+
+async def without_time(request: web.Request, handle: Handler) -> web.StreamResponse:
+    """Refuse what is only asked for its creation time."""
+    if "dryRun" in request.query:
+        return web.Response(status=403, body=status_body(403, "Forbidden", ""))
+    return await handle()
+
+
+def mistrusted(data: dict[str, bytes]) -> str:
+    return mistrust(data["tls.crt"], data["tls.key"], "localhost", data["ca.crt"])
