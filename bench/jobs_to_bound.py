@@ -115,7 +115,8 @@ def ratio_name(arguments: argparse.Namespace) -> str:
     """What this run's ratio is recorded as."""
     under = ", nodes flapping" if arguments.flap else ""
     sizes = f"{arguments.nodes} nodes, {arguments.jobs} x {arguments.pods}"
-    return f"rackgate / limit, {sizes}{under}"
+    gates = f", {arguments.feature_gates}" if arguments.feature_gates else ""
+    return f"rackgate / limit, {sizes}{under}{gates}"
 
 
 def parse() -> argparse.Namespace:
@@ -130,6 +131,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pods", type=int, default=32, help="pods of a Job")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=240, help="seconds a round may take")
+    parser.add_argument(
+        "--feature-gates", default="", metavar="NAME=BOOL,...", help="of the services, in all modes"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--record", action="store_true", help="make this run's ratio the floor")
     if "--large" in sys.argv:
@@ -141,7 +145,8 @@ def main() -> int:
     """Run the bench and print what it found; exit 1 as the module says."""
     arguments = parse()
     quiet()
-    with playground() as started:
+    gates = tuple(filter(None, arguments.feature_gates.split(",")))
+    with playground(gates=gates) as started:
         measured = asyncio.run(measure(arguments, started))
         lost = leases_lost(started)
     found = {**summary(measured.rounds, measured.memory), "leases_lost": lost}

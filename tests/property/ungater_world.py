@@ -182,7 +182,7 @@ class World:
         self.made += 1
         used = {row.indices.get(INDEX) for row in self.server.pods.values() if not row.terminating}
         index = self.made % 5 if odd else next(n for n in range(1000) if n not in used)
-        self.server.put(pod(f"p{(self.made * 619) % 1000:03}-{self.made}").rank(index).row())
+        self.server.put(pod(f"p{10_000 - self.made}").rank(index).row())
 
     def change_pod(self, pick: int, how: str) -> None:
         rows = list(self.server.pods.values())

@@ -104,16 +104,19 @@ async def test_pods_wait_for_their_child_jobs_and_go_where_their_ranks_say(
 
 
 @pytest.mark.requirement("TAS-28")
-async def test_of_child_jobs_only_the_metadata_is_asked_for(world: World, start: Start) -> None:
+async def test_of_child_jobs_and_nodes_only_the_metadata_is_asked_for(
+    world: World, start: Start
+) -> None:
     child_job(world, 0)
     replica = start(lead=False)
     await replica.synced()
     await until(lambda: len(world.server.streams) == STREAMS)
-    asked = world.asked("GET", "/jobs")
-    assert {r.headers["Accept"] for r in asked if r.watch} == {METADATA}
-    assert {r.headers["Accept"] for r in asked if not r.watch} == {METADATA_LIST}
-    assert {r.query["labelSelector"] for r in asked} == {names.JOBSET_NAME_LABEL}
-    others = [r for r in world.server.requests if "/jobs" not in r.path]
+    jobs, nodes = world.asked("GET", "/jobs"), world.asked("GET", "/nodes")
+    for asked in (jobs, nodes):
+        assert {r.headers["Accept"] for r in asked if r.watch} == {METADATA}
+        assert {r.headers["Accept"] for r in asked if not r.watch} == {METADATA_LIST}
+    assert {r.query["labelSelector"] for r in jobs} == {names.JOBSET_NAME_LABEL}
+    others = [r for r in world.server.requests if not r.path.endswith(("/jobs", "/nodes"))]
     assert {r.headers["Accept"] for r in others} == {"application/json"}
 
 

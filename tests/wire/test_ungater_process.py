@@ -6,16 +6,18 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import yaml
 
 from rackgate.kube.resources import LEASES
+from rackgate_cli.controlplane import ports
 from rackgate_ungater.shards import SHARDS, lease_name
-from tests.support.apiserver import FakeApiServer
+from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, World
 
@@ -26,6 +28,13 @@ DURATION_S = 4
 async def world() -> AsyncIterator[World]:
     async with FakeApiServer() as server:
         yield World(server)
+
+
+@pytest.fixture
+def health_ports() -> Iterator[list[int]]:
+    """Two that nobody else gets until the test is over."""
+    with ports.reserved({"first": None, "second": None}) as held:
+        yield list(held.values())
 
 
 async def run(*arguments: str) -> asyncio.subprocess.Process:
@@ -72,42 +81,77 @@ async def ready(port: int) -> bool:
 
 
 async def until_ready(port: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await ready(port):
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.requirement("OPS-08", "UNG-15")
 async def test_a_clean_stop_hands_over_to_the_other_at_once(
-    world: World, tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+    world: World, tmp_path: Path, health_ports: list[int]
 ) -> None:
-    ports = [unused_tcp_port_factory() for _ in range(2)]
-    names = [f"replica-{port}" for port in ports]
+    names = [f"replica-{port}" for port in health_ports]
     world.workload({R1: 2})
-    first = await run("--config", config(tmp_path, world, ports[0]))
+    first = await run("--config", config(tmp_path, world, health_ports[0]))
     second = None
     try:
-        await until(lambda: holders(world) == {names[0]}, within_s=30)
+        await until(lambda: holders(world) == {names[0]})
         world.pod(0)
-        await world.released(1, within_s=30)
-        second = await run("--config", config(tmp_path, world, ports[1]))
-        await until_ready(ports[1])
-        await until(lambda: holders(world) == set(names), within_s=30)
+        await world.released(1)
+        second = await run("--config", config(tmp_path, world, health_ports[1]))
+        await until_ready(health_ports[1])
+        await until(lambda: holders(world) == set(names))
         first.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(first.wait(), 20) == 0
+        assert await asyncio.wait_for(first.wait(), 60) == 0
         stopped = time.monotonic()
-        await until(lambda: holders(world) == {names[1]}, within_s=30)
+        await until(lambda: holders(world) == {names[1]})
         assert time.monotonic() - stopped < DURATION_S, "without waiting for a Lease to run out"
         world.pod(1)
-        await world.released(2, within_s=30)
+        await world.released(2)
         second.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(second.wait(), 20) == 0
+        assert await asyncio.wait_for(second.wait(), 60) == 0
         assert holders(world) == {""}
     finally:
         for process in filter(None, (first, second)):
             if process.returncode is None:
                 process.kill()
             await process.communicate()
+
+
+@pytest.mark.requirement("UNG-17")
+@pytest.mark.field_note("U10")
+async def test_leases_do_not_wait_behind_requests_that_release_pods(
+    world: World, tmp_path: Path, health_ports: list[int]
+) -> None:
+    """As the process is wired: they have a budget of their own, beside the one that is used up."""
+    under_way, answered = 0, asyncio.Event()
+
+    async def held(_: Any, handle: Any) -> Any:
+        nonlocal under_way
+        under_way += 1
+        await answered.wait()
+        under_way -= 1
+        return await handle()
+
+    world.server.faults.append(Fault(held, method="PATCH", path="/pods/", times=10**6))
+    for number in range(3):
+        world.workload({R1: 4}, name=f"w{number}")
+        world.pods(*range(4), workload=f"w{number}")
+    path = config(tmp_path, world, health_ports[0])
+    options = ("ungating.concurrency=2", "connection.requestTimeout=30")
+    process = await run("--config", path, *(f"--set={option}" for option in options))
+    try:
+        await until(lambda: under_way == 2, within_s=30)
+        renewals = len(world.asked("PUT", "/leases/"))
+        # As many as a whole term of all Leases takes: without them the process would be dead.
+        await until(lambda: len(world.asked("PUT", "/leases/")) >= renewals + 4 * SHARDS, 30)
+        assert process.returncode is None
+        assert under_way == 2, "over all Workloads, and nothing of it was answered"
+        answered.set()
+        await world.released(12, within_s=30)
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 @pytest.mark.requirement("OPS-11")

@@ -12,7 +12,7 @@ from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment, encode
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.resources import EVENTS, PODS, WORKLOADS
+from rackgate.kube.resources import EVENTS, NODES, PODS, WORKLOADS
 from rackgate.runtime import clock, metrics
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
@@ -27,7 +27,7 @@ LEVELS = ("block", "rack")
 R1, R2 = ("b1", "r1"), ("b1", "r2")
 FOREIGN = "example.com/wait"
 WINDOW_S = 0.02
-STREAMS = 3  # pods, Workloads, child Jobs
+STREAMS = 4  # pods, Workloads, child Jobs, nodes
 
 
 def sample(metric: str, /, **labels: str) -> float:
@@ -45,11 +45,20 @@ class World:
     def __init__(self, server: FakeApiServer) -> None:
         self.server = server
 
+    def node(self, name: str, host: str | None = None) -> Object:
+        labels = {names.HOSTNAME_LABEL: host or name}
+        return self.server.put(NODES, {"metadata": {"name": name, "labels": labels}})
+
     def workload(
-        self, counts: dict[Domain, int], *, name: str = "train", conditions: tuple[str, ...] = ()
+        self,
+        counts: dict[Domain, int],
+        *,
+        name: str = "train",
+        conditions: tuple[str, ...] = (),
+        levels: tuple[str, ...] = LEVELS,
     ) -> Object:
         total = sum(counts.values())
-        assigned = encode(TopologyAssignment(LEVELS, tuple(counts.items())))
+        assigned = encode(TopologyAssignment(levels, tuple(counts.items())))
         return self.server.put(
             WORKLOADS,
             {
@@ -122,7 +131,7 @@ class World:
     def counts(self) -> Counter[Domain]:
         return Counter(self.domains().values())
 
-    async def released(self, count: int, within_s: float = 10.0) -> None:
+    async def released(self, count: int, within_s: float = 60.0) -> None:
         await until(lambda: len(self.domains()) >= count, within_s)
 
     def asked(self, method: str, part: str = "/pods/") -> list[Request]:

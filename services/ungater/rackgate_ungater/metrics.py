@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rackgate.runtime import clock
 from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
 
 GATE_REMOVAL: Final = histogram(
@@ -57,3 +58,14 @@ REPLICAS: Final = gauge(
 HANDOVERS: Final = counter(
     "shard_handovers_total", "Shards given to a replica that should rather hold them."
 )
+
+
+def seconds_since(stamp: str | None) -> float | None:
+    """Seconds since an RFC 3339 time, by the wall clocks of both sides; None if unknown."""
+    if stamp is None:
+        return None
+    try:
+        moment = clock.parse_rfc3339(stamp)
+    except ValueError:
+        return None
+    return max(0.0, (clock.now() - moment).total_seconds())

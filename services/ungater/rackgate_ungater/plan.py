@@ -262,13 +262,19 @@ def _fill_greedily(room: _Room, gated: Sequence[PodRow]) -> list[PodRow]:
     if grant.elastic:
         bound.sort(key=lambda pod: pod.gates & grant.gates == grant.gates)
     misfits = []
+    open_to: dict[tuple[str | None, ...], list[int]] = {}  # last first; what is full is taken out
+    shut: set[tuple[str | None, ...]] = set()
     for pod in bound:
-        places = [i for i in range(len(room.free)) if _fits(pod, grant, i)]
-        if not places:
+        wanted = tuple([pod.selector.get(level) for level in levels])
+        if wanted not in open_to:
+            open_to[wanted] = [i for i in reversed(range(len(room.free))) if _fits(pod, grant, i)]
+            if not open_to[wanted]:
+                shut.add(wanted)
+        places = open_to[wanted]
+        if wanted in shut:
             misfits.append(pod)
-        for place in places:
-            if room.take(pod, place):
-                break
+        while room.left > 0 and places and not room.take(pod, places[-1]):
+            places.pop()
     ids = {pod.uid for pod in bound}
     unbound = [pod for pod in gated if pod.uid not in ids]
     label = grant.ranks.pod_index_label if grant.ranks else ""

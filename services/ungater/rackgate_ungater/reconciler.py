@@ -17,7 +17,7 @@ from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.features import ELASTIC_JOBS
+from rackgate.runtime.features import ELASTIC_JOBS, NODES_BY_NAME
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
@@ -27,6 +27,7 @@ from rackgate_ungater.events import (
     PodGone,
     PodSeen,
     UngateAccepted,
+    UngateFailed,
     WorkloadGone,
 )
 from rackgate_ungater.machine import Machine
@@ -71,6 +72,7 @@ class Ungater:
             self._heard,
             self._workload_deleted,
             elastic=settings.features.enabled(ELASTIC_JOBS),
+            names_nodes=settings.features.enabled(NODES_BY_NAME),
         )
         self.pods, self.workloads = self.sources.pods, self.sources.workloads
         # The watch will tell nothing new of what a list showed first.
@@ -202,6 +204,7 @@ class Ungater:
     def _begin(self, key: WorkloadKey) -> None:
         tenure = self._tenure(key)
         if tenure is None:
+            self._backoff.reset(key)
             return  # another replica's: it looks at everything when it gains the shard
         if key in self._active:
             self._again.add(key)  # never two looks at one Workload at a time
@@ -334,18 +337,28 @@ class Ungater:
     async def _ungate(self, row: WorkloadRow, ungates: list[Ungate], tenure: Tenure) -> int:
         """Record, then write; returns how many writes must be tried again."""
         started = clock.monotonic()
+        stands = self.machine.groups[row.key].standing()
         self.machine.commit(ungates, started)
         metrics.BATCH.observe(len(ungates))
-        wait_s = _wait_since(self._grown_at(row))
+        wait_s = metrics.seconds_since(self._grown_at(row))
         gate = names.ELASTIC_GATE if row.elastic else names.TOPOLOGY_GATE
         waits = metrics.GATE_REMOVAL.labels(gate, row.cluster_queue)
 
         def tell(event: Event) -> None:
             if wait_s is not None and isinstance(event, UngateAccepted):
                 waits.observe(wait_s + event.now - started)
-            self._heard(event)
+            if isinstance(event, UngateFailed):
+                self.machine.handle(event)  # this look ends with a pause, and nothing cuts it short
+            else:
+                self._heard(event)
 
-        done, failed = await self._writer.patch_pods(ungates, tell, tenure.deadline)
+        def deadline() -> float:
+            # A large batch takes minutes, and what was read right before it is old by then.
+            return tenure.deadline() if stands() else float("-inf")
+
+        done, failed = await self._writer.patch_pods(ungates, tell, deadline, self.sources.nodes)
+        if done:
+            self._backoff.reset(row.key)
         log.info(
             "pods_ungated",
             workload=row.key,
@@ -380,14 +393,3 @@ class Ungater:
             self._reporter.tell_orphans([pod for pod in ours if pod.uid in known])
             known = {pod.uid for pod in orphans}
             await asyncio.sleep(self.settings.resync_period)
-
-
-def _wait_since(stamp: str | None) -> float | None:
-    """Seconds since something was admitted, by the wall clocks of both; None if unknown."""
-    if stamp is None:
-        return None
-    try:
-        admitted = clock.parse_rfc3339(stamp)
-    except ValueError:
-        return None
-    return max(0.0, (clock.now() - admitted).total_seconds())

@@ -1,4 +1,4 @@
-"""What every replica follows, whatever it holds: pods, Workloads, and child Jobs of JobSets."""
+"""What every replica follows: pods, Workloads, child Jobs of JobSets, and names of nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.kube.informer import Informer
-from rackgate.kube.resources import JOBS, PODS, WORKLOADS
+from rackgate.kube.resources import JOBS, NODES, PODS, WORKLOADS
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater.events import Event, JobGone, JobSeen, PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.nodes import NodeNames, decode_node
 from rackgate_ungater.owners import CHILD_JOBS, decode_job
 from rackgate_ungater.rows import WorkloadRow, decode_pod, decode_workload
 
@@ -28,6 +29,7 @@ class Sources:
 
     Attributes:
         selector: of the pods that are followed.
+        nodes: empty until nodes have been listed, and always if they are not followed.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Sources:
         workload_deleted: Callable[[WorkloadRow], None],
         *,
         elastic: bool,
+        names_nodes: bool = False,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -45,6 +48,7 @@ class Sources:
             heard: told of all that is seen, and of what is gone.
             workload_deleted: told in its place of Workloads that are gone.
             elastic: elastic jobs are served.
+            names_nodes: nodes are followed, too.
         """
         self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
         self.pods = Informer(
@@ -79,9 +83,21 @@ class Sources:
             version_of=lambda row: row.resource_version,
             uid_of=lambda row: row.uid,
         )
+        self.nodes = NodeNames()
+        self._names = Informer(
+            client.metadata_only(),
+            NODES,
+            decode_node,
+            on_upsert=self.nodes.seen,
+            on_delete=self.nodes.gone,
+            key_of=lambda row: row.name,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self._names_nodes = names_nodes
 
     def missing(self) -> list[str]:
-        """What keeps this replica from being ready."""
+        """What keeps this replica from being ready; without nodes pods can be released as well."""
         return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
 
     async def synced(self) -> None:
@@ -95,3 +111,5 @@ class Sources:
             spawn(group, self.workloads.run(), "workloads")
             spawn(group, self.jobs.run(), "jobs")
             spawn(group, self.pods.run(), "pods")
+            if self._names_nodes:
+                spawn(group, self._names.run(), "nodes")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from rackgate.domains import Domain, TopologyAssignment, decode
-from rackgate_ungater.grants import grant_of
+from rackgate_ungater.grants import covers, grant_of
 from rackgate_ungater.plan import Grant
 from rackgate_ungater.rows import TOPOLOGY, PodRow, PodUid, WorkloadKey, WorkloadRow
 
@@ -113,12 +113,14 @@ class Group:
         row: the Workload, None while only pods or slices name it.
         slices: of an elastic Workload of this name, by UID; without those it has folded.
         version: grows with every change that a plan could depend on.
+        granted: grows with every change of what is granted.
     """
 
     row: WorkloadRow | None = None
     podsets: dict[str, PodSetState] = field(default_factory=dict)
     slices: dict[str, WorkloadRow] = field(default_factory=dict)
     version: int = 0
+    granted: int = 0
     _grants: dict[str, Grant | str] = field(default_factory=dict)
     _decoded: dict[str, tuple[bytes, TopologyAssignment]] = field(default_factory=dict)
 
@@ -140,24 +142,26 @@ class Group:
     def set_row(self, row: WorkloadRow | None) -> None:
         """Take over another state of the Workload; decoded assignments stay while equal."""
         self.row = row
-        self._grants.clear()
+        self._granted_anew()
         raw = {podset.name: podset.assignment for podset in row.podsets} if row else {}
         for name in [name for name, (data, _) in self._decoded.items() if raw.get(name) != data]:
             del self._decoded[name]
-        self.version += 1
 
     def set_slice(self, row: WorkloadRow) -> None:
         """Take over another state of a slice."""
         self.slices[row.uid] = row
-        self._grants.clear()
-        self.version += 1
+        self._granted_anew()
 
     def drop_slice(self, uid: str) -> None:
         """Forget a slice: it is gone, or counted by its parent."""
         del self.slices[uid]
         self._decoded.pop(uid, None)
+        self._granted_anew()
+
+    def _granted_anew(self) -> None:
         self._grants.clear()
         self.version += 1
+        self.granted += 1
 
     def granting_slices(self) -> list[WorkloadRow]:
         """The slices that grant beside the Workload's own counts."""
@@ -181,6 +185,24 @@ class Group:
                     slices = self.granting_slices() if row.elastic else ()
                     self._grants[podset.name] = grant_of(row, podset, slices, self._decode)
                 yield podset.name, self._grants[podset.name]
+
+    def standing(self) -> Callable[[], bool]:
+        """What tells, as often as it is asked, whether all that is granted now still is.
+
+        Once it is not, it never is again: whoever planned by it has to plan anew.
+        """
+        acted, owner, seen = dict(self.grants()), self.row, self.granted
+        stands = True
+
+        def asked() -> bool:
+            nonlocal seen, stands
+            if stands and seen != self.granted:
+                seen = self.granted
+                same = owner is not None and self.row is not None and self.row.uid == owner.uid
+                stands = same and covers(dict(self.grants()), acted)
+            return stands
+
+        return asked
 
     def _decode(self, name: str, raw: bytes) -> TopologyAssignment:
         known = self._decoded.get(name)

@@ -26,6 +26,7 @@ from rackgate.kube.errors import (
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.features import NODES_BY_NAME
 from rackgate.runtime.pauses import pause
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.depth import tolerant
@@ -40,6 +41,7 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
+from rackgate_ungater.nodes import NodeNames, naming
 from rackgate_ungater.plan import Ungate
 from rackgate_ungater.rows import (
     GATES,
@@ -51,6 +53,9 @@ from rackgate_ungater.rows import (
 )
 
 log = structlog.get_logger()
+
+# Failures of the server in a row after which a worker leaves its batch.
+GIVE_UP: Final = 3
 
 _encode = msgspec.json.encode
 
@@ -67,18 +72,29 @@ _GATES: Final = [
 ]
 
 
-def patch_tail(levels: Sequence[str], domain: Domain, gates: int = TOPOLOGY) -> bytes:
+def patch_tail(
+    levels: Sequence[str],
+    domain: Domain,
+    gates: int = TOPOLOGY,
+    *,
+    node: str = "",
+    terms: str = "",
+) -> bytes:
     """The part of a patch that all pods of one domain share.
 
     Args:
         levels: node label keys; none adds no nodeSelector.
         domain: one value per level.
         gates: those to take off, as bits; one that is not there does no harm.
+        node: the one that the domain consists of; empty adds no affinity.
+        terms: required node affinity that the pods have already.
     """
     gone = [gate for bit, gate in _GATES if bit & gates]
     spec: dict[str, object] = {"schedulingGates": gone}
     if levels:
         spec["nodeSelector"] = dict(zip(levels, domain, strict=True))
+    if node:
+        spec["affinity"] = naming(node, terms)
     return b',"spec":' + _encode(spec) + b"}"
 
 
@@ -86,6 +102,25 @@ def patch_body(pod: PodRow, tail: bytes) -> bytes:
     """The patch of one pod: valid for exactly the object and version the decision saw."""
     bound = {"uid": pod.uid, "resourceVersion": pod.resource_version}
     return b'{"metadata":' + _encode(bound) + tail
+
+
+class _Tails:
+    """Tails of one batch: made once for all pods of a domain."""
+
+    def __init__(self, nodes: NodeNames) -> None:
+        self._nodes = nodes
+        self._made: dict[tuple[object, ...], bytes] = {}
+
+    def of(self, ungate: Ungate, *, named: bool = True) -> bytes:
+        """The tail for one pod; it names the pod's node if that is known and asked for."""
+        node = self._nodes.node_of(ungate.levels, ungate.domain) if named else ""
+        terms = ungate.pod.terms if node else ""
+        key = ungate.domain, ungate.levels, ungate.gates, node, terms
+        tail = self._made.get(key)
+        if tail is None:
+            tail = patch_tail(ungate.levels, ungate.domain, ungate.gates, node=node, terms=terms)
+            self._made[key] = tail
+        return tail
 
 
 class Writer:
@@ -106,6 +141,7 @@ class Writer:
         ungates: Sequence[Ungate],
         tell: Callable[[Event], object],
         deadline: Deadline,
+        nodes: NodeNames,
     ) -> tuple[int, int]:
         """Release pods; one that fails does not stop the others.
 
@@ -113,23 +149,20 @@ class Writer:
             ungates: recorded as expected already.
             tell: takes one event per pod.
             deadline: monotonic seconds; after it nothing is sent, and nothing waits for its turn.
+            nodes: a pod whose domain is one of them names it, too.
 
         Returns:
             How many were released, and how many must be tried again.
         """
         results: dict[str, int] = {}
-        tails: dict[tuple[Domain, tuple[str, ...], int], bytes] = {}
+        tails = _Tails(nodes)
         queue = iter(ungates)
 
         async def work(todo: Iterator[Ungate]) -> None:
             pauses = Backoff(base_s=0.1, cap_s=5.0, rng=self._rng)
             while clock.monotonic() < deadline() and (ungate := next(todo, None)) is not None:
-                place = ungate.domain, ungate.levels, ungate.gates
-                if place not in tails:
-                    tails[place] = patch_tail(ungate.levels, ungate.domain, ungate.gates)
-                request = self._patch_pod(ungate.pod, tails[place], deadline)
                 try:
-                    result, event, wait_s = await request
+                    result, event, wait_s = await self._release(ungate, tails, deadline)
                 except BaseException:  # the lease is lost, or a fault of ours: it may be written
                     tell(self._failed(ungate.pod, "lost", Failure.LOST)[1])
                     raise
@@ -139,6 +172,8 @@ class Writer:
                     pauses.reset()
                 else:  # the server is in trouble, not this pod: the next one would fare no better
                     await pause(max(wait_s, pauses.next()), deadline)
+                if pauses.failures() >= GIVE_UP:
+                    return  # other Workloads get their turn; what is left is told as unsent
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -151,6 +186,18 @@ class Writer:
                 metrics.UNGATED.labels(result=result).inc(count)
         ungated, gone = results.get("ungated", 0), results.get("gone", 0)
         return ungated, len(ungates) - ungated - gone
+
+    async def _release(
+        self, ungate: Ungate, tails: _Tails, deadline: Deadline
+    ) -> tuple[str, Event, float | None]:
+        """Take one pod's gates off. A refused patch was not written: it is tried without a name."""
+        pod, tail = ungate.pod, tails.of(ungate)
+        answer = await self._patch_pod(pod, tail, deadline)
+        bare = tails.of(ungate, named=False)
+        if answer[0] != "refused" or bare == tail:
+            return answer
+        log.warning("node_name_refused", pod=pod.key, feature_gate=NODES_BY_NAME)
+        return await self._patch_pod(pod, bare, deadline)
 
     async def _patch_pod(
         self, pod: PodRow, tail: bytes, deadline: Deadline

@@ -36,6 +36,8 @@ ELASTIC_INDEXED_JOBS: Final = "RackgateElasticIndexedJobs"
 OSMO_POOLS: Final = "RackgateOsmoPools"
 # Jobs whose pods another scheduler places: the webhook alone must know of it.
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
+# Pods name their node beside its label: the ungater alone must know of it.
+NODES_BY_NAME: Final = "RackgateNodesByName"
 
 GATES: Final = (
     Gate(
@@ -109,6 +111,12 @@ GATES: Final = (
         False,
         Stage.ALPHA,
         "Check OSMO's Pools and Workflows; keep one Topology of KAI's in step with each Pool.",
+    ),
+    Gate(
+        NODES_BY_NAME,
+        True,
+        Stage.BETA,
+        "Let released pods name their node, too, so that the scheduler looks at no other.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(

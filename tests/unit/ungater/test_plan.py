@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -103,6 +105,16 @@ def test_a_pod_bound_to_one_rack_by_its_user_takes_that_rack_first() -> None:
     assert where(plan.ungates) == {"pod-0": R2, "pod-1": R2, "z": R1}
 
 
+@pytest.mark.requirement("UNG-09")
+def test_thousands_of_pods_that_their_user_bound_are_planned_in_no_time() -> None:
+    racks = [((f"b{number // 10}", f"r{number}"), 4) for number in range(1000)]
+    pods = [pod(number).pinned(block=f"b{number % 3}").row() for number in range(4000)]
+    started = time.monotonic()
+    plan = plan_ungating(grant(*racks), pods)
+    assert time.monotonic() - started < 4, "pod by pod and rack by rack it takes many seconds"
+    assert Counter(where(plan.ungates).values()) == Counter(dict(racks[:30]))
+
+
 @pytest.mark.requirement("RNK-01", "RNK-04")
 def test_ranks_map_to_domains_by_cumulative_counts() -> None:
     plan = plan_ungating(grant((R2, 4), (R1, 2), ranks=RANKED), ranked(*range(6)))
@@ -196,12 +208,15 @@ def test_a_fallback_never_exceeds_a_domain() -> None:
     assert '"double" and "pod-1" both have rank 1' in plan.reports[0].message
 
 
+@pytest.mark.requirement("UNG-12")
 @pytest.mark.field_note("U5")
 def test_a_rank_beyond_the_assignment_skips_only_that_pod() -> None:
     # Slice size 2 of 5 pods: the assignment covers 4 of them.
     plan = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED, count=5), ranked(*range(5)))
     assert where(plan.ungates) == {"pod-0": R1, "pod-1": R1, "pod-2": R2, "pod-3": R2}
     assert [report.reason for report in plan.reports] == ["SurplusPods"]
+    early = plan_ungating(grant((R1, 2), (R2, 2), ranks=RANKED, count=5), ranked(0, 4))
+    assert where(early.ungates) == {"pod-0": R1}, "the places of ranks to come stay free"
 
 
 def hosts(*counts: tuple[str, int], **more: Any) -> Grant:

@@ -108,8 +108,10 @@ def test_an_admitted_slice_wakes_its_parent() -> None:
 @pytest.mark.field_note("E2")
 def test_an_evicting_slice_grants_nothing() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=2)
+    stands = machine.groups[KEY].standing()
     evicting = slice_of(PARENT, counted(1), version=2, granting=False)
     machine.handle(WorkloadSeen(evicting))
+    assert not stands()
     machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=1)))
     assert act(machine) == ["pod-0"], "the earlier version is told late, and changes nothing"
 
@@ -152,9 +154,11 @@ def test_fold_and_deletion_count_once_in_any_order(order: str) -> None:
 def test_an_expectation_holds_over_a_fold() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=3)
     ungates = machine.propose(KEY, 0.0).ungates
+    stands = machine.groups[KEY].standing()
     machine.commit(ungates, 0.0)
     machine.handle(WorkloadSeen(elastic(counted(2), version=5, folded=("slice-0",))))
     gone(machine, slice_of(PARENT, counted(1)))
+    assert stands(), "the batch goes on: as much is granted as before"
     proposal = machine.propose(KEY, 0.0)
     assert (proposal.ungates, proposal.held) == ([], 3)
     for ungate in ungates:
