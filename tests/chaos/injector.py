@@ -39,6 +39,7 @@ class Injector:
 
     Attributes:
         injected: how often each fault struck, by kind.
+        at_no_write: how many of those were to strike at a write, and none came.
     """
 
     playground: Playground
@@ -46,6 +47,7 @@ class Injector:
     fleet: Fleet
     scenario: Scenario
     injected: Counter[str] = field(default_factory=Counter)
+    at_no_write: int = 0
     _paused: set[str] = field(default_factory=set)
 
     async def act(self, begun: float) -> None:
@@ -135,6 +137,7 @@ class Injector:
             trap.breaks = number == signal.SIGKILL
             replica.door.faults.set_trap(trap)
             if not await _sprung(trap):
+                self.at_no_write += 1
                 replica.door.faults.drop_trap(trap)
                 replica.signal(number)
         else:

@@ -25,6 +25,7 @@ from tests.chaos.fleet import Exit, Fleet
 from tests.chaos.growers import Growers
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
+from tests.chaos.limits import SCENARIO_LIMIT_S
 from tests.chaos.scenario import CPU_PER_HOST, HOSTS_PER_RACK, QUOTA_CPU, RACKS, Scenario
 from tests.chaos.users import Users
 from tests.chaos.watcher import Watcher
@@ -47,6 +48,7 @@ class Report:
 
     Attributes:
         faults: what was injected, by kind.
+        at_no_write: how many of them were to strike at a write that did not come in time.
         counts: requests that came, and how many each kind struck.
         problems: everything that must not be; empty when all is well.
         breaches, late: those of `problems` that are lasting breaches, and late writes.
@@ -59,6 +61,7 @@ class Report:
     scenario: Scenario
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    at_no_write: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     writes: int = 0
     readings: int = 0
@@ -112,8 +115,10 @@ async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def run_scenario(playground: Playground, scenario: Scenario) -> Report:
-    """Run one scenario and judge it."""
+async def run_scenario(
+    playground: Playground, scenario: Scenario, *, limit_s: float = SCENARIO_LIMIT_S
+) -> Report:
+    """Run one scenario and judge it, also when it had to be given up after `limit_s` seconds."""
     report = Report(scenario)
     begun = time.monotonic()
     dice = random.Random(f"restarts {scenario.seed}")
@@ -123,7 +128,7 @@ async def run_scenario(playground: Playground, scenario: Scenario) -> Report:
             fleet = Fleet(playground, proxy, str(scenario.seed), scenario.offsets, restarts)
             stack.callback(fleet.kill_all)
             cluster = await stack.enter_async_context(furnished(playground))
-            run = _Run(playground, proxy, fleet, cluster, report)
+            run = _Run(playground, proxy, fleet, cluster, report, limit_s)
             await run.through()
     report.seconds = time.monotonic() - begun
     return report
@@ -136,6 +141,8 @@ class _Run:
     fleet: Fleet
     cluster: Cluster
     report: Report
+    limit_s: float
+    phase: str = ""
 
     async def through(self) -> None:
         report = self.report
@@ -143,11 +150,15 @@ class _Run:
         watcher = Watcher(self.cluster.client, self._evidence())
         users = Users(self.cluster, report.scenario)
         injector = Injector(self.playground, self.proxy, self.fleet, report.scenario)
+        limit = asyncio.timeout(self.limit_s)
         try:
-            await self._act(watcher, users, injector)
+            async with limit:
+                await self._act(watcher, users, injector)
         except Exception:  # noqa: BLE001 - whatever it was, the scenario is judged and told
-            report.problems.append(traceback.format_exc())
+            over = f"given up after {self.limit_s:.0f} s, in phase {self.phase}"
+            report.problems.append(over if limit.expired() else traceback.format_exc())
         report.faults, report.readings = injector.injected, watcher.readings
+        report.at_no_write = injector.at_no_write
         report.breaches = watcher.found
         self._judge(users, watcher, logs)
         if report.problems or os.environ.get(KEEP_VARIABLE):
@@ -206,7 +217,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
+        begun, self.phase = time.monotonic(), name
         yield
         self.report.phases[name] = time.monotonic() - begun
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.chaos.injector import WINDOWS
 from tests.chaos.runner import Report
+from tests.chaos.scenario import Fault
 from tests.support.proxy_faults import Kind
 
 HELD = (Kind.LATENCY, Kind.HANG)
@@ -66,6 +68,7 @@ def line(report: Report) -> str:
     head = f"seed {report.scenario.seed}: {verdict}; {', '.join(words)}"
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phases.items())
     spent += f"; proxy late by {report.lag_s:.1f} s at most"
+    spent += f"; {report.at_no_write} kills and stops waited for a write in vain"
     spent += f"; ended last: {', '.join(sorted(report.last)) or 'none'}"
     ends = Counter(f"{end.name} {end.code}" for end in report.exits)
     spent += f"\n  exit codes: {', '.join(f'{end} ({n})' for end, n in sorted(ends.items()))}"
@@ -89,3 +92,20 @@ def table(reports: Sequence[Report]) -> str:
     if failed:
         lines.append(f"failed seeds: {', '.join(failed)}; replay one with SEED=<seed> make chaos")
     return "\n".join(lines)
+
+
+def never_struck(reports: Sequence[Report]) -> list[str]:
+    """Faults that befell nobody in any scenario.
+
+    A storm that was announced has struck only when it met a request.
+    """
+    injected: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
+    for report in reports:
+        injected += report.faults
+        requests += report.counts
+    return [
+        fault.value
+        for fault in Fault
+        if not (requests[WINDOWS[fault].value] if fault in WINDOWS else injected[fault.value])
+    ]

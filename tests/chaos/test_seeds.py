@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos import limits
 from tests.chaos.runner import Report, chaos_playground, run_scenario, say
 from tests.chaos.scenario import draw
-from tests.chaos.summary import line, table
+from tests.chaos.summary import line, never_struck, table
 from tests.support.playground import Playground
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+# For what a scenario's own limit does not end: something that holds the whole loop. The playground
+# has limits of its own for its start.
+BEYOND_S = 120.0
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(limits.SCENARIO_LIMIT_S + BEYOND_S, func_only=True),
+]
 
 SOME = os.environ.get("SEED")
-SEEDS = [int(n) for n in SOME.split(",")] if SOME else range(int(os.environ.get("SEEDS") or 20))
+COUNT = int(os.environ.get("SEEDS") or limits.SEEDS)
+SEEDS = [int(n) for n in SOME.split(",")] if SOME else range(COUNT)
+ALLOWANCE = limits.Allowance(time.monotonic(), len(SEEDS))
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +48,18 @@ def reports() -> Iterator[list[Report]]:
 async def test_every_job_ends_placed_whatever_breaks(
     playground: Playground, reports: list[Report], seed: int
 ) -> None:
+    limit_s = ALLOWANCE.scenario_s(time.monotonic())
+    assert limit_s, "not run: the time of all seeds together is over"
     scenario = draw(seed)
     for text in scenario.lines():
         say(text)
-    report = await run_scenario(playground, scenario)
+    report = await run_scenario(playground, scenario, limit_s=limit_s)
     reports.append(report)
     say(line(report))
     assert report.problems == [], f"replay with SEED={seed} make chaos"
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.skipif(len(SEEDS) < limits.SEEDS, reason="so few seeds do not draw every fault")
+def test_every_kind_of_fault_has_struck(reports: list[Report]) -> None:
+    assert never_struck(reports) == []

@@ -10,7 +10,7 @@ from tests.chaos.runner import chaos_playground, run_scenario, say
 from tests.chaos.scenario import Fault, brief
 from tests.chaos.summary import line
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.mark.requirement("OPS-12", "OPS-03", "OPS-06", "UNG-10", "UNG-13", "UNG-14", "UNG-15")

@@ -136,7 +136,7 @@ async def test_simulated_pods_end_as_their_annotations_say(
             }
             await client.create(kinds.PODS.path("default"), json.dumps(pod).encode())
         wanted = {"runs": "Running", "succeeds": "Succeeded", "fails": "Failed"}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         phases: dict[str, str] = {}
         while phases != wanted:
             assert time.monotonic() < deadline, phases

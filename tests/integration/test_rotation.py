@@ -73,7 +73,7 @@ async def test_a_certificate_is_replaced_without_a_failed_call(
     try:
         async with asyncio.TaskGroup() as group:
             creating = group.create_task(create_until(cluster, done))
-            await until("both replicas serve the new certificate", replaced, timeout_s=90)
+            await until("both replicas serve the new certificate", replaced, timeout_s=180)
             done.set()
         assert creating.result() > 20
     finally:

@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, node
 from tests.support.playground import Playground, start_playground
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 JOBS, MOST_JOBS, PODS = 24, 200, 4
 
@@ -66,7 +66,7 @@ async def shard_holders(cluster: Cluster) -> Counter[str]:
         found.update(specs.get(lease_name(n), {}).get("holderIdentity", "") for n in range(SHARDS))
         return "" not in found
 
-    await until("every shard has a holder", complete, timeout_s=60)
+    await until("every shard has a holder", complete, timeout_s=180)
     return found
 
 
@@ -74,14 +74,14 @@ async def shards_are_shared(cluster: Cluster) -> None:
     async def shared() -> bool:
         return len(await shard_holders(cluster)) > 1
 
-    await until("replicas share the shards", shared, timeout_s=60)
+    await until("replicas share the shards", shared, timeout_s=180)
 
 
 async def all_are_held_by(cluster: Cluster, replica: str) -> None:
     async def held() -> bool:
         return await shard_holders(cluster) == {replica: SHARDS}
 
-    await until("one replica holds all shards", held, timeout_s=60)
+    await until("one replica holds all shards", held, timeout_s=180)
 
 
 async def several_act(playground: Playground) -> None:
@@ -91,7 +91,7 @@ async def several_act(playground: Playground) -> None:
         logs = [playground.log(f"ungater-{number}") for number in range(3)]
         return sum("pods_ungated" in log for log in logs) > 1
 
-    await until("two replicas have released pods", acted, timeout_s=90)
+    await until("two replicas have released pods", acted, timeout_s=180)
 
 
 async def watch_invariants(cluster: Cluster, done: asyncio.Event) -> list[str]:
@@ -130,6 +130,6 @@ async def test_services_are_scaled_and_restarted_while_jobs_run(running: Playgro
                 ]
                 return len(ended) == count
 
-            await until("all Jobs are complete", complete, timeout_s=120)
+            await until("all Jobs are complete", complete, timeout_s=240)
             done.set()
         assert watching.result() == []

@@ -45,6 +45,8 @@ LEAST = {
     "TST": 2,
 }
 FAST_LIMIT_S, SLOW_LIMIT_S = 300.0, 900.0
+# The run without any fault is of all their tests together, in one process.
+SOUND_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Result:
 
 
 def run_tests(
-    tree: Path, tests: Iterable[str], rows: Iterable[str], *, slow: bool, run_on: bool = False
+    tree: Path, tests: Iterable[str], rows: Iterable[str], limit_s: float, *, run_on: bool = False
 ) -> Result:
     """Run the tests of some rows against the copied sources: its folders come first on the path.
 
@@ -143,7 +145,7 @@ def run_tests(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=SLOW_LIMIT_S if slow else FAST_LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired as late:
@@ -178,7 +180,8 @@ def judge(tree: Path, fault: Fault, *, run_on: bool = False) -> tuple[str | None
     except (LookupError, FileNotFoundError) as error:
         return str(error), None
     try:
-        result = run_tests(tree, fault.tests, fault.rows, slow=fault.slow, run_on=run_on)
+        limit_s = SLOW_LIMIT_S if fault.slow else FAST_LIMIT_S
+        result = run_tests(tree, fault.tests, fault.rows, limit_s, run_on=run_on)
     finally:
         (tree / fault.file).write_text(sound)
     unnoticed = [row for row in fault.rows if not result.red.get(row)]
@@ -200,7 +203,7 @@ def sound_tests_fail(tree: Path, chosen: Sequence[Fault]) -> str | None:
             continue
         tests = sorted({test for fault in of_kind for test in fault.tests})
         rows = {row for fault in of_kind for row in fault.rows}
-        result = run_tests(tree, tests, rows, slow=slow, run_on=True)
+        result = run_tests(tree, tests, rows, SOUND_LIMIT_S, run_on=True)
         if result.code != 0:
             return f"the tests fail without any fault:\n{result.tail}\n"
     return None

@@ -6,8 +6,13 @@ from collections import Counter
 
 import pytest
 
+from rackgate_cli.controlplane.services import LEASE_DURATION_S
+from tests.chaos import limits
 from tests.chaos.fates import Fate
+from tests.chaos.injector import WINDOWS
+from tests.chaos.runner import Report
 from tests.chaos.scenario import LARGEST_SKEW_S, Fault, brief, draw
+from tests.chaos.summary import never_struck
 from tests.support.playground import SERVICES
 
 
@@ -22,6 +27,17 @@ def test_twenty_seeds_inject_every_fault_several_times() -> None:
     counts = Counter(plan.fault for seed in range(20) for plan in draw(seed).faults)
     assert set(counts) == set(Fault)
     assert min(counts.values()) >= 6
+
+
+@pytest.mark.requirement("OPS-12")
+def test_twenty_seeds_kill_stop_and_scale_each_service() -> None:
+    plans = [plan for seed in range(20) for plan in draw(seed).faults]
+    killing = {Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.KILL_ALL}
+    for faults in (killing, {Fault.PAUSE}, {Fault.SCALE}):
+        assert {plan.service for plan in plans if plan.fault in faults} == set(SERVICES)
+    assert all(plan.seconds > LEASE_DURATION_S for plan in plans if plan.fault is Fault.PAUSE)
+    assert all(plan.rate == 0.1 for plan in plans if plan.fault is Fault.LOSE)
+    assert all(plan.value == 2.0 for plan in plans if plan.fault is Fault.LATENCY)
 
 
 def test_every_scenario_can_end() -> None:
@@ -67,3 +83,26 @@ def test_an_elastic_job_wants_the_size_that_was_written_last() -> None:
     assert [plan.wanted(second) for second in (0, 3, 6.9, 7, 99)] == [2, 6, 6, 3, 5]
     assert plan.last == 5
     assert plan.cpu_used == 10
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_run_of_twenty_seeds_begins_nothing_that_would_end_after_forty_minutes() -> None:
+    allowed = limits.Allowance(begun=100.0, seeds=20)
+    assert allowed.ends == 100.0 + 40 * 60
+    assert allowed.scenario_s(100.0) == limits.SCENARIO_LIMIT_S
+    assert allowed.scenario_s(allowed.ends - 70) == 70
+    assert allowed.scenario_s(allowed.ends - 50) == 0
+    assert limits.Allowance(begun=0.0, seeds=1).ends == 40 * 60
+    assert limits.Allowance(begun=0.0, seeds=100).ends == 5 * 40 * 60
+
+
+@pytest.mark.requirement("OPS-12")
+def test_a_storm_that_met_no_request_has_struck_nobody() -> None:
+    quiet, busy = Report(draw(0)), Report(draw(1))
+    assert never_struck([quiet]) == [fault.value for fault in Fault]
+    storms = {fault.value for fault in WINDOWS}
+    for report in (quiet, busy):
+        report.faults.update(fault.value for fault in Fault)
+    assert set(never_struck([quiet, busy])) == storms
+    busy.counts.update(kind.value for kind in WINDOWS.values())
+    assert never_struck([quiet, busy]) == []

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
 from rackgate.kube.resources import Resource
 from rackgate_assigner.reconciler import Assigner
 from rackgate_assigner.settings import AssignerSettings
@@ -299,12 +300,21 @@ async def assigner(
     """A replica that follows the world and, unless it stands by, acts on it."""
     client = world.client()
     replica = Assigner(configured or settings(), client)
-    tasks = [asyncio.create_task(replica.follow())]
-    try:
-        await asyncio.wait_for(replica.synced(), 30)
+    async with tasks_of(client, replica.follow()) as tasks:
+        await asyncio.wait_for(replica.synced(), 60)
         if acts:
             tasks.append(asyncio.create_task(replica.act()))
         yield replica
+
+
+@asynccontextmanager
+async def tasks_of(
+    client: Client, *first: Coroutine[Any, Any, None]
+) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Tasks of a replica, more may be added: none ends by itself, all end with its client."""
+    tasks = [asyncio.create_task(one) for one in first]
+    try:
+        yield tasks
         for task in tasks:
             assert not task.done(), task.exception()
     finally:
@@ -318,4 +328,4 @@ async def assigner(
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for a condition on the world."""
-    await until(condition, within_s=30.0)
+    await until(condition)

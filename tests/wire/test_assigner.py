@@ -134,6 +134,8 @@ async def test_an_unknown_level_deactivates_with_its_reason_until_it_is_mended(
             "train",
             lambda o: o["spec"]["template"]["metadata"].update(annotations=marks),
         )
+        # Activated before the Workload follows its Job it would be judged by the old request.
+        await eventually(lambda: RACK in str(world.workload("train")["spec"]["podSets"]))
         name = own["metadata"]["name"]
         world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=True))
         await eventually(world.started("train"))

@@ -97,7 +97,7 @@ async def test_a_kind_that_may_not_be_read_keeps_the_replica_from_ready(world: K
     try:
         await eventually(lambda: told in " ".join(watch.missing()))
         world.faults.clear()
-        await asyncio.wait_for(watch.synced(), 30)
+        await asyncio.wait_for(watch.synced(), 60)
         assert watch.missing() == []
     finally:
         following.cancel()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
@@ -20,7 +21,7 @@ from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault, Handler
 from tests.support.objects import POOL_LABEL
-from tests.wire.assigner_world import assigner, eventually, settings
+from tests.wire.assigner_world import NAMESPACE, assigner, eventually, settings
 from tests.wire.kinds_world import KindsWorld, furnish
 
 CLUSTERS = kinds.RAY_CLUSTERS
@@ -117,6 +118,8 @@ async def test_a_cluster_that_comes_to_rest_is_admitted_at_once(
             before = replica.cycle.cycles
             world.change(kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(stopPolicy="None"))
             await eventually(lambda: replica.cycle.cycles > before)
+            # A conflict with the words that say why it waits would be a pause.
+            await eventually(words_seen_by(replica, world))
             assert not world.is_running(CLUSTERS, "ray")
             world.frozen = False
             await eventually(ready(world))
@@ -136,6 +139,18 @@ async def test_without_the_gate_another_size_is_queued_again(
             edit(world, lambda o: o.update(replicas=replicas))
             await eventually(came_back(world, head=1, small=replicas))
         assert world.broken_rules == []
+
+
+def words_seen_by(replica: Assigner, world: KindsWorld) -> Callable[[], bool]:
+    """A question: has the replica written why the cluster waits, and seen it?"""
+    store = replica.watches.workloads.store
+
+    def seen() -> bool:
+        meta = workload(world)["metadata"]
+        known = store[f"{NAMESPACE}/{meta['name']}"].metadata.resource_version
+        return bool(known == meta["resourceVersion"] and not replica.cycle.counts()["holds"])
+
+    return seen
 
 
 def seen_by(replica: Assigner, world: KindsWorld) -> Callable[[], bool]:
@@ -224,18 +239,28 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
     async with KindsWorld() as world:
         furnish(world)
         world.add(CLUSTERS, cluster())
-        async with assigner(world):
-            await eventually(ready(world))
-            for replicas in (3, 1):
-                world.waits_in_vain = True
-                edit(world, resized(replicas))
-                await eventually(came_back(world, head=1, small=replicas))
-                meta = world.of(CLUSTERS, "ray")["metadata"]
-                assert meta["annotations"][names.REMINDED_ANNOTATION] == str(meta["generation"])
-                world.change(CLUSTERS, "ray", _forget_reminder)
+        with structlog.testing.capture_logs() as logged:
+            async with assigner(world):
+                await eventually(ready(world))
+                for replicas in (3, 1):
+                    world.waits_in_vain = True
+                    edit(world, resized(replicas))
+                    await eventually(came_back(world, head=1, small=replicas))
+                    meta = world.of(CLUSTERS, "ray")["metadata"]
+                    assert meta["annotations"][names.REMINDED_ANNOTATION] == str(meta["generation"])
+                    world.change(CLUSTERS, "ray", _forget_reminder)
+                await eventually(lambda: world.events("OperatorReminded"))
         reminders = [r for r in world.writes() if b"reminded-at-generation" in r.body]
         assert len(reminders) == 2
         assert world.broken_rules == []
+        told = {line["workload"] for line in logged if line["event"] == "operator_reminded"}
+        assert told == {f"{NAMESPACE}/{workload(world)['metadata']['name']}"}
+        (event,) = world.events("OperatorReminded")  # equal ones within minutes are one
+        assert event["regarding"]["kind"] == "RayCluster"
+        assert event["note"] == (
+            "not all pods are ready 0.2 s after the spec of the RayCluster last changed: "
+            "asked its operator (ray.io/kuberay-operator) to look again"
+        )
 
 
 def _forget_reminder(found: Object) -> None:

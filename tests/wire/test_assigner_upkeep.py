@@ -43,7 +43,7 @@ async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None
         local = functools.partial(world.get, kinds.LOCAL_QUEUES, "queue", "team")
         await eventually(lambda: (local() or {}).get("status", {}).get("admittedWorkloads") == 1)
         before = -1
-        for _ in range(4):  # answers to the first writes may still be on their way
+        for _ in range(40):  # answers to the first writes may still be on their way
             if replica.statuses.writes == before:
                 break
             before = replica.statuses.writes

@@ -15,6 +15,7 @@ from rackgate.api import names
 from rackgate.domains import decode
 from rackgate.kube import resources as kinds
 from rackgate_assigner.core.failure.broken import Judgement, PodFact, PodState
+from rackgate_assigner.watches import decode_pod
 from tests.support.apiserver import Fault, Object
 from tests.support.objects import BLOCK, HOST
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
@@ -181,9 +182,9 @@ async def test_without_another_place_the_job_is_evicted_with_its_reason(world: R
         await eventually(lambda: world.events("EvictedDueToNodeFailures"))
         for pod in list(world._objects[kinds.PODS.full_name].values()):
             world.remove(kinds.PODS, pod["metadata"]["name"], NAMESPACE)
+        # Its eviction is announced before it is stopped: until then it has its old places.
+        await eventually(lambda: world.admitted("train") and broken not in world.hosts())
         await eventually(world.started("train"))
-        await eventually(lambda: world.admitted("train"))
-        assert broken not in world.hosts()
         assert world.named() == []
 
 
@@ -238,8 +239,13 @@ async def test_a_pod_that_waits_for_a_broken_node_is_set_failed(world: Rack) -> 
         stuck = world.pod(broken, phase="Pending", conditions=[unschedulable])
         world.breaks(broken)
         await eventually(world.moved_from(broken))
-        pod: Any = world.get(kinds.PODS, stuck, NAMESPACE)
-        assert pod["status"]["phase"] == "Failed"
+
+        def found() -> Any:
+            return world.get(kinds.PODS, stuck, NAMESPACE)
+
+        # Its end is written beside the move, not before it.
+        await eventually(lambda: found()["status"]["phase"] == "Failed")
+        pod = found()
         ended = next(c for c in pod["status"]["conditions"] if c["type"] == "TerminatedByKueue")
         assert (ended["status"], ended["reason"]) == ("True", "UnschedulableOnAssignedNode")
         await eventually(lambda: world.events("PodTerminatedByKueue"))
@@ -298,11 +304,14 @@ async def test_running_pods_on_a_node_that_is_not_ready_are_not_listed_time_and_
         pod = copy.deepcopy(world.get(kinds.PODS, pods[broken], NAMESPACE))
         assert pod is not None
         pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-        version = world.put(kinds.PODS, pod)["metadata"]["resourceVersion"]
         key = f"{NAMESPACE}/{pods[broken]}"
-        store = replica.watches.pods.store
-        await eventually(lambda: store[key].metadata.resource_version == version)
-        assert replica.failures._changed_keys == set(), "readiness is the node's business"
+        failures, known = replica.failures, replica.watches.pods.store[key]
+        # Told without a wait between, as anything else may wake it up meanwhile.
+        failures._changed_keys.clear()
+        failures.pod_seen(known, decode_pod(msgspec.json.encode(pod)))
+        assert failures._changed_keys == set(), "readiness is the node's business"
+        failures.pod_seen(None, known)
+        assert failures._changed_keys, "a pod that is new is somebody's business"
         world.ends(pods[broken])
         await eventually(world.moved_from(broken))
 

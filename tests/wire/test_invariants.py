@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.support.sound_cluster import World as Story
 from tests.support.waiting import until
 
 ALWAYS = 10_000
+LIMIT_S = 120.0  # for a process, on a slow machine
 
 
 def fill(server: FakeApiServer, story: Story) -> None:
@@ -60,18 +62,26 @@ def kubeconfig(server: FakeApiServer, folder: Path) -> Path:
     return path
 
 
-async def command(*words: object) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+@asynccontextmanager
+async def command(*words: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command as a process; what still runs in the end would spoil other tests."""
+    process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "rackgate_cli", "invariants", *map(str, words)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 async def ended(*words: object) -> tuple[int, str, str]:
-    process = await command(*words)
-    out, err = await asyncio.wait_for(process.communicate(), 120)
+    async with command(*words) as process:
+        out, err = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 
@@ -183,16 +193,16 @@ async def test_watching_ends_on_an_interrupt_with_a_summary(
     fill(server, sound())
     server.put(kinds.WORKLOADS, overbooked().workload)
     words = ("--watch", "--interval", "0.1", "--settle", "0.2", "--json")
-    process = await command("--kubeconfig", kubeconfig(server, tmp_path), *words)
-    assert process.stdout is not None
-    told: list[dict[str, Any]] = []
-    while "over-domain" not in [line.get("rule") for line in told]:
-        told.append(json.loads(await asyncio.wait_for(process.stdout.readline(), 60)))
-    assert (told[0]["event"], told[0]["checked"]["pods"]) == ("watching", 3)
-    assert told[0]["apiVersion"] == "invariants.rackgate.dev/v1"
-    assert all(line["since"] <= line["at"] for line in told[1:])
-    process.send_signal(signal.SIGINT)
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    async with command("--kubeconfig", kubeconfig(server, tmp_path), *words) as process:
+        assert process.stdout is not None
+        told: list[dict[str, Any]] = []
+        while "over-domain" not in [line.get("rule") for line in told]:
+            told.append(json.loads(await asyncio.wait_for(process.stdout.readline(), LIMIT_S)))
+        assert (told[0]["event"], told[0]["checked"]["pods"]) == ("watching", 3)
+        assert told[0]["apiVersion"] == "invariants.rackgate.dev/v1"
+        assert all(line["since"] <= line["at"] for line in told[1:])
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert (process.returncode, err) == (1, b"")
     last = json.loads(out.decode().splitlines()[-1]) if out else told[-1]
     assert last["event"] == "summary"

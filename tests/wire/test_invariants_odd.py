@@ -36,7 +36,13 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(["invariants", *words])
 
 
-@pytest.mark.parametrize("body", [b'{"items": null}', b'{"metadata": {}, "items": null}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"metadata": {"resourceVersion": "9"}}',
+        b'{"metadata": {"resourceVersion": "9"}, "items": null}',
+    ],
+)
 async def test_a_list_without_items_is_an_empty_one(
     server: FakeApiServer, body: bytes, capsys: Capture
 ) -> None:
@@ -45,7 +51,15 @@ async def test_a_list_without_items_is_an_empty_one(
     assert "checked 0 pods" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("body", [b"<html>log in</html>", b'{"items": 5, "metadata": 6}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>log in</html>",
+        b'{"items": 5, "metadata": 6}',
+        b'{"items": []}',
+        b'{"kind": "Status", "code": 401, "metadata": {}}',
+    ],
+)
 async def test_an_answer_that_is_no_list_is_told_from_a_cluster(
     server: FakeApiServer, body: bytes
 ) -> None:
@@ -70,25 +84,24 @@ async def test_an_interrupt_ends_it_while_nobody_answers(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         mute.port = listener.getsockname()[1]
-        process = await command("--kubeconfig", kubeconfig(mute, tmp_path), *words)
-        accepting = asyncio.get_running_loop().sock_accept(listener)
-        connection, _ = await asyncio.wait_for(accepting, 120)
-        process.send_signal(signal.SIGINT)
-        # Far less than three requests may take, which are 90 s.
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        async with command("--kubeconfig", kubeconfig(mute, tmp_path), *words) as process:
+            accepting = asyncio.get_running_loop().sock_accept(listener)
+            connection, _ = await asyncio.wait_for(accepting, 120)
+            process.send_signal(signal.SIGINT)
+            # Far less than three requests may take, which are 90 s.
+            out, err = await asyncio.wait_for(process.communicate(), 60)
     connection.close()
     assert (process.returncode, out, err) == (2, b"", b"rackgate: interrupted\n")
 
 
 async def test_a_reader_that_goes_away_is_no_breach(server: FakeApiServer, tmp_path: Path) -> None:
     fill(server, sound())
-    process = await command(
-        *("--kubeconfig", kubeconfig(server, tmp_path), "--watch", "--for", "1s", "--settle", "1s")
-    )
-    assert process.stdout is not None
-    await asyncio.wait_for(process.stdout.readline(), 120)
-    process.stdout._transport.close()  # type: ignore[attr-defined]  # as `head -1` does
-    assert await asyncio.wait_for(process.wait(), 120) == 2
+    words = ("--watch", "--for", "1s", "--settle", "1s")
+    async with command("--kubeconfig", kubeconfig(server, tmp_path), *words) as process:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 120)
+        process.stdout._transport.close()  # type: ignore[attr-defined]  # as `head -1` does
+        assert await asyncio.wait_for(process.wait(), 120) == 2
 
 
 async def test_a_watch_too_short_for_a_rule_says_so(server: FakeApiServer, capsys: Capture) -> None:

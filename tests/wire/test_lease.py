@@ -17,8 +17,8 @@ from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
 SYSTEM = "rackgate-system"
-DURATION_S = 0.4
-REQUEST_S = 0.15
+DURATION_S = 1.0
+REQUEST_S = 0.3
 
 
 class NotedFence:
@@ -316,27 +316,34 @@ async def test_a_standby_asks_at_most_four_times_per_duration(
     one, two = replicas
     one.start()
     await until(lambda: one.working)
-    before = sum(request.method == "GET" for request in server.requests)
+    before, started = gets(server), time.monotonic()
     two.start()
-    await asyncio.sleep(DURATION_S)
-    asked = sum(request.method == "GET" for request in server.requests) - before
-    assert 1 <= asked <= 5
+    await asyncio.sleep(DURATION_S)  # a rate is measured
+    asked, span = gets(server) - before, (time.monotonic() - started) / DURATION_S
+    assert asked <= 4 * span + 1
+    await until(lambda: gets(server) > before)
+
+
+def gets(server: FakeApiServer) -> int:
+    return sum(request.method == "GET" for request in server.requests)
 
 
 WRITER = """
-import asyncio, sys
+import asyncio, contextlib, sys
 from rackgate.kube.client import PatchType
 from rackgate.kube.config import ConnectionSettings, connect
+from rackgate.kube.errors import KubeError
 from rackgate.kube.lease import LeaseHolder
 from rackgate.kube.resources import PODS
 
 async def main(server, name):
     settings = ConnectionSettings(server=server, request_timeout=0.5)
     client = await connect(settings, user_agent="writer")
-    holder = LeaseHolder(client, "rackgate-system", name, name, duration_s=2.0)
+    holder = LeaseHolder(client, "rackgate-system", name, name, duration_s=3.0)
     async def work():
         while True:
-            await client.patch(PODS.path("ns", name), b"{}", PatchType.MERGE)
+            with contextlib.suppress(KubeError):
+                await client.patch(PODS.path("ns", name), b"{}", PatchType.MERGE)
     await holder.run(work)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -362,17 +369,17 @@ async def test_a_process_stopped_beyond_its_lease_dies_before_its_next_write(
             sys.executable, "-c", WRITER, server.url, name
         )
     try:
-        await until(lambda: all(writes(server, name) > 5 for name in names), within_s=30)
+        await until(lambda: all(writes(server, name) > 5 for name in names))
         for process in processes.values():
             process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(0.013)
-        await asyncio.sleep(2.1)  # longer than the lease: this is what is tested
+        await asyncio.sleep(3.1)  # longer than the lease: this is what is tested
         before = {name: writes(server, name) for name in names}
         renewals = sum(request.method == "PUT" for request in server.requests)
         for process in processes.values():
             process.send_signal(signal.SIGCONT)
         for name, process in processes.items():
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await process.wait() == -signal.SIGALRM
             assert writes(server, name) == before[name]
         assert sum(request.method == "PUT" for request in server.requests) == renewals

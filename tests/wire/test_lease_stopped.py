@@ -71,7 +71,7 @@ async def pods_come(world: ungater_world.World) -> AsyncIterator[None]:
 
 
 @pytest.mark.requirement("UNG-15", "UNG-10", "OPS-12")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_an_ungater_stopped_at_any_moment_writes_nothing_late(
     tmp_path: Path, rng: random.Random
 ) -> None:
@@ -124,7 +124,7 @@ async def led(world: assigner_world.World, writes: Writes, stopped: list[str]) -
 
 
 @pytest.mark.requirement("OPS-06", "OPS-12")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_an_assigner_stopped_at_any_moment_writes_nothing_late(
     tmp_path: Path, rng: random.Random
 ) -> None:

@@ -28,7 +28,7 @@ from tests.support.proxy import Door, Proxy
 from tests.support.proxy_faults import Kind, Trap
 from tests.support.proxy_records import Write, late_writes
 
-LONG_S = 30.0
+LONG_S = 300.0
 
 
 class Setup:

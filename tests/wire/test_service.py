@@ -64,7 +64,7 @@ async def test_readiness_names_what_is_missing_one_per_line() -> None:
 async def test_sigterm_is_a_clean_stop() -> None:
     process = await start("--set", "health.port=0")
     assert process.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
         _, err = await process.communicate()

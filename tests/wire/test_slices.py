@@ -136,7 +136,7 @@ async def test_a_cluster_shrinks_in_place_at_once_and_what_it_gave_is_used() -> 
         assert world.suspensions() == 0
         world.scale("ray", 6)  # what was given up must be won again
         await eventually(lambda: world.resize("ray")[1] == "WaitingForSlices")
-        assert world.granted("ray")["small"] == 2
+        await eventually(lambda: world.granted("ray")["small"] == 2)
         world.complete("other")
         await eventually(lambda: world.is_at("ray", small=6))
 
@@ -181,9 +181,9 @@ async def test_grown_pods_stay_in_the_rack_that_is_required() -> None:
         admission = world.parent("ray")["status"]["admission"]
         places = admission["podSetAssignments"][1]["topologyAssignment"]
         assert sum(counts_of(places)) == 3
-        world.scale("ray", 4)  # a rack has two nodes of 8 cpu, and the head takes some of it
-        await eventually(lambda: world.resize("ray")[1] == "WaitingForSlices")
-        assert "TopologyPlacementFailed" in world.resize("ray")[2]
+        world.scale("ray", 5)  # a rack has two nodes of 8 cpu, wherever the head is
+        await eventually(lambda: "TopologyPlacementFailed" in world.resize("ray")[2])
+        assert world.resize("ray")[1] == "WaitingForSlices"
 
 
 def counts_of(places: dict[str, Any]) -> list[int]:

@@ -88,11 +88,11 @@ async def test_a_new_assigner_leaves_what_it_finds_as_it_is(stored: Path) -> Non
         load(world, stored)
         before = settled(world, stored)
         async with assigner(world) as replica:
-            await until(lambda: replica.cycle.cycles > 0, within_s=20)
+            await until(lambda: replica.cycle.cycles > 0)
             # One more job, decided beside those that were there: everything was looked at.
             world.submit("fresh", 1, required="cloud.provider.com/topology-rack")
-            await until(world.started("fresh"), within_s=20)
-            await until(lambda: len(replica.jobs.queue) == 0, within_s=20)
+            await until(world.started("fresh"))
+            await until(lambda: len(replica.jobs.queue) == 0)
         assert settled(world, stored) == before
         assert world.broken_rules == []
 
@@ -107,7 +107,7 @@ async def test_pods_gated_under_an_older_version_are_released(stored: Path) -> N
         replica = Replica(world)
         replica.lead()
         try:
-            await until(lambda: not gated(world), within_s=20)
+            await until(lambda: not gated(world))
         finally:
             await replica.kill()
         changed = {
