@@ -2,7 +2,7 @@
 
 - plain: the same Jobs without a queue and without gates: what kube-scheduler and KWOK alone do.
 - limit: Jobs whose pods carry a foreign gate, released by bare patches as fast as they appear:
-  what any gate-based way can reach at best.
+  what any gate-based way can reach at best that sends pods to hosts by their label alone.
 - rackgate: queued Jobs with a required rack.
 
 The three take turns over several rounds, each in every place of the order; the ratio is taken

@@ -32,7 +32,7 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
     except (AttributeError, LookupError) as error:  # of the parser, which names no line for it
         said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
         raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
-    except (TypeError, ValueError, yaml.YAMLError) as error:
+    except (TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())[:300]
         raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
 

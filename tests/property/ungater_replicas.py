@@ -15,7 +15,8 @@ PICK = st.integers(0, 30)
 ENDS = ("killed", "lost its lease", "handed over")
 # One at a time these would be too rare: no place would ever be taken, and so none taken twice.
 TRAFFIC = ("pod", "pod", "look", "look", "all ok", "all ok", "see one", "see all", "come first")
-STEPS = st.lists(st.sampled_from((*TRAFFIC, "arrive", *ANSWERS)), min_size=5, max_size=40)
+STEP = st.sampled_from((*TRAFFIC, "arrive", *ANSWERS))
+STEPS = st.lists(STEP, min_size=5, max_size=40)
 
 
 class ReplicasModel(RuleBasedStateMachine):
@@ -56,7 +57,12 @@ class ReplicasModel(RuleBasedStateMachine):
             case _:
                 self.world.answer(step)
 
-    @rule(steps=STEPS, what=st.sampled_from(ENDS), applied=st.booleans(), lag=st.integers(0, 12))
+    @rule(
+        steps=st.lists(STEP, max_size=40),
+        what=st.sampled_from(ENDS),
+        applied=st.booleans(),
+        lag=st.integers(0, 12),
+    )
     def the_next_one_acts(self, steps: list[str], what: str, applied: bool, lag: int) -> None:
         """In the middle of it one ends, and another one takes over, or comes after it."""
         for step in steps:

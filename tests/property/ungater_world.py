@@ -178,11 +178,12 @@ class World:
     # The cluster --------------------------------------------------------------------------
 
     def create(self, *, odd: bool) -> None:
-        """A pod; its name runs against its rank, so that later pods sort before earlier ones."""
+        """A pod; two names of three run against the rank, so that later pods sort before others."""
         self.made += 1
         used = {row.indices.get(INDEX) for row in self.server.pods.values() if not row.terminating}
         index = self.made % 5 if odd else next(n for n in range(1000) if n not in used)
-        self.server.put(pod(f"p{10_000 - self.made}").rank(index).row())
+        place = 10_000 + (self.made if self.made % 3 == 0 else -self.made)
+        self.server.put(pod(f"p{place}").rank(index).row())
 
     def change_pod(self, pick: int, how: str) -> None:
         rows = list(self.server.pods.values())

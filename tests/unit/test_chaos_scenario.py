@@ -90,8 +90,8 @@ def test_a_run_of_twenty_seeds_begins_nothing_that_would_end_after_forty_minutes
     allowed = limits.Allowance(begun=100.0, seeds=20)
     assert allowed.ends == 100.0 + 40 * 60
     assert allowed.scenario_s(100.0) == limits.SCENARIO_LIMIT_S
-    assert allowed.scenario_s(allowed.ends - 70) == 70
-    assert allowed.scenario_s(allowed.ends - 50) == 0
+    assert allowed.scenario_s(allowed.ends - 170) == 170
+    assert allowed.scenario_s(allowed.ends - 140) == 0
     assert limits.Allowance(begun=0.0, seeds=1).ends == 40 * 60
     assert limits.Allowance(begun=0.0, seeds=100).ends == 5 * 40 * 60
 

@@ -11,6 +11,7 @@ import pytest
 from rackgate.api import names
 from rackgate.kube.resources import NODES, PODS
 from rackgate.runtime.features import NODES_BY_NAME
+from rackgate_ungater import sources
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import FOREIGN, STREAMS, Object, Replica, World
@@ -169,6 +170,24 @@ async def test_a_refused_name_is_left_out_at_once(world: World, start: Start) ->
     bodies = [json.loads(request.body) for request in world.asked("PATCH")]
     assert ["affinity" in body["spec"] for body in bodies] == [True, False]
     assert bodies[0]["metadata"] == bodies[1]["metadata"], "bound to the same pod and version"
+    world.workload({A: 2}, levels=HOSTS)
+    world.pod(1)
+    await until(lambda: free(world, 2))
+    assert len(world.asked("PATCH")) == 3, "it is not tried with every pod"
+
+
+async def test_names_are_not_trusted_while_the_watch_of_nodes_is_lost(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.node("host-a")
+    replica = start()
+    await watching(world, replica)
+    await hosts(world, replica, **{"host-a": "host-a"})
+    monkeypatch.setattr(sources, "NODES_KNOWN_S", 0.0)
+    world.workload({A: 1}, levels=HOSTS)
+    world.pod(0)
+    await until(lambda: free(world, 1))
+    assert terms(world, 0) is None
 
 
 async def test_without_the_gate_nodes_are_not_even_listed(world: World, start: Start) -> None:

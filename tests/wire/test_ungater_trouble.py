@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from rackgate.kube.resources import PODS, WORKLOADS
+from rackgate_ungater.writer import GIVE_UP
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -178,3 +179,40 @@ async def test_workloads_in_trouble_keep_no_other_waiting(world: World, start: S
     await world.released(3, within_s=30)
     fault.times = 0
     await world.released(803, within_s=60)
+
+
+@pytest.mark.requirement("UNG-17")
+async def test_a_batch_in_trouble_is_left_by_all_together(world: World, start: Start) -> None:
+    """Who is answered at last must not go on alone with what the others left."""
+    failures = GIVE_UP
+
+    async def late(_: web.Request, handle: Handler) -> web.StreamResponse:
+        expected = replica.ungater.machine.expectations
+        await until(lambda: sum(one.doubtful for one in expected.values()) == failures)
+        return await handle()
+
+    trouble = Fault.status(503, method="PATCH", path="/pods/", times=10**6)
+    world.server.faults += [Fault(late, method="PATCH"), trouble]
+    world.workload({R1: 40})
+    world.pods(*range(40))
+    replica = start(concurrency=2)
+    await until(lambda: len(world.asked("PATCH")) > 1 + failures)
+    trouble.times = 0
+    asked = [r.method for r in world.server.requests if not r.watch and "/pods/" in r.path]
+    last = [place for place, method in enumerate(asked) if method == "PATCH"][failures]
+    assert asked[last + 1] == "GET", "the next look begins, with those whose answer was lost"
+    await world.released(40)
+
+
+@pytest.mark.requirement("UNG-17")
+async def test_pods_that_fail_for_good_do_not_keep_others_of_their_workload_waiting(
+    world: World, start: Start
+) -> None:
+    world.workload({R1: 8})
+    for number in range(4):
+        path = f"/pods/train-{number}"
+        world.server.faults.append(Fault.status(500, method="PATCH", path=path, times=10**6))
+    world.pods(*range(8))
+    start(concurrency=1)
+    await world.released(4)
+    assert sorted(world.domains()) == [f"train-{number}" for number in range(4, 8)]

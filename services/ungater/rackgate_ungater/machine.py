@@ -34,6 +34,9 @@ from rackgate_ungater.proposals import Proposal, Proposer
 from rackgate_ungater.rows import PodRow, PodUid, WorkloadKey, WorkloadRow
 from rackgate_ungater.state import Expectation, Group, Limits, PodSetState, Refusal, Tombstones
 
+# Seconds after which something that is due already is looked at again.
+_SOON_S = 1.0
+
 
 class Machine:
     """Events in, proposals out.
@@ -134,7 +137,10 @@ class Machine:
         for podset in group.podsets.values():
             for uid in podset.expected:
                 expected = self.expectations[uid]
-                times.append(expected.flight_until if expected.pinned else expected.read_at)
+                at = expected.flight_until if expected.pinned else expected.read_at
+                if at <= now and not expected.pinned:
+                    at = now + _SOON_S  # fell due while a batch was under way: still to be read
+                times.append(at)
             times += [refusal.not_before for refusal in podset.refused.values()]
             if podset.gated:
                 times += [podset.over_at(uid, self.limits) for uid in podset.ending]

@@ -51,6 +51,9 @@ class Grant:
     unread: str = ""
     _positions: dict[Domain, int] = field(init=False, repr=False, compare=False)
     _ends: list[int] = field(init=False, repr=False, compare=False)
+    _lowest: dict[str, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         domains = self.assignment.domains
@@ -77,6 +80,13 @@ class Grant:
     def position(self, domain: Domain) -> int | None:
         """Place of a domain in the assignment, None when it is not part of it."""
         return self._positions.get(domain)
+
+    def places_in(self, value: str) -> Sequence[int]:
+        """Places of the domains whose lowest level has that value, in list order."""
+        if not self._lowest:
+            for place, (domain, _) in enumerate(self.assignment.domains):
+                self._lowest.setdefault(domain[-1], []).append(place)
+        return self._lowest.get(value, ())
 
     def position_of(self, pod: PodRow) -> int | None:
         """Place of the domain that an ungated pod sits in, judged by its nodeSelector."""
@@ -267,7 +277,8 @@ def _fill_greedily(room: _Room, gated: Sequence[PodRow]) -> list[PodRow]:
     for pod in bound:
         wanted = tuple([pod.selector.get(level) for level in levels])
         if wanted not in open_to:
-            open_to[wanted] = [i for i in reversed(range(len(room.free))) if _fits(pod, grant, i)]
+            places = range(len(room.free)) if wanted[-1] is None else grant.places_in(wanted[-1])
+            open_to[wanted] = [place for place in reversed(places) if _fits(pod, grant, place)]
             if not open_to[wanted]:
                 shut.add(wanted)
         places = open_to[wanted]

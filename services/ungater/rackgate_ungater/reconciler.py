@@ -356,7 +356,8 @@ class Ungater:
             # A large batch takes minutes, and what was read right before it is old by then.
             return tenure.deadline() if stands() else float("-inf")
 
-        done, failed = await self._writer.patch_pods(ungates, tell, deadline, self.sources.nodes)
+        nodes, again = self.sources.known_nodes(), self._backoff.failures(row.key) > 0
+        done, failed = await self._writer.patch_pods(ungates, tell, deadline, nodes, again=again)
         if done:
             self._backoff.reset(row.key)
         log.info(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from rackgate.api import names
-from rackgate.kube.client import Client
+from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.informer import Informer
 from rackgate.kube.resources import JOBS, NODES, PODS, WORKLOADS
 from rackgate.runtime.tasks import spawn
@@ -23,13 +24,16 @@ SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
 # Pods of elastic jobs may have no topology, and then not that label.
 ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
+# Longer than a healthy watch is ever silent.
+NODES_KNOWN_S: Final = 2 * WATCH_IDLE_S
+
 
 class Sources:
     """The watches of one replica.
 
     Attributes:
         selector: of the pods that are followed.
-        nodes: empty until nodes have been listed, and always if they are not followed.
+        nodes: as the watch told last; nothing if they are not followed.
     """
 
     def __init__(
@@ -95,6 +99,11 @@ class Sources:
             uid_of=lambda row: row.uid,
         )
         self._names_nodes = names_nodes
+
+    def known_nodes(self) -> NodeNames:
+        """The nodes if they are known as they are; none of them before, or if the watch is lost."""
+        known = self._names.synced.is_set() and self._names.silence_s() < NODES_KNOWN_S
+        return self.nodes if known else NodeNames()
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; without nodes pods can be released as well."""

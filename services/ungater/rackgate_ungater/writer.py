@@ -54,8 +54,10 @@ from rackgate_ungater.rows import (
 
 log = structlog.get_logger()
 
-# Failures of the server in a row after which a worker leaves its batch.
+# Failures of the server in a row, of one worker, after which a batch is left.
 GIVE_UP: Final = 3
+# For so long no pod names its node once a policy of the cluster refused the name.
+UNNAMED_S: Final = 300.0
 
 _encode = msgspec.json.encode
 
@@ -135,6 +137,7 @@ class Writer:
         self._client = client
         self._concurrency = concurrency
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._named_from = 0.0
 
     async def patch_pods(
         self,
@@ -142,6 +145,8 @@ class Writer:
         tell: Callable[[Event], object],
         deadline: Deadline,
         nodes: NodeNames,
+        *,
+        again: bool = False,
     ) -> tuple[int, int]:
         """Release pods; one that fails does not stop the others.
 
@@ -150,17 +155,23 @@ class Writer:
             tell: takes one event per pod.
             deadline: monotonic seconds; after it nothing is sent, and nothing waits for its turn.
             nodes: a pod whose domain is one of them names it, too.
+            again: the batch before this one failed: by chance, others come first this time.
 
         Returns:
             How many were released, and how many must be tried again.
         """
         results: dict[str, int] = {}
         tails = _Tails(nodes)
-        queue = iter(ungates)
+        queue = iter(self._rng.sample(ungates, len(ungates)) if again else ungates)
+        left = False  # all leave together: the next look begins with all workers again
 
         async def work(todo: Iterator[Ungate]) -> None:
+            nonlocal left
             pauses = Backoff(base_s=0.1, cap_s=5.0, rng=self._rng)
-            while clock.monotonic() < deadline() and (ungate := next(todo, None)) is not None:
+            while not left and clock.monotonic() < deadline():
+                ungate = next(todo, None)
+                if ungate is None:
+                    break
                 try:
                     result, event, wait_s = await self._release(ungate, tails, deadline)
                 except BaseException:  # the lease is lost, or a fault of ours: it may be written
@@ -171,9 +182,10 @@ class Writer:
                 if wait_s is None:
                     pauses.reset()
                 else:  # the server is in trouble, not this pod: the next one would fare no better
-                    await pause(max(wait_s, pauses.next()), deadline)
-                if pauses.failures() >= GIVE_UP:
-                    return  # other Workloads get their turn; what is left is told as unsent
+                    wait_s = max(wait_s, pauses.next())
+                    if pauses.failures() >= GIVE_UP:
+                        left = True  # other Workloads get their turn; the rest is told as unsent
+                    await pause(wait_s, deadline)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -191,13 +203,16 @@ class Writer:
         self, ungate: Ungate, tails: _Tails, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
         """Take one pod's gates off. A refused patch was not written: it is tried without a name."""
-        pod, tail = ungate.pod, tails.of(ungate)
+        pod, bare = ungate.pod, tails.of(ungate, named=False)
+        tail = tails.of(ungate) if clock.monotonic() >= self._named_from else bare
         answer = await self._patch_pod(pod, tail, deadline)
-        bare = tails.of(ungate, named=False)
         if answer[0] != "refused" or bare == tail:
             return answer
-        log.warning("node_name_refused", pod=pod.key, feature_gate=NODES_BY_NAME)
-        return await self._patch_pod(pod, bare, deadline)
+        answer = await self._patch_pod(pod, bare, deadline)
+        if answer[0] == "ungated":  # so it was the name
+            self._named_from = clock.monotonic() + UNNAMED_S
+            log.warning("node_name_refused", pod=pod.key, feature_gate=NODES_BY_NAME)
+        return answer
 
     async def _patch_pod(
         self, pod: PodRow, tail: bytes, deadline: Deadline

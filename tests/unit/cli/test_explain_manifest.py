@@ -62,6 +62,7 @@ def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
         "a: !!bool maybe",
         "a: !!timestamp soon",
         "a: !!int ''",
+        "a: !!float " + ":".join("1" * 250),
     ],
 )
 def test_a_file_that_holds_nothing_to_explain_is_refused(text: str, tmp_path: Path) -> None:
