@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.samples import pod_event
 from bench.timing import best_us
-from rackgate.kube.informer import WatchEvent
+from rackgate.kube.raw import WatchEvent
 from rackgate.wire.core import Pod
 from rackgate_assigner import watches
 from rackgate_ungater import rows

@@ -24,7 +24,11 @@ _SUBJECT_KEY: Final = b"\x55\x1d\x0e"
 def _changed(pem: bytes, before: bytes, after: bytes) -> bytes:
     der = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
     assert der.count(before) == 1
-    text = base64.encodebytes(der.replace(before, after))
+    return _pem(der.replace(before, after))
+
+
+def _pem(der: bytes) -> bytes:
+    text = base64.encodebytes(der)
     return b"-----BEGIN CERTIFICATE-----\n" + text + b"-----END CERTIFICATE-----\n"
 
 
@@ -43,10 +47,20 @@ def cut_off(pem: bytes) -> bytes:
     return pem + b"-----BEGIN CERTIFICATE-----\nAAAA"
 
 
+def unreadable_name(pem: bytes) -> bytes:
+    """Its subject's common name is no UTF-8."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    der = certificate.public_bytes(Encoding.DER)
+    (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    at = der.rindex(str(name.value).encode())  # the issuer's, which may be the same, comes first
+    return _pem(der[:at] + b"\xff" + der[at + 1 :])
+
+
 ODD: Final[dict[str, Callable[[bytes], bytes]]] = {
     "another version": other_version,
     "an extension twice": extension_twice,
     "cut off": cut_off,
+    "an unreadable name": unreadable_name,
 }
 
 

@@ -103,3 +103,25 @@ async def test_a_kind_that_may_not_be_read_keeps_the_replica_from_ready(world: K
         following.cancel()
         await asyncio.wait([following])
         await client.close()
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_a_kind_whose_stream_broke_is_asked_for_once_and_not_until_something_happens(
+    world: KindsWorld,
+) -> None:
+    def asked() -> int:
+        return sum(request.query.get("limit") == "1" for request in world.requests)
+
+    client = world.client()
+    watch = Watches(client).kinds[CLUSTERS.kind]
+    following = asyncio.create_task(watch.run())
+    try:
+        await eventually(lambda: world.streams)
+        world.streams[0].cut()
+        await eventually(lambda: asked() > 1)
+        await eventually(lambda: world.streams and not watch.informer.problem)
+        assert asked() == 2
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await client.close()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from rackgate.kube import pages
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.counting import resource_of
 from rackgate.kube.errors import (
@@ -366,3 +367,21 @@ def test_paths_that_name_nothing_are_refused(parts: tuple[str, ...]) -> None:
         PODS.path(*parts)
     with pytest.raises(ValueError, match="cluster-scoped"):
         NODES.path("a")
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_pages_grow_longer_again_where_the_large_items_end(
+    server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 20_000)
+    for number in range(100):
+        meta = {"name": f"p{number:03}", "namespace": "many"}
+        pad = "x" * (8_000 if number < 10 else 1)
+        server.put(PODS, {"metadata": meta, "spec": {"pad": pad}})
+    items = 0
+    async for body in client.list_pages(PODS.path("many"), page_size=16):
+        items += len(json.loads(body)["items"])
+    assert items == 100
+    limits = [int(request.query["limit"]) for request in server.requests]
+    assert limits[:4] == [16, 3, 6, 12]
+    assert max(limits) == limits[-1] == 16

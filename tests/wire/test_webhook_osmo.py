@@ -13,16 +13,20 @@ import pytest
 
 from rackgate.kube.client import Client
 from rackgate.kube.resources import OSMO_POOLS, OSMO_WORKFLOWS
-from rackgate_webhook.bodies import RefusedError
+from rackgate.runtime.features import OSMO_POOLS as OSMO_GATE
+from rackgate_webhook.bodies import SMALL_BYTES, RefusedError
 from rackgate_webhook.osmo import POOL, WORKFLOW
 from rackgate_webhook.osmo_reading import JUDGES, PAGE_SIZE, OsmoReviews, used_keys
-from rackgate_webhook.server import REFUSED
+from rackgate_webhook.review import Review, Verdict
+from rackgate_webhook.server import ASKING_AT_ONCE, REFUSED
+from rackgate_webhook.service import WebhookService
+from rackgate_webhook.settings import WebhookSettings
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault
 from tests.support.waiting import until
 from tests.unit.webhook.reviews import body, review
 from tests.unit.webhook.test_osmo import RACK, ZONE, pool, workflow
-from tests.wire.webhook_server import calling, count, serving, url
+from tests.wire.webhook_server import calling, connections, count, request, serving, url
 from tests.wire.webhook_world import JSON, REVIEW
 
 PATH = "/validate-osmo"
@@ -168,6 +172,18 @@ async def test_other_reviews_are_answered_while_large_workflows_are_judged(
 
 
 @pytest.mark.requirement("OSM-21")
+@pytest.mark.parametrize("judging", [True, False])
+def test_a_thread_that_judges_lets_go_of_the_interpreter_soon(
+    monkeypatch: pytest.MonkeyPatch, judging: bool
+) -> None:
+    """By default it keeps it for 5 ms, and each review of another kind waits so long and longer."""
+    asked: list[float] = []
+    monkeypatch.setattr("sys.setswitchinterval", asked.append)
+    WebhookService(WebhookSettings(feature_gates={OSMO_GATE: judging}))
+    assert asked == ([0.001] if judging else [])
+
+
+@pytest.mark.requirement("OSM-21")
 def test_of_a_page_of_large_workflows_one_at_a_time_is_held() -> None:
     tasks = [{"name": f"t{number}"} for number in range(5000)]
     large = workflow({"key": "rack"}, groups=[{"name": "g", "tasks": tasks}])
@@ -214,6 +230,41 @@ async def test_the_server_answers_under_a_path_of_its_own_and_only_on_wish(
         session.post(url(server, PATH), data=sent, headers=JSON) as answer,
     ):
         assert answer.status == 404
+
+
+@pytest.mark.requirement("OSM-21")
+async def test_large_reviews_that_wait_are_held_a_few_at_a_time() -> None:
+    """Decoded they would take all memory; small ones are answered meanwhile."""
+    begun, let_go = 0, asyncio.Event()
+
+    async def decide(asked: Review) -> Verdict:
+        nonlocal begun
+        if "large" in asked.object["metadata"].get("annotations", {}):
+            begun += 1
+            await let_go.wait()
+        return Verdict()
+
+    small = workflow()
+    large = {**small, "metadata": {"name": "w", "annotations": {"large": "x" * 2 * SMALL_BYTES}}}
+    sent = json.dumps(body(WORKFLOW, large)).encode()
+    async with (
+        serving(asking={PATH: decide}) as server,
+        calling() as session,
+        connections(server, 2 * ASKING_AT_ONCE) as opened,
+    ):
+        for _, writer in opened:
+            writer.write(request(sent, "?timeout=30s").replace(b"/mutate", PATH.encode(), 1))
+            await writer.drain()
+        await until(lambda: begun >= ASKING_AT_ONCE)
+        for _ in range(20):
+            data = json.dumps(body(WORKFLOW, small)).encode()
+            async with session.post(url(server, PATH), data=data, headers=JSON) as answer:
+                assert answer.status == 200
+        assert begun == ASKING_AT_ONCE
+        let_go.set()
+        for reader, _ in opened:
+            assert b"200 OK" in await asyncio.wait_for(reader.readline(), 30)
+    assert begun == 2 * ASKING_AT_ONCE
 
 
 async def test_a_caller_is_told_in_time_that_nothing_could_be_read(

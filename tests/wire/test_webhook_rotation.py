@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from structlog.testing import capture_logs
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
@@ -23,6 +26,7 @@ from rackgate_webhook.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
 from rackgate_webhook.tls import server_context
 from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
 from tests.wire.webhook_world import (
     MUTATING,
@@ -53,7 +57,12 @@ async def client(api: FakeApiServer) -> AsyncIterator[Client]:
 
 def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
     settings = CertificateSettings(
-        dns_names=list(names or ("localhost",)), settle=0.3, check_interval=0.02, **changes
+        **{
+            "dns_names": list(names or ("localhost",)),
+            "settle": 0.3,
+            "check_interval": 0.02,
+            **changes,
+        }
     )
     return CertificateKeeper(client, settings, server_context())
 
@@ -215,16 +224,55 @@ async def test_a_replica_whose_certificate_cannot_be_renewed_is_ready_until_it_e
             clock.shift(days * 86400)
             api.faults.insert(0, dated())
             await until(partial(tried_again, refused, refused.times))
+            # A time that was asked for just before the clock moved counts for one more try.
+            await until(partial(troubled, replica, bool(words)))
             assert replica.problem.startswith(words)
-            assert bool(replica.problem) == bool(words)
     finally:
         clock.shift(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.requirement("OPS-07")
+@pytest.mark.parametrize("trouble", ["refused", "unreachable by itself"])
+async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_told_once(
+    api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Every replica meets the same refusal, for days."""
+    register(api)
+    monkeypatch.setattr("rackgate_webhook.keeper.SOON_S", 0.02)
+    every, told = 0.3, "no right"
+    replica = keeper(client, check_interval=every)
+    looks: list[float] = []
+
+    async def look(_: web.Request, handle: Handler) -> web.StreamResponse:
+        looks.append(clock.monotonic())
+        return await handle()
+
+    async def check(_: bytes) -> str:
+        return "" if trouble == "refused" else told
+
+    await replica.step(check)
+    api.faults.append(Fault(look, method="GET", path="/secrets/", times=10**9))
+    if trouble == "refused":
+        api.faults.append(Fault.status(403, "Forbidden", told, path="/mutating", times=10**9))
+    with capture_logs() as logs:
+        running = asyncio.create_task(replica.run(check, asyncio.Event()))
+        await until(lambda: len(looks) >= 8)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    pauses = [later - before for before, later in itertools.pairwise(looks)]
+    assert min(pauses[-2:]) > 0.9 * every
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert len(warnings) == (trouble == "refused")
+
+
 def tried_again(fault: Fault, before: int) -> bool:
     return fault.times < before - 1
+
+
+def troubled(replica: CertificateKeeper, expected: bool) -> bool:
+    return bool(replica.problem) == expected
 
 
 def dated() -> Fault:

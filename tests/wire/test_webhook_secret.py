@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -19,11 +22,17 @@ from rackgate.kube.client import Client
 from rackgate.kube.resources import SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
 from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.provided import ProvidedKeeper
+from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.settings import CertificateSettings
+from rackgate_webhook.tls import server_context
 from rackgate_webhook.trust import mistrust
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.apiserver_objects import status_body
-from tests.wire.webhook_fleet import Fleet, fine, has_new_name, rotated_by
+from tests.support.odd_certificates import unreadable_name
+from tests.support.waiting import until
+from tests.wire.webhook_fleet import NEW, Fleet, fine, has_new_name, rotated_by
 from tests.wire.webhook_world import NAMESPACE, SECRET, VALIDATING, register, registered, secret
 
 pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
@@ -55,15 +64,16 @@ def foreign_authority() -> bytes:
     return made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
+@pytest.mark.parametrize("odd", [False, True])
 async def test_a_replica_that_comes_as_the_secret_goes_leaves_the_others_trusted(
-    api: FakeApiServer, client: Client
+    api: FakeApiServer, client: Client, odd: bool
 ) -> None:
     """It has never seen the pair that they serve: the registrations know its authority."""
     fleet = Fleet(api, client, "localhost")
     await fleet.until(fleet.rest)
     fleet.alive[0], old = fleet.replica(), fleet.alive[1]
     before, trusted = old._served, read_bundle(registered(api)[0])
-    foreign = foreign_authority()
+    foreign = unreadable_name(foreign_authority()) if odd else foreign_authority()
     both = base64.b64encode(registered(api)[0] + foreign).decode()
     api.remove(SECRETS, SECRET, NAMESPACE)
     register(api, caBundle=both)
@@ -91,6 +101,93 @@ async def test_a_secret_that_others_fight_over_takes_no_bundle_away(
     fleet.check()
     api.faults.clear()
     await fleet.until(fleet.rest)
+
+
+async def test_a_replica_that_missed_a_rotation_leaves_the_others_trusted(
+    api: FakeApiServer, client: Client
+) -> None:
+    """The pair that it puts back into a Secret that is gone is not the one that they serve."""
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    late = fleet.alive[0]
+    fleet = Fleet(api, client, "localhost", NEW)
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+    api.remove(SECRETS, SECRET, NAMESPACE)
+    fleet.alive.append(late)
+    await late.step(fine)
+    fleet.check()
+    assert len(read_bundle(secret(api)["ca.crt"])) == 3
+
+
+async def test_an_authority_that_cannot_be_loaded_goes_with_the_pair_that_it_does_not_fit(
+    api: FakeApiServer, client: Client
+) -> None:
+    """A replica that starts has nothing but the Secret."""
+    fleet = Fleet(api, client, "localhost")
+    await fleet.until(fleet.rest)
+    found = api.get(SECRETS, SECRET, NAMESPACE)
+    assert found is not None
+    odd = base64.b64encode(unreadable_name(secret(api)["ca.crt"])).decode()
+    api.put(SECRETS, {**found, "data": {**found["data"], "ca.crt": odd}})
+    await fleet.replica().step(fine)
+    assert mistrusted(secret(api)) == ""
+
+
+REFUSALS = {
+    "forbidden": Fault.status(403, "Forbidden", "no right", method="PUT"),
+    "invalid": Fault.status(422, "Invalid", "quota", method="PUT"),
+    "broken": Fault.status(500, "InternalError", "store", method="PUT"),
+    "lost": Fault.cut(method="PUT"),
+}
+
+
+@pytest.mark.requirement("OPS-07")
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_secret_that_cannot_be_written_is_served_while_its_pair_is_valid(
+    api: FakeApiServer, client: Client, refusal: str
+) -> None:
+    """A replica that starts becomes ready, and a registration made anew gets the bundle."""
+    fleet = await rotated_by(api, client)
+    fault = replace(REFUSALS[refusal], times=10**9)
+    api.faults.append(fault)
+    replica = CertificateKeeper(client, fleet.alive[0]._settings, server_context())
+    await replica.step(fine)
+    assert replica._served == secret(api)["tls.crt"]
+    assert replica.problem == ""
+    register(api)
+    await replica.step(fine)
+    assert set(registered(api)) == {secret(api)["ca.crt"]}
+    api.faults.clear()
+    await fleet.until(lambda: has_new_name(api) and fleet.rest())
+
+
+ODD_SECRETS: dict[str, bytes] = {
+    "a list": b"[]",
+    "nothing": b"null",
+    "no metadata": b'{"metadata": null, "data": {}}',
+    "annotations": b'{"metadata": {"annotations": ["x"]}, "data": {}}',
+    "a moment": b'{"metadata": {"annotations": {"rackgate.dev/published-at": '
+    b'"0001-01-01T00:00:00+23:59"}}}',
+    "data": b'{"metadata": {}, "data": ["tls.crt"]}',
+    "a field": b'{"metadata": {}, "data": {"tls.crt": null, "tls.key": 5, "ca.crt": {}}}',
+}
+
+
+@pytest.mark.requirement("OPS-07")
+@pytest.mark.parametrize("source", ["issued", "provided"])
+@pytest.mark.parametrize("odd", ODD_SECRETS)
+async def test_a_secret_of_odd_shape_ends_no_replica(
+    api: FakeApiServer, client: Client, odd: str, source: Literal["issued", "provided"]
+) -> None:
+    settings = CertificateSettings(source=source, dns_names=["localhost"], check_interval=0.02)
+    kind = CertificateKeeper if source == "issued" else ProvidedKeeper
+    replica = kind(client, settings, server_context())
+    fault = Fault.body(ODD_SECRETS[odd], method="GET", path="/secrets/", times=10**9)
+    api.faults.append(fault)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(replica.run(fine))
+        await until(lambda: fault.times < 10**9 - 3)
+        running.cancel()
 
 
 async def test_a_registration_without_webhooks_holds_nothing_up(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
+from rackgate.kube.errors import KubeError, TransportError
 from rackgate.kube.resources import SECRETS
 from rackgate_webhook.certs import read_bundle
 from rackgate_webhook.rotation import CertificateKeeper
-from rackgate_webhook.secret import read_secret
+from rackgate_webhook.secret import TlsSecret, read_secret
 from rackgate_webhook.settings import CertificateSettings
 from rackgate_webhook.tls import server_context
 from rackgate_webhook.trust import mistrust
@@ -24,6 +24,20 @@ SETTLE_S: Final = 0.1
 
 async def fine(_: bytes) -> str:
     return ""
+
+
+class DiedError(Exception):
+    """A process that ended at a write: whether it was done nobody knows."""
+
+
+class Mortal(CertificateKeeper):
+    """Goes no further once a write has lost its connection."""
+
+    async def _write(self, stored: Any, secret: TlsSecret) -> None:
+        try:
+            await super()._write(stored, secret)
+        except TransportError as error:
+            raise DiedError from error
 
 
 class Fleet:
@@ -42,13 +56,13 @@ class Fleet:
         settings = CertificateSettings(
             dns_names=list(self.names), settle=SETTLE_S, check_interval=0.02
         )
-        return CertificateKeeper(self.client, settings, server_context())
+        return Mortal(self.client, settings, server_context())
 
     async def round(self) -> None:
         for index, replica in enumerate(self.alive):
             try:
                 await replica.step(fine)
-            except KubeError:
+            except (KubeError, DiedError):
                 self.deaths += 1
                 self.alive[index] = self.replica()
             self.check()

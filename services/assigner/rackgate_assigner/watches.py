@@ -282,12 +282,19 @@ class OptionalWatch(Watch[V]):
             # Once may be an API server that is about to serve it again.
             while missed < 2:
                 await asyncio.sleep(DOUBT_POLL_S)
-                gone = bool(self.informer.problem) and await self._served() is False
-                missed = missed + 1 if gone else 0
+                missed = missed + 1 if await self._gone() else 0
             following.cancel()
         log.info("kind_not_served", resource=self.resource.full_name)
         self._serves(False)
         self.informer.clear()
+
+    async def _gone(self) -> bool:
+        """Whether its watch fails since the kind is not served; asked once for each failure."""
+        problem = self.informer.problem
+        served = await self._served() if problem else None
+        if served and self._settled.is_set() and self.informer.problem == problem:
+            self.informer.problem = ""  # a watch that fails again says so again
+        return served is False
 
     def _serves(self, served: bool) -> None:
         self.served = served

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from aiohttp import StreamReader, web
@@ -31,11 +33,17 @@ class RefusedError(Exception):
 class BodyReader:
     """Reads bodies; large ones a few at a time, so that memory is bounded."""
 
-    def __init__(self) -> None:
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+    def __init__(self, large_at_once: int = LARGE_AT_ONCE) -> None:
+        """Prepare.
 
-    async def read(self, request: web.BaseRequest, within_s: float) -> bytes:
-        """The whole body.
+        Args:
+            large_at_once: how many of more than `SMALL_BYTES` are held.
+        """
+        self._large = asyncio.Semaphore(large_at_once)
+
+    @asynccontextmanager
+    async def reading(self, request: web.BaseRequest, within_s: float) -> AsyncIterator[bytes]:
+        """The whole body; a large one has its place until the block ends.
 
         Raises:
             RefusedError: another type than JSON (415), too large (413), or too slow (408).
@@ -48,9 +56,15 @@ class BodyReader:
             )
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise _too_large(f"{request.content_length} bytes")
+        async with AsyncExitStack() as place:
+            yield await self._in_time(request, within_s, place)
+
+    async def _in_time(
+        self, request: web.BaseRequest, within_s: float, place: AsyncExitStack
+    ) -> bytes:
         try:
             async with asyncio.timeout(within_s):
-                return await self._read(request.content)
+                return await self._read(request.content, place)
         except TimeoutError:
             words = f"the request's body was not there within {within_s:.3g} s"
             raise RefusedError(408, "slow", words) from None
@@ -58,18 +72,18 @@ class BodyReader:
             words = f"the request's body cannot be read: {error}"
             raise RefusedError(400, "broken", words) from None
 
-    async def _read(self, content: StreamReader) -> bytes:
+    async def _read(self, content: StreamReader, place: AsyncExitStack) -> bytes:
         body = bytearray()
         while len(body) <= SMALL_BYTES:
             chunk = await content.readany()
             if not chunk:
                 return bytes(body)
             body += chunk
-        async with self._large:
-            while chunk := await content.readany():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise _too_large("more")
+        await place.enter_async_context(self._large)
+        while chunk := await content.readany():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise _too_large("more")
         return bytes(body)
 
 

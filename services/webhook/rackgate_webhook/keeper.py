@@ -54,6 +54,9 @@ class Keeper(ABC):
         self._registrations = Registrations(client, settings.configuration_names)
         self._served = b""
         self._served_until: datetime | None = None
+        # Until what went wrong is tried again: each time twice as long, once there is a pair.
+        self._pause_s = 0.0
+        self._told: dict[str, tuple[str, float]] = {}
 
     async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
         """Look, act and check for ever; failures are logged and tried again.
@@ -69,23 +72,45 @@ class Keeper(ABC):
         while True:
             if changed is not None:
                 changed.clear()
-            try:
-                await self.step(check)
-            except (KubeError, OSError, ValueError) as error:
-                log.warning("certificate_step_failed", error=str(error))
-                if not self.loaded.is_set():
-                    self.problem = f"no certificate yet: {error}"
-                elif self._served_until is not None and self._served_until <= self._now():
-                    self.problem = f"the served certificate has expired: {error}"
+            done = await self._done(check)
+            if done and not self.problem:
+                self._pause_s = 0.0
+            else:
+                longer_s = 2 * self._pause_s if self.loaded.is_set() else 0.0
+                self._pause_s = min(every, max(SOON_S, longer_s))
+            if not done:
+                # Whatever changes meanwhile: many replicas may be refused alike.
                 await asyncio.sleep(min(every, SOON_S))
-                continue
-            if changed is None:
-                soon = self._registrations.absent or self.problem
-                await asyncio.sleep(min(every, SOON_S) if soon else every)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._rest_s()):
-                    await changed.wait()
+                await _change(changed, self._pause_s - SOON_S)
+            elif changed is None:
+                usual_s = min(every, SOON_S) if self._registrations.absent else every
+                await asyncio.sleep(self._pause_s or usual_s)
+            else:
+                await _change(changed, self._rest_s())
+
+    async def _done(self, check: Check) -> bool:
+        """Whether a step came to its end; else what went wrong is told."""
+        try:
+            await self.step(check)
+        except (KubeError, OSError, ValueError) as error:
+            self._complain("step", str(error))
+            if not self.loaded.is_set():
+                self.problem = f"no certificate yet: {error}"
+            elif self._served_until is not None and self._served_until <= self._now():
+                self.problem = f"the served certificate has expired: {error}"
+            return False
+        self._complain("step", "")
+        return True
+
+    def _complain(self, about: str, error: str) -> None:
+        """Log what went wrong when it is new, and now and then; empty when all is well again."""
+        told, told_at = self._told.get(about, ("", 0.0))
+        now = clock.monotonic()
+        if error and (error != told or now - told_at > IDLE_S):
+            log.warning("certificate_step_failed", error=error)
+            self._told[about] = (error, now)
+        elif not error:
+            self._told.pop(about, None)
 
     @abstractmethod
     async def step(self, check: Check) -> None:
@@ -103,7 +128,7 @@ class Keeper(ABC):
         """Seconds until time alone gives something to do."""
         every = self._settings.check_interval
         if self.problem:
-            return min(every, SOON_S)
+            return self._pause_s
         due_at = self._due_at()
         if due_at is None:
             return every
@@ -119,8 +144,11 @@ class Keeper(ABC):
             body = await self._client.get(self._path)
         except NotFoundError:
             return None
-        found: dict[str, Any] = msgspec.json.decode(body)
-        return found
+        found = msgspec.json.decode(body)
+        # Without metadata it would be written back whatever others have written since.
+        if isinstance(found, dict) and isinstance(found.get("metadata"), dict):
+            return found
+        raise ValueError(f"GET {self._path}: expected an object with metadata")
 
     def _serve(self, certificate: bytes, key: bytes, expires_at: datetime) -> None:
         """Load the pair when it is not the one served; connections go on undisturbed."""
@@ -131,3 +159,13 @@ class Keeper(ABC):
         self.loaded.set()
         EXPIRY.set(expires_at.timestamp())
         log.info("certificate_rotated", expires_at=clock.rfc3339(expires_at))
+
+
+async def _change(changed: asyncio.Event | None, within_s: float) -> None:
+    """Wait for a change, or so long."""
+    if changed is None:
+        await asyncio.sleep(max(within_s, 0.0))
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(within_s, 0.0)):
+            await changed.wait()

@@ -3,8 +3,8 @@
 Nothing is kept between reviews, so nothing can be stale: a Workflow that follows its Pool in one
 `kubectl apply` finds it. Submissions are rare, and one read each costs less than a watch.
 
-Workflows are judged in threads: one of twenty thousand tasks takes a third of a second and more, in
-which reviews of all other kinds are to be answered.
+Workflows are judged in a thread: one of twenty thousand tasks takes a third of a second and more,
+in which reviews of all other kinds are to be answered.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PAGE_SIZE: Final = 16
 QPS: Final = 50.0
 BURST: Final = 100
 AT_ONCE: Final = 16
-# They share one interpreter with the rest: more of them would only make each other late.
-JUDGES: Final = 2
+# It shares one interpreter with the rest: a second one would only make all of them late.
+JUDGES: Final = 1
 
 log = structlog.get_logger()
 

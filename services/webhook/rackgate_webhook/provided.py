@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from rackgate.govern.templates import section
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate_webhook.certs import read_bundle
@@ -73,7 +74,7 @@ class ProvidedKeeper(Keeper):
         found = await self._read_object()
         if found is None:
             return Offer("it does not exist")
-        data = read_secret(found.get("data") or {}, None).data
+        data = read_secret(section(found, "data"), None).data
         offer = read_offer(data, self._settings.rules.names, clock.now())
         if self._settings.write_bundle and not offer.problem and not read_bundle(offer.authorities):
             return Offer("it has no ca.crt to write into the configurations (writeBundle: true)")

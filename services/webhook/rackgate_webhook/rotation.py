@@ -7,6 +7,7 @@ bound to the version it has read. Who loses reads again and finds the step done.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from rackgate.govern.templates import annotations_of, section
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, KubeError
 from rackgate.kube.resources import SECRETS
@@ -34,6 +36,7 @@ from rackgate_webhook.secret import (
     read_secret,
     secret_data,
     switched,
+    trusting,
 )
 from rackgate_webhook.settings import CertificateSettings
 
@@ -138,6 +141,14 @@ class CertificateKeeper(Keeper):
                 await self._write(stored, wanted)
             except ConflictError:
                 continue  # another replica was faster: look again
+            except KubeError as error:
+                serving = stored.secret.holding.serving
+                if serving is None or not serving.valid_at(self._now()):
+                    raise
+                # There is time: what can be served is served, and trusted, until it may be written.
+                self._complain("write", str(error))
+                return stored
+            self._complain("write", "")
         return await self._read()
 
     def _is_early(self, secret: TlsSecret) -> bool:
@@ -163,11 +174,12 @@ class CertificateKeeper(Keeper):
             return published(secret, self._issue(secret.holding), now)
         # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
         # it stays in use until the new one is trusted, too.
+        others = own_authorities((self._trusted, secret.bundle))
         last = self._last
         serving = None if last is None else last.holding.serving
         if last is not None and serving is not None and serving.valid_at(now):
-            return published(last, self._issue(last.holding), now)
-        return issued(secret, self._issue(secret.holding), now, self._trusted)
+            return published(trusting(last, others), self._issue(last.holding), now)
+        return issued(secret, self._issue(secret.holding), now, others)
 
     def _issue(self, holding: Holding) -> Issued:
         names = names_to_issue(holding, self._settings.rules)
@@ -199,17 +211,16 @@ class CertificateKeeper(Keeper):
             log.debug("clock_not_compared", error=str(error))
             return False
         ahead = clock.now() - created
-        self._ahead = ahead if abs(ahead) > MAX_SKEW else timedelta()
-        if self._ahead:
-            log.warning("clock_differs", ahead_s=round(ahead.total_seconds(), 3))
+        before, self._ahead = self._ahead, ahead if abs(ahead) > MAX_SKEW else timedelta()
+        if abs(self._ahead - before) > MAX_SKEW:
+            log.warning("clock_differs", ahead_s=round(self._ahead.total_seconds(), 3))
         return True
 
     async def _read(self) -> _Stored:
         found = await self._read_object()
         if found is None:
             return _Stored(None, TlsSecret())
-        annotations = found.get("metadata", {}).get("annotations") or {}
-        return _Stored(found, read_secret(found.get("data") or {}, _moment(annotations)))
+        return _Stored(found, read_secret(section(found, "data"), _moment(annotations_of(found))))
 
     async def _write(self, stored: _Stored, secret: TlsSecret) -> None:
         found = stored.object or {
@@ -252,11 +263,11 @@ class CertificateKeeper(Keeper):
         return list(dict.fromkeys(name for name, there in found if not whole <= there))
 
 
-def _moment(annotations: dict[str, str]) -> datetime | None:
+def _moment(annotations: Mapping[str, object]) -> datetime | None:
     text = annotations.get(PUBLISHED_ANNOTATION)
-    if text is None:
+    if not isinstance(text, str):
         return None
     try:
         return clock.parse_rfc3339(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter at either end of all years
         return None

@@ -47,10 +47,12 @@ class TlsSecret:
         return self.data.get(name, b"")
 
 
-def read_secret(data: Mapping[str, str], published_at: datetime | None) -> TlsSecret:
+def read_secret(data: Mapping[str, object], published_at: datetime | None) -> TlsSecret:
     """Decode the base64 values of a Secret; what is no base64 counts as absent."""
     fields: dict[str, bytes] = {}
     for name, value in data.items():
+        if not isinstance(value, str):
+            continue
         try:
             fields[name] = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
@@ -63,20 +65,25 @@ def secret_data(secret: TlsSecret) -> dict[str, Any]:
     return {name: base64.b64encode(value).decode("ascii") for name, value in secret.data.items()}
 
 
-def issued(secret: TlsSecret, pair: Issued, now: datetime, carried: bytes = b"") -> TlsSecret:
+def trusting(secret: TlsSecret, others: bytes) -> TlsSecret:
+    """The Secret with authorities (PEM) before its own: other replicas may serve their pairs."""
+    known = {**read_bundle(others), **read_bundle(secret.bundle)}
+    return replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
+
+
+def issued(secret: TlsSecret, pair: Issued, now: datetime, known: bytes = b"") -> TlsSecret:
     """A new pair in use at once; authorities that are still valid stay trusted.
 
     Args:
         secret: what is left of it.
         pair: new.
         now: aware.
-        carried: PEM of authorities that callers trust: other replicas may serve their pairs.
+        known: PEM of authorities that stay: other replicas may serve their pairs.
     """
-    known = {**read_bundle(secret.bundle), **read_bundle(carried)}
-    trusting = replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
+    kept = replace(secret, data={**secret.data, BUNDLE: known})
     return TlsSecret(
         {
-            BUNDLE: _bundle(trusting, pair, now),
+            BUNDLE: _bundle(kept, pair, now),
             CERTIFICATE: pair.certificate,
             KEY: pair.key,
         }

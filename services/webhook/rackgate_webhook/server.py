@@ -31,6 +31,8 @@ CUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
 # A caller that has just connected sends its request by then.
 SILENCE_S: Final = 0.5
 SWEEP_S: Final = 0.5
+# Large reviews that wait for something to be read: decoded, each takes ten times its size.
+ASKING_AT_ONCE: Final = 4
 
 REVIEW_DURATION: Final = metrics.histogram(
     "review_duration_seconds", "Time to answer one review.", ("operation", "allowed")
@@ -84,6 +86,7 @@ class WebhookServer:
         }
         self._asking = dict(asking or {})
         self._bodies = BodyReader()
+        self._asking_bodies = BodyReader(ASKING_AT_ONCE)
         self._listeners: list[Listener] = []
         self._callers: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -149,14 +152,15 @@ class WebhookServer:
         timeout = request.query.get("timeout") if request.query_string else None
         limit = begin_by(connection.since, timeout)
         loop = asyncio.get_running_loop()
-        body = await self._bodies.read(request, limit - loop.time())
-        if connection.abandoned:
-            raise RefusedError(503, "abandoned", "the caller has hung up")
-        if (late_s := loop.time() - limit) > 0:
-            raise RefusedError(503, "late", f"{late_s:.3g} s too late to be answered in time")
-        started = clock.monotonic()
-        answer = await self._decided(request.path, body, limit)
-        _observe(answer, clock.monotonic() - started)
+        bodies = self._bodies if request.path in self._routes else self._asking_bodies
+        async with bodies.reading(request, limit - loop.time()) as body:
+            if connection.abandoned:
+                raise RefusedError(503, "abandoned", "the caller has hung up")
+            if (late_s := loop.time() - limit) > 0:
+                raise RefusedError(503, "late", f"{late_s:.3g} s too late to be answered in time")
+            started = clock.monotonic()
+            answer = await self._decided(request.path, body, limit)
+            _observe(answer, clock.monotonic() - started)
         content_type = "application/json" if answer.status == 200 else "text/plain"
         return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 

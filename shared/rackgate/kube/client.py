@@ -18,6 +18,7 @@ import aiohttp
 from rackgate.kube.budget import Budget
 from rackgate.kube.counting import Observer, count_request, resource_of
 from rackgate.kube.errors import (
+    KubeError,
     LineTooLongError,
     NotSentError,
     ServerError,
@@ -30,11 +31,11 @@ from rackgate.kube.errors import (
 from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
 from rackgate.kube.pages import (
     MOST_BYTES,
-    PAGE_BYTES,
     PAGE_SIZE,
     SHORTER,
     PageOverflowError,
     continue_token,
+    next_size,
     read_body,
 )
 from rackgate.kube.transport import Transport
@@ -167,14 +168,13 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """The pages of a collection, each a List object of at most `page_size` items.
 
-        Fewer where items are large: only the page under way is held here. `deadline` as for
-        `patch`.
+        Fewer where items are large, as one page is held at a time. `deadline` as for `patch`.
 
         Raises:
             GoneError: the continue token expired between pages; start over.
             TransportError: no answer, or one that is no list.
         """
-        query = dict(params or {})
+        query, longest = dict(params or {}), page_size
         accept = METADATA_LIST if self._metadata_only else None
         while True:
             query["limit"] = str(page_size)
@@ -188,8 +188,7 @@ class Client:
                 continue
             except ValueError as error:
                 raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
-            if len(body) > PAGE_BYTES:
-                page_size = max(1, page_size * PAGE_BYTES // len(body))
+            page_size = next_size(page_size, len(body), longest)
             yield body
             del body  # not held while the next one is read
             if not token:
@@ -275,7 +274,7 @@ class Client:
         Raises:
             GoneError: the resourceVersion is too old (as HTTP status; it may also come as an
                 ERROR event inside the stream).
-            TransportError: the stream broke; with the reason `Stalled` it fell silent.
+            TransportError: `Unreachable`, `Broken`, or `Stalled`: the stream fell silent.
         """
         query = {**(params or {}), "watch": "1"}
         opened = False
@@ -295,27 +294,23 @@ class Client:
             ) as response:
                 self._count("WATCH", path, str(response.status))
                 if response.status != 200:
-                    wait_s = _retry_after(response)
-                    answer = await response.read()
-                    error = error_for("WATCH", path, response.status, answer, wait_s)
-                    if response.status == 401:
-                        await self._transport.credentials.renew()
+                    error = _refusal("WATCH", path, response, await response.read())
+                    if isinstance(error, UnauthorizedError):
+                        await self._transport.credentials.renew(error.sent)
                     raise error
                 opened = True
                 splitter = LineSplitter(MAX_LINE_BYTES)
                 async for chunk in response.content.iter_any():
-                    lines = splitter.feed(chunk)
-                    if lines:
+                    if lines := splitter.feed(chunk):
                         yield lines
                 if lines := splitter.last():
                     yield lines
         except LineOverflowError as error:
             raise LineTooLongError("WATCH", path, message=str(error)) from error
-        except TimeoutError as error:
-            reason = "Stalled" if opened else "Unreachable"
-            raise TransportError("WATCH", path, reason=reason, message=_words(error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TransportError("WATCH", path, message=_words(error)) from error
+            broken = "Stalled" if isinstance(error, TimeoutError) else "Broken"
+            reason = broken if opened else "Unreachable"
+            raise TransportError("WATCH", path, reason=reason, message=_words(error)) from error
 
     async def close(self) -> None:
         """Close the session, also that of all siblings."""
@@ -347,8 +342,8 @@ class Client:
                     raise
                 wait_s = error.retry_after_s
                 await pause(THROTTLE_WAIT_S if wait_s is None else wait_s, call.deadline)
-            except UnauthorizedError:
-                if renewed or not await self._transport.credentials.renew():
+            except UnauthorizedError as error:
+                if renewed or not await self._transport.credentials.renew(error.sent):
                     raise
                 renewed = True
             except (TransportError, ServerError) as error:
@@ -385,14 +380,19 @@ class Client:
         self._count(method, path, str(response.status))
         if response.status < 300:
             return answer
-        raise error_for(method, path, response.status, answer, _retry_after(response))
+        raise _refusal(method, path, response, answer)
 
     def _count(self, verb: str, path: str, code: str) -> None:
         self._observe(verb, resource_of(path), code)
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    return retry_after(response.headers.get("Retry-After"), clock.now())
+def _refusal(verb: str, path: str, response: aiohttp.ClientResponse, answer: bytes) -> KubeError:
+    """What an answer that is no success stands for."""
+    wait_s = retry_after(response.headers.get("Retry-After"), clock.now())
+    error = error_for(verb, path, response.status, answer, wait_s)
+    if isinstance(error, UnauthorizedError):
+        error.sent = response.request_info.headers.get("Authorization")
+    return error
 
 
 def _words(error: BaseException) -> str:

@@ -80,7 +80,13 @@ class BadRequestError(KubeError):
 
 
 class UnauthorizedError(KubeError):
-    """401: the credentials are not valid, also after reading them again."""
+    """401: the credentials are not valid, also after reading them again.
+
+    Attributes:
+        sent: the Authorization header that was refused, if there was one.
+    """
+
+    sent: str | None = None
 
 
 class ForbiddenError(KubeError):

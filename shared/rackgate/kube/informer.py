@@ -10,8 +10,9 @@ history; no delete is ever lost, also those that happened while nothing was conn
 recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
 and left as it was known; it never stops the stream.
 
-A stream without a word is followed by a list: a store that was restored from a backup is silent
-until its versions have passed the one it is asked for. `RewoundError` then ends the informer.
+Silence is followed by a list, also if streams end in between, as idle ones do at a middlebox: a
+store that was restored from a backup is silent until its versions have passed the one it is asked
+for. `RewoundError` then ends the informer.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from rackgate.kube.errors import (
     parse_status,
 )
 from rackgate.kube.pages import decode_page
+from rackgate.kube.raw import is_earlier, is_later, read_event, read_meta
 from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Meta
-from rackgate.wire.depth import tolerant
 
 T = TypeVar("T")
 
@@ -53,23 +54,6 @@ WATCH_LIMIT_S = 300
 SHORT_STREAM_S = 1.0
 
 log = structlog.get_logger()
-
-
-class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch. ERROR carries a Status: look at the type first, decode second."""
-
-    type: str
-    object: msgspec.Raw
-
-
-class _Bare(msgspec.Struct, frozen=True):
-    """An object of which only the metadata could be read, or needs to be."""
-
-    metadata: Meta = Meta()
-
-
-_decode_event = tolerant(msgspec.json.Decoder(WatchEvent).decode)
-_decode_bare = tolerant(msgspec.json.Decoder(_Bare).decode)
 
 
 class Informer(Generic[T]):
@@ -112,10 +96,10 @@ class Informer(Generic[T]):
             params: labelSelector and fieldSelector.
             on_synced: called once, after the callbacks of the first list.
             meta_of: the metadata of a decoded object.
-            key_of: key in the store, where there is no Meta.
+            key_of: key in the store, where there is no Meta: the same as `Meta.key`.
             version_of: resourceVersion, where there is no Meta.
             uid_of: uid, where there is no Meta.
-            idle_s: seconds of silence after which a watch counts as dead.
+            idle_s: seconds of silence after which a watch counts as dead, and a list is due.
             backoff: waits between failures.
         """
         self.resource = resource
@@ -137,6 +121,8 @@ class Informer(Generic[T]):
         self.store: Mapping[str, T] = MappingProxyType(self._objects)
         self._version = ""
         self._due = True
+        # A list would be well: nothing is known to be missed, but nothing was heard either.
+        self._doubtful = False
         self._heard_at = clock.monotonic()
         self._log = log.bind(resource=resource.full_name)
 
@@ -150,7 +136,10 @@ class Informer(Generic[T]):
 
     @property
     def listing(self) -> bool:
-        """Whether a list is due or under way: until it is complete the store is behind."""
+        """Whether a list is due or under way: until it is complete the store is behind.
+
+        Not so where it only follows silence, as on quiet collections, until it fails.
+        """
         return self._due
 
     def clear(self) -> None:
@@ -181,7 +170,7 @@ class Informer(Generic[T]):
         while True:
             wait_s = 0.0
             try:
-                if self._due:
+                if self._due or self._doubtful:
                     await self._list()
                 reason = await self._watch()
             except GoneError:
@@ -215,23 +204,32 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         """Read all pages, then make the store equal to them."""
         listed: dict[str, T] = {}
+        try:
+            version = await self._read(listed)
+        except KubeError:
+            self._due = True
+            raise
+        await self._replace(listed)
+        self._version, self._due, self._doubtful, self.problem = version, False, False, ""
+        if not self.synced.is_set():
+            self._log.info("cache_synced", objects=len(listed), resource_version=version)
+            self.synced.set()
+            if self._on_synced is not None:
+                self._on_synced()
+
+    async def _read(self, listed: dict[str, T]) -> str:
+        """Put all there is into `listed`; returns the version of the list."""
         version = ""
         async for body in self._client.list_pages(self._path, self._params):
             self._heard_at = clock.monotonic()
             # All pages of one list carry the version of its first page.
             found = await self._page(body, listed)
             version = version or found
-            if _order(version) < _order(self._version):
+            if is_earlier(version, self._version):
                 text = f"version {version} after {self._version}: restored from a backup?"
                 raise RewoundError("GET", self._path, reason="Rewound", message=text)
             del body  # not held while the next one is read
-        await self._replace(listed)
-        self._version, self._due = version, False
-        if not self.synced.is_set():
-            self._log.info("cache_synced", objects=len(listed), resource_version=version)
-            self.synced.set()
-            if self._on_synced is not None:
-                self._on_synced()
+        return version
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
         """Put the items of one page into `listed`; returns the version of the list."""
@@ -246,7 +244,7 @@ class Informer(Generic[T]):
         """Put one listed object into `listed`, keeping the known one if nothing changed."""
         item = self._decoded(raw)
         if item is None:
-            meta = self._bare(raw)
+            meta = read_meta(raw)
             known = self._objects.get(meta.key) if meta else None
             # It exists, so it must not be taken for deleted.
             if meta and known is not None and self._uid_of(known) == meta.uid:
@@ -289,15 +287,20 @@ class Informer(Generic[T]):
                             await asyncio.sleep(0)
                     self._backoff.reset()
         except TransportError as error:
-            if error.reason == "Stalled" and not events:
-                self._due = True  # it may never speak to us
+            if error.reason != "Unreachable":
+                self._left(events)
             raise
+        self._left(events)
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
+
+    def _left(self, events: int) -> None:
+        """A stream is over. If nothing was heard for long, it may never speak to us."""
+        self._doubtful = self._doubtful or (not events and self.silence_s() >= self._idle_s)
 
     def _event(self, line: bytes) -> None:
         try:
-            event = _decode_event(line)
-        except msgspec.DecodeError as error:
+            event = read_event(line)
+        except ValueError as error:
             # Not even an event: no telling what was missed.
             self._due = True
             raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
@@ -316,8 +319,8 @@ class Informer(Generic[T]):
 
     def _marked(self, raw: msgspec.Raw) -> None:
         """Move on to a bookmark; never back, which would repeat what was told."""
-        meta = self._bare(raw)
-        if meta is not None and _order(meta.resource_version) > _order(self._version):
+        meta = read_meta(raw)
+        if meta is not None and is_later(meta.resource_version, self._version):
             self._version = meta.resource_version
 
     def _seen(self, raw: msgspec.Raw) -> None:
@@ -326,7 +329,7 @@ class Informer(Generic[T]):
             self._upsert(self._key_of(item), item)
             self._version = self._version_of(item) or self._version
             return
-        meta = self._bare(raw)
+        meta = read_meta(raw)
         if meta is None:
             return
         known = self._objects.get(meta.key)
@@ -337,7 +340,7 @@ class Informer(Generic[T]):
 
     def _gone(self, raw: msgspec.Raw) -> None:
         # Only the name matters, so a projection that fails cannot hide a delete.
-        meta = self._bare(raw)
+        meta = read_meta(raw)
         if meta is None:
             return
         if meta.key in self._objects:
@@ -376,21 +379,11 @@ class Informer(Generic[T]):
         try:
             return self._decode(raw)
         except Exception as error:  # noqa: BLE001 - the caller's code; others must go on
-            meta = self._bare(raw)
+            meta = read_meta(raw)
             self._log.warning(
                 "object_not_decoded", key=meta.key if meta else "", error=str(error)[:500]
             )
             return None
-
-    def _bare(self, raw: bytes | msgspec.Raw) -> Meta | None:
-        try:
-            return _decode_bare(raw).metadata
-        except msgspec.DecodeError:
-            return None
-
-
-def _order(version: str) -> int:
-    return int(version) if version.isdecimal() else 0
 
 
 def _reason(error: KubeError) -> str:

@@ -64,7 +64,7 @@ def answered(verb: str, body: bytes) -> Lease:
     """
     try:
         return decode_lease(body)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # also text that is not UTF-8
         raise TransportError(
             verb, LEASES.path(), reason="Garbage", message=str(error)[:300]
         ) from error

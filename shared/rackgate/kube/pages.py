@@ -11,6 +11,7 @@ from rackgate.wire.depth import tolerant
 
 PAGE_SIZE: Final = 500
 # A page larger than this makes the following ones shorter: Workloads may be of a megabyte each.
+# A page of less than a quarter makes them longer again: it may have been a few of many.
 PAGE_BYTES: Final = 8 * 2**20
 # A page larger than this is given up and asked for anew: it may be the first one, and
 # `PAGE_SIZE` objects of a megabyte each are more than a service has.
@@ -48,6 +49,19 @@ def continue_token(body: bytes) -> str:
     if not meta.resource_version:
         raise ValueError("no list: it has no resourceVersion")
     return meta.continue_token
+
+
+def next_size(size: int, held: int, longest: int) -> int:
+    """How many items the next page may have.
+
+    Args:
+        size: how many this one was asked to have.
+        held: bytes of this one.
+        longest: how many the first one was asked to have.
+    """
+    if held > PAGE_BYTES:
+        return max(1, size * PAGE_BYTES // held)
+    return min(size * 2, longest) if held < PAGE_BYTES // 4 else size
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int | None) -> bytes:

@@ -16,6 +16,8 @@ from yarl import URL
 
 READ_BUFFER_BYTES: Final = 2**20
 SMALL_BODY_BYTES: Final = 2**16
+# A program that is asked for credentials and says nothing for so long is not waited for.
+RENEW_LIMIT_S: Final = 30.0
 
 log = structlog.get_logger()
 
@@ -27,8 +29,12 @@ class Credentials:
         """The header's value as of now."""
         return None
 
-    async def renew(self) -> bool:
-        """The server refused the header. Fetch another one; False when there is none."""
+    async def renew(self, refused: str | None) -> bool:
+        """The server refused the header. Fetch another one; False when there is none.
+
+        Args:
+            refused: as it was sent; by the time of the answer there may be another one already.
+        """
         return False
 
 
@@ -60,7 +66,7 @@ class TokenFile(Credentials):
             self._stamp = stamp
         return self._header
 
-    async def renew(self) -> bool:
+    async def renew(self, refused: str | None) -> bool:
         """Read the file again whatever its times say."""
         self._stamp = None
         return True
@@ -75,24 +81,35 @@ class HookedToken(Credentials):
         self._header = header
         self._renew = renew
         self._renewing = asyncio.Lock()
+        self._failures = 0
 
     def header(self) -> str | None:
         """The header fetched last."""
         return self._header
 
-    async def renew(self) -> bool:
-        """Ask the hook, once for all requests that were refused together."""
+    async def renew(self, refused: str | None) -> bool:
+        """Ask the hook, once for all requests that were refused together.
+
+        Those that waited while it failed, or had no other one, do not ask again.
+        """
         if self._renew is None:
             return False
-        refused = self._header
-        try:
-            async with self._renewing:
-                if self._header == refused:
+        failures = self._failures
+        async with self._renewing:
+            if self._header != refused:
+                return True
+            if self._failures != failures:
+                return False
+            try:
+                async with asyncio.timeout(RENEW_LIMIT_S):
                     self._header = await self._renew()
-        except Exception as error:  # noqa: BLE001 - a program of the user's; asked again later
-            log.warning("credentials_not_renewed", error=str(error)[:300])
+            except Exception as error:  # noqa: BLE001 - a program of the user's; asked again later
+                words = str(error) or type(error).__name__
+                log.warning("credentials_not_renewed", error=words[:300])
+            if self._header != refused:
+                return True
+            self._failures += 1
             return False
-        return True
 
 
 class Transport:

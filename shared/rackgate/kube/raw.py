@@ -1,0 +1,52 @@
+"""What is read of watch lines and objects before anybody decodes them, and of versions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rackgate.wire.core import Meta
+from rackgate.wire.depth import tolerant
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One line of a watch. ERROR carries a Status: look at the type first, decode second."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class _Bare(msgspec.Struct, frozen=True):
+    """An object of which only the metadata could be read, or needs to be."""
+
+    metadata: Meta = Meta()
+
+
+_decode_event = tolerant(msgspec.json.Decoder(WatchEvent).decode)
+_decode_bare = tolerant(msgspec.json.Decoder(_Bare).decode)
+
+
+def read_event(line: bytes) -> WatchEvent:
+    """One line of a watch.
+
+    Raises:
+        ValueError: it is no event; text that is not UTF-8 is no `DecodeError`, but this as well.
+    """
+    return _decode_event(line)
+
+
+def read_meta(raw: bytes | msgspec.Raw) -> Meta | None:
+    """The metadata of an object; None where it cannot be read."""
+    try:
+        return _decode_bare(raw).metadata
+    except ValueError:
+        return None
+
+
+def is_later(version: str, other: str) -> bool:
+    """Whether a version is later than another; of opaque ones nobody can tell."""
+    return version.isdecimal() and (not other.isdecimal() or int(version) > int(other))
+
+
+def is_earlier(version: str, other: str) -> bool:
+    """Whether a version is earlier than another; of opaque ones nobody can tell."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
