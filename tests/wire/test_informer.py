@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -19,35 +18,7 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
-
-decode_pod = msgspec.json.Decoder(Pod).decode
-
-
-def pod(name: str, uid: str = "", **labels: Any) -> dict[str, Any]:
-    meta: dict[str, Any] = {"name": name, "namespace": "ns", "labels": labels}
-    return {"metadata": {**meta, "uid": uid} if uid else meta, "spec": {}}
-
-
-class Followed:
-    """An informer on pods with a diary: `+name` new, `~name` changed, `-name` deleted."""
-
-    def __init__(self, client: Client, **options: Any) -> None:
-        self.diary: list[str] = []
-        options.setdefault("backoff", Backoff(base_s=0.01, cap_s=0.05))
-        self.informer: Informer[Pod] = Informer(
-            client,
-            PODS,
-            options.pop("decode", decode_pod),
-            on_upsert=lambda old, new: self.diary.append(
-                f"{'~' if old else '+'}{new.metadata.name}"
-            ),
-            on_delete=lambda old: self.diary.append(f"-{old.metadata.name}"),
-            **options,
-        )
-
-    @property
-    def names(self) -> set[str]:
-        return {item.metadata.name for item in self.informer.store.values()}
+from tests.wire.informer_world import Followed, decode_pod, following, lists, pod, watches
 
 
 @pytest_asyncio.fixture
@@ -61,28 +32,6 @@ async def client(server: FakeApiServer) -> AsyncIterator[Client]:
     running = server.client()
     yield running
     await running.close()
-
-
-@asynccontextmanager
-async def following(client: Client, **options: Any) -> AsyncIterator[Followed]:
-    followed = Followed(client, **options)
-    task = asyncio.create_task(followed.informer.run())
-    try:
-        async with asyncio.timeout(60):
-            await followed.informer.synced.wait()
-        yield followed
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        assert task.cancelled(), task.exception()
-
-
-def watches(server: FakeApiServer) -> int:
-    return sum(request.watch for request in server.requests)
-
-
-def lists(server: FakeApiServer) -> int:
-    return sum(not request.watch for request in server.requests)
 
 
 async def test_list_then_watch_follows_every_change(server: FakeApiServer, client: Client) -> None:

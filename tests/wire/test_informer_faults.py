@@ -7,53 +7,22 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
 from rackgate.kube.client import Client
-from rackgate.kube.informer import Informer
 from rackgate.kube.resources import PODS
 from rackgate.kube.transport import TokenFile
-from rackgate.runtime.backoff import Backoff
-from rackgate.wire.core import Pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
+from tests.wire.informer_world import following, lists, pod, watches
 
-decode_pod = msgspec.json.Decoder(Pod).decode
 Handle = Callable[[], Any]
 PAGE = 500
-
-
-def pod(name: str, **labels: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "ns", "labels": labels}, "spec": {}}
-
-
-class Followed:
-    """An informer on pods with a diary: `+name` new, `~name` changed, `-name` deleted."""
-
-    def __init__(self, client: Client, **options: Any) -> None:
-        self.diary: list[str] = []
-        options.setdefault("backoff", Backoff(base_s=0.01, cap_s=0.05))
-        self.informer: Informer[Pod] = Informer(
-            client,
-            PODS,
-            decode_pod,
-            on_upsert=lambda old, new: self.diary.append(
-                f"{'~' if old else '+'}{new.metadata.name}"
-            ),
-            on_delete=lambda old: self.diary.append(f"-{old.metadata.name}"),
-            **options,
-        )
-
-    @property
-    def names(self) -> set[str]:
-        return {item.metadata.name for item in self.informer.store.values()}
 
 
 @pytest_asyncio.fixture
@@ -67,28 +36,6 @@ async def client(server: FakeApiServer) -> AsyncIterator[Client]:
     running = server.client()
     yield running
     await running.close()
-
-
-@asynccontextmanager
-async def following(client: Client, **options: Any) -> AsyncIterator[Followed]:
-    followed = Followed(client, **options)
-    task = asyncio.create_task(followed.informer.run())
-    try:
-        async with asyncio.timeout(60):
-            await followed.informer.synced.wait()
-        yield followed
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
-        assert task.cancelled(), task.exception()
-
-
-def lists(server: FakeApiServer) -> int:
-    return sum(not request.watch for request in server.requests)
-
-
-def watches(server: FakeApiServer) -> int:
-    return sum(request.watch for request in server.requests)
 
 
 @pytest.mark.requirement("UNG-18")

@@ -9,50 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from rackgate.kube.client import Client
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.informer import Informer
 from rackgate.kube.resources import PODS
 from rackgate.kube.transport import Credentials, HookedToken, TokenFile
 from rackgate.runtime import metrics
-from rackgate.runtime.backoff import Backoff
-from rackgate.wire.core import Pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
+from tests.wire.informer_world import Followed, lists, pod, watches
+from tests.wire.informer_world import following as follow
 
-decode_pod = msgspec.json.Decoder(Pod).decode
 STATUS = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-
-
-def pod(name: str, **labels: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "ns", "labels": labels}, "spec": {}}
-
-
-class Followed:
-    """An informer on pods with a diary: `+name` new, `~name` changed, `-name` deleted."""
-
-    def __init__(self, client: Client, **options: Any) -> None:
-        self.diary: list[str] = []
-        self.informer: Informer[Pod] = Informer(
-            client,
-            PODS,
-            decode_pod,
-            on_upsert=lambda old, new: self.diary.append(
-                f"{'~' if old else '+'}{new.metadata.name}"
-            ),
-            on_delete=lambda old: self.diary.append(f"-{old.metadata.name}"),
-            backoff=Backoff(base_s=0.01, cap_s=0.05),
-            **options,
-        )
-
-    @property
-    def names(self) -> set[str]:
-        return {item.metadata.name for item in self.informer.store.values()}
 
 
 @pytest_asyncio.fixture
@@ -65,26 +35,13 @@ async def server() -> AsyncIterator[FakeApiServer]:
 async def following(
     server: FakeApiServer, credentials: Credentials | None = None, **options: Any
 ) -> AsyncIterator[Followed]:
+    """With a client of its own, perhaps of these credentials."""
     client = server.client(credentials=credentials or Credentials())
-    followed = Followed(client, **options)
-    task = asyncio.create_task(followed.informer.run())
     try:
-        async with asyncio.timeout(20):
-            await followed.informer.synced.wait()
-        yield followed
+        async with follow(client, **options) as followed:
+            yield followed
     finally:
-        task.cancel()
-        await asyncio.wait((task,))
         await client.close()
-        assert task.cancelled(), task.exception()
-
-
-def lists(server: FakeApiServer) -> int:
-    return sum(not request.watch for request in server.requests)
-
-
-def watches(server: FakeApiServer) -> int:
-    return sum(request.watch for request in server.requests)
 
 
 @pytest.mark.requirement("UNG-18")

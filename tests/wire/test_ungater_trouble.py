@@ -54,6 +54,16 @@ class Paused:
         return await handle()
 
 
+async def halfway(world: World, start: Start) -> tuple[Replica, Paused]:
+    """A batch of 40 pods: four are released, four on their way."""
+    world.workload({R1: 40})
+    world.pods(*range(40))
+    patches = Paused(world, first=4)
+    replica = start(concurrency=4)
+    await until(lambda: len(world.asked("PATCH")) == 8)
+    return replica, patches
+
+
 async def seen(world: World, replica: Replica) -> None:
     """Its watch has shown the Workload as it is now."""
     item = world.server.get(WORKLOADS, "train", "team")
@@ -70,11 +80,7 @@ def _version(item: Object | None) -> str:
 async def test_a_batch_ends_when_its_workload_is_seen_to_grant_no_more(
     world: World, start: Start, how: str
 ) -> None:
-    world.workload({R1: 40})
-    world.pods(*range(40))
-    patches = Paused(world, first=4)
-    replica = start(concurrency=4)
-    await until(lambda: len(world.asked("PATCH")) == 8)
+    replica, patches = await halfway(world, start)
     if how == "evicted":
         world.workload({R1: 40}, conditions=("Evicted",))
     else:
@@ -91,11 +97,7 @@ async def test_a_batch_ends_when_its_workload_is_seen_to_grant_no_more(
 async def test_the_rest_of_a_batch_goes_where_its_workload_was_moved_meanwhile(
     world: World, start: Start
 ) -> None:
-    world.workload({R1: 40})
-    world.pods(*range(40))
-    patches = Paused(world, first=4)
-    replica = start(concurrency=4)
-    await until(lambda: len(world.asked("PATCH")) == 8)
+    replica, patches = await halfway(world, start)
     world.workload({R1: 8, R2: 32})
     await seen(world, replica)
     patches.go_on()
@@ -107,11 +109,7 @@ async def test_the_rest_of_a_batch_goes_where_its_workload_was_moved_meanwhile(
 async def test_a_batch_goes_on_while_its_workload_is_granted_more(
     world: World, start: Start
 ) -> None:
-    world.workload({R1: 40})
-    world.pods(*range(40))
-    patches = Paused(world, first=4)
-    replica = start(concurrency=4)
-    await until(lambda: len(world.asked("PATCH")) == 8)
+    replica, patches = await halfway(world, start)
     world.workload({R1: 40, R2: 40})
     await seen(world, replica)
     patches.go_on()

@@ -16,7 +16,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.domains import Domain
-from rackgate.wire.core import View
+from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
 
 _HOST: Final = names.HOSTNAME_LABEL
@@ -36,15 +36,8 @@ class NodeRow(msgspec.Struct, frozen=True, gc=False):
     host: str
 
 
-class _MetaView(View, frozen=True):
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
-
-
 class _NodeView(View, frozen=True):
-    metadata: _MetaView = _MetaView()
+    metadata: Meta = Meta()
 
 
 _decode_node = tolerant(msgspec.json.Decoder(_NodeView).decode)
