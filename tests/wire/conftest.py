@@ -1,4 +1,4 @@
-"""A world for the ungater, and replicas that end with their test.
+"""A world for the ungater, replicas that end with their test, and a server that knows the webhook.
 
 Modules about other services have fixtures of the same names for theirs.
 """
@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from rackgate.kube.client import Client
 from tests.support.apiserver import FakeApiServer
 from tests.wire.ungater_world import Replica, World
+from tests.wire.webhook_world import register
 
 Start = Callable[..., Replica]
 
@@ -35,3 +38,18 @@ async def start(world: World) -> AsyncIterator[Start]:
     yield started
     for replica in replicas:
         await replica.kill()
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[FakeApiServer]:
+    """With the registrations of the webhook, which nobody has filled in."""
+    async with FakeApiServer() as running:
+        register(running)
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(api: FakeApiServer) -> AsyncIterator[Client]:
+    running = api.client()
+    yield running
+    await running.close()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -32,20 +31,6 @@ from tests.wire.webhook_world import (
 )
 
 pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
-
-
-@pytest_asyncio.fixture
-async def api() -> AsyncIterator[FakeApiServer]:
-    async with FakeApiServer() as running:
-        register(running)
-        yield running
-
-
-@pytest_asyncio.fixture
-async def client(api: FakeApiServer) -> AsyncIterator[Client]:
-    running = api.client()
-    yield running
-    await running.close()
 
 
 def cut(number: int, *, applied: bool) -> Fault:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
 import pytest
-import pytest_asyncio
 from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -38,20 +36,6 @@ from tests.wire.webhook_world import NAMESPACE, SECRET, VALIDATING, register, re
 pytestmark = [pytest.mark.requirement("HOOK-13"), pytest.mark.field_note("W5")]
 
 DAY_S = 86400.0
-
-
-@pytest_asyncio.fixture
-async def api() -> AsyncIterator[FakeApiServer]:
-    async with FakeApiServer() as running:
-        register(running)
-        yield running
-
-
-@pytest_asyncio.fixture
-async def client(api: FakeApiServer) -> AsyncIterator[Client]:
-    running = api.client()
-    yield running
-    await running.close()
 
 
 def foreign_authority() -> bytes:
