@@ -17,7 +17,7 @@ from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK
 from tests.wire import assigner_world, ungater_world
 from tests.wire.stopped_world import Writes, eventually, replicas
-from tests.wire.ungater_world import R1, R2
+from tests.wire.ungater_world import R1, R2, uid_in
 
 SYSTEM = "rackgate-system"
 
@@ -78,8 +78,11 @@ async def test_an_ungater_stopped_at_any_moment_writes_nothing_late(
     async with FakeApiServer() as server:
         world, writes = ungater_world.World(server), Writes(server)
         for number in range(WORKLOADS):
-            world.workload({R1: PLACES // 2, R2: PLACES // 2}, name=f"w{number}")
-        names = ["a", "b", "c", "d"]
+            # Each shard has some: so whoever holds one does write.
+            uid = uid_in(number % SHARDS, number // SHARDS)
+            world.workload({R1: PLACES // 2, R2: PLACES // 2}, name=f"w{number}", uid=uid)
+        # None of these four is the best of all for fewer than three shards.
+        names = ["first", "second", "third", "fourth"]
         options = {"batchWindow": 0.05, "expectationTimeout": 2}
         async with replicas("ungater", server, tmp_path, names, **options) as running:
             await eventually(lambda: shards(server).keys() == set(names))

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
 
 from rackgate.kube.resources import WORKLOADS
 from rackgate_ungater.rows import PodUid
-from rackgate_ungater.shards import SHARDS, shard_of
+from rackgate_ungater.shards import SHARDS
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
-from tests.wire.ungater_world import R1, STREAMS, Replica, World
+from tests.wire.ungater_world import R1, STREAMS, Replica, World, uid_in
 
 Start = Callable[..., Replica]
 
 
-def uid_in(shard: int) -> str:
-    """A UID of that shard."""
-    return next(uid for n in itertools.count() if shard_of(uid := f"uid-{n}") == shard)
-
-
 def workload_in(world: World, shard: int, name: str, count: int = 1) -> None:
     """An admitted Workload of that shard."""
-    item = copy.deepcopy(world.workload({R1: count}, name=name))
-    world.server.remove(WORKLOADS, name, "team")
-    item["metadata"]["uid"] = uid_in(shard)
-    world.server.put(WORKLOADS, item)
+    world.workload({R1: count}, name=name, uid=uid_in(shard))
 
 
 class Led:

@@ -17,7 +17,7 @@ from rackgate.runtime.features import ELASTIC_JOBS
 from rackgate_ungater.shards import SHARDS, shard_of
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
-from tests.wire.test_ungater_shards_acting import Led, stall, uid_in
+from tests.wire.test_ungater_shards_acting import Led, stall
 from tests.wire.ungater_world import (
     FOREIGN,
     LEVELS,
@@ -29,6 +29,7 @@ from tests.wire.ungater_world import (
     World,
     condition,
     sample,
+    uid_in,
 )
 
 Start = Callable[..., Replica]

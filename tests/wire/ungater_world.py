@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -17,7 +18,7 @@ from rackgate.runtime import clock, metrics
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration, UngatingSettings
-from rackgate_ungater.shards import SHARDS
+from rackgate_ungater.shards import SHARDS, shard_of
 from rackgate_ungater.writer import Writer
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.waiting import until
@@ -28,6 +29,12 @@ R1, R2 = ("b1", "r1"), ("b1", "r2")
 FOREIGN = "example.com/wait"
 WINDOW_S = 0.02
 STREAMS = 4  # pods, Workloads, child Jobs, nodes
+
+
+def uid_in(shard: int, nth: int = 0) -> str:
+    """The n-th UID of that shard."""
+    found = (uid for n in itertools.count() if shard_of(uid := f"uid-{n}") == shard)
+    return next(itertools.islice(found, nth, None))
 
 
 def sample(metric: str, /, **labels: str) -> float:
@@ -56,6 +63,7 @@ class World:
         name: str = "train",
         conditions: tuple[str, ...] = (),
         levels: tuple[str, ...] = LEVELS,
+        uid: str | None = None,
     ) -> Object:
         total = sum(counts.values())
         assigned = encode(TopologyAssignment(levels, tuple(counts.items())))
@@ -65,6 +73,7 @@ class World:
                 "metadata": {
                     "name": name,
                     "namespace": "team",
+                    **({"uid": uid} if uid else {}),
                     "ownerReferences": [
                         {"kind": "Job", "name": name, "uid": f"{name}-job", "controller": True}
                     ],
