@@ -196,7 +196,7 @@ def test_slices_never_take_more_than_one_slice_would(found: TopologyAssignment) 
     assert encoded_size(found) == written(encode(found)) <= written(single_slice(found))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(shapes())
 @pytest.mark.requirement("TAS-11")
 def test_any_legal_shape_is_read_as_it_is_meant(wire: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def _bind(holder: socket.socket, port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody listens on, or holds, a loopback port."""
+    """Tell whether nobody listens on a loopback port; one merely held counts as free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Servers set this option, so connections still closing down do not block them either.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
