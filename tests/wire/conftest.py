@@ -5,6 +5,7 @@ Modules about other services have fixtures of the same names for theirs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,11 +13,28 @@ import pytest
 import pytest_asyncio
 
 from rackgate.kube.client import Client
+from rackgate.runtime import clock
+from tests.support import steadytime
 from tests.support.apiserver import FakeApiServer
 from tests.wire.ungater_world import Replica, World
 from tests.wire.webhook_world import register
 
 Start = Callable[..., Replica]
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests about Leases of one or two seconds run on a clock that leaves out stalls."""
+    if item.get_closest_marker("steady_clock"):
+        return {"steady": steadytime.SteadyLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _steady(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("steady_clock"):
+        monkeypatch.setattr(clock, "monotonic", steadytime.monotonic)
 
 
 @pytest.fixture

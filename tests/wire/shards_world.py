@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards import SHARDS, lease_name, ranking
 from rackgate_ungater.shards_keeper import ShardKeeper
 from tests.support.apiserver import FakeApiServer
+from tests.support.steadytime import monotonic
 
 SYSTEM = "rackgate-system"
 DURATION_S = 2.0
@@ -72,7 +72,7 @@ class Actor:
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
         assert self._fence.deadlines[f"{SYSTEM}/{lease_name(shard)}"] >= deadline()
         # Told to stop in this very moment, nothing may be sent.
-        assert deadline() > time.monotonic() or deadline() == float("-inf")
+        assert deadline() > monotonic() or deadline() == float("-inf")
         self._owners.begin(shard, self._name)
         try:
             await leave.wait()

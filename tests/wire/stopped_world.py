@@ -18,9 +18,10 @@ from aiohttp import web
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 
-DURATION_S = 4
+# Long enough for replicas that nobody stops to live through stalls of the machine.
+DURATION_S = 8
 REQUEST_S = 1
-LIMIT_S = 90.0
+LIMIT_S = 150.0
 # What was on its way when the signal was sent is read by the server until then. Nobody is continued
 # sooner: first another one has its Leases.
 STILL_S = DURATION_S - REQUEST_S

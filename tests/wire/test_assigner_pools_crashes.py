@@ -56,4 +56,4 @@ async def test_the_life_has_no_more_writes_than_are_killed() -> None:
         world.collects = False
         world.pool(ZONE)
         await while_running(keep_running(world, asyncio.Event(), pool_keeper), _life(world))
-        assert AT_LEAST <= len(world.osmo_writes()) <= LIFE
+        assert AT_LEAST <= world.taken(("/pools", "/topologies")) <= LIFE

@@ -232,10 +232,11 @@ def racing(world: KindsWorld, change: Callable[[Object], object]) -> Fault:
 
 
 @pytest.mark.requirement("SLC-28")
+@pytest.mark.steady_clock
 async def test_an_operator_that_lost_its_pods_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(RayClusterKind, "forgets_s", 0.2)
+    monkeypatch.setattr(RayClusterKind, "forgets_s", 1.0)
     async with KindsWorld() as world:
         furnish(world)
         world.add(CLUSTERS, cluster())
@@ -258,7 +259,7 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
         (event,) = world.events("OperatorReminded")  # equal ones within minutes are one
         assert event["regarding"]["kind"] == "RayCluster"
         assert event["note"] == (
-            "not all pods are ready 0.2 s after the spec of the RayCluster last changed: "
+            "not all pods are ready 1 s after the spec of the RayCluster last changed: "
             "asked its operator (ray.io/kuberay-operator) to look again"
         )
 

@@ -83,6 +83,7 @@ def test_a_status_may_say_how_long_to_wait_where_no_header_does() -> None:
 
 
 @pytest.mark.requirement("UNG-17")
+@pytest.mark.steady_clock
 async def test_a_write_is_not_sent_again_after_the_deadline_of_its_sender(
     server: FakeApiServer, client: Client
 ) -> None:
@@ -92,7 +93,7 @@ async def test_a_write_is_not_sent_again_after_the_deadline_of_its_sender(
     with pytest.raises(NotSentError):
         await client.patch(POD, b"{}", PatchType.MERGE, deadline=lambda: deadline)
     assert clock.monotonic() < deadline + 2
-    assert 1 <= len(server.requests) <= 3, "at 0, 0.6 and 1.2 s"
+    assert 2 <= len(server.requests) <= 3, "at 0, 0.6 and 1.2 s"
 
 
 @pytest.mark.requirement("UNG-17", "OPS-08")

@@ -22,6 +22,8 @@ from rackgate.wire.core import Pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.steady_clock
+
 decode_pod = msgspec.json.Decoder(Pod).decode
 IDLE_S = 0.6
 

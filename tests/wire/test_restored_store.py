@@ -37,7 +37,8 @@ async def test_pods_that_a_backup_gates_again_are_released_again_by_who_remember
     world.workload({R1: 1})
     world.pod(0)
     backup = world.server.backup()
-    first = await run("--config", path)
+    soon = "--set=leaderElection.leaseDuration=7"  # silence is noticed after twice that
+    first = await run("--config", path, soon)
     second = None
     try:
         await world.released(1)
@@ -54,7 +55,7 @@ async def test_pods_that_a_backup_gates_again_are_released_again_by_who_remember
         _, log = await asyncio.wait_for(first.communicate(), 120)
         assert first.returncode == 1
         assert b"restored from a backup" in log.splitlines()[-1]
-        second = await run("--config", path)
+        second = await run("--config", path, soon)
         await world.released(1)
     finally:
         for process in filter(None, (first, second)):

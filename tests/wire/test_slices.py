@@ -104,20 +104,20 @@ async def test_the_user_is_told_what_was_asked_granted_and_why_the_rest_waits() 
         world.elastic("ray", {"small": 2}, cpu="10")
         await running(world, small=2)
         world.scale("ray", 8)
-        await eventually(lambda: "granted 6, waiting for 2 in 2 slices" in world.resize("ray")[2])
+        told = "granted 6, waiting for 2 in 2 slices because WaitingForQuota: "
+        await eventually(lambda: told in world.resize("ray")[2])
         status, reason, message = world.resize("ray")
         assert (status, reason) == ("True", "WaitingForSlices")
         assert message.startswith('podset "small" from ')
-        assert " to 8 pods: asked 8, granted 6, waiting for 2 in 2 slices because " in message
-        assert "because WaitingForQuota: " in message
+        assert f" to 8 pods: asked 8, {told}" in message
         await eventually(lambda: world.granted("ray")["small"] == 6 and len(world.slices()) == 2)
         because = "waiting for 2 in 2 slices because WaitingForQuota"
 
-        def told() -> set[str]:
+        def heard() -> set[str]:
             events = world.events("ResizeRequested")
             return {event["regarding"]["kind"] for event in events if because in event["note"]}
 
-        await eventually(lambda: told() == {"Workload", "RayCluster"})
+        await eventually(lambda: heard() == {"Workload", "RayCluster"})
         assert world.is_running(kinds.RAY_CLUSTERS, "ray")
 
 

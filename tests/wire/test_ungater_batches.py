@@ -11,6 +11,7 @@ from tests.support.waiting import until
 from tests.wire.ungater_world import R1, R2, Replica, World, sample
 
 Start = Callable[..., Replica]
+pytestmark = pytest.mark.steady_clock
 
 
 @pytest.mark.requirement("UNG-04")

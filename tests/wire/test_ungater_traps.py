@@ -292,6 +292,7 @@ def counting(world: World) -> Iterator[dict[str, int]]:
 
 @pytest.mark.requirement("UNG-08", "UNG-17")
 @pytest.mark.field_note("U9", "U10")
+@pytest.mark.steady_clock
 async def test_a_batch_costs_one_request_a_pod_and_one_read_of_its_workload(
     world: World, start: Start
 ) -> None:
