@@ -44,8 +44,8 @@ SWEEP_LIMIT_S: Final = 600.0
 SETTLE_LIMIT_S: Final = 20.0
 IDLE_CORES: Final = 0.25
 
-# A playground's leases are short, so that tests see a standby take over; here a full machine must
-# not cost a lease. These are the services' own defaults.
+# What is measured is what is deployed: these are the services' own defaults. A playground waits
+# less for a request, and tests have longer Leases.
 SERVICE_DEFAULTS: Final = {
     f"RACKGATE_{service.upper()}_{key}": value
     for service in SERVICES

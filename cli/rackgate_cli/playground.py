@@ -43,6 +43,7 @@ def up(
     services: Sequence[str] = SERVICES,
     operators: Sequence[str] = (),
     feature_gates: Mapping[str, bool] | None = None,
+    lease_duration: float | None = None,
     audit: bool = False,
     source: DownloadSource | None = None,
     progress: Progress | None = None,
@@ -55,6 +56,7 @@ def up(
         services: which of the three services run.
         operators: which of "jobset", "kuberay" and "kai-crds" it gets, beside those it has.
         feature_gates: set in the services' configurations, beside those set before.
+        lease_duration: seconds of the services' Leases; None for what was set before, 15 at first.
         audit: let the API server write `audit.log` into the folder.
         source: a download of binaries, None for what the environment names.
         progress: told what happens; lines on stderr by default.
@@ -76,6 +78,8 @@ def up(
         playground.operators = [name for name in OPERATORS if name in wanted]
         playground.kinds = [name for name in KINDS if name in wanted]
         playground.feature_gates |= feature_gates or {}
+        if lease_duration is not None:
+            playground.lease_duration = lease_duration
         folder.save(playground)
         found = find_binaries(
             deploy_dir() / "controlplane", cache_dir(), progress, source, playground.operators
@@ -100,10 +104,11 @@ def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress:
     cluster.start()
     setup.prepare(cluster, nodes, services)
     progress.say("installed: CRDs, roles, admission")
-    if cluster.playground.operators:
-        start_operators(cluster, cluster.playground.operators)
-    if services:
-        start_services(cluster, services)
+    with _registered(cluster, services):
+        if cluster.playground.operators:
+            start_operators(cluster, cluster.playground.operators)
+        if services:
+            start_services(cluster, services)
     setup.fill(cluster, nodes, services)
     if nodes:
         progress.say(f"ready: {nodes} nodes, queue default/default")
@@ -181,7 +186,8 @@ def _start_operator(cluster: Cluster, name: str) -> None:
         raise CommandError(f'this playground has no {name}; "rackgate up --with {name}" adds it')
     if cluster.running("kube-apiserver") is None:
         raise CommandError(_NOT_RUNNING)
-    start_operators(cluster, (name,))
+    with _registered(cluster, ()):
+        start_operators(cluster, (name,))
 
 
 def _start_one(cluster: Cluster, service: str) -> None:
@@ -195,7 +201,24 @@ def _start_one(cluster: Cluster, service: str) -> None:
         from rackgate_cli.controlplane import setup
 
         setup.prepare(cluster, 0, (service,))
-    start_services(cluster, (service,))
+    with _registered(cluster, (service,)):
+        start_services(cluster, (service,))
+
+
+@contextlib.contextmanager
+def _registered(cluster: Cluster, services: tuple[str, ...]) -> Iterator[None]:
+    """Register the webhooks anew that the block starts elsewhere: their port was somebody's."""
+    before = _webhook_ports(cluster)
+    yield
+    if _webhook_ports(cluster) != before:
+        from rackgate_cli.controlplane import setup
+
+        setup.prepare(cluster, 0, services)
+
+
+def _webhook_ports(cluster: Cluster) -> dict[str, int]:
+    ports = cluster.playground.ports
+    return {name: ports[name] for name in ports if name.endswith("webhook")}
 
 
 @contextlib.contextmanager

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from rackgate_cli.controlplane.components import KINDS, OPERATORS, SERVICES
+
+# What the services take (`leaderElection.leaseDuration`).
+LEAST_LEASE_S: Final = 1
+MOST_LEASE_S: Final = 3600
 
 
 def count(text: str) -> int:
@@ -16,6 +21,17 @@ def count(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f'"{text}" is negative')
     return number
+
+
+def lease_duration(text: str) -> float:
+    """Seconds that a Lease of the services may last."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number of seconds') from None
+    if not LEAST_LEASE_S <= seconds <= MOST_LEASE_S:
+        raise argparse.ArgumentTypeError(f'"{text}" is not {LEAST_LEASE_S} to {MOST_LEASE_S}')
+    return seconds
 
 
 def services(text: str) -> tuple[str, ...]:

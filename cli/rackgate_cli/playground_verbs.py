@@ -16,7 +16,7 @@ from rackgate_cli.controlplane.components import COMPONENTS, KINDS, OPERATORS, S
 from rackgate_cli.controlplane.download import SHA256_VARIABLE, URL_VARIABLE, download_source
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.sources import find_binaries
-from rackgate_cli.controlplane.state import StateFolder
+from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
 
@@ -98,13 +98,7 @@ def _add_up(subparsers: Subparsers) -> None:
         help=f'which of {",".join(SERVICES)} run, or "none" (default: all)',
     )
     _add_with(up, "run beside the control plane")
-    up.add_argument(
-        "--feature-gates",
-        type=playground_arguments.gates,
-        default={},
-        metavar="NAME=BOOL,...",
-        help="gates of the three services (docs/operation.md lists them); others stay as they are",
-    )
+    _add_settings(up)
     up.add_argument(
         "--audit",
         action="store_true",
@@ -112,6 +106,23 @@ def _add_up(subparsers: Subparsers) -> None:
         help=f"write audit.log into the state folder (also: {AUDIT_VARIABLE}=1)",
     )
     _add_download(up)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--feature-gates",
+        type=playground_arguments.gates,
+        default={},
+        metavar="NAME=BOOL,...",
+        help="gates of the three services (docs/operation.md lists them); others stay as they are",
+    )
+    parser.add_argument(
+        "--lease-duration",
+        type=playground_arguments.lease_duration,
+        metavar="SECONDS",
+        help=f"of the services' Leases, 1 to 3600 (default: as before, {LEASE_DURATION_S:g} at "
+        "first); an active replica that stands still for longer ends itself",
+    )
 
 
 def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
@@ -245,6 +256,7 @@ def _up(arguments: argparse.Namespace) -> int:
         services=arguments.services,
         operators=arguments.operators,
         feature_gates=arguments.feature_gates,
+        lease_duration=arguments.lease_duration,
         audit=arguments.audit,
         source=download_source(arguments.binaries_url, arguments.binaries_sha256),
     )

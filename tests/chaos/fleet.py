@@ -53,6 +53,10 @@ class Replica:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    async def ready(self) -> bool:
+        """Whether it says so of itself."""
+        return await asyncio.to_thread(readiness.answer, self.health_url, None) is None
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it is there."""
         if self.process is not None and self.process.poll() is None:
@@ -116,10 +120,7 @@ class Fleet:
             waiting = [r for service in SERVICES for r in self.of(service)]
             if not all(replica.alive for replica in waiting):
                 return False
-            answers = await asyncio.gather(
-                *(asyncio.to_thread(readiness.answer, r.health_url, None) for r in waiting)
-            )
-            return all(answer is None for answer in answers)
+            return all(await asyncio.gather(*(replica.ready() for replica in waiting)))
 
         await until("all replicas are ready", all_ready, timeout_s=READY_LIMIT_S)
 

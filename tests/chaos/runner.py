@@ -26,7 +26,14 @@ from tests.chaos.growers import Growers
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.limits import SCENARIO_LIMIT_S
-from tests.chaos.scenario import CPU_PER_HOST, HOSTS_PER_RACK, QUOTA_CPU, RACKS, Scenario
+from tests.chaos.scenario import (
+    CPU_PER_HOST,
+    HOSTS_PER_RACK,
+    LEASE_S,
+    QUOTA_CPU,
+    RACKS,
+    Scenario,
+)
 from tests.chaos.users import Users
 from tests.chaos.watcher import Watcher
 from tests.support.cluster import Cluster
@@ -84,7 +91,9 @@ class Report:
 def chaos_playground(folder: Path, operators: tuple[str, ...] = ()) -> Iterator[Playground]:
     """A playground whose services have credentials and configuration, and do not run."""
     gates = (ELASTIC_JOBS, ELASTIC_INDEXED_JOBS)
-    playground = start_playground(folder, nodes=0, operators=operators, gates=gates)
+    playground = start_playground(
+        folder, nodes=0, operators=operators, gates=gates, lease_s=LEASE_S
+    )
     try:
         for service in SERVICES:
             playground.run("stop", service)

@@ -22,6 +22,8 @@ QUOTA_CPU = 320
 # Certificates are made valid from five minutes ago; what lies beyond is for their users to mend.
 LARGEST_SKEW_S = 240.0
 FLAP_KINDS = ("cordon", "drain", "taint")
+# Of the services: shorter than every stop, and standbys take over within a scenario.
+LEASE_S = 4.0
 
 
 class Fault(StrEnum):

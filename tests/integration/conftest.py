@@ -29,6 +29,7 @@ OWN_PLANES = ("test_chaos", "test_elsewhere", "test_scaling", "test_playground")
 LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")
 # No process is to come to one of these when the others have ended. Alerts compile for minutes once.
 FIRST = (*OWN_PLANES, "test_alerts", *LONG)
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,8 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first."""
+    """The longest files come first, and a test's time is its own: planes that start have limits."""
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        if item.path.is_relative_to(HERE) and (own is None or "func_only" not in own.kwargs):
+            kept = own.args if own else ()
+            item.add_marker(pytest.mark.timeout(*kept, func_only=True), append=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,17 +80,29 @@ def playground(
         gates=(ELASTIC_JOBS, ELASTIC_INDEXED_JOBS, RENDER_FOR_KAI, OSMO_POOLS),
         audit=True,
     )
-    yield running
-    if record is not None:
-        record.write(asked(running.audit_log))
-    running.stop()
+    try:
+        with running.webhooks_port():
+            yield running
+        if record is not None:
+            record.write(asked(running.audit_log))
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def webhook_down(playground: Playground) -> Iterator[None]:
+    """No webhook answers. To be asked for with `usefixtures`, so that it comes before `cluster`."""
+    playground.run("stop", "webhook")
+    yield
+    playground.run("start", "webhook")
 
 
 @pytest.fixture
 async def cluster(playground: Playground, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     """This test's own namespace, node pool and names on the shared control plane."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:24]
-    pool = f"{name.strip('-')}-{uuid.uuid4().hex[:5]}"
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:19]
+    # Namespaces stay until the end of the run: no name may come again.
+    pool = f"{name.strip('-')}-{uuid.uuid4().hex[:10]}"
     async with playground.client() as client:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": pool}}
         await client.create(kinds.NAMESPACES.path(), json.dumps(namespace).encode())

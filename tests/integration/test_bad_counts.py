@@ -20,19 +20,21 @@ async def prepare(cluster: Cluster, **queue: str) -> None:
     await cluster.add_queue(quota={"cpu": queue.get("cpu", "1000")})
 
 
-async def message_of(cluster: Cluster, job_name: str, reason: str) -> str:
-    """What the Job's waiting Workload says."""
-    workload = await cluster.condition(job_name, "QuotaReserved", "False", reason)
-    found = [c for c in workload["status"]["conditions"] if c["type"] == "QuotaReserved"]
-    return str(found[0]["message"])
+async def waits(cluster: Cluster, job_name: str, reason: str, words: str) -> None:
+    """Wait until the Job's Workload waits for that reason, and says so in these words."""
+    await cluster.condition(job_name, "QuotaReserved", "False", reason, words)
 
 
-async def usage_of(cluster: Cluster, name: str) -> list[str]:
-    """Totals of the ClusterQueue's reservations."""
-    status = (await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-{name}"))["status"]
-    return [
-        entry["total"] for flavor in status["flavorsReservation"] for entry in flavor["resources"]
-    ]
+async def reserved(cluster: Cluster, amount: str) -> None:
+    """Wait until the ClusterQueue says that exactly this much is reserved."""
+
+    async def reached() -> bool:
+        queue = await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue")
+        flavors = queue.get("status", {}).get("flavorsReservation", [])
+        totals = [entry["total"] for flavor in flavors for entry in flavor["resources"]]
+        return totals == [amount]
+
+    await until(f"{amount} CPU are reserved", reached)
 
 
 async def test_counts_that_are_no_counts_are_refused_with_their_path(cluster: Cluster) -> None:
@@ -68,7 +70,7 @@ async def test_a_waiting_job_that_asks_for_no_pods_any_more_loses_its_workload(
 ) -> None:
     await prepare(cluster)
     await cluster.submit("train", 5, required=RACK, indexed=False)
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 0}})
 
     async def gone() -> bool:
@@ -81,11 +83,10 @@ async def test_a_waiting_job_that_asks_for_no_pods_any_more_loses_its_workload(
 async def test_huge_counts_wait_with_a_message(cluster: Cluster) -> None:
     await prepare(cluster, cpu="1M")
     await cluster.submit("indexed", 100_000, required=BLOCK)
-    text = await message_of(cluster, "indexed", "TopologyPlacementFailed")
-    assert "allows to fit only 8 out of 100000 pod(s)" in text
+    words = "allows to fit only 8 out of 100000 pod(s)"
+    await waits(cluster, "indexed", "TopologyPlacementFailed", words)
     await cluster.submit("most", MAX_INT32, preferred=RACK, indexed=False)
-    text = await message_of(cluster, "most", "ExceedsMaxQuota")
-    assert "8589934588" in text  # 4 times 2147483647
+    await waits(cluster, "most", "ExceedsMaxQuota", "8589934588")  # 4 times 2147483647
     await cluster.submit("fits", 2, required=RACK)
     await cluster.bound("fits", 2)
 
@@ -96,7 +97,7 @@ async def test_fewer_completions_than_parallelism_count(cluster: Cluster) -> Non
     await cluster.bound("train", 3)
     workload = await cluster.workload_of("train")
     assert workload["spec"]["podSets"][0]["count"] == 3
-    assert await usage_of(cluster, "queue") == ["12"]
+    await reserved(cluster, "12")
 
 
 @pytest.mark.requirement("TAS-23", "CAP-02")
@@ -117,7 +118,7 @@ async def test_a_running_job_keeps_its_grant_when_its_parallelism_is_lowered(
         await until(f"{count} pods are left", down)
     workload = await cluster.workload_of("train")
     assert workload["status"]["admission"] == given
-    assert await usage_of(cluster, "queue") == ["16"]
+    await reserved(cluster, "16")
     await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 4}})
     await cluster.bound("train", 4)
     assert (await cluster.workload_of("train"))["status"]["admission"] == given

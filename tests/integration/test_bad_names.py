@@ -66,9 +66,7 @@ async def test_the_longest_names_work(cluster: Cluster) -> None:
         assert found["spec"]["nodeSelector"][HOST].endswith("z")
         assert len(found["spec"]["nodeName"]) == 253
     await cluster.submit("third", 1, required=RACK, queue=queue)
-    waiting = await cluster.condition("third", "QuotaReserved", "False", "WaitingForQuota")
-    (entry,) = [c for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"]
-    assert full in entry["message"]
+    await cluster.condition("third", "QuotaReserved", "False", "WaitingForQuota", full)
     # Names of Workloads and Events are cut where they would be too long.
     workload = await cluster.workload_of(plain)
     await cluster.event("Admitted", workload["metadata"]["name"])

@@ -18,6 +18,12 @@ INT64 = "9223372036854775807"
 GARBAGE = ("garbage", "1.2.3", "1KiB", "--1", "1e", "")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def said_before(playground: Playground) -> dict[str, int]:
+    """How much each service had logged before this file: what stands there is not its doing."""
+    return {service: len(playground.log(f"{service}-0")) for service in SERVICES}
+
+
 def asking(name: str, count: int, requests: Object, **more: Any) -> Object:
     """A Job whose pods ask for `requests` and nothing else."""
     made = job(name, count, required=BLOCK, **more)
@@ -39,10 +45,9 @@ async def usage_of(cluster: Cluster, job_name: str) -> dict[str, str]:
     return dict(given["resourceUsage"])
 
 
-async def message_of(cluster: Cluster, job_name: str, reason: str) -> str:
-    workload = await cluster.condition(job_name, "QuotaReserved", "False", reason)
-    found = [c for c in workload["status"]["conditions"] if c["type"] == "QuotaReserved"]
-    return str(found[0]["message"])
+async def waits(cluster: Cluster, job_name: str, reason: str, words: str) -> None:
+    """Wait until the Job's Workload waits for that reason, and says so in these words."""
+    await cluster.condition(job_name, "QuotaReserved", "False", reason, words)
 
 
 async def test_every_spelling_of_a_request_is_charged_exactly(cluster: Cluster) -> None:
@@ -81,11 +86,10 @@ async def test_requests_beyond_the_clamp_count_as_the_clamp(cluster: Cluster) ->
     # 2^45 each: thousandths of cpu, bytes of memory.
     assert await usage_of(cluster, "two") == {"cpu": f"{2**46}m", "memory": "64Ti"}
     await cluster.create(kinds.JOBS, asking("more", 2**31 - 1, asked, indexed=False))
-    text = await message_of(cluster, "more", "ExceedsMaxQuota")
-    assert "maximum capacity (1Ei)" in text  # 2^60 bytes, the clamp of quotas
+    # 2^60 bytes, the clamp of quotas
+    await waits(cluster, "more", "ExceedsMaxQuota", "maximum capacity (1Ei)")
     await cluster.create(kinds.JOBS, asking("small", 1, {"memory": "1"}))
-    text = await message_of(cluster, "small", "TopologyPlacementFailed")
-    assert 'excluded: resource "memory": 2' in text
+    await waits(cluster, "small", "TopologyPlacementFailed", 'excluded: resource "memory": 2')
 
     async def counted() -> bool:
         queue = await cluster.get(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue")
@@ -102,15 +106,12 @@ async def test_quotas_hold_to_the_last_unit(cluster: Cluster) -> None:
     await cluster.add_queue(quota={"cpu": "0.5", "memory": "1.5Gi"})
     await cluster.create(kinds.JOBS, asking("byte", 1, {"memory": "1610612737"}))
     await cluster.create(kinds.JOBS, asking("milli", 1, {"cpu": "501m"}))
-    assert "(1610612737) > maximum capacity (1536Mi)" in await message_of(
-        cluster, "byte", "ExceedsMaxQuota"
-    )
-    assert "(501m) > maximum capacity (500m)" in await message_of(
-        cluster, "milli", "ExceedsMaxQuota"
-    )
+    words = "(1610612737) > maximum capacity (1536Mi)"
+    await waits(cluster, "byte", "ExceedsMaxQuota", words)
+    await waits(cluster, "milli", "ExceedsMaxQuota", "(501m) > maximum capacity (500m)")
     # A fifth of the quota is no whole number of bytes: five pods are four bytes too many.
     await cluster.create(kinds.JOBS, asking("fifths", 5, {"memory": "307.2Mi"}))
-    assert "(1610612740)" in await message_of(cluster, "fifths", "ExceedsMaxQuota")
+    await waits(cluster, "fifths", "ExceedsMaxQuota", "(1610612740)")
     await cluster.create(kinds.JOBS, asking("all", 4, {"cpu": "125m", "memory": "0.375Gi"}))
     assert await usage_of(cluster, "all") == {"cpu": "500m", "memory": "1536Mi"}
 
@@ -123,8 +124,8 @@ async def test_every_spelling_of_a_nodes_allocatable_counts_exactly(cluster: Clu
     )
     await cluster.add_queue()
     await cluster.create(kinds.JOBS, asking("over", 17, {"cpu": "100m"}))
-    text = await message_of(cluster, "over", "TopologyPlacementFailed")
-    assert "allows to fit only 16 out of 17 pod(s)" in text
+    words = "allows to fit only 16 out of 17 pod(s)"
+    await waits(cluster, "over", "TopologyPlacementFailed", words)
     await cluster.create(kinds.JOBS, asking("full", 16, {"cpu": "100m"}))
     await cluster.bound("full", 16)
 
@@ -162,8 +163,10 @@ async def test_a_node_may_offer_resources_that_nobody_has_heard_of(cluster: Clus
     await cluster.bound("chips", 3)
 
 
-def test_nothing_above_made_a_service_stumble(playground: Playground) -> None:
+def test_nothing_above_made_a_service_stumble(
+    playground: Playground, said_before: dict[str, int]
+) -> None:
     """Unforeseen failures are logged with their trace; nothing in a log may be one."""
     for service in SERVICES:
-        lines = playground.log(f"{service}-0").splitlines()
+        lines = playground.log(f"{service}-0")[said_before[service] :].splitlines()
         assert [line for line in lines if '"exception":' in line] == []

@@ -69,7 +69,7 @@ async def test_a_job_deleted_at_any_moment_leaves_nothing(
     await cluster.submit("unseen", 2, required=RACK)
     await delete_job(cluster, "unseen", propagation)
     await cluster.submit("pending", 5, required=RACK)
-    await cluster.condition("pending", "QuotaReserved", "False")
+    await cluster.condition("pending", "QuotaReserved", "False", "TopologyPlacementFailed")
     await delete_job(cluster, "pending", propagation)
     await cluster.submit("queued", 2, required=RACK)
     await cluster.workload_of("queued")
@@ -90,10 +90,10 @@ async def test_pods_left_behind_by_their_job_hold_room_but_no_quota(cluster: Clu
     await cluster.bound("train", 4)
     await delete_job(cluster, "train", "Orphan")
     await nothing_left(cluster, pods=4)
+    await cluster.pods_heard()
     await cluster.submit("next", 16, preferred=RACK)
-    waiting = await cluster.condition("next", "QuotaReserved", "False")
-    (entry,) = [c for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"]
-    assert "allows to fit only 12 out of 16 pod(s)" in entry["message"]
+    words = "allows to fit only 12 out of 16 pod(s)"
+    await cluster.condition("next", "QuotaReserved", "False", "TopologyPlacementFailed", words)
 
 
 async def leaving(cluster: Cluster, kind: Resource, name: str) -> None:
@@ -179,6 +179,7 @@ async def test_what_is_in_use_stays_until_its_last_user_is_gone(cluster: Cluster
 
 async def test_a_flavor_and_its_topology_go_when_no_queue_offers_them(cluster: Cluster) -> None:
     name = await prepare(cluster)
+    await cluster.queues_heard()  # else nobody is known to offer the flavor
     await leaving(cluster, kinds.FLAVORS, name)
     await leaving(cluster, kinds.TOPOLOGIES, name)
     await cluster.submit("train", 1, required=RACK)
@@ -212,6 +213,7 @@ async def test_a_running_job_keeps_the_levels_it_was_given(cluster: Cluster) -> 
     await cluster.create(kinds.TOPOLOGIES, topology_object(name, (HOST,)))
     await cluster.create(kinds.FLAVORS, flavor(name, cluster.pool, name))
     await offer(cluster, name)
+    await cluster.queues_heard()
     await active(cluster, "True")
     await cluster.submit("new", 1, required=HOST)
     (other,) = await cluster.bound("new", 1)
@@ -229,7 +231,7 @@ async def test_edited_levels_count_for_those_who_wait_only(cluster: Cluster) -> 
     await cluster.bound("train", 4)
     given = (await cluster.workload_of("train"))["status"]["admission"]
     await cluster.submit("waiting", 9, required=BLOCK)
-    await cluster.condition("waiting", "QuotaReserved", "False")
+    await cluster.condition("waiting", "QuotaReserved", "False", "TopologyPlacementFailed")
     levels = [{"nodeLabel": RACK}, {"nodeLabel": HOST}]
     await cluster.merge(kinds.TOPOLOGIES, name, {"spec": {"levels": levels}})
 

@@ -120,9 +120,13 @@ async def test_what_the_quota_allows_of_a_growth_runs_and_the_rest_waits_gated(
     await ray_state(cluster, NAME, "ready")
     gated = [p for p in await live_pods(cluster, WORKERS) if p["spec"].get("schedulingGates")]
     assert await ray.terminate(*(pod["metadata"]["name"] for pod in gated))
-    found = await settled(cluster, 3)
+    await settled(cluster, 3)
     await used(cluster, "14500m")
-    assert conditions(found)["ResizeRequested"]["status"] == "False"
+
+    async def resized() -> bool:
+        return bool(conditions(await parent(cluster))["ResizeRequested"]["status"] == "False")
+
+    await until("the parent says that nothing is asked for any more", resized)
 
 
 @pytest.mark.requirement("SLC-36", "SLC-13")
@@ -177,10 +181,11 @@ async def test_a_resized_cluster_is_preempted_as_a_whole_and_comes_back(
     await used(cluster, "14500m")
 
     urgent = {"labels": {names.PRIORITY_CLASS_LABEL: f"{cluster.pool}-high"}}
-    await cluster.submit("urgent", 4, cpu="4", run_seconds=5, **urgent)
+    await cluster.submit("urgent", 4, cpu="4", **urgent)
     await gone(cluster, ray_selector(NAME))
     await cluster.bound("urgent", 4)
     assert await slices(cluster) == []
+    await cluster.finish("urgent")
     await cluster.condition("urgent", "Finished")
     await bound_pods(cluster, WORKERS, 3)
     await settled(cluster, 3)

@@ -71,7 +71,10 @@ async def test_a_rack_that_is_too_small_is_told_with_what_it_lacks(
     await cluster.add_fx_a()
     await cluster.add_queue()
     await cluster.submit("train", 5, required=RACK)
-    workload = await cluster.condition("train", "QuotaReserved", "False")
+    words = "allows to fit only 4 out of 5 pod(s)"
+    workload = await cluster.condition(
+        "train", "QuotaReserved", "False", "TopologyPlacementFailed", words
+    )
     found = await explain("train")
     assert found["message"] == written(workload) == found["told"]
     rack = best(found, RACK)
@@ -113,7 +116,7 @@ async def test_taints_and_selectors_that_exclude_nodes_are_named(
     await cluster.add_nodes(nodes)
     await cluster.add_queue()
     await cluster.submit("train", 4, required=RACK, pod={"nodeSelector": fast})
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     found = await explain("train")
     rules = {(e["rule"], e["detail"]): e["nodes"] for e in found["flavors"][0]["excluded"]}
     assert rules["taint", "maintenance=disk:NoSchedule"] == 1
@@ -154,7 +157,7 @@ async def test_nodes_without_level_labels_are_named_with_what_they_lack(
     await cluster.add_nodes([*bare, node(cluster.pool, "block-1", "rack-1", "good")])
     await cluster.add_queue()
     await cluster.submit("train", 4, required=RACK)
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     found = await explain("train")
     lacking = next(e for e in found["flavors"][0]["excluded"] if e["rule"] == "missingLevel")
     assert (lacking["detail"], lacking["nodes"]) == (RACK, 2)

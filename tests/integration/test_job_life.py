@@ -48,7 +48,7 @@ async def test_a_queue_label_cannot_be_added_to_a_running_job(cluster: Cluster) 
 async def test_a_removed_queue_label_frees_a_suspended_job(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 5, required=RACK)
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     name = (await cluster.workload_of("train"))["metadata"]["name"]
     await cluster.merge(kinds.JOBS, "train", {"metadata": {"labels": {names.QUEUE_LABEL: None}}})
 
@@ -73,7 +73,7 @@ async def test_a_deleted_job_gives_its_room_back(cluster: Cluster) -> None:
     await cluster.submit("first", 16, preferred=RACK)
     await cluster.bound("first", 16)
     await cluster.submit("second", 8, required=BLOCK)
-    await cluster.condition("second", "QuotaReserved", "False")
+    await cluster.condition("second", "QuotaReserved", "False", "TopologyPlacementFailed")
     await cluster.delete(kinds.JOBS, "first")
     await cluster.bound("second", 8)
 
@@ -81,7 +81,7 @@ async def test_a_deleted_job_gives_its_room_back(cluster: Cluster) -> None:
 async def test_a_job_deleted_while_pending_leaves_nothing_behind(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 5, required=RACK)
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     await cluster.delete(kinds.JOBS, "train")
 
     async def empty() -> bool:
@@ -95,7 +95,7 @@ async def test_a_job_deleted_while_pending_leaves_nothing_behind(cluster: Cluste
 async def test_a_job_edited_while_it_waits_is_asked_for_anew(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 5, required=RACK, indexed=False)
-    await cluster.condition("train", "QuotaReserved", "False")
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
     await cluster.merge(kinds.JOBS, "train", {"spec": {"parallelism": 4}})
     await cluster.bound("train", 4)
 
@@ -103,11 +103,7 @@ async def test_a_job_edited_while_it_waits_is_asked_for_anew(cluster: Cluster) -
 async def test_a_job_waits_for_a_queue_that_comes_later(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.submit("train", 4, required=RACK)
-    waiting = await cluster.condition("train", "QuotaReserved", "False")
-    message = next(
-        c["message"] for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"
-    )
-    assert "queue" in message
+    await cluster.condition("train", "QuotaReserved", "False", words="queue")
     assert await cluster.pods_of("train") == []
     await cluster.add_queue()
     await cluster.bound("train", 4)

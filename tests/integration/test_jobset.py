@@ -27,6 +27,8 @@ from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object, flavor, local
 
 pytestmark = pytest.mark.integration
 
+ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+
 
 async def prepare(cluster: Cluster) -> None:
     await cluster.add_fx_a()
@@ -149,18 +151,26 @@ async def test_consecutive_ranks_of_a_jobset_share_racks(cluster: Cluster) -> No
     assert places[0][0] == places[4][0]
 
 
+async def fail(cluster: Cluster, pod: Object) -> None:
+    """Let a pod fail as soon as it runs."""
+    change = {"metadata": {"annotations": {"rackgate.dev/fail-after-seconds": "0"}}}
+    await cluster.merge(kinds.PODS, pod["metadata"]["name"], change)
+
+
 async def test_a_restart_keeps_the_placement_and_the_last_failure_gives_all_back(
     cluster: Cluster,
 ) -> None:
     await prepare(cluster)
-    fails = marks({"rackgate.dev/fail-after-seconds": "3"}, required=RACK)
-    workers = replicated_job("workers", 2, cpu="4", annotations=fails, spec={"backoffLimit": 0})
+    workers = replicated_job(
+        "workers", 2, cpu="4", annotations=marks(required=RACK), spec={"backoffLimit": 0}
+    )
     made = jobset("train", [workers], failurePolicy={"maxRestarts": 1})
     await cluster.create(kinds.JOBSETS, made)
-    first = await bound_pods(cluster, jobset_selector("train"), 2)
-    attempt = f"{jobset_selector('train')},jobset.sigs.k8s.io/restart-attempt=1"
-    second = await bound_pods(cluster, attempt, 2)
+    first = await bound_pods(cluster, f"{jobset_selector('train')},{ATTEMPT}=0", 2)
+    await fail(cluster, first[0])
+    second = await bound_pods(cluster, f"{jobset_selector('train')},{ATTEMPT}=1", 2)
     assert set(await racks_of(cluster, second)) == set(await racks_of(cluster, first))
+    await fail(cluster, second[0])
     await cluster.condition("train", "Finished", reason="Failed")
     await used(cluster, "0")
 
@@ -255,6 +265,7 @@ async def set_quota(cluster: Cluster, cpu: dict[str, str]) -> None:
         ]
 
     await cluster.replace(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", edit)
+    await cluster.queues_heard()
 
 
 async def test_a_child_job_of_a_governed_jobset_has_no_workload_of_its_own(

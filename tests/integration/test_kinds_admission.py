@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -76,13 +75,6 @@ async def refused(writing: Any, *words: str) -> None:
     with pytest.raises((ForbiddenError, UnprocessableError)) as caught:
         await writing
     assert all(word in caught.value.message for word in words), caught.value.message
-
-
-@pytest.fixture
-def webhook_down(playground: Playground) -> Iterator[None]:
-    playground.run("stop", "webhook")
-    yield
-    playground.run("start", "webhook")
 
 
 @each_kind

@@ -28,11 +28,8 @@ async def test_five_pods_wait_with_a_reason_until_a_rack_grows(cluster: Cluster)
     await cluster.add_fx_a()
     await cluster.add_queue()
     await cluster.submit("train", 5, required=RACK)
-    waiting = await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed")
-    message = next(
-        c["message"] for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"
-    )
-    assert "allows to fit only 4 out of 5 pod(s)" in message
+    words = "allows to fit only 4 out of 5 pod(s)"
+    await cluster.condition("train", "QuotaReserved", "False", "TopologyPlacementFailed", words)
     assert await cluster.pods_of("train") == []
     await cluster.add_node("block-2", "rack-3", "grown")
     places = await cluster.places("train", 5)
@@ -131,11 +128,12 @@ async def test_admission_carries_quota_and_one_assignment(cluster: Cluster) -> N
 async def test_the_next_job_starts_when_the_first_ends(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue()
-    await cluster.submit("first", 16, required=None, preferred=RACK, run_seconds=3)
-    await cluster.condition("first", "Admitted")
+    await cluster.submit("first", 16, required=None, preferred=RACK)
+    await cluster.bound("first", 16)
     await cluster.submit("second", 4, required=RACK)
-    await cluster.condition("second", "QuotaReserved", "False")
+    await cluster.condition("second", "QuotaReserved", "False", "TopologyPlacementFailed")
     await cluster.event("TopologyPlacementFailed", (await _name(cluster, "second")))
+    await cluster.finish("first")
     await cluster.condition("first", "Finished", "True", "Succeeded")
     await cluster.bound("second", 4)
 
@@ -208,6 +206,7 @@ async def test_a_plain_pod_on_a_node_takes_room(cluster: Cluster) -> None:
         "spec": {"nodeName": host, "containers": [container]},
     }
     await cluster.create(kinds.PODS, plain)
+    await cluster.pods_heard()
     await cluster.submit("train", 4, required=RACK)
     places = await cluster.places("train", 4)
     assert {(block, rack) for block, rack, _ in places} != {("block-1", "rack-1")}

@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +190,6 @@ async def test_a_workflow_is_refused_at_submission_in_our_words(cluster: Cluster
     assert stored["spec"] == fits["spec"], "stored whole, with what only OSMO knows"
     change = {"spec": {"resources": {"default": {"topology": [{"key": "row"}]}}}}
     await refused(cluster.merge(OSMO_WORKFLOWS, "train", change), "row")
-
-
-@pytest.fixture
-def webhook_down(playground: Playground) -> Iterator[None]:
-    playground.run("stop", "webhook")
-    yield
-    playground.run("start", "webhook")
 
 
 @pytest.mark.requirement("OSM-02", "OSM-06")

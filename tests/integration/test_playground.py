@@ -22,8 +22,9 @@ from rackgate.kube.client import Client
 from rackgate_cli.controlplane import compose
 from rackgate_cli.controlplane.ports import is_free
 from rackgate_cli.controlplane.processes import start_time
+from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
-from tests.support.playground import Playground, rackgate, start_playground
+from tests.support.playground import LEASE_S, Playground, rackgate, start_playground
 
 pytestmark = pytest.mark.integration
 
@@ -110,9 +111,13 @@ def test_the_version_is_that_of_a_release(pair: tuple[Playground, Playground]) -
 
 
 def test_up_on_a_running_playground_changes_nothing(pair: tuple[Playground, Playground]) -> None:
-    before = pair[0].components()
+    folder = StateFolder(pair[0].state)
+    before, remembered = pair[0].components(), folder.load()
+    assert remembered is not None
+    assert remembered.lease_duration == LEASE_S
     pair[0].run("up", "--nodes", "0", "--services", "none")
     assert pair[0].components() == before
+    assert folder.load() == remembered
 
 
 async def test_simulated_pods_end_as_their_annotations_say(

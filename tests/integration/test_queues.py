@@ -12,19 +12,28 @@ from tests.support.objects import RACK, Object, topology_object
 pytestmark = pytest.mark.integration
 
 
-async def active(cluster: Cluster, name: str, status: str) -> Object:
-    """Wait for the ClusterQueue's Active condition and return it."""
+async def active(
+    cluster: Cluster, name: str, status: str, *words: str, reason: str | None = None
+) -> None:
+    """Wait for the ClusterQueue's Active condition, its reason and words of its message.
 
-    async def holds() -> Object | None:
+    As long as a flavor or Topology has not been heard of, that is what it tells of.
+    """
+
+    found: list[Object] = []
+
+    async def holds() -> bool:
         queue = await cluster.get(kinds.CLUSTER_QUEUES, name)
-        for entry in queue.get("status", {}).get("conditions", []):
-            if entry["type"] == "Active" and entry["status"] == status:
-                return dict(entry)
-        return None
+        conditions = queue.get("status", {}).get("conditions", [])
+        found[:] = [entry for entry in conditions if entry["type"] == "Active"]
+        return any(
+            entry["status"] == status
+            and reason in (None, entry["reason"])
+            and all(word in entry["message"] for word in words)
+            for entry in found
+        )
 
-    found = await until(f"ClusterQueue {name} Active={status}", holds)
-    assert found is not None
-    return found
+    await until(f"ClusterQueue {name} Active={status}", holds, seen=lambda: found)
 
 
 @pytest.mark.requirement("TAS-20")
@@ -45,7 +54,7 @@ async def test_strict_fifo_lets_nobody_pass_the_head(cluster: Cluster) -> None:
     await cluster.submit("first", 3, required=RACK)
     await cluster.bound("first", 3)
     await cluster.submit("head", 2, required=RACK)
-    await cluster.condition("head", "QuotaReserved", "False")
+    await cluster.condition("head", "QuotaReserved", "False", "WaitingForQuota")
     await cluster.submit("small", 1, required=RACK)
     await cluster.workload_of("small")
     await cluster.delete(kinds.JOBS, "first")
@@ -66,12 +75,16 @@ async def test_a_higher_priority_goes_first(cluster: Cluster) -> None:
     await cluster.submit("running", 4, required=RACK)
     await cluster.bound("running", 4)
     await cluster.submit("normal", 4, required=RACK)
-    await cluster.condition("normal", "QuotaReserved", "False")
+    await cluster.condition("normal", "QuotaReserved", "False", "WaitingForQuota")
     await cluster.submit(
         "urgent", 4, required=RACK, labels={names.PRIORITY_CLASS_LABEL: f"{cluster.pool}-urgent"}
     )
-    waiting = await cluster.condition("urgent", "QuotaReserved", "False")
-    assert waiting["spec"]["priority"] == 1000
+    await cluster.condition("urgent", "QuotaReserved", "False", "WaitingForQuota")
+
+    async def counts() -> bool:
+        return bool((await cluster.workload_of("urgent"))["spec"]["priority"] == 1000)
+
+    await until("its class makes it urgent", counts)
     await cluster.delete(kinds.JOBS, "running")
     await cluster.bound("urgent", 4)
     assert await cluster.pods_of("normal") == []
@@ -81,9 +94,7 @@ async def test_a_higher_priority_goes_first(cluster: Cluster) -> None:
 async def test_a_topology_queue_with_cohort_and_preemption_says_both(cluster: Cluster) -> None:
     await cluster.add_fx_a()
     await cluster.add_queue(cohortName="team", preemption={"withinClusterQueue": "LowerPriority"})
-    entry = await active(cluster, f"{cluster.pool}-queue", "False")
-    assert "cohort" in entry["message"]
-    assert "preemption" in entry["message"]
+    await active(cluster, f"{cluster.pool}-queue", "False", "cohort", "preemption")
     await cluster.submit("train", 4, required=RACK)
     await cluster.condition("train", "QuotaReserved", "False")
     change = {"spec": {"cohortName": None, "preemption": None}}
@@ -113,8 +124,8 @@ async def test_a_topology_queue_with_an_unsupported_check_is_inactive(
     await cluster.create(kinds.ADMISSION_CHECKS, check)
     strategy = {"admissionChecks": [{"name": f"{cluster.pool}-check"}]}
     await cluster.add_queue(admissionChecksStrategy=strategy)
-    entry = await active(cluster, f"{cluster.pool}-queue", "False")
-    assert f"TAS is not supported with a {kind} admission check" in entry["message"]
+    words = f"TAS is not supported with a {kind} admission check"
+    await active(cluster, f"{cluster.pool}-queue", "False", words)
 
 
 @pytest.mark.requirement("VAL-10")
@@ -143,8 +154,7 @@ async def test_a_queue_waits_for_its_topology(cluster: Cluster) -> None:
         ],
     }
     await cluster.merge(kinds.CLUSTER_QUEUES, name, {"spec": {"resourceGroups": [group]}})
-    entry = await active(cluster, name, "False")
-    assert entry["reason"] == "TopologyNotFound"
+    await active(cluster, name, "False", reason="TopologyNotFound")
     await cluster.create(kinds.TOPOLOGIES, topology_object(f"{cluster.pool}-late"))
     await active(cluster, name, "True")
 

@@ -197,8 +197,8 @@ async def test_tainted_hosts_are_for_pods_that_tolerate_them(cluster: Cluster) -
     await cluster.add_nodes([tainted, node(cluster.pool, "b1", "r2", "r2-0", cpu="8")])
     await cluster.add_queue()
     await cluster.submit("plain", 3, required=RACK)
-    waiting = await cluster.condition("plain", "QuotaReserved", "False")
-    assert 'excluded: taint "gpu=yes:NoSchedule": 1' in message(waiting)
+    words = 'excluded: taint "gpu=yes:NoSchedule": 1'
+    await cluster.condition("plain", "QuotaReserved", "False", "TopologyPlacementFailed", words)
     tolerations = [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]
     await cluster.submit("tolerant", 4, required=RACK, pod={"tolerations": tolerations})
     assert per_rack(await cluster.places("tolerant", 4)) == {("b1", "r1"): 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,13 +24,6 @@ pytestmark = pytest.mark.integration
 
 SYSTEM = "kube-system"
 COUNT = re.compile(r"rackgate_review_duration_seconds_count\{[^}]*\} (\S+)")
-
-
-@pytest.fixture
-def webhook_down(playground: Playground) -> Iterator[None]:
-    playground.run("stop", "webhook")
-    yield
-    playground.run("start", "webhook")
 
 
 def lease(cluster: Cluster) -> Object:
@@ -55,7 +48,9 @@ def bare_pod(name: str, **metadata: Any) -> Object:
 async def create_what_is_not_ours(cluster: Cluster) -> None:
     """Nodes, Leases, plain pods, and Jobs: without the label, and in kube-system with it."""
     pool = cluster.pool
-    await cluster.add_nodes(fx_a_nodes(pool))
+    # Not by `add_nodes`, which then asks the assigner by way of a Workload.
+    for node in fx_a_nodes(pool):
+        await cluster.create(kinds.NODES, node)
     await cluster.create(kinds.LEASES, lease(cluster))
     path = kinds.LEASES.path(SYSTEM, f"{pool}-lease")
     held = json.loads(await cluster.client.get(path))

@@ -10,13 +10,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError
 from rackgate.kube.resources import Resource
-from tests.support import in_short
+from tests.support import beacon, in_short
+from tests.support.deadlines import DEADLINE_S, WaitedTooLongError, until
 from tests.support.objects import (
     BLOCK,
     POOL_LABEL,
@@ -30,42 +31,9 @@ from tests.support.objects import (
     node,
     topology_object,
 )
+from tests.support.reviewed import reviewed
 
-T = TypeVar("T")
-DEADLINE_S = 90.0
-
-
-class WaitedTooLongError(AssertionError):
-    """A condition that a test waits for did not come true in time."""
-
-
-async def until(
-    what: str,
-    probe: Callable[[], Awaitable[T]],
-    timeout_s: float = DEADLINE_S,
-    seen: Callable[[], object] | None = None,
-) -> T:
-    """Poll `probe` until it returns something true, and return that.
-
-    Args:
-        what: what is waited for, in words.
-        probe: asked again and again.
-        timeout_s: seconds until it is given up.
-        seen: what to tell then, where the last value of `probe` says too little.
-
-    Raises:
-        WaitedTooLongError: with what was seen last.
-    """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + timeout_s
-    while True:
-        value = await probe()
-        if value:
-            return value
-        if loop.time() > end:
-            last = value if seen is None else seen()
-            raise WaitedTooLongError(f"{what}: not within {timeout_s:g} s; last seen: {last!r}")
-        await asyncio.sleep(0.1)
+__all__ = ["DEADLINE_S", "Cluster", "WaitedTooLongError", "exactly_bound", "until"]
 
 
 async def exactly_bound(
@@ -109,9 +77,8 @@ class Cluster:
         namespace = None
         if kind.namespaced:
             namespace = obj["metadata"].get("namespace", self.namespace)
-        answer = json.loads(
-            await self.client.create(kind.path(namespace), json.dumps(obj).encode())
-        )
+        body = json.dumps(obj).encode()
+        answer = json.loads(await reviewed(lambda: self.client.create(kind.path(namespace), body)))
         self.created.append((kind, namespace, answer["metadata"]["name"]))
         return dict(answer)
 
@@ -202,7 +169,7 @@ class Cluster:
     # -- fixtures of the field -------------------------------------------------------------
 
     async def add_nodes(self, nodes: Iterable[Object]) -> None:
-        """Create nodes of this test's pool, ready, and wait until they are."""
+        """Create nodes of this test's pool; they are ready then, and the assigner knows it."""
         made = [obj["metadata"]["name"] for obj in nodes if await self.create(kinds.NODES, obj)]
 
         async def ready() -> bool:
@@ -216,6 +183,22 @@ class Cluster:
             return not wanted
 
         await until("nodes are ready", ready)
+        await self.nodes_heard()
+
+    async def nodes_heard(self) -> None:
+        """Wait until the assigner has heard of all that was written about nodes so far.
+
+        Else it may judge a Job by the nodes that it knows yet.
+        """
+        await beacon.nodes_heard(self.client)
+
+    async def queues_heard(self) -> None:
+        """As `nodes_heard`, for what was written about nodes, Topologies, flavors and queues."""
+        await beacon.queues_heard(self.client)
+
+    async def pods_heard(self) -> None:
+        """As `nodes_heard`, for what was written about bound pods."""
+        await beacon.pods_heard(self.client)
 
     async def add_node(self, block: str, rack: str, name: str, **more: Any) -> None:
         """Create one node of this test's pool."""
@@ -265,19 +248,34 @@ class Cluster:
         return found
 
     async def condition(
-        self, job_name: str, type_: str, status: str = "True", reason: str | None = None
+        self,
+        job_name: str,
+        type_: str,
+        status: str = "True",
+        reason: str | None = None,
+        words: str = "",
     ) -> Object:
-        """Wait until the Job's Workload has that condition, and return the Workload."""
+        """Wait until the Job's Workload has that condition, and return the Workload.
+
+        Args:
+            job_name: its owner.
+            type_, status, reason: of the condition; any reason by default.
+            words: part of its message. The first one may come of fewer nodes, queues and pods
+                than there are, and is written anew when more are known.
+        """
 
         async def holds() -> Object | None:
             workload = await self.workload_of(job_name)
             for entry in workload.get("status", {}).get("conditions", []):
                 fits = entry["type"] == type_ and entry["status"] == status
-                if fits and (reason is None or entry["reason"] == reason):
+                if fits and reason in (None, entry["reason"]) and words in entry["message"]:
                     return workload
+                last[:] = [entry] if entry["type"] == type_ else last
             return None
 
-        found = await until(f"Workload of {job_name} is {type_}={status} {reason or ''}", holds)
+        last: list[Object] = []
+        what = f"Workload of {job_name} is {type_}={status} {reason or ''} {words}".rstrip()
+        found = await until(what, holds, seen=lambda: last)
         assert found is not None
         return found
 
@@ -287,6 +285,12 @@ class Cluster:
             kinds.PODS, labelSelector=f"batch.kubernetes.io/job-name={job_name}"
         )
         return [pod for pod in pods if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+
+    async def finish(self, job_name: str) -> None:
+        """Let the pods that a Job has now succeed, as soon as they run."""
+        done = {"metadata": {"annotations": {"rackgate.dev/run-seconds": "0"}}}
+        for pod in await self.pods_of(job_name):
+            await self.merge(kinds.PODS, pod["metadata"]["name"], done)
 
     async def bound(self, job_name: str, count: int) -> list[Object]:
         """Wait until exactly `count` pods of the Job are bound, and return them."""

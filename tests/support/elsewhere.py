@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from rackgate_cli.controlplane.install import with_local_webhook
 from rackgate_cli.locations import deploy_dir
-from tests.support.playground import SERVICES, Playground
+from tests.support.playground import LEASE_S, SERVICES, Playground
 
 NAMESPACE = "team-infra"
 HOST = "127.0.0.1"
@@ -129,7 +129,7 @@ class Elsewhere:
                 "log": {"level": self.level},
             }
             if "leaderElection" in config:
-                config["leaderElection"] |= {"leaseDuration": 4}
+                config["leaderElection"] |= {"leaseDuration": LEASE_S}
             if service == "webhook":
                 config["serving"] = {"host": HOST, "port": self.ports["reviews"], "drainDelay": 0}
                 config["certificates"] |= {"ipAddresses": [HOST], "settle": 1, "checkInterval": 0.5}

@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-from rackgate_cli.controlplane.services import LEASE_DURATION_S
 from tests.chaos import limits
 from tests.chaos.fates import Fate
 from tests.chaos.injector import WINDOWS
 from tests.chaos.runner import Report
-from tests.chaos.scenario import LARGEST_SKEW_S, Fault, brief, draw
+from tests.chaos.scenario import LARGEST_SKEW_S, LEASE_S, Fault, brief, draw
 from tests.chaos.summary import never_struck
 from tests.support.playground import SERVICES
 
@@ -35,7 +34,7 @@ def test_twenty_seeds_kill_stop_and_scale_each_service() -> None:
     killing = {Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.KILL_ALL}
     for faults in (killing, {Fault.PAUSE}, {Fault.SCALE}):
         assert {plan.service for plan in plans if plan.fault in faults} == set(SERVICES)
-    assert all(plan.seconds > LEASE_DURATION_S for plan in plans if plan.fault is Fault.PAUSE)
+    assert all(plan.seconds > LEASE_S for plan in plans if plan.fault is Fault.PAUSE)
     assert all(plan.rate == 0.1 for plan in plans if plan.fault is Fault.LOSE)
     assert all(plan.value == 2.0 for plan in plans if plan.fault is Fault.LATENCY)
 

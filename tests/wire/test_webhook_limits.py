@@ -8,7 +8,6 @@ import os
 import resource
 import socket
 import threading
-import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +15,7 @@ from structlog.testing import capture_logs
 from rackgate_webhook.bodies import LARGE_AT_ONCE
 from rackgate_webhook.connections import CLOSED
 from rackgate_webhook.server import REFUSED
+from tests.support.steadytime import monotonic
 from tests.support.waiting import until
 from tests.wire.webhook_server import (
     TRUSTING,
@@ -30,17 +30,17 @@ from tests.wire.webhook_server import (
 )
 from tests.wire.webhook_world import REVIEW
 
-pytestmark = pytest.mark.requirement("HOOK-01")
+pytestmark = [pytest.mark.requirement("HOOK-01"), pytest.mark.steady_clock]
 
 
 async def test_a_body_that_comes_too_slowly_is_answered_within_the_callers_patience() -> None:
     async with serving() as server, connected(server) as (reader, writer):
-        begun = time.monotonic()
+        begun = monotonic()
         writer.write(request(REVIEW[:-1], "?timeout=1s", len(REVIEW)))
         status, words = await answer_of(reader)
         assert status == 408
         assert words.startswith("the request's body was not there within 0.")
-        assert time.monotonic() - begun >= 0.7
+        assert monotonic() - begun >= 0.7
 
 
 async def test_headers_that_do_not_come_end_the_connection(
@@ -159,7 +159,9 @@ async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> Non
         writer.write(request(REVIEW, "?timeout=1s"))
         while caller.idle:
             await asyncio.sleep(0)
-        time.sleep(0.9)  # noqa: ASYNC251 - it has arrived, and the event loop is busy
+        busy_until = monotonic() + 0.9
+        while monotonic() < busy_until:
+            pass  # it has arrived, and the event loop is busy
         status, words = await answer_of(reader)
         assert (status, words.endswith("too late to be answered in time\n")) == (503, True)
         assert count(REFUSED, reason="late") == before + 1

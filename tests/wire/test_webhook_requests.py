@@ -28,7 +28,7 @@ from tests.wire.webhook_server import (
 )
 from tests.wire.webhook_world import JSON, REVIEW
 
-pytestmark = pytest.mark.requirement("HOOK-01")
+pytestmark = [pytest.mark.requirement("HOOK-01"), pytest.mark.steady_clock]
 
 
 @pytest.mark.parametrize("announced", [True, False])

@@ -16,8 +16,10 @@ from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
 
-READY_LIMIT_S: Final = 120.0
-GRACE_S: Final = 5.0
+# One that exits is told at once; a full machine starts the others in minutes.
+READY_LIMIT_S: Final = 300.0
+# A service that is killed leaves Leases that have to run out first.
+GRACE_S: Final = 15.0
 # It would wait a minute for watches that nobody ends.
 APISERVER_GRACE_S: Final = 2.0
 PORTS_FREE_LIMIT_S: Final = 10.0

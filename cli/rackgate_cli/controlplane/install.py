@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -21,17 +21,26 @@ from rackgate.kube.errors import (
     ForbiddenError,
     KubeError,
     NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
     UnprocessableError,
 )
 from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.defaults import Document
 from rackgate_cli.controlplane.files import write_private
+from rackgate_cli.controlplane.rights import REVIEWS_PATH, questions
 from rackgate_cli.errors import CommandError
+
+T = TypeVar("T")
 
 MANAGER: Final = "rackgate-playground"
 _AT_ONCE: Final = 32
 _POLL_S: Final = 0.1
-_LIMIT_S: Final = 60.0
+# A machine that is full takes minutes for what takes an idle one seconds.
+_LIMIT_S: Final = 300.0
+# An API server that has just started, or whose machine stood still, answers soon.
+_PASSING: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 
 _KINDS: Final = {
@@ -138,10 +147,11 @@ async def _apply(client: Client, document: Document) -> None:
         raise CommandError(f"{label} has a kind the playground does not know")
     namespace = metadata.get("namespace", "default") if known.namespaced else None
     path = known.path(namespace, metadata["name"])
+    body = json.dumps(document).encode()
     deadline = time.monotonic() + _LIMIT_S
     while True:
         try:
-            await client.apply(path, json.dumps(document).encode(), MANAGER)
+            await _patiently(lambda: client.apply(path, body, MANAGER))
         except NotFoundError as error:
             # A CRD serves its kind a moment after it is established.
             if document["apiVersion"] != names.API_VERSION or time.monotonic() > deadline:
@@ -153,16 +163,34 @@ async def _apply(client: Client, document: Document) -> None:
             return
 
 
+async def _patiently(request: Callable[[], Awaitable[T]]) -> T:
+    """Send a request that may be sent twice, again while the API server fails to answer it."""
+    deadline = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            return await request()
+        except _PASSING:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_POLL_S)
+
+
 async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
-    """Poll until a condition holds.
+    """Poll until a condition holds; an API server that fails to answer is asked again.
 
     Raises:
-        CommandError: it does not within a minute; names `what`.
+        CommandError: it does not within five minutes; names `what`.
     """
     deadline = time.monotonic() + _LIMIT_S
-    while not await holds():
+    while True:
+        last = ""
+        try:
+            if await holds():
+                return
+        except _PASSING as error:
+            last = f": {error}"
         if time.monotonic() > deadline:
-            raise CommandError(f"{what}: not within {_LIMIT_S:.0f} s")
+            raise CommandError(f"{what}: not within {_LIMIT_S:.0f} s{last}")
         await asyncio.sleep(_POLL_S)
 
 
@@ -188,15 +216,20 @@ async def put_operator(client: Client, wanted: list[Document]) -> None:
 async def _put(client: Client, document: Document) -> None:
     kind, name = _KINDS[document["apiVersion"], document["kind"]], document["metadata"]["name"]
     body = dict(document)
+
+    async def write() -> bytes:
+        encoded = json.dumps(body).encode()
+        if "resourceVersion" in body["metadata"]:
+            return await client.replace(kind.path(None, name), encoded)
+        return await client.create(kind.path(), encoded)
+
     while True:
         try:
-            if "resourceVersion" in body["metadata"]:
-                await client.replace(kind.path(None, name), json.dumps(body).encode())
-            else:
-                await client.create(kind.path(), json.dumps(body).encode())
+            await _patiently(write)
         except ConflictError:
             # It is there already, or the API server wrote what it has made of a CRD.
-            stored = json.loads(await client.get(kind.path(None, name)))["metadata"]
+            answer = await _patiently(lambda: client.get(kind.path(None, name)))
+            stored = json.loads(answer)["metadata"]
             version = {"resourceVersion": stored["resourceVersion"]}
             body["metadata"] = {**document["metadata"], **version}
         except KubeError as error:
@@ -230,7 +263,8 @@ async def apply_basics(
 ) -> None:
     """Apply namespace, roles, admission policies and, with a URL, the webhooks' registration.
 
-    With `osmo` what `deploy/osmo` adds to roles and registration, too.
+    With `osmo` what `deploy/osmo` adds to roles and registration, too. Returns when the API server
+    grants the services what the roles say.
     """
     extra = deploy / "osmo"
     rbac = documents(deploy / "rbac", *([extra / "rbac.yaml"] if osmo else []))
@@ -245,6 +279,24 @@ async def apply_basics(
         elif (entry["apiVersion"], entry["kind"]) in _KINDS and entry["kind"] != "Service":
             wanted.append(entry)
     await apply_all(client, wanted)
+    await _rights_hold(client, rbac)
+
+
+async def _rights_hold(client: Client, rbac: list[Document]) -> None:
+    left = [json.dumps(review).encode() for review in questions(rbac)]
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def allowed(review: bytes) -> bool:
+        async with gate:
+            answer = await _patiently(lambda: client.create(REVIEWS_PATH, review))
+        return bool(json.loads(answer)["status"]["allowed"])
+
+    async def all_allowed() -> bool:
+        answers = await asyncio.gather(*(allowed(review) for review in left))
+        left[:] = [review for review, yes in zip(left, answers, strict=True) if not yes]
+        return not left
+
+    await until("the services have their rights", all_allowed)
 
 
 async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
@@ -291,7 +343,7 @@ async def write_token(client: Client, service: str, path: Path) -> None:
     }
     account = kinds.SERVICE_ACCOUNTS.path(names.SYSTEM_NAMESPACE, f"rackgate-{service}", "token")
     try:
-        answer = await client.create(account, json.dumps(request).encode())
+        answer = await _patiently(lambda: client.create(account, json.dumps(request).encode()))
     except KubeError as error:
         raise CommandError(f"no token for the {service} service: {error.message}") from error
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -19,8 +19,6 @@ from rackgate_cli.errors import CommandError
 
 CONFIG_VERSION: Final = "config.rackgate.dev/v1alpha1"
 
-# Short, so that tests see a standby take over within seconds.
-LEASE_DURATION_S: Final = 4
 # A standby waits this long beyond the lease: writes of a killed holder may still be on their way.
 REQUEST_TIMEOUT_S: Final = 4
 # No load balancer has to hear first that a local replica goes.
@@ -103,7 +101,7 @@ def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
         },
         "health": {"host": ports.LOOPBACK, "port": playground.ports[name]},
         "leaderElection": {
-            "leaseDuration": LEASE_DURATION_S,
+            "leaseDuration": playground.lease_duration,
             "namespace": names.SYSTEM_NAMESPACE,
         },
     }

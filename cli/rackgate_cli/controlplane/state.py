@@ -15,6 +15,8 @@ from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.errors import CommandError
 
 _FORMAT: Final = 1
+# As deployed. Shorter ones end their holder on a machine that stands still for a few seconds.
+LEASE_DURATION_S: Final = 15.0
 
 
 class Playground(msgspec.Struct, kw_only=True):
@@ -29,6 +31,7 @@ class Playground(msgspec.Struct, kw_only=True):
         operators: which of `components.OPERATORS` it has; their kinds stay installed, so they do.
         kinds: which of `components.KINDS` it has.
         feature_gates: what the services' configurations say; gates not named keep their default.
+        lease_duration: of the services' Leases, in seconds.
         binaries: path of every program of the control plane.
         processes: started processes by component name.
     """
@@ -41,6 +44,7 @@ class Playground(msgspec.Struct, kw_only=True):
     operators: list[str] = []
     kinds: list[str] = []
     feature_gates: dict[str, bool] = {}
+    lease_duration: float = LEASE_DURATION_S
     binaries: dict[str, str] = {}
     processes: dict[str, ProcessRecord] = {}
 

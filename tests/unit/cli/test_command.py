@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from rackgate_cli import playground_verbs
+from rackgate.runtime.settings import LeaderElectionSettings
+from rackgate_cli import playground_arguments, playground_verbs
 from rackgate_cli.__main__ import main
 from rackgate_cli.controlplane.components import COMPONENTS
 from rackgate_cli.controlplane.pki import ensure_pki
@@ -42,6 +44,10 @@ def test_every_verb_explains_itself_with_examples(verb: str) -> None:
         ["up", "--with", "jobset,airflow"],
         ["up", "--feature-gates", "ElasticJobsViaWorkloadSlices"],
         ["up", "--feature-gates", "ElasticJobs=true"],
+        ["up", "--lease-duration", "soon"],
+        ["up", "--lease-duration", "0.5"],
+        ["up", "--lease-duration", "3601"],
+        ["up", "--lease-duration", "nan"],
         ["scale", "etcd", "2"],
         ["stop", "cook"],
     ],
@@ -50,6 +56,16 @@ def test_wrong_usage_ends_with_code_2(line: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(line)
     assert ended.value.code == 2
+
+
+def test_leases_may_last_as_long_as_the_services_take_and_do_by_default() -> None:
+    arguments = playground_arguments
+    for text in (f"{arguments.LEAST_LEASE_S}", "7.5", f"{arguments.MOST_LEASE_S}"):
+        LeaderElectionSettings(lease_duration=arguments.lease_duration(text))
+    for seconds in (arguments.LEAST_LEASE_S - 0.1, arguments.MOST_LEASE_S + 0.1):
+        with pytest.raises(ValidationError):
+            LeaderElectionSettings(lease_duration=seconds)
+    assert Playground().lease_duration == LeaderElectionSettings().lease_duration
 
 
 @pytest.mark.parametrize("line", [["status"], ["start", "assigner"], ["scale", "webhook", "2"]])

@@ -96,13 +96,18 @@ def test_each_service_accepts_the_playground_and_the_compose_configuration(
     service: str, tmp_path: Path
 ) -> None:
     name = f"{service}-0"
-    playground = Playground(server="https://127.0.0.1:1", ports={name: 2, "webhook": 3})
+    playground = Playground(
+        server="https://127.0.0.1:1", ports={name: 2, "webhook": 3}, lease_duration=7.5
+    )
     cluster = Cluster(StateFolder(tmp_path), playground, DEPLOY, Progress(quiet=True))
+    leases = []
     for document in (configuration(cluster, service, name), compose.service_configuration(service)):
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(document))
         loaded = load_settings(settings_of(service), service=service, config=path)
         assert str(loaded.connection.token_file).endswith(f"/services/{service}/token")
+        leases.append(loaded.leader_election.lease_duration)
+    assert leases == [7.5, 15]
 
 
 @pytest.mark.requirement("OPS-05")
