@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate_cli.controlplane.ports import LOOPBACK
+from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.invariants import breaches, lasting
 from rackgate_cli.reading import read_cluster
 from rackgate_ungater.shards import SHARDS, lease_name
@@ -23,12 +25,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 JOBS, MOST_JOBS, PODS = 24, 200, 4
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Playground]:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
     """A playground of its own: other tests must not see their services restarted."""
-    playground = start_playground(tmp_path / "state", nodes=0)
-    yield playground
-    playground.stop()
+    playground = start_playground(tmp_path_factory.mktemp("scaling") / "state", nodes=0)
+    try:
+        yield playground
+    finally:
+        playground.stop()
 
 
 async def steady_stream(cluster: Cluster, operated: asyncio.Event) -> int:
@@ -133,3 +137,24 @@ async def test_services_are_scaled_and_restarted_while_jobs_run(running: Playgro
             await until("all Jobs are complete", complete, timeout_s=240)
             done.set()
         assert watching.result() == []
+
+
+async def test_a_webhook_whose_port_was_taken_is_called_at_its_new_one(running: Playground) -> None:
+    before = webhook_port(running)
+    await asyncio.to_thread(running.run, "stop", "webhook")
+    with socket.socket() as somebody:
+        somebody.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        somebody.bind((LOOPBACK, before))
+        somebody.listen(1)
+        await asyncio.to_thread(running.run, "start", "webhook")
+        assert webhook_port(running) != before
+        async with running.client() as client:
+            # Were it not called, our policy would refuse a governed Job that is not suspended.
+            stored = await Cluster(client, "default", "moved").submit("moved", 1, required=RACK)
+            assert stored["spec"]["suspend"] is True
+
+
+def webhook_port(playground: Playground) -> int:
+    known = StateFolder(playground.state).load()
+    assert known is not None
+    return known.ports["webhook"]
