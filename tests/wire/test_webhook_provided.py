@@ -51,13 +51,6 @@ async def api() -> AsyncIterator[FakeApiServer]:
         yield running
 
 
-@pytest_asyncio.fixture
-async def client(api: FakeApiServer) -> AsyncIterator[Client]:
-    running = api.client()
-    yield running
-    await running.close()
-
-
 def made(*names: str, age: timedelta = timedelta(), life: timedelta = timedelta(days=1)) -> Issued:
     """A certificate of an authority of its own, that was issued `age` ago."""
     return issue(names or ("localhost",), validity=life, now=clock.now() - age)

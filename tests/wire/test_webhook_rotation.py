@@ -48,13 +48,6 @@ async def api() -> AsyncIterator[FakeApiServer]:
         yield running
 
 
-@pytest_asyncio.fixture
-async def client(api: FakeApiServer) -> AsyncIterator[Client]:
-    running = api.client()
-    yield running
-    await running.close()
-
-
 def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
     settings = CertificateSettings(
         **{
