@@ -90,6 +90,7 @@ def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods
 OPERATORS = "rackgate.dev/operators"
 
 
+@pytest.mark.requirement("HOOK-09")
 def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     """One patch with a label selector changes them all, see docs/operators.md."""
     asking = [
