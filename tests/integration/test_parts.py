@@ -105,7 +105,6 @@ def marked(part: str, field: str, value: Any, **more: Any) -> Object:
     return wish
 
 
-@pytest.mark.requirement("HOOK-09")
 MARKS: list[tuple[str, str, Any]] = [
     ("metadata", "labels", {names.TAS_LABEL: "true"}),
     ("metadata", "labels", {names.PODSET_LABEL: "x"}),
@@ -115,6 +114,7 @@ MARKS: list[tuple[str, str, Any]] = [
 ]
 
 
+@pytest.mark.requirement("HOOK-09")
 async def test_reserved_marks_come_with_no_invented_controller(
     cluster: Cluster, playground: Playground
 ) -> None:
@@ -145,7 +145,6 @@ RAISES: list[tuple[Object, str]] = [
 ]
 
 
-@pytest.mark.requirement("HOOK-10")
 @pytest.mark.parametrize("queue", ["queue", None], ids=["managed", "unmanaged"])
 async def test_a_running_child_is_lowered_and_suspended_but_not_raised(
     cluster: Cluster, playground: Playground, queue: str | None
@@ -170,6 +169,7 @@ async def test_a_running_child_is_lowered_and_suspended_but_not_raised(
         await tenant.delete(kinds.JOBS, name)
 
 
+@pytest.mark.requirement("HOOK-10")
 async def test_a_pending_child_is_not_started_whatever_is_stripped_first(
     cluster: Cluster, playground: Playground
 ) -> None:
@@ -222,7 +222,6 @@ async def test_a_jobset_or_raycluster_that_is_a_part_is_suspended_and_deleted_on
         await tenant.delete(kind, "part")
 
 
-@pytest.mark.requirement("HOOK-09")
 def a_pod(name: str, owner: Object, **spec: Any) -> Object:
     container = {"name": "main", "image": "registry.example/any:1"}
     return {
@@ -238,6 +237,7 @@ def a_pod(name: str, owner: Object, **spec: Any) -> Object:
     }
 
 
+@pytest.mark.requirement("HOOK-09")
 async def test_marked_pods_are_made_by_controllers_whatever_owner_they_claim(
     cluster: Cluster, playground: Playground
 ) -> None:
