@@ -28,6 +28,8 @@ OPTIONAL: Final = (
     kinds.PRIORITY_CLASSES,
     kinds.ADMISSION_CHECKS,
     kinds.NAMESPACES,
+    kinds.LIMIT_RANGES,
+    kinds.RUNTIME_CLASSES,
 )
 Decode = Callable[[bytes | msgspec.Raw], Any]
 
@@ -105,6 +107,8 @@ def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
         kinds.FLAVORS: (decoder(kueue.ResourceFlavor), cache.set_flavor, None),
         kinds.NODES: (decoder(core.Node), cache.set_node, None),
         kinds.NAMESPACES: (decoder(core.Namespace), cache.set_namespace, None),
+        kinds.LIMIT_RANGES: (decoder(core.LimitRange), cache.set_limit_range, None),
+        kinds.RUNTIME_CLASSES: (decoder(core.RuntimeClass), cache.set_runtime_class, None),
         kinds.WORKLOAD_PRIORITY_CLASSES: (
             decoder(kueue.WorkloadPriorityClass),
             workload_class,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rackgate.wire import core as wire
@@ -13,6 +13,7 @@ from rackgate_assigner.cache.families import Families, covering, is_folded, is_o
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.relief import relief
+from rackgate_assigner.cache.requests import unruled
 from rackgate_assigner.cache.running import families_of, running_in
 from rackgate_assigner.cache.totals import Holding, Totals, holding_of
 from rackgate_assigner.cache.trees import Trees
@@ -131,6 +132,8 @@ class Cache(Objects):
     def put_workload(self, row: WorkloadRow) -> None:
         """As `set_workload`, for a row at hand."""
         old = self.workloads.get(row.key)
+        row = self.requests.applied(row)
+        self.requests.note(old, row)
         self.workloads[row.key] = row
         before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
@@ -143,8 +146,10 @@ class Cache(Objects):
 
     def drop_workload(self, key: str) -> None:
         """A Workload is gone, and with it all that it held."""
-        if self.workloads.pop(key, None) is None:
+        row = self.workloads.pop(key, None)
+        if row is None:
             return
+        self.requests.forget(row)
         self.assumed.pop(key, None)
         if self._update(key):
             self.epoch += 1
@@ -257,6 +262,7 @@ class Cache(Objects):
         for node in self.nodes.values():
             self.trees.note_node(None, node)
         for key, found in self.workloads.items():
+            self.workloads[key] = self.requests.applied(unruled(found))
             self.families.link(key, found.parent)
         for key in self.workloads:
             self._update(key)
@@ -379,6 +385,10 @@ class Cache(Objects):
         parts = [covering(holding, self.flavors) for holding in held if holding.assignments]
         self.pods.assign(key, owner, united(parts))
         self._unrelieved |= {key} & self._reclaiming
+
+    def _requests_changed(self, keys: Iterable[str]) -> None:
+        for key in sorted(keys):
+            self.put_workload(self.workloads[key])
 
     def _relevelled(self, flavor: str) -> None:
         for key, holding in self.holdings.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
 from rackgate.govern.requests import request_errors
+from rackgate.pod_defaults import Limits, as_created
 from rackgate.quantity import QuantityError
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
@@ -16,7 +18,44 @@ from rackgate.wire import kueue
 from rackgate_assigner.core.engine.affinity import node_affinity
 from rackgate_assigner.core.model import PodSetRequest, SliceLayer, TopologyRequest
 
+_SHARED_LIMIT: Final = 4096
+
 _template_decoder = msgspec.json.Decoder(wire.PodTemplate)
+_encode = msgspec.msgpack.Encoder().encode
+_templates: dict[bytes, Template] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What the cluster adds to the pods of a template, and holds against them.
+
+    Attributes:
+        limits: of the namespace; None where it has no LimitRange.
+        runtime_class: the one that the template names; None for none, and for one that is missing.
+    """
+
+    limits: Limits | None = None
+    runtime_class: wire.RuntimeClass | None = None
+
+
+NO_RULES: Final = PodRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What rules may change of a PodSet, kept so that its template need not be decoded again.
+
+    Attributes:
+        spec: the part of the pod's spec that rules read.
+        excluded: prefixes of resources that count neither for quota nor for room.
+        requests: per-pod amounts of the template alone, as `PodSetRequest.requests`.
+        problem: why the PodSet cannot be scheduled whatever the rules say.
+    """
+
+    spec: wire.PodSpec
+    excluded: tuple[str, ...]
+    requests: Mapping[str, int]
+    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +67,26 @@ class PodSetRow:
         shape: equal for PodSets that get the same answer from the same state.
         problem: why the template cannot be scheduled at all; None when it can.
         size: bytes of the template.
+        template: what rules are applied to; None for a template that cannot be read.
+        rules: those that are applied.
     """
 
     request: PodSetRequest
     shape: Hashable
     problem: str | None = None
     size: int = 0
+    template: Template | None = field(default=None, compare=False, repr=False)
+    rules: PodRules = field(default=NO_RULES, compare=False, repr=False)
+
+    @property
+    def runtime_class(self) -> str:
+        """Name of the RuntimeClass that its pods have, "" for none."""
+        return (self.template.spec.runtime_class_name or "") if self.template is not None else ""
+
+    @property
+    def own_requests(self) -> Mapping[str, int]:
+        """Per-pod amounts of the template alone, without what rules add."""
+        return self.request.requests if self.template is None else self.template.requests
 
 
 def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequest | None:
@@ -70,7 +123,7 @@ def _shape_of(request: PodSetRequest) -> Hashable:
 
 
 def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> PodSetRow:
-    """Project a PodSet; what cannot be read is named in `problem`.
+    """Project a PodSet; what cannot be read is named in `problem`. No rules are applied yet.
 
     Args:
         index: its place in `spec.podSets`.
@@ -78,16 +131,18 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
         excluded: prefixes of resources that count neither for quota nor for room.
     """
     problem = _asked_problem(f"spec.podSets[{index}]", podset)
-    spec, requests, affinity = wire.PodSpec(), {}, None
+    path = f"spec.podSets[{podset.name}].template"
+    spec, requests, affinity, readable = wire.PodSpec(), {}, None, False
     try:
         spec = _template_decoder.decode(podset.template).spec
         requests = without_excluded(pod_requests(spec), excluded)
         affinity = node_affinity(spec)
+        readable = True
     except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
-        problem = problem or f"spec.podSets[{podset.name}].template: {error}"
+        problem = problem or f"{path}: {error}"
     negative = sorted(resource for resource, value in requests.items() if value < 0)
     if negative:
-        problem = f"spec.podSets[{podset.name}].template: negative request of {negative[0]}"
+        problem = f"{path}: negative request of {negative[0]}"
     asked = podset.topology_request
     request = PodSetRequest(
         name=podset.name,
@@ -99,7 +154,61 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
         tolerations=spec.tolerations,
         node_affinity=affinity,
     )
-    return PodSetRow(request, (_shape_of(request), problem), problem, len(podset.template))
+    row = PodSetRow(request, (_shape_of(request), problem), problem, len(podset.template))
+    if not readable:
+        return row
+    template = _shared(Template(_ruled_part(spec), excluded, requests, problem))
+    return ruled(replace(row, template=template), NO_RULES)
+
+
+def _shared(template: Template) -> Template:
+    """An equal template that is kept already: most Workloads differ in little but their names."""
+    key = _encode((template.spec, template.excluded, template.problem))
+    if len(_templates) >= _SHARED_LIMIT:
+        _templates.clear()  # what is in use stays in use
+    return _templates.setdefault(key, template)
+
+
+def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
+    """What `as_created` reads of a spec: nothing else of it is kept."""
+    return wire.PodSpec(
+        containers=spec.containers,
+        init_containers=spec.init_containers,
+        overhead=spec.overhead,
+        resources=spec.resources,
+        node_selector=spec.node_selector,
+        tolerations=spec.tolerations,
+        runtime_class_name=spec.runtime_class_name,
+    )
+
+
+def ruled(row: PodSetRow, rules: PodRules) -> PodSetRow:
+    """The row with these rules applied instead of those before."""
+    template = row.template
+    if template is None:
+        return row
+    created = as_created(template.spec, rules.limits, rules.runtime_class)
+    requests: Mapping[str, int] = without_excluded(created.requests, template.excluded)
+    if requests == template.requests:
+        requests = template.requests
+    request = replace(
+        row.request,
+        requests=requests,
+        node_selector=created.node_selector,
+        tolerations=created.tolerations,
+    )
+    problem = template.problem
+    if problem is None and created.problems:
+        path = f"spec.podSets[{request.name}].template.spec"
+        problem = "; ".join(
+            f"{found.kind}: {path}{found.path}: {found.text}"
+            if found.kind
+            else f"{path}{found.path}: {found.text}"
+            for found in created.problems
+        )
+    return replace(
+        row, request=request, shape=(_shape_of(request), problem), problem=problem, rules=rules
+    )
 
 
 def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> dict[str, int]:

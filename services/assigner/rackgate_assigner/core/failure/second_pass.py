@@ -32,7 +32,7 @@ from rackgate_assigner.core.failure.kept import fenced, lost_of, path_of, split
 from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.gates import GATE_FIELDS
 from rackgate_assigner.core.model import PodSetRequest, Replacement
-from rackgate_assigner.core.rows import Charge, WorkloadRow
+from rackgate_assigner.core.rows import Charge, WorkloadRow, granted_requests
 from rackgate_assigner.core.topology.tree import AMOUNT_LIMIT, PODS
 
 GATE_FAIL_FAST: Final = "TASFailedNodeReplacementFailFast"
@@ -102,7 +102,7 @@ class _Mending:
         self.row, self.snapshot, self.hosts = row, snapshot, hosts
         self.fail_fast = features.get(GATE_FAIL_FAST, True)
         self.gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
-        self.requests = {podset.request.name: podset.request for podset in row.podsets}
+        self.requests = granted_requests(row)
         self.parts = {part.name: part for part in hosted(row) if part.name in self.requests}
         self.now = {
             name: part.topology for name, part in self.parts.items() if part.topology is not None
