@@ -69,7 +69,8 @@ async def read(client: Client, cache: Cache, namespace: str) -> Found:
     Args:
         client: only asked to list.
         cache: an empty one.
-        namespace: of the Workload: read alone where namespaces may not be listed.
+        namespace: of the Workload: it and its LimitRanges are read alone where those of the whole
+            cluster may not be listed.
 
     Raises:
         CommandError: something necessary may not be listed, or Rackgate is not installed.
@@ -158,6 +159,9 @@ class _Reader:
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]
+        if kind is kinds.LIMIT_RANGES:
+            with contextlib.suppress(KubeError):
+                return await _pages(self.client, kind.path(self.namespace), decode, None)
         self.found.warnings.append(f"{kind.plural} cannot be listed and count as absent")
         return []
 

@@ -102,7 +102,7 @@ class Created:
         tolerations: with those of the RuntimeClass.
     """
 
-    requests: dict[str, int]
+    requests: Mapping[str, int]
     problems: tuple[PodProblem, ...]
     node_selector: Mapping[str, str]
     tolerations: tuple[core.Toleration, ...]

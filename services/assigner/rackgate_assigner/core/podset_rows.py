@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from rackgate.govern.requests import request_errors
-from rackgate.pod_defaults import Limits, as_created
+from rackgate.pod_defaults import Created, Limits, PodProblem, as_created
 from rackgate.quantity import QuantityError
 from rackgate.resources import pod_requests
 from rackgate.wire import core as wire
@@ -22,7 +22,6 @@ _SHARED_LIMIT: Final = 4096
 
 _template_decoder = msgspec.json.Decoder(wire.PodTemplate)
 _encode = msgspec.msgpack.Encoder().encode
-_templates: dict[bytes, Template] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +48,24 @@ class Template:
         spec: the part of the pod's spec that rules read.
         excluded: prefixes of resources that count neither for quota nor for room.
         requests: per-pod amounts of the template alone, as `PodSetRequest.requests`.
-        problem: why the PodSet cannot be scheduled whatever the rules say.
     """
 
     spec: wire.PodSpec
     excluded: tuple[str, ...]
     requests: Mapping[str, int]
-    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The pods of a template under rules; both are kept, so that their ids are nobody else's."""
+
+    template: Template
+    rules: PodRules
+    pod: Created
+
+
+_templates: dict[bytes, Template] = {}
+_made: dict[tuple[int, int, int], _Made] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class PodSetRow:
         problem: why the template cannot be scheduled at all; None when it can.
         size: bytes of the template.
         template: what rules are applied to; None for a template that cannot be read.
+        own_problem: `problem`, whatever the rules say.
         rules: those that are applied.
     """
 
@@ -76,6 +87,7 @@ class PodSetRow:
     problem: str | None = None
     size: int = 0
     template: Template | None = field(default=None, compare=False, repr=False)
+    own_problem: str | None = field(default=None, compare=False, repr=False)
     rules: PodRules = field(default=NO_RULES, compare=False, repr=False)
 
     @property
@@ -132,12 +144,14 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
     """
     problem = _asked_problem(f"spec.podSets[{index}]", podset)
     path = f"spec.podSets[{podset.name}].template"
-    spec, requests, affinity, readable = wire.PodSpec(), {}, None, False
+    spec, affinity = wire.PodSpec(), None
+    requests: Mapping[str, int] = {}
+    template: Template | None = None
     try:
         spec = _template_decoder.decode(podset.template).spec
-        requests = without_excluded(pod_requests(spec), excluded)
         affinity = node_affinity(spec)
-        readable = True
+        template = _template_of(spec, excluded)
+        requests = template.requests
     except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
         problem = problem or f"{path}: {error}"
     negative = sorted(resource for resource, value in requests.items() if value < 0)
@@ -154,19 +168,27 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
         tolerations=spec.tolerations,
         node_affinity=affinity,
     )
-    row = PodSetRow(request, (_shape_of(request), problem), problem, len(podset.template))
-    if not readable:
-        return row
-    template = _shared(Template(_ruled_part(spec), excluded, requests, problem))
-    return ruled(replace(row, template=template), NO_RULES)
+    row = PodSetRow(
+        request, (_shape_of(request), problem), problem, len(podset.template), template, problem
+    )
+    return ruled(row, NO_RULES)
 
 
-def _shared(template: Template) -> Template:
-    """An equal template that is kept already: most Workloads differ in little but their names."""
-    key = _encode((template.spec, template.excluded, template.problem))
-    if len(_templates) >= _SHARED_LIMIT:
-        _templates.clear()  # what is in use stays in use
-    return _templates.setdefault(key, template)
+def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
+    """What rules may change; an equal one that is kept already, as most differ in nothing here.
+
+    Raises:
+        QuantityError: a quantity cannot be read.
+    """
+    part = _ruled_part(spec)
+    key = _encode((part, excluded))
+    known = _templates.get(key)
+    if known is None:
+        known = Template(part, excluded, without_excluded(pod_requests(part), excluded))
+        if len(_templates) >= _SHARED_LIMIT:
+            _templates.clear()  # what is in use stays in use
+        _templates[key] = known
+    return known
 
 
 def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
@@ -187,27 +209,42 @@ def ruled(row: PodSetRow, rules: PodRules) -> PodSetRow:
     template = row.template
     if template is None:
         return row
-    created = as_created(template.spec, rules.limits, rules.runtime_class)
-    requests: Mapping[str, int] = without_excluded(created.requests, template.excluded)
-    if requests == template.requests:
-        requests = template.requests
-    request = replace(
-        row.request,
-        requests=requests,
-        node_selector=created.node_selector,
-        tolerations=created.tolerations,
-    )
-    problem = template.problem
-    if problem is None and created.problems:
-        path = f"spec.podSets[{request.name}].template.spec"
-        problem = "; ".join(
-            f"{found.kind}: {path}{found.path}: {found.text}"
-            if found.kind
-            else f"{path}{found.path}: {found.text}"
-            for found in created.problems
+    made = _made_of(template, rules)
+    created, request = made.pod, row.request
+    asked = (created.requests, created.node_selector, created.tolerations)
+    if asked != (request.requests, request.node_selector, request.tolerations):
+        requests, selector, tolerations = asked
+        request = replace(
+            request, requests=requests, node_selector=selector, tolerations=tolerations
         )
-    return replace(
-        row, request=request, shape=(_shape_of(request), problem), problem=problem, rules=rules
+    problem = row.own_problem
+    if problem is None and created.problems:
+        problem = _told(f"spec.podSets[{request.name}].template.spec", created.problems)
+    if request is row.request and problem == row.problem:
+        return row if made.rules is row.rules else replace(row, rules=made.rules)
+    shape = (_shape_of(request), problem)
+    return replace(row, request=request, shape=shape, problem=problem, rules=made.rules)
+
+
+def _made_of(template: Template, rules: PodRules) -> _Made:
+    """The pods of a template under rules: worked out once for all Workloads of one kind."""
+    key = (id(template), id(rules.limits), id(rules.runtime_class))
+    known = _made.get(key)
+    if known is None:
+        pod = as_created(template.spec, rules.limits, rules.runtime_class)
+        counted = without_excluded(pod.requests, template.excluded)
+        requests = template.requests if counted == template.requests else counted
+        known = _Made(template, rules, replace(pod, requests=requests))
+        if len(_made) >= _SHARED_LIMIT:
+            _made.clear()  # what is in use stays in use
+        _made[key] = known
+    return known
+
+
+def _told(path: str, problems: Sequence[PodProblem]) -> str:
+    return "; ".join(
+        f"{f'{found.kind}: ' if found.kind else ''}{path}{found.path}: {found.text}"
+        for found in problems
     )
 
 
