@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from rackgate.domains import TopologyAssignment
 from rackgate.wire.core import LimitRange
 from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.decisions import Hold
-from rackgate_assigner.core.rows import granted_requests, workload_row
+from rackgate_assigner.core.decisions import Grant, Hold, PodSetGrant, Reassign
+from rackgate_assigner.core.failure.hosts import Hosts
+from rackgate_assigner.core.failure.second_pass import second_pass
+from rackgate_assigner.core.rows import workload_row
 from tests.unit.assigner.builders import (
     HOST,
     admissions,
     admit_all,
     cache_with,
+    domains,
     limit_range,
     node,
     podset,
@@ -158,9 +162,6 @@ def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
     podsets = [podset_of(waiting)]
     cache.set_workload(workload("w", podsets, version="2", grant=grant))
     assert (usage(cache), free(cache)) == ("5250m", 2750)
-    row = cache.row("team/w")
-    assert row is not None
-    assert granted_requests(row)["main"].requests == {"cpu": 1750}
     assert cache.rebuild_matches() == []
 
 
@@ -172,6 +173,35 @@ def podset_of(waiting: Any) -> dict[str, Any]:
     whole = podset(count=found.count, topology={"required": HOST})
     whole["template"] = json.loads(bytes(found.template))
     return whole
+
+
+@pytest.mark.parametrize(("now", "place"), [("500m", "b"), ("250m", "b"), ("1", "c")])
+def test_a_replacement_goes_where_its_pods_as_they_are_created_now_have_room(
+    now: str, place: str
+) -> None:
+    cpus = {"a": "4", "b": "3500m", "c": "4"}
+    cache = cache_with([node(name, cpu=cpu) for name, cpu in cpus.items()])
+    cache.set_limit_range(DEFAULTS)
+    cache.set_workload(two(count=2))
+    at = TopologyAssignment((HOST,), ((("a",), 2),))
+    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 3000}, 2, at),))
+    lost = workload("w", [podset_of(two(count=2))], grant=grant, unhealthy=["a"], version="2")
+    cache.set_workload(lost)
+    cache.set_limit_range(limit_range("limits", {"defaultRequest": {"cpu": now}}))
+    cache.set_node(node("a", cpu="4", ready=False))
+    hosts = Hosts()
+    for facts_of_node in cache.nodes.values():
+        hosts.put(facts_of_node)
+    snapshot = cache.freeze()
+    (repair,) = second_pass(snapshot, hosts, {}, {})
+    assert isinstance(repair, Reassign)
+    assert domains(repair.grant) == {place: 2}
+    # Charged is what was granted, as the cache does when it sees the write.
+    grove = snapshot.forest.groves["tas"]
+    leaf = grove.tree.leaf_of_host(place)
+    free_cpu = grove.capacity.free_row(grove.capacity.rows["cpu"])
+    assert leaf is not None
+    assert free_cpu[leaf] == {"b": 500, "c": 1000}[place]
 
 
 def test_an_evicted_workload_asks_for_what_its_pods_would_request_now() -> None:

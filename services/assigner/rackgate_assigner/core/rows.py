@@ -163,15 +163,22 @@ def granted_per_pod(part: PodSetGrant, podset: PodSetRow | None) -> Mapping[str,
     return now if found == now else found
 
 
-def granted_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
-    """Requests by PodSet, with the amounts that pods were granted where there is a grant."""
+def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
+    """Requests by PodSet for pods that are to be made anew.
+
+    They request what rules say now, and need no less than they were granted.
+    """
     parts = {} if row.reserved is None else {part.name: part for part in row.reserved.podsets}
     found = {}
     for podset in row.podsets:
         request = podset.request
-        if request.name in parts:
-            amounts = granted_per_pod(parts[request.name], podset)
-            request = request if amounts == request.requests else replace(request, requests=amounts)
+        part = parts.get(request.name)
+        granted = request.requests if part is None else granted_per_pod(part, podset)
+        if granted != request.requests:
+            names = {**granted, **request.requests}
+            now = request.requests
+            larger = {name: max(granted.get(name, 0), now.get(name, 0)) for name in names}
+            request = replace(request, requests=larger)
         found[request.name] = request
     return found
 
