@@ -356,6 +356,8 @@ class Watches:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
         self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
+        self.limit_ranges = Watch(client, resources.LIMIT_RANGES, decoder(core.LimitRange))
+        self.runtime_classes = Watch(client, resources.RUNTIME_CLASSES, decoder(core.RuntimeClass))
         self.classes = Watch(client, resources.PRIORITY_CLASSES, decoder(core.PriorityClass))
         self.workload_classes = Watch(
             client, resources.WORKLOAD_PRIORITY_CLASSES, decoder(kueue.WorkloadPriorityClass)
@@ -382,6 +384,8 @@ class Watches:
             self.nodes,
             self.pods,
             self.namespaces,
+            self.limit_ranges,
+            self.runtime_classes,
             self.classes,
             self.workload_classes,
             self.checks,
