@@ -38,6 +38,8 @@ OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 # Pods name their node beside its label: the ungater alone must know of it.
 NODES_BY_NAME: Final = "RackgateNodesByName"
+# Which Workloads hold the head of a StrictFIFO queue: the assigner alone must know of it.
+SKIP_IMPOSSIBLE: Final = "RackgateStrictFIFOSkipsImpossible"
 
 GATES: Final = (
     Gate(
@@ -117,6 +119,12 @@ GATES: Final = (
         True,
         Stage.BETA,
         "Let released pods name their node, too, so that the scheduler looks at no other.",
+    ),
+    Gate(
+        SKIP_IMPOSSIBLE,
+        True,
+        Stage.BETA,
+        "Let others pass the head of a StrictFIFO queue that does not fit even when all is empty.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(
