@@ -104,6 +104,7 @@ async def until_ready(run: Run) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.requirement("OPS-06")
 @pytest.mark.parametrize("service", SERVICES)
 async def test_of_two_that_start_at_once_one_acts_and_the_other_is_told(
     server: FakeApiServer, start: Any, service: str
@@ -135,6 +136,7 @@ async def test_who_acts_ends_when_another_installation_takes_its_binding(
     assert service == "ungater" or holders(server) == set()
 
 
+@pytest.mark.requirement("OPS-06")
 async def test_where_both_are_named_neither_acts(server: FakeApiServer, start: Any) -> None:
     server.put(CLUSTER_ROLE_BINDINGS, binding("assigner", OWN, OTHER))
     runs = await asyncio.gather(*(start("assigner", name) for name in (OWN, OTHER)))
