@@ -75,6 +75,7 @@ def test_a_sound_job_without_a_topology_shows_nothing() -> None:
 # What lives is charged.
 
 
+@pytest.mark.requirement("OPS-12")
 def test_pods_that_live_beyond_the_charge_are_found_in_their_queue() -> None:
     world = plain()
     world.pods.append(plain_pod("train", 3, "n2"))
@@ -182,6 +183,7 @@ def test_a_quota_that_was_lowered_takes_nothing_from_what_was_granted() -> None:
 # Beyond a grant, by owner and not by marks.
 
 
+@pytest.mark.requirement("OPS-12")
 def test_more_bound_pods_than_a_plain_job_was_granted_are_found() -> None:
     world = plain()
     world.pods.append(plain_pod("train", 3, "n2"))
@@ -274,6 +276,7 @@ def test_pods_of_a_job_that_is_over_without_a_workload_are_found(how: str) -> No
 # Owners that are not there.
 
 
+@pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("kind", ["JobSet", "RayCluster"])
 def test_a_job_that_names_an_owner_that_is_not_there_is_a_job_like_any_other(kind: str) -> None:
     world = plain()
@@ -413,6 +416,7 @@ def test_a_workload_of_a_strange_owner_that_holds_quota_is_found(owner_is: str) 
         assert "strange-owner" in rules(world)
 
 
+@pytest.mark.requirement("OPS-12")
 def test_a_workload_of_a_job_that_is_over_holds_until_its_pods_are_gone() -> None:
     world = plain()
     world.job["metadata"]["deletionTimestamp"] = LATE
