@@ -279,10 +279,10 @@ def groups_of(cluster: Cluster) -> dict[str, Group]:
         else:
             group(job.uid).job = job
     for workload in cluster.workloads:
-        if workload.owner and not workload.is_slice:
-            owners.roots[workload.uid] = workload.owner
+        if workload.lead and not workload.is_slice:
+            owners.roots[workload.uid] = workload.lead
     for workload in cluster.workloads:
-        group(owners.root(workload.owner)).workloads[workload.key] = workload
+        group(owners.root(workload.lead)).workloads[workload.key] = workload
     for pod in cluster.pods:
         group(owners.home(pod)).pods[pod.key] = pod
     return found

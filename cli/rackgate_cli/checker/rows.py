@@ -297,6 +297,11 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
     @property
+    def lead(self) -> str:
+        """The uid that leads to its job: of its controller, or, without one, as its label says."""
+        return self.owner or self.job_uid
+
+    @property
     def is_slice(self) -> bool:
         """Whether it is a slice of another Workload."""
         return self.owner_kind == "Workload"

@@ -124,7 +124,7 @@ class World:
 
     def slices_of(self, parent: WorkloadRow) -> dict[str, WorkloadRow]:
         """The slices of a Workload that are there, by uid."""
-        group = self._groups.get(self._owners.root(parent.owner))
+        group = self._groups.get(self._owners.root(parent.lead))
         every = group.workloads.values() if group is not None else ()
         return {one.uid: one for one in every if one.is_slice and one.owner == parent.uid}
 
@@ -137,7 +137,7 @@ class World:
             if row.terminating:
                 self._ending.add(home)
         elif isinstance(row, WorkloadRow):
-            self._group(self._owners.root(row.owner)).workloads[row.key] = row
+            self._group(self._owners.root(row.lead)).workloads[row.key] = row
         elif isinstance(row, JobRow):
             root = self._owners.root(row.uid)
             if root != row.uid:
@@ -153,7 +153,7 @@ class World:
             if not row.lead:
                 self._touch(row)
         elif isinstance(row, WorkloadRow):
-            self._group(self._owners.root(row.owner)).workloads.pop(row.key, None)
+            self._group(self._owners.root(row.lead)).workloads.pop(row.key, None)
         elif isinstance(row, JobRow):
             root = self._owners.root(row.uid)
             if root != row.uid:
@@ -167,7 +167,7 @@ class World:
         """Judge the job of the Workload that a pod without a controller names."""
         workload = self.rows.get("workloads", {}).get(f"{pod.namespace}/{pod.workload}")
         if workload is not None:
-            self._group(self._owners.root(workload.owner))
+            self._group(self._owners.root(workload.lead))
 
     def _follow(self, lead: tuple[str, str] | None, row: Any) -> None:
         """What belongs to the first uid of `lead` belongs to the second; to itself without `row`.
@@ -201,7 +201,7 @@ class World:
             workloads = [
                 one
                 for one in source.workloads.values()
-                if one.owner == uid and self._owners.root(uid) != root
+                if one.lead == uid and self._owners.root(uid) != root
             ]
             if not (pods or workloads):
                 continue
@@ -264,8 +264,8 @@ class World:
 
 def _lead(row: Any) -> tuple[str, str] | None:
     """The uid of a Workload that may have slices, and that of the job behind it."""
-    if isinstance(row, WorkloadRow) and row.owner and not row.is_slice:
-        return row.uid, row.owner
+    if isinstance(row, WorkloadRow) and row.lead and not row.is_slice:
+        return row.uid, row.lead
     return None
 
 

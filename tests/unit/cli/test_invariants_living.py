@@ -358,18 +358,20 @@ def test_marks_of_a_workload_written_by_hand_lead_to_its_owner_of_any_kind() -> 
 
 @pytest.mark.parametrize("how", ["by its marks", "by its label"])
 def test_pods_that_were_left_behind_are_found_and_counted(how: str) -> None:
-    """`kubectl delete job --cascade=orphan`."""
+    """`kubectl delete job --cascade=orphan`: pods and Workload lose their owner."""
     world = sound() if how == "by its marks" else plain()
     world.jobs = []
-    for item in world.pods:
+    world.workload["metadata"]["labels"] = {names.JOB_UID_LABEL: "train"}
+    for item in (*world.pods, *world.workloads):
         del item["metadata"]["ownerReferences"]
-    assert set(subjects(world)) == {("left-behind", f"team/train-{index}") for index in range(3)}
+    left = {("left-behind", f"team/train-{index}") for index in range(3)}
+    assert set(subjects(world)) == {*left, ("strange-owner", "team/job-train")}
     assert "uncharged" not in every(world)
     say(world, 0)
     assert "uncharged" in every(world)
     for item in world.pods:
         item["metadata"]["deletionTimestamp"] = LATE
-    assert rules(world) == [], "they go"
+    assert rules(world) == ["strange-owner"], "they go"
 
 
 def test_who_follows_knows_whose_a_pod_was() -> None:
@@ -487,6 +489,11 @@ def test_a_forged_job_is_found_in_any_order_of_events() -> None:
     del story.pods[-1]["metadata"]["ownerReferences"]
     story.pods[-1]["metadata"]["annotations"] = {names.WORKLOAD_ANNOTATION: "jobset-set"}
     story.pods[-1]["metadata"]["labels"] = {}
+    story.workloads.append(workload("lost", {("n4",): 1}))
+    del story.workloads[-1]["metadata"]["ownerReferences"]
+    story.workloads[-1]["metadata"]["labels"] = {names.JOB_UID_LABEL: "lost"}
+    story.pods.append(plain_pod("lost", 0, "n4"))
+    del story.pods[-1]["metadata"]["ownerReferences"]
     for order in (SOURCES, tuple(reversed(SOURCES))):
         followed = Followed()
         keys = []
