@@ -107,7 +107,8 @@ def test_what_somebody_plants_beside_a_correct_cluster_is_found(seed: int, hosts
         plant(world)
         assert rules <= {one.rule for one in judge(world.cluster())}, plant.__name__
         if plant in (_forge, _leave):
-            silent = replace(world.cluster().cluster_queues[0], counts=Counts())
+            (queue,) = world.cluster().cluster_queues
+            silent = replace(queue, counts=Counts())
             cluster = dataclasses.replace(world.cluster(), cluster_queues=[silent])
             assert "uncharged" in {one.rule for one in judge(cluster)}, plant.__name__
 
