@@ -327,7 +327,7 @@ class JobController:
         count = self._living(job.metadata.uid)
         if workload is None or not _is_beyond(workload, count):
             return 0
-        return max(count.running, count.total // 2) - pods_left(workload)
+        return max(count.running + count.lingering, count.total // 2) - pods_left(workload)
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
         """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
@@ -455,13 +455,14 @@ def _key(job: JobLike) -> Key:
 def _is_beyond(workload: Workload, count: LivingCount) -> bool:
     """Whether more pods of a job run than were admitted, where no gate holds them.
 
-    A job whose pods are replaced has more while the old ones end. Twice as many as admitted are
-    too many all the same: deleting pods that take their time would add up for ever.
+    A job whose pods are replaced has more while the old ones end. That may take as long as grace
+    periods usually are; those that last longer count as running. Twice as many as admitted are too
+    many all the same: deleting pods again and again would add up.
     """
     if workload.elastic or not pods_ungated(workload):
         return False
     admitted = pods_left(workload)
-    return count.running > admitted or count.total > 2 * admitted
+    return count.running + count.lingering > admitted or count.total > 2 * admitted
 
 
 def _drop(index: dict[str, set[str]], item: JobLike) -> None:

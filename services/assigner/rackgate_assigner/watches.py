@@ -104,6 +104,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
         uid=found.uid,
         resource_version=found.resource_version,
         deletion_timestamp=found.deletion_timestamp,
+        deletion_grace_period_seconds=found.deletion_grace_period_seconds,
         labels=_shared(_only(found.labels, _POD_LABELS)),
         annotations=_shared(_only(found.annotations, _POD_ANNOTATIONS)),
         owner_references=_shared(found.owner_references),

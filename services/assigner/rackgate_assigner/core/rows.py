@@ -28,6 +28,9 @@ _AGEING_EVICTIONS: Final = frozenset(
 # Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
 _POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
 
+# A pod that replaces another may run beside it for so many seconds; twice the default grace period.
+REPLACED_WITHIN_S: Final = 60
+
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
 
 
@@ -116,6 +119,7 @@ class PodRow:
         owner_uid: uid of its controller; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
         terminating: a deletion timestamp is set.
+        lingering: it is being deleted, and may take its time for it.
         of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
     """
 
@@ -127,6 +131,7 @@ class PodRow:
     requests: PodShape
     uid: str = ""
     terminating: bool = False
+    lingering: bool = False
     of_job: bool = False
 
 
@@ -263,6 +268,7 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         requests=tuple(sorted(requests.items())),
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
+        lingering=(meta.deletion_grace_period_seconds or 0) > REPLACED_WITHIN_S,
         of_job=claim is not None or (owner is not None and owner.kind in _POD_OWNERS),
     )
 
