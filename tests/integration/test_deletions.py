@@ -8,6 +8,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.kube.errors import ForbiddenError
 from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.objects import (
@@ -32,6 +33,28 @@ async def prepare(cluster: Cluster, **queue: tuple[str, ...]) -> str:
 async def delete_job(cluster: Cluster, name: str, propagation: str) -> None:
     options = json.dumps({"propagationPolicy": propagation}).encode()
     await cluster.client.delete(kinds.JOBS.path(cluster.namespace, name), options)
+
+
+async def delete_above_its_pods(cluster: Cluster, name: str) -> None:
+    """Leave the pods of a running Job behind, in a namespace that the policy does not hold in."""
+    binding = kinds.ADMISSION_POLICY_BINDINGS
+    other = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
+    selector = {"matchExpressions": [{**other, "values": [cluster.namespace]}]}
+    here: Object = {"spec": {"matchResources": {"namespaceSelector": selector}}}
+
+    async def deleted() -> bool:
+        try:
+            await delete_job(cluster, name, "Orphan")
+        except ForbiddenError:
+            return False
+        return True
+
+    assert not await deleted(), "refused where the policy holds"
+    await cluster.merge(binding, "rackgate-orphans", here)
+    try:
+        await until("the policy does not hold here", deleted)
+    finally:
+        await cluster.merge(binding, "rackgate-orphans", {"spec": {"matchResources": None}})
 
 
 async def nothing_left(cluster: Cluster, *, pods: int = 0) -> None:
@@ -88,7 +111,7 @@ async def test_pods_left_behind_by_their_job_hold_room_but_no_quota(cluster: Clu
     await prepare(cluster)
     await cluster.submit("train", 4, required=RACK)
     await cluster.bound("train", 4)
-    await delete_job(cluster, "train", "Orphan")
+    await delete_above_its_pods(cluster, "train")
     await nothing_left(cluster, pods=4)
     await cluster.pods_heard()
     await cluster.submit("next", 16, preferred=RACK)
