@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -50,6 +51,29 @@ async def test_pods_name_their_workload_and_keep_their_controller(
     await cluster.bound("train", 4)
 
 
+async def test_a_pod_is_replaced_when_it_has_ended(
+    cluster: Cluster, playground: Playground
+) -> None:
+    await plain_queue(cluster)
+    grace: Object = {"terminationGracePeriodSeconds": 3600}
+    slow = {"rackgate.dev/terminate-seconds": "3600"}
+    await cluster.submit("train", 4, spec=UNENDING, pod=grace, annotations=slow)
+    pods = await cluster.bound("train", 4)
+    async with as_tenant(playground, cluster) as tenant:
+        change: Object = {"spec": {"podReplacementPolicy": "TerminatingOrFailed"}}
+        await refused(tenant.merge(kinds.JOBS, "train", change), "spec.podReplacementPolicy: ")
+        await tenant.delete(kinds.PODS, pods[0]["metadata"]["name"])
+
+        async def noticed() -> bool:
+            status = (await cluster.get(kinds.JOBS, "train"))["status"]
+            return bool(status.get("terminating") == 1 and status.get("active") == 3)
+
+        await until("the Job knows that a pod of it terminates", noticed)
+        assert len(await cluster.pods_of("train")) == 4
+        await cluster.delete(kinds.PODS, pods[0]["metadata"]["name"], grace_s=0)
+        await cluster.bound("train", 4)
+
+
 async def test_a_job_of_a_started_jobset_is_not_deleted_alone(
     cluster: Cluster, playground: Playground
 ) -> None:
@@ -58,7 +82,8 @@ async def test_a_job_of_a_started_jobset_is_not_deleted_alone(
     await cluster.bound("set-w-1", 2)
     path = kinds.JOBS.path(cluster.namespace, "set-w-1")
     async with as_tenant(playground, cluster) as tenant:
-        await refused(tenant.client.delete(path), 'part of the started JobSet "set"')
+        options = json.dumps({"propagationPolicy": "Background"}).encode()
+        await refused(tenant.client.delete(path, options), 'part of the started JobSet "set"')
         await tenant.merge(kinds.JOBSETS, "set", {"spec": {"suspend": True}})
 
         async def deleted() -> bool:

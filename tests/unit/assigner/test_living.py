@@ -226,3 +226,20 @@ def test_pods_beyond_the_grant_are_named_as_holders_of_quota() -> None:
     assert told is not None
     held = {holder.name: holder.amounts["cpu"] for line in told.quota for holder in line.holders}
     assert held == {"team/w": "5"}
+
+
+def test_resources_that_nobody_asked_for_are_charged_where_the_queue_covers_them() -> None:
+    """KubeRay adds a container of its own to workers."""
+    quotas = {"tas": {"cpu": "9", "memory": "9Gi"}}
+    cache = cache_with([node("a", cpu="64")], queue=cluster_queue("cq", quotas))
+    cache.set_workload(workload("w", [podset()], grant=grant(1)))
+    found = of_job("p")
+    asked = core.Resources(requests={"cpu": "200m", "memory": "256Mi"})
+    wait = core.Container(name="wait", resources=asked)
+    spec = msgspec.structs.replace(found.spec, init_containers=(wait,))
+    cache.set_pod(msgspec.structs.replace(found, spec=spec))
+    assert cache.totals.used()["cq"] == {CPU: 1000, ("tas", "memory"): 256 * 2**20}
+    assert cache.rebuild_matches() == []
+    cache.set_cluster_queue(cluster_queue("cq", {"tas": {"cpu": "9"}}))
+    assert cache.totals.used()["cq"] == {CPU: 1000}
+    assert cache.rebuild_matches() == []

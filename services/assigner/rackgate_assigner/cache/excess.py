@@ -46,6 +46,7 @@ class Excesses:
         self._by_root: dict[str, set[str]] = {}
         self._roots: dict[str, str] = {}
         self._depending: set[str] = set()
+        self._on_queues: set[str] = set()
 
     def link(self, row: WorkloadRow) -> set[str]:
         """A Workload was added or changed; returns roots that have to be settled for it.
@@ -74,9 +75,13 @@ class Excesses:
         """The roots of these Workloads."""
         return {root for key in keys if (root := self._roots.get(key))}
 
-    def by_queue(self) -> set[str]:
-        """Roots whose charge depends on queues, flavors or labels of nodes."""
+    def by_node(self) -> set[str]:
+        """Roots whose charge depends on labels of nodes."""
         return set(self._depending)
+
+    def by_queue(self) -> set[str]:
+        """Roots whose charge depends on queues or flavors."""
+        return self._depending | self._on_queues
 
     def of_workload(self, key: str) -> Mapping[FlavorResource, int]:
         """What the pods of a Workload's job take beyond all that it was granted."""
@@ -105,6 +110,7 @@ class Excesses:
 
     def _excess(self, root: str) -> Excess | None:
         self._depending.discard(root)
+        self._on_queues.discard(root)
         cache = self._cache
         amounts = cache.living.amounts(root)
         if not amounts:
@@ -117,6 +123,7 @@ class Excesses:
         for holding in held:
             for pair, amount in holding.quota.items():
                 granted[pair] = granted.get(pair, 0) + amount
+        self._add_covered(root, first.cluster_queue, amounts, granted)
         found = beyond(amounts, granted)
         if found is None:
             self._depending.add(root)
@@ -127,6 +134,28 @@ class Excesses:
                 if (more := amount - granted.get(pair, 0)) > 0
             }
         return Excess(first.local_queue, first.cluster_queue, found) if found else None
+
+    def _add_covered(
+        self,
+        root: str,
+        name: str,
+        amounts: Mapping[str, int],
+        granted: dict[FlavorResource, int],
+    ) -> None:
+        """Add resources that were not asked for, but pods take and the queue covers, as zero.
+
+        Operators add containers of their own to pods.
+        """
+        missing = amounts.keys() - {resource for _, resource in granted}
+        if not missing:
+            return
+        self._on_queues.add(root)
+        flavors = {flavor for flavor, _ in granted}
+        choices = choices_of_queue(self._cache.cluster_queues.get(name))
+        for resource in sorted(missing & choices.keys()):
+            offered = choices[resource]
+            used = [flavor for flavor in offered if flavor in flavors]
+            granted.update(((flavor, resource), 0) for flavor in used or offered)
 
     def _held(self, root: str) -> Iterator[Holding]:
         """What Workloads of the job, and their slices, hold."""

@@ -437,7 +437,7 @@ class Cache(Objects):
         if found is not None:
             self._pods_changed(self.living.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
-            self._note_queues()
+            self._count_excess(self.excesses.by_node())
 
     def _note_queues(self) -> None:
         self._count_excess(self.excesses.by_queue())
