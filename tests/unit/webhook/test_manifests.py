@@ -70,6 +70,13 @@ def test_the_kinds_that_need_it_are_registered() -> None:
         assert {("validate", resource, op) for op in ("CREATE", "UPDATE")} <= called
 
 
+# Policies that look at deletions, and what else they look at.
+DELETIONS = {
+    "rackgate-orphans": {"CREATE", "UPDATE", "DELETE"},
+    "rackgate-part-deletions": {"DELETE"},
+}
+
+
 @pytest.mark.requirement("HOOK-15")
 def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods() -> None:
     by_kind: dict[str, set[str]] = {}
@@ -83,8 +90,8 @@ def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods
         (excluded,) = constraints["namespaceSelector"]["matchExpressions"]
         assert set(excluded["values"]) == SYSTEM
         for rule in constraints["resourceRules"]:
-            deletes = {"DELETE"} if document["metadata"]["name"] == "rackgate-orphans" else set()
-            assert set(rule["operations"]) == {"CREATE", "UPDATE", *deletes}
+            wanted = DELETIONS.get(document["metadata"]["name"], {"CREATE", "UPDATE"})
+            assert set(rule["operations"]) == wanted
     assert by_kind["ValidatingAdmissionPolicy"] == by_kind["ValidatingAdmissionPolicyBinding"]
 
 
@@ -94,17 +101,14 @@ OPERATORS = "rackgate.dev/operators"
 @pytest.mark.requirement("HOOK-09")
 def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     """One patch with a label selector changes them all, see docs/operators.md."""
-    asking = [
-        document
-        for document in POLICIES
-        if "variables.operators" in str(document["spec"].get("variables"))
-    ]
+    asking = [document for document in POLICIES if "variables.operators" in str(document["spec"])]
     assert {document["metadata"]["name"] for document in asking} == {
+        "rackgate-part-deletions",
         "rackgate-parts",
         "rackgate-pods",
     }
     firsts = [document["spec"]["variables"][0] for document in asking]
-    assert firsts[0] == firsts[1]
+    assert all(first == firsts[0] for first in firsts)
     assert firsts[0]["name"] == "operators"
     labelled = [d for d in POLICIES if OPERATORS in d["metadata"]["labels"]]
     assert labelled == asking
