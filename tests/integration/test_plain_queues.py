@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
 from tests.support.composite_views import ray_state
 from tests.support.identities import as_tenant
-from tests.support.objects import Object
+from tests.support.objects import Object, job
 from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
@@ -134,3 +134,40 @@ async def test_without_the_webhook_other_containers_are_refused(
         await refused(tenant.merge(kinds.RAY_CLUSTERS, "ray", change), words)
         change["spec"]["suspend"] = True
         await tenant.merge(kinds.RAY_CLUSTERS, "ray", change)
+
+
+async def test_a_selector_of_ones_own_is_refused(cluster: Cluster, playground: Playground) -> None:
+    await plain_queue(cluster)
+    wish = job("train", 1, spec={"manualSelector": True})
+    wish["spec"]["selector"] = {"matchLabels": {"example.com/mine": "yes"}}
+    wish["spec"]["template"]["metadata"]["labels"] = {"example.com/mine": "yes"}
+    async with as_tenant(playground, cluster) as tenant:
+        await refused(tenant.create(kinds.JOBS, wish), "spec.manualSelector: ")
+        del wish["metadata"]["labels"]
+        await tenant.create(kinds.JOBS, wish)
+
+
+async def test_a_job_that_leaves_its_queue_starts_once_its_template_is_its_own(
+    cluster: Cluster, playground: Playground
+) -> None:
+    await plain_queue(cluster)
+    await cluster.submit("train", 4, spec=UNENDING)
+    await cluster.bound("train", 4)
+    async with as_tenant(playground, cluster) as tenant:
+        await tenant.merge(kinds.JOBS, "train", {"spec": {"suspend": True}})
+        unlabelled: Object = {"metadata": {"labels": {names.QUEUE_LABEL: None}}}
+        await tenant.merge(kinds.JOBS, "train", unlabelled)
+        told: list[str] = []
+
+        async def started() -> bool:
+            try:
+                await tenant.merge(kinds.JOBS, "train", {"spec": {"suspend": False}})
+            except (ForbiddenError, UnprocessableError) as error:
+                told.append(error.message)
+                return False
+            return True
+
+        await until("the Job starts without a queue", started)
+    assert all("take its keys out of the template" in message for message in told), told
+    template = (await cluster.get(kinds.JOBS, "train"))["spec"]["template"]
+    assert names.WORKLOAD_ANNOTATION not in template["metadata"].get("annotations", {})
