@@ -73,10 +73,10 @@ def outcome(request: pytest.FixtureRequest, outcomes: dict[Phase, dict[str, Outc
 def _chosen(session: pytest.Session) -> Iterator[tuple[Phase, Attack]]:
     """What the tests of this session ask for, `-k` considered."""
     for item in session.items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            where, one = item.callspec.params.get("outcome", (None, None))
-            if isinstance(where, Phase) and isinstance(one, Attack):
-                yield where, one
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "outcome" in params:
+            tried: tuple[Phase, Attack] = params["outcome"]
+            yield tried
 
 
 def _run(request: pytest.FixtureRequest, attacks: list[Attack], phase: Phase) -> dict[str, Outcome]:
