@@ -20,6 +20,7 @@ from rackgate.kube.errors import (
     KubeError,
     NotFoundError,
     TooManyRequestsError,
+    TransportError,
     UnprocessableError,
 )
 from rackgate.kube.resources import Resource
@@ -31,6 +32,14 @@ POLICY: Final = "ValidatingAdmissionPolicy"
 WEBHOOK: Final = "denied the request"
 RIGHTS: Final = re.compile(r'User ".*" cannot ')
 TRIES: Final = 20
+
+
+async def _answered(send: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Send again what got no answer: done twice, it is a conflict or gone."""
+    try:
+        return await reviewed(send)
+    except TransportError:
+        return await reviewed(send)
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,7 @@ class Hand:
 
     async def _write(self, what: str, send: Callable[[], Awaitable[bytes]]) -> Object | None:
         try:
-            answer = await reviewed(send)
+            answer = await _answered(send)
         except (ForbiddenError, UnprocessableError, BadRequestError) as error:
             self.refusals.append(Refusal(what, error.message))
             return None

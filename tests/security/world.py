@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.config import ConnectionSettings, connect
-from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.errors import KubeError, NotFoundError, TransportError
 from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.state import StateFolder
 from tests.security.catalog import Attack, Phase
@@ -404,7 +404,9 @@ class Gate:
         finally:
             if user is not None:
                 await user.close()
-            await _leave(admin, tenant)
+            # It is over: what a lost answer leaves behind harms no other world.
+            with suppress(TransportError):
+                await _leave(admin, tenant)
             self.observer.remove(ledger)
 
 
