@@ -62,6 +62,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.nodes: dict[str, core.Node] = {}
         self.pods: dict[str, core.Pod] = {}
         self.held: dict[str, Grant] = {}
+        self.finished: dict[str, Grant] = {}
+        self.known: set[str] = set()
+        # Controllers of pods, also of those that lost theirs.
+        self.controllers: dict[str, str] = {}
         self.version = 0
         self.cache.set_namespace(namespace())
         for name, levels in LEVELS.items():
@@ -128,10 +132,14 @@ class CacheMachine(RuleBasedStateMachine):
     ) -> None:
         marks: dict[str, Any] = {"workload": of, "podset": part, "owner": owner}
         found = pod(name, on, cpu=cpu, phase=phase, leaving=phase == "Leaving", **marks)
+        controller = found.metadata.controller
         if found.terminal:
             self.pods.pop(name, None)
+            self.controllers.pop(name, None)
         else:
             self.pods[name] = found
+            before = self.controllers.get(name, "")
+            self.controllers[name] = before if controller is None else controller.uid
         self.cache.set_pod(found)
 
     @precondition(lambda self: self.held)
@@ -158,6 +166,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(PODS))
     def drop_pod(self, name: str) -> None:
         self.pods.pop(name, None)
+        self.controllers.pop(name, None)
         self.cache.drop_pod(f"team/{name}")
 
     @rule(
@@ -172,6 +181,8 @@ class CacheMachine(RuleBasedStateMachine):
             podset(part, count, topology=wish) for part, count in zip(PODSETS, sizes, strict=False)
         ]
         self.held.pop(name, None)
+        self.finished.pop(name, None)
+        self.known.add(name)
         self.cache.set_workload(workload(name, podsets, version=self._version(), generation=0))
 
     @rule(fail=st.booleans())
@@ -195,6 +206,8 @@ class CacheMachine(RuleBasedStateMachine):
     def _show(self, name: str, grant: Grant, **more: object) -> None:
         podsets = [podset(part.name, part.count) for part in grant.podsets]
         self.held[name] = grant
+        self.finished.pop(name, None)
+        self.known.add(name)
         found = workload(name, podsets, version=self._version(), generation=0, grant=grant, **more)  # type: ignore[arg-type]  # only `conditions` is passed on
         self.cache.set_workload(found)
 
@@ -232,11 +245,13 @@ class CacheMachine(RuleBasedStateMachine):
         grant = self.held.get(name)
         if grant is not None:
             self._show(name, grant, conditions={"Finished": ("True", "Succeeded", "")})
-            del self.held[name]
+            self.finished[name] = self.held.pop(name)
 
     @rule(name=st.sampled_from(WORKLOADS))
     def drop_workload(self, name: str) -> None:
         self.held.pop(name, None)
+        self.finished.pop(name, None)
+        self.known.discard(name)
         self.cache.drop_workload(f"team/{name}")
 
     @rule(name=st.sampled_from([*FLAVORS, *RACK_FLAVORS]), back=st.booleans())
@@ -273,14 +288,41 @@ class CacheMachine(RuleBasedStateMachine):
                     assert self._free(grove, leaf) == self._naive(found.name)
 
     @invariant()
-    def quota_in_use_is_the_sum_of_what_is_held(self) -> None:
+    def quota_in_use_is_the_larger_of_what_is_held_and_what_lives(self) -> None:
         used: dict[tuple[str, str], int] = {}
-        for grant in self.held.values():
-            for part in grant.podsets:
+        for name in self.known:
+            granted: dict[tuple[str, str], int] = {}
+            for part in self.held[name].podsets if name in self.held else ():
                 for resource, amount in part.usage.items():
                     pair = (part.flavors[resource], resource)
-                    used[pair] = used.get(pair, 0) + amount
-        assert self.cache.totals.used().get("cq", {}) == used
+                    granted[pair] = granted.get(pair, 0) + amount
+            living = self._living(name)
+            for pair in {*granted, *living}:
+                amount = max(granted.get(pair, 0), living.get(pair, 0))
+                used[pair] = used.get(pair, 0) + amount
+        found = self.cache.totals.used().get("cq", {})
+        assert found == {pair: amount for pair, amount in used.items() if amount}
+
+    def _living(self, name: str) -> dict[tuple[str, str], int]:
+        """What pods of a job take, by the flavor that they are charged to."""
+        grant = self.held.get(name) or self.finished.get(name)
+        flavors = [*FLAVORS, *RACK_FLAVORS]
+        if grant is not None:
+            flavors = list(dict.fromkeys(part.flavors["cpu"] for part in grant.podsets))
+        labels = {key: found for key, (found, _) in (FLAVORS | RACK_FLAVORS).items()}
+        total: dict[tuple[str, str], int] = {}
+        for key, found in self.pods.items():
+            on = self.nodes.get(found.spec.node_name or "")
+            leaving = found.metadata.deletion_timestamp is not None
+            if self.controllers[key] != f"job-{name}" or (leaving and not (on and on.ready)):
+                continue
+            here = on.metadata.labels.items() if on is not None else {}.items()
+            present = [one for one in flavors if one in self.cache.flavors]
+            fits = [one for one in present if on is not None and labels[one].items() <= here]
+            pair = ((fits if len(flavors) > 1 and fits else flavors)[0], "cpu")
+            asked = str(found.spec.containers[0].resources.requests["cpu"])
+            total[pair] = total.get(pair, 0) + {"1": 1000, "500m": 500}[asked]
+        return total
 
     def _free(self, grove: Grove, leaf: int) -> tuple[int, int]:
         rows = grove.capacity.rows
@@ -389,4 +431,4 @@ def test_usage_is_right_after_every_event_of_a_long_life(seed: int) -> None:
             assert machine.cache.plan() == planned
         machine.kept_equals_rebuilt()
         machine.kept_equals_a_naive_count()
-        machine.quota_in_use_is_the_sum_of_what_is_held()
+        machine.quota_in_use_is_the_larger_of_what_is_held_and_what_lives()

@@ -176,7 +176,10 @@ class Cluster:
     def check(self) -> None:
         held = self.held()
         used = self.cache.totals.used().get("cq", {}).get(CPU, 0)
-        assert used == 1000 * sum(held.values())
+        # Pods that outlive what was granted are charged, too, for as long as anything tells whose
+        # they are.
+        living = len(self.pods) if self.exists else 0
+        assert used == 1000 * max(sum(held.values()), living)
         waiting = {row.name for row in self.cache.freeze().waiting}
         assert not waiting & self.folded
         grove = self.cache.forest().groves["tas"]
@@ -193,7 +196,7 @@ class Cluster:
 @pytest.mark.requirement("SLC-18", "SLC-19", "SLC-21", "SLC-25", "SLC-32", "SLC-35")
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(min_value=0, max_value=2**32))
-def test_usage_is_what_was_granted_at_every_event_of_a_resize(seed: int) -> None:
+def test_usage_is_what_was_granted_or_lives_at_every_event_of_a_resize(seed: int) -> None:
     cluster = Cluster(random.Random(seed))
     for _ in range(40):
         epoch, planned = cluster.cache.epoch, cluster.cache.plan()

@@ -43,6 +43,7 @@ REQUEUED_AT_ONCE: Final = frozenset(
         EvictionReason.NODE_FAILURES,
         EvictionReason.JOB_SUSPENDED,
         EvictionReason.JOB_CHANGED,
+        EvictionReason.PODS_BEYOND_ADMISSION,
     }
 )
 _RETURNED: Final[Mapping[str, RequeuedReason]] = {

@@ -58,6 +58,8 @@ class Facts:
         overdue_s: seconds after which the operator of the running job, whose pods are not all
             ready, is to be asked to look again; None when it is not, or was since the last change.
         reclaimable: pods that are done and come no more, by PodSet.
+        living: pods that hold quota until they are gone, those that are being deleted included.
+        beyond: pods that run beyond those admitted, in PodSets where no gate holds them.
     """
 
     kind: str = "Job"
@@ -75,6 +77,8 @@ class Facts:
     ready: bool = False
     overdue_s: float | None = None
     reclaimable: Mapping[str, int] = field(default_factory=dict)
+    living: int = 0
+    beyond: int = 0
 
     @property
     def at_rest(self) -> bool:
@@ -83,8 +87,8 @@ class Facts:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job is at rest and all its templates are the user's."""
-        return self.stop.phase is StopPhase.DONE and not self.stale
+        """Whether the job is at rest, its pods are gone, and all its templates are the user's."""
+        return self.stop.phase is StopPhase.DONE and not self.stale and not self.living
 
 
 def facts_of(
@@ -96,6 +100,8 @@ def facts_of(
     gates: Gates = _NO_GATES,
     given: Mapping[str, Given] | None = None,
     bare: bool = False,
+    living: int = 0,
+    beyond: int = 0,
 ) -> Facts:
     """Everything about one job and the Workload that keeps its templates.
 
@@ -107,6 +113,8 @@ def facts_of(
         gates: feature gates.
         given: what its start brought into its templates, where that is certain; by PodSet.
         bare: templates of the running job lost what its flavors brought.
+        living: bound pods that have not ended; 0 where they do not hold quota.
+        beyond: see `Facts`.
     """
     kind = kind_of(job)
     started = is_started(job, kind.templates(job))
@@ -136,6 +144,8 @@ def facts_of(
         ready=ready,
         overdue_s=None if suspended or ready or _is_reminded(job) else kind.forgets_s,
         reclaimable=kind.reclaimable(job),
+        living=living,
+        beyond=beyond,
     )
 
 
@@ -156,13 +166,40 @@ def governs(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACE
     It does when the job carries the queue label, is run by its kind's own controller, and is no
     part of another. Jobs of `unmanaged` namespaces are left alone, label or not.
     """
-    if job.metadata.namespace in unmanaged or part_of_owner(job.metadata):
+    return not part_of_owner(job.metadata) and is_managed(job, unmanaged)
+
+
+def is_managed(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMESPACES) -> bool:
+    """As `governs`, whatever controller the job claims to have."""
+    if job.metadata.namespace in unmanaged:
         return False
     kind = kind_of(job)
     return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and kind.managed_by(job) in (
         None,
         kind.controller,
     )
+
+
+def has_strange_owner(workload: Workload, parent: Workload | None = None) -> bool:
+    """Whether somebody gave a Workload of a job another controller.
+
+    The label tells which job it was made for; slices carry the label of their parent.
+
+    Args:
+        workload: any Workload.
+        parent: of a slice, the Workload that it names as its controller.
+    """
+    owner = workload.metadata.controller
+    if owner is None:
+        return False
+    if owner.uid == workload.metadata.uid:
+        return True
+    made_for = workload.metadata.labels.get(names.JOB_UID_LABEL)
+    if made_for is None:
+        return False
+    if workload.parent is None:
+        return made_for != owner.uid
+    return parent is not None and parent.metadata.labels.get(names.JOB_UID_LABEL) != made_for
 
 
 def owned_by(workload: Workload, uid: str) -> bool:

@@ -15,13 +15,16 @@ from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.kube.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.runtime import clock
+from rackgate.runtime.features import HOLD_FOR_TERMINATING
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.cache.living import LivingCount
 from rackgate_assigner.job_facts import (
     Facts,
     Priority,
     facts_of,
-    governs,
+    has_strange_owner,
+    is_managed,
     name_of,
     owned_by,
     resolve_priority,
@@ -32,12 +35,15 @@ from rackgate_assigner.job_starting import brought, is_bare
 from rackgate_assigner.job_steps import Nothing, Remind
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
-from rackgate_assigner.kinds import Gates, JobLike, Kind, kind_of, owner_of
+from rackgate_assigner.kinds import KINDS, Gates, JobLike, Kind, kind_of, owner_of, part_of_owner
+from rackgate_assigner.kinds.podsets import pods_left, pods_ungated
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
 POLL_S: Final = 0.5
+# A pod may be bound before the watch shows that the one it replaces has ended.
+BEYOND_S: Final = 2.0
 _NO_GATES: Final[Gates] = {}
 
 
@@ -66,6 +72,8 @@ class JobController:
         system_namespace: str = names.SYSTEM_NAMESPACE,
         gates: Gates = _NO_GATES,
         ready: Callable[[str], None] = lambda _key: None,
+        living: Callable[[str], LivingCount] = lambda _job_uid: LivingCount(),
+        managed: Callable[[JobLike], None] = lambda _job: None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -78,6 +86,8 @@ class JobController:
             system_namespace: where the services are installed; nothing is governed there.
             gates: feature gates.
             ready: told the key of a Workload that is in step now, after `in_step` said no.
+            living: how many pods of a job live, by its uid.
+            managed: told each job that is managed although it claims to belong to another object.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
@@ -87,7 +97,15 @@ class JobController:
         self._by_owner: dict[str, set[str]] = defaultdict(set)
         self._parts: dict[str, set[str]] = defaultdict(set)
         self.waiting: dict[Key, str] = {}
-        self._ready = ready
+        self._ready, self._living, self._managed = ready, living, managed
+        self._holds = gates.get(HOLD_FOR_TERMINATING, True)
+        # Workloads by the uid of the job that they were made for, and those given another owner.
+        self._by_job: dict[str, set[str]] = defaultdict(set)
+        self._stripped: set[str] = set()
+        # Owners that were found to exist: uid of the child to that of the owner.
+        self._verified: dict[str, str] = {}
+        # Jobs with pods beyond those admitted, and since when.
+        self._beyond: dict[Key, float] = {}
         self._refused: set[str] = set()
         self._unready: dict[Key, tuple[int, float]] = {}  # generation, and since when
 
@@ -109,6 +127,8 @@ class JobController:
         key = _key(job)
         self.waiting.pop(key, None)
         self._unready.pop(key, None)
+        self._beyond.pop(key, None)
+        self._verified.pop(job.metadata.uid, None)
         self._own_writes.forget(key.kind, key.name)
         for name in self._by_owner.get(job.metadata.uid, ()):
             self.queue.add(Key(WORKLOADS.kind, name))
@@ -131,18 +151,40 @@ class JobController:
     def workload_seen(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
         owner = workload.metadata.controller
+        key = workload.metadata.key
         if before is not None and before.metadata.controller != owner:
             _drop(self._by_owner, before)
+            if owner_of(before) is not None:
+                # Whoever took it from its job: the job has no Workload now, and has to stop.
+                self._stripped.add(key)
+                self._add_for(before)
+        if before is not None and before.job_uid != workload.job_uid:
+            _discard(self._by_job, before.job_uid, key)
         if owner is not None:
-            self._by_owner[owner.uid].add(workload.metadata.key)
+            self._by_owner[owner.uid].add(key)
+        if workload.job_uid:
+            self._by_job[workload.job_uid].add(key)
         self._add_for(workload)
 
     def workload_gone(self, workload: Workload) -> None:
         """A Workload was deleted."""
         self._own_writes.forget(WORKLOADS.kind, workload.metadata.key)
         self._refused.discard(workload.metadata.key)
+        self._stripped.discard(workload.metadata.key)
         _drop(self._by_owner, workload)
+        _discard(self._by_job, workload.job_uid, workload.metadata.key)
         self._add_for(workload)
+
+    def pods_changed(self, job_uid: str) -> None:
+        """Pods of a job came, went or are being deleted; most of that is nothing to act on."""
+        keys = self._by_job.get(job_uid)
+        if not keys:
+            return
+        count = self._living(job_uid)
+        for key in keys:
+            workload = self._stores.workloads.get(key)
+            if workload is not None and (not count.total or _is_beyond(workload, count)):
+                self._add_for(workload)
 
     def appeared(self, what: str) -> None:
         """A flavor that a job may wait for is there: `kind/name`."""
@@ -177,7 +219,7 @@ class JobController:
         """Whether a pending Workload asks for what its job asks for now, and the job is at rest."""
         job = self.job_of(workload)
         if job is None:
-            return owner_of(workload) is None
+            return owner_of(workload) is None and not self._is_strange(workload)
         facts = self._facts(job, workload)
         if facts.stopped and not spec_ops(job, workload, facts):
             return True
@@ -211,8 +253,58 @@ class JobController:
             await self._reconcile_workload(key)
             return
         job = self._stores.jobs[key.kind].get(key.name)
-        if job is not None and governs(job, self._unmanaged):
+        if job is None:
+            return
+        if await self._manages(job):
             await self._reconcile_job(key, job)
+        else:
+            await self._let_go(key, job)
+
+    async def _manages(self, job: JobLike) -> bool:
+        """Whether Rackgate acts on this job itself, and not only on what it belongs to.
+
+        Any user may claim that a JobSet or RayCluster controls his Job. Such a Job is a part only
+        if that object exists with that uid; else it is a job like any other.
+        """
+        if not is_managed(job, self._unmanaged):
+            return False
+        if not part_of_owner(job.metadata):
+            return True
+        if await self._is_part(job):
+            return False
+        self._managed(job)
+        return True
+
+    async def _is_part(self, job: JobLike) -> bool:
+        owner = job.metadata.controller
+        if owner is None or job.metadata.uid == owner.uid:
+            return False
+        kind, key = KINDS[owner.kind], f"{job.metadata.namespace}/{owner.name}"
+        known = self._stores.jobs[kind.name].get(key)
+        if known is not None and known.metadata.uid == owner.uid:
+            return True
+        if self._verified.get(job.metadata.uid) == owner.uid:
+            return True
+        # It may not be managed, so that it is not followed, or the watch is late: ask.
+        live = await self._steps.read_job(kind, key)
+        if live is None or live.metadata.uid != owner.uid:
+            note = (
+                f"its controller {owner.kind} {owner.name} with uid {owner.uid} does not exist: "
+                "it is queued like any other"
+            )
+            self._report.job(job, "OwnerNotFound", note, warning=True)
+            return False
+        self._verified[job.metadata.uid] = owner.uid
+        return True
+
+    async def _let_go(self, key: Key, job: JobLike) -> None:
+        """Clear away the Workloads of a job that belongs to another owner now."""
+        owned = self._by_owner.get(job.metadata.uid, ())
+        workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]
+        if not workloads or self._behind(key, job, workloads):
+            return
+        workload = workloads[0]
+        await self._steps.take(job, plan_unlabelled(job, workload, self._facts(job, workload)))
 
     async def _reconcile_job(self, key: Key, job: JobLike) -> None:
         owned = self._by_owner.get(job.metadata.uid, ())
@@ -221,7 +313,7 @@ class JobController:
             return  # the watch will show our last write, and bring this key back
         expected = name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
-        facts = self._facts(job, own)
+        facts = self._facts(job, own, beyond=self._pods_beyond(key, job, own))
         if own is None and facts.end is None:
             self._tell_missing(job, facts.priority)
         step = plan_job(job, workloads, facts)
@@ -230,6 +322,23 @@ class JobController:
         if own is not None and facts.stopped and isinstance(step, Nothing):
             self._tell_ready(own.metadata.key)
         await self._steps.take(job, step)
+
+    def _pods_beyond(self, key: Key, job: JobLike, workload: Workload | None) -> int:
+        """Pods that run beyond those admitted, once they have for a while; then the key is back.
+
+        A job whose pods are replaced has more while the old ones end. Twice as many as admitted
+        are too many all the same: deleting pods that take their time would add up for ever.
+        """
+        count = self._living(job.metadata.uid)
+        if workload is None or not _is_beyond(workload, count):
+            self._beyond.pop(key, None)
+            return 0
+        now = clock.monotonic()
+        left_s = self._beyond.setdefault(key, now) + BEYOND_S - now
+        if left_s > 0:
+            self.queue.add_later(key, left_s)
+            return 0
+        return max(count.running, count.total // 2) - pods_left(workload)
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
         """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
@@ -265,8 +374,13 @@ class JobController:
         workload = self._stores.workloads.get(key.name)
         if workload is None:
             return
+        living = self._held_pods(workload.job_uid)
         if workload.metadata.controller is None:
-            await self._steps.take(None, plan_alone(workload))
+            await self._steps.take(None, plan_alone(workload, living))
+            return
+        if self._is_strange(workload):
+            step = plan_orphan(workload, living, "somebody gave it another owner")
+            await self._steps.take(None, step)
             return
         owner = owner_of(workload)
         if owner is None:
@@ -283,16 +397,40 @@ class JobController:
         """Jobs without the queue label are not followed, and a watch may lag behind: ask."""
         live = await self._steps.read_job(kind, owner)
         if live is None or not owned_by(workload, live.metadata.uid):
-            await self._steps.take(None, plan_orphan(workload))
+            living = self._held_pods(workload.job_uid)
+            await self._steps.take(None, plan_orphan(workload, living))
         elif names.QUEUE_LABEL in live.metadata.labels:
             self.queue.add_later(key, POLL_S)
         else:
-            facts = facts_of(live, workload, Priority(), parts=self._parts_of(live))
+            living = self._pods_of(live)
+            facts = facts_of(live, workload, Priority(), parts=self._parts_of(live), living=living)
             await self._steps.take(live, plan_unlabelled(live, workload, facts))
             self._own_writes.forget(kind.name, owner)  # no watch will show it
             self.queue.add_later(key, POLL_S)
 
-    def _facts(self, job: JobLike, workload: Workload | None) -> Facts:
+    def _is_strange(self, workload: Workload) -> bool:
+        """Whether a Workload of a job was given another owner, which answers for no pods."""
+        if workload.metadata.key in self._stripped and self.job_of(workload) is None:
+            return True
+        named = workload.parent
+        key = f"{workload.metadata.namespace}/{named.name}" if named is not None else ""
+        return has_strange_owner(workload, self._stores.workloads.get(key))
+
+    def _held_pods(self, job_uid: str) -> int:
+        """Pods for which quota is held until they are gone."""
+        return self._living(job_uid).total if self._holds and job_uid else 0
+
+    def _pods_of(self, job: JobLike) -> int:
+        """As `_held_pods`, with those that only the job itself tells of.
+
+        The watches of pods and of jobs are not in step: each may be ahead of the other.
+        """
+        if not self._holds:
+            return 0
+        told = kind_of(job).pods_left(job, self._parts_of(job))
+        return max(self._living(job.metadata.uid).total, told)
+
+    def _facts(self, job: JobLike, workload: Workload | None, *, beyond: int = 0) -> Facts:
         priority = resolve_priority(job, self._stores.workload_classes, self._stores.classes)
         given = brought(job, workload, self._stores.flavors)
         return facts_of(
@@ -303,6 +441,8 @@ class JobController:
             gates=self._gates,
             given=given,
             bare=is_bare(job, workload, self._stores.flavors),
+            living=self._pods_of(job),
+            beyond=beyond,
         )
 
     def _parts_of(self, job: JobLike) -> list[Job]:
@@ -323,12 +463,25 @@ def _key(job: JobLike) -> Key:
     return Key(kind_of(job).name, job.metadata.key)
 
 
+def _is_beyond(workload: Workload, count: LivingCount) -> bool:
+    """Whether more pods of a job run than were admitted, where no gate holds them."""
+    if workload.elastic or not pods_ungated(workload):
+        return False
+    admitted = pods_left(workload)
+    return count.running > admitted or count.total > 2 * admitted
+
+
 def _drop(index: dict[str, set[str]], item: JobLike) -> None:
     """Take an object out of an index by the uid of its controller."""
     owner = item.metadata.controller
-    if owner is None:
+    if owner is not None:
+        _discard(index, owner.uid, item.metadata.key)
+
+
+def _discard(index: dict[str, set[str]], uid: str, key: str) -> None:
+    owned = index.get(uid)
+    if owned is None:
         return
-    owned = index[owner.uid]
-    owned.discard(item.metadata.key)
+    owned.discard(key)
     if not owned:
-        del index[owner.uid]
+        del index[uid]

@@ -53,6 +53,8 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], facts: Facts) -> Step:
     if extra is not None and extra.metadata.deletion_timestamp is None:
         return DeleteWorkload(extra, f"the Workload of this {facts.kind} is {name}")
     if extra is not None and names.IN_USE_FINALIZER in extra.metadata.finalizers:
+        if facts.living and extra.status.admission is not None:
+            return _until_gone(facts.living)
         return ReleaseFinalizer(extra)
     if workload is None:
         return _without_workload(job, name, facts)
@@ -72,27 +74,36 @@ def plan_unlabelled(job: JobLike, workload: Workload, facts: Facts) -> Step:
     if facts.end is not None:
         if not workload.is_true(WorkloadCondition.FINISHED):
             return _with_finished_job(workload, facts)
-        return _dropped(workload, f"the {facts.kind} is finished and has no queue label")
+        why = f"the {facts.kind} is finished and is not managed any more"
+        return _dropped(workload, why, facts.living)
     why = "the queue label was removed"
+    if names.QUEUE_LABEL in job.metadata.labels:
+        why = f"the {facts.kind} belongs to another owner"
     if facts.started and not facts.stopped:
         return _stop(facts, why)
     marks = creation_marks(job)
     if marks:
         return StopJob(NextStep(StopPhase.RESTORE, marks), why)
-    return CleanParts(facts.stale, why) if facts.stale else _dropped(workload, why)
+    return CleanParts(facts.stale, why) if facts.stale else _dropped(workload, why, facts.living)
 
 
-def plan_orphan(workload: Workload) -> Step:
-    """The next step for a Workload whose job does not exist any more."""
-    return _dropped(workload, "its Job does not exist")
+def plan_orphan(workload: Workload, living: int = 0, why: str = "its Job does not exist") -> Step:
+    """The next step for a Workload whose job does not exist any more, or is not its owner.
+
+    Args:
+        workload: as stored.
+        living: pods of that job that live; it holds its quota until they are gone.
+        why: for logs.
+    """
+    return _dropped(workload, why, living)
 
 
-def plan_alone(workload: Workload) -> Step:
+def plan_alone(workload: Workload, living: int = 0) -> Step:
     """The next step for a Workload without a controller: there is no job to wait for."""
     if names.JOB_UID_LABEL in workload.metadata.labels:
-        # Made for a job that was deleted with its dependents left behind. Its pods, if any, are
-        # now pods like others, and count as such on their nodes.
-        return _dropped(workload, "its Job does not exist")
+        # Made for a job that was deleted with its dependents left behind, or stripped of its
+        # owner. It holds its quota until the pods of that job are gone.
+        return _dropped(workload, "it has no owner any more", living)
     if workload.metadata.deletion_timestamp is not None:
         return _dropped(workload, "")
     evicted = workload.is_true(WorkloadCondition.EVICTED)
@@ -109,12 +120,18 @@ def _stop(facts: Facts, why: str) -> Step:
     return StopJob(facts.stop, why)
 
 
-def _dropped(workload: Workload, why: str) -> Step:
+def _dropped(workload: Workload, why: str, living: int = 0) -> Step:
     if workload.metadata.deletion_timestamp is None:
         return DeleteWorkload(workload, why)
+    if living:
+        return _until_gone(living)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
     return Nothing("the Workload is going away")
+
+
+def _until_gone(living: int) -> Nothing:
+    return Nothing(f"it holds its quota until {living} more pods are gone")
 
 
 def _runs_unadmitted(facts: Facts) -> bool:
@@ -138,7 +155,10 @@ def _without_workload(job: JobLike, name: str, facts: Facts) -> Step:
 def _with_deleted(job: JobLike, workload: Workload, facts: Facts) -> Step:
     if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
         return Nothing("the Workload is going away")
+    # The pods of a Job that is being deleted run on for as long as a finalizer keeps it.
     over = facts.end is not None or job.metadata.deletion_timestamp is not None
+    if over and facts.living:
+        return _until_gone(facts.living)
     if over or facts.stopped:
         return ReleaseFinalizer(workload)
     return _stop(facts, "its Workload was deleted")
@@ -151,6 +171,8 @@ def _with_finished_job(workload: Workload, facts: Facts) -> Step:
         reason = FinishedReason.FAILED if failed else FinishedReason.SUCCEEDED
         message = (end.message if end is not None else "") or f"job {reason.lower()}"
         return FinishWorkload(workload, reason, message)
+    if facts.living:
+        return _until_gone(facts.living)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
     return Nothing("finished")
@@ -190,6 +212,8 @@ def _with_pending(job: JobLike, workload: Workload, facts: Facts) -> Step:
     ops = spec_ops(job, workload, facts)
     if ops:
         return UpdateWorkload(workload, ops)
+    if _done(workload) != dict(facts.reclaimable):
+        return Reclaim(workload, facts.reclaimable)  # nothing is held, so nothing is given back
     return Nothing("waiting for admission") if facts.stopped else _stop(facts, "it waits")
 
 
@@ -240,7 +264,31 @@ def _eviction(job: JobLike, workload: Workload, facts: Facts) -> EvictWorkload |
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     if facts.changed is not None:
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, facts.changed)
+    if facts.beyond:
+        message = (
+            f"{facts.beyond} pods of the {facts.kind} run beyond the {pods_given(workload)} that "
+            "were admitted"
+        )
+        return EvictWorkload(workload, EvictionReason.PODS_BEYOND_ADMISSION, message)
+    came_back = _came_back(workload, facts)
+    if came_back and not facts.suspended:
+        message = f"pods that were done, and whose quota others may use, came back: {came_back}"
+        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     return None
+
+
+def _done(workload: Workload) -> dict[str, int]:
+    """Pods that are done, as the Workload says, by PodSet."""
+    return {found.name: found.count for found in workload.status.reclaimable_pods if found.count}
+
+
+def _came_back(workload: Workload, facts: Facts) -> str:
+    """PodSets in which fewer pods are done than were given back, each with both numbers."""
+    return ", ".join(
+        f"pod set {name}: {facts.reclaimable.get(name, 0)} of {count} are done"
+        for name, count in sorted(_done(workload).items())
+        if facts.reclaimable.get(name, 0) < count
+    )
 
 
 def _pods_ready_changes(workload: Workload, facts: Facts) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import structlog
 
+from rackgate.api import names
 from rackgate.api.unsupported import unsupported_fields
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
@@ -29,8 +30,9 @@ from rackgate_assigner.core.failure.second_pass import second_pass
 from rackgate_assigner.cycle import SchedulingCycle
 from rackgate_assigner.failures import GATE, NodeFailures
 from rackgate_assigner.flavor_report import FlavorReport
+from rackgate_assigner.job_facts import is_managed, unmanaged_namespaces
 from rackgate_assigner.jobs import JobController
-from rackgate_assigner.kinds import JobLike
+from rackgate_assigner.kinds import JobLike, part_of_owner
 from rackgate_assigner.node_writer import NodeWriter
 from rackgate_assigner.queues import QueueStatuses
 from rackgate_assigner.reporting import Reporter
@@ -61,6 +63,7 @@ class Assigner:
 
     def __init__(self, settings: AssignerSettings, client: Client) -> None:
         features = settings.features.as_dict()
+        self._unmanaged = unmanaged_namespaces(settings.leader_election.namespace)
         budgets = settings.budgets
         self.acting = False
         self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
@@ -129,7 +132,15 @@ class Assigner:
             system_namespace=settings.leader_election.namespace,
             gates=self.cache.features,
             ready=self._ready,
+            living=self.cache.living_pods,
+            managed=self._account,
         )
+
+    def _account(self, job: JobLike) -> None:
+        """Charge the pods of a managed job to its queue, whatever becomes of its Workload."""
+        queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
+        self.cache.set_job(job.metadata.uid, f"{job.metadata.namespace}/{queue}")
+        self.cycle.poke()
 
     def _finalizers(self, client: Client) -> finalizers.InUse:
         watches = self.watches
@@ -236,7 +247,9 @@ class Assigner:
         watches.pods.tell(failures.pod_seen, failures.pod_gone)
         watches.workloads.tell(failures.workload_seen, failures.workload_gone)
         watches.parts.tell(self._part_seen, self._part_gone)
+        cache.on_pods = self.jobs.pods_changed
         for governed in watches.kinds.values():
+            governed.tell(self._job_seen, self._job_gone)
             governed.tell(self.jobs.job_seen, self.jobs.job_gone)
             governed.tell(self.slices.job_seen, self.slices.job_gone)
             self._job_listener(governed)
@@ -338,6 +351,21 @@ class Assigner:
             self.cache.set_owner(part.metadata.uid, owner.uid)
             self.cycle.poke()
         self.jobs.part_seen(before, part)
+
+    def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
+        owner = job.metadata.controller
+        if owner is None or not part_of_owner(job.metadata):
+            if is_managed(job, self._unmanaged):
+                self._account(job)
+        elif before is None or before.metadata.controller != owner:
+            # Whether that is true the job controller finds out; until it is known the claim has
+            # no effect.
+            self.cache.set_owner(job.metadata.uid, owner.uid)
+            self.cycle.poke()
+
+    def _job_gone(self, job: JobLike) -> None:
+        self.cache.drop_job(job.metadata.uid)
+        self.cycle.poke()
 
     def _part_gone(self, part: batch.Job) -> None:
         self.cache.drop_owner(part.metadata.uid)

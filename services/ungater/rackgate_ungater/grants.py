@@ -46,6 +46,7 @@ def grant_of(
         assignment=own or _anywhere(count),
         ranks=rank_source(podset, row.podsets),
         unhealthy=row.unhealthy,
+        done=podset.done,
     )
 
 
@@ -145,7 +146,7 @@ def covers(live: Mapping[str, Grant | str], acted: Mapping[str, Grant | str]) ->
             return False
         counts = dict(found.assignment.domains)
         if (
-            found.count < grant.count
+            found.count - found.done < grant.count - grant.done
             or found.assignment.levels != grant.assignment.levels
             or any(counts.get(domain, 0) < count for domain, count in grant.assignment.domains)
             or not set(found.unhealthy) <= set(grant.unhealthy)

@@ -40,6 +40,7 @@ class Grant:
         unhealthy: hosts that await replacement: no pod is sent there (U3).
         gates: which gates hold its pods, as bits; all are taken off together.
         unread: what could not be taken into the grant, in words; empty when all was.
+        done: pods that are done, and whose quota is given back: as many fewer may live.
     """
 
     podset: str
@@ -49,6 +50,7 @@ class Grant:
     unhealthy: tuple[str, ...] = ()
     gates: int = TOPOLOGY
     unread: str = ""
+    done: int = 0
     _positions: dict[Domain, int] = field(init=False, repr=False, compare=False)
     _ends: list[int] = field(init=False, repr=False, compare=False)
     _lowest: dict[str, list[int]] = field(
@@ -63,7 +65,8 @@ class Grant:
     @property
     def cap(self) -> int:
         """Most pods that may be ungated and live at once."""
-        return min(self.count, self._ends[-1] if self._ends else 0)
+        granted = min(self.count, self._ends[-1] if self._ends else 0)
+        return max(0, granted - self.done)
 
     @property
     def elastic(self) -> bool:

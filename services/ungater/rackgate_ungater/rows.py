@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.govern.predicates import podset_of_pod
 from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest
+from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
 
 PodUid = NewType("PodUid", str)
 WorkloadKey = NewType("WorkloadKey", str)
@@ -100,6 +100,7 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
         count: pods granted; None when only the assignment says it.
         assignment: JSON of `topologyAssignment`, None without one.
         requested: the PodSet carries a topologyRequest.
+        done: pods that are done, and whose quota is given back.
     """
 
     name: str
@@ -110,6 +111,7 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
     sub_group_index_label: str | None = None
     sub_group_count: int | None = None
     group_name: str | None = None
+    done: int = 0
 
 
 class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
@@ -235,6 +237,7 @@ class _WorkloadStatusView(View, frozen=True):
     admission: _AdmissionView | None = None
     unhealthy_nodes: tuple[NodeName, ...] = ()
     folded_slices: tuple[FoldedSlice, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePod, ...] = ()
 
 
 class _WorkloadView(View, frozen=True):
@@ -350,13 +353,14 @@ def _podset_rows(view: _WorkloadView) -> tuple[PodSetRow, ...]:
     if view.status.admission is None:
         return ()
     podsets = {podset.name: podset for podset in view.spec.pod_sets}
+    done = {found.name: max(0, found.count) for found in view.status.reclaimable_pods}
     return tuple(
-        _podset_row(assigned, podsets.get(assigned.name, _PodSetView()))
+        _podset_row(assigned, podsets.get(assigned.name, _PodSetView()), done.get(assigned.name, 0))
         for assigned in view.status.admission.pod_set_assignments
     )
 
 
-def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView) -> PodSetRow:
+def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView, done: int = 0) -> PodSetRow:
     # A missing count means the one that was asked for; 0 is a count like others.
     count = podset.count if assigned.count is None else assigned.count
     request = podset.topology_request
@@ -364,7 +368,7 @@ def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView) -> PodSetR
     raw = bytes(assigned.topology_assignment)
     data = None if raw in (b"", b"null") else raw
     if request is None:
-        return PodSetRow(name=assigned.name, count=count, assignment=data)
+        return PodSetRow(name=assigned.name, count=count, assignment=data, done=done)
     return PodSetRow(
         name=assigned.name,
         count=count,
@@ -374,6 +378,7 @@ def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView) -> PodSetR
         sub_group_index_label=request.sub_group_index_label or None,
         sub_group_count=request.sub_group_count,
         group_name=request.pod_set_group_name or None,
+        done=done,
     )
 
 

@@ -155,6 +155,7 @@ class EvictionReason(StrEnum):
     DEACTIVATED_INVALID_TOPOLOGY = "DeactivatedDueToInvalidTopology"
     JOB_SUSPENDED = "JobSuspended"
     JOB_CHANGED = "JobChanged"
+    PODS_BEYOND_ADMISSION = "PodsBeyondAdmission"
 
 
 class PreemptedReason(StrEnum):

@@ -38,6 +38,8 @@ OSMO_POOLS: Final = "RackgateOsmoPools"
 RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 # Pods name their node beside its label: the ungater alone must know of it.
 NODES_BY_NAME: Final = "RackgateNodesByName"
+# Quota is held until the pods of a stopped job are gone: the assigner alone must know of it.
+HOLD_FOR_TERMINATING: Final = "RackgateHoldQuotaForTerminatingPods"
 
 GATES: Final = (
     Gate(
@@ -117,6 +119,12 @@ GATES: Final = (
         True,
         Stage.BETA,
         "Let released pods name their node, too, so that the scheduler looks at no other.",
+    ),
+    Gate(
+        HOLD_FOR_TERMINATING,
+        True,
+        Stage.BETA,
+        "Hold quota until the pods of a stopped job are gone; off: until it is inactive, as Kueue.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rackgate.api.names import ELASTIC_ANNOTATION, GROUP
+from rackgate.api.names import ELASTIC_ANNOTATION, GROUP, JOB_UID_LABEL
 from rackgate.wire.core import Condition, Meta, OwnerReference, Taint, Toleration, View
 
 Amount = str | int | float
@@ -286,11 +286,23 @@ class Workload(View, frozen=True):
         """The Workload that this one is a slice of; None for every other Workload.
 
         A Workload that only names another as its owner is no slice: the annotation makes it one.
+        Nor is one that names itself.
         """
         owner = self.metadata.controller
         if owner is None or owner.kind != "Workload" or not self.elastic:
             return None
+        if owner.uid == self.metadata.uid:
+            return None
         return owner if owner.api_version.partition("/")[0] == GROUP else None
+
+    @property
+    def job_uid(self) -> str:
+        """The uid of the job that it was made for, also when that is its owner no more.
+
+        Without the label that says so, its controller; empty without either.
+        """
+        owner = self.metadata.controller
+        return self.metadata.labels.get(JOB_UID_LABEL, "") or (owner.uid if owner else "")
 
     def condition(self, type_: str) -> Condition | None:
         """The condition of that type, if present."""

@@ -235,7 +235,7 @@ def pod(
     leaving: bool = False,
 ) -> core.Pod:
     """A pod bound to a node; with `workload` it carries our marks and that job's uid."""
-    meta: dict[str, Any] = {"name": name, "namespace": namespace}
+    meta: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"pod-{name}"}
     if leaving:
         meta["deletionTimestamp"] = CREATED
     if workload is not None:

@@ -47,8 +47,13 @@ def used(cache: Cache) -> int:
 
 def test_quota_of_pods_that_are_done_is_free_for_others() -> None:
     assert used(world()) == 4000
-    assert used(world(reclaimable={"main": 3})) == 1000
-    assert used(world(reclaimable={"main": 9})) == 0
+    assert used(world(running="a", reclaimable={"main": 3})) == 1000
+    assert used(world(running="", reclaimable={"main": 9})) == 0
+
+
+def test_pods_that_live_are_charged_whatever_is_said_to_be_done() -> None:
+    assert used(world(running="aabb", reclaimable={"main": 3})) == 4000
+    assert used(world(running="ab", reclaimable={"main": 4})) == 2000
 
 
 def test_room_is_free_where_pods_ended_and_nowhere_else() -> None:

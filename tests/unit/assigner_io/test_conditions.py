@@ -49,7 +49,8 @@ def test_transition_times_move_only_with_the_status() -> None:
 def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReason) -> None:
     own = workload(admitted=True, conditions=BOTH)
     found = listed(own, conditions.evicted(own, reason, "why"))
-    again = reason in ("Preempted", "NodeFailures", "JobSuspended", "JobChanged")
+    own_fault = ("JobSuspended", "JobChanged", "PodsBeyondAdmission")
+    again = reason in ("Preempted", "NodeFailures", *own_fault)
     assert (found["Requeued"]["status"] == "True") is again
     assert found["Requeued"]["reason"] == reason
 

@@ -216,11 +216,16 @@ def test_pods_that_are_done_are_told_unless_they_may_come_back(
     assert facts(of).reclaimable == done
 
 
-def test_reclaimable_pods_never_shrink_while_quota_is_held() -> None:
+def test_a_jobset_whose_reclaimed_pods_come_back_queues_again() -> None:
     of = jobset(suspend=False, started=True, states={"workers": {"ready": 1, "succeeded": 1}})
     conditions = {"PodsReady": "Started"}
     own = own_workload(of, conditions=conditions)
     assert plan_job(of, [own], facts(of, own)) == steps.Reclaim(own, {"workers": 3})
-    for known in (3, 6):
-        told = own_workload(of, conditions=conditions, reclaimable={"workers": known})
-        assert isinstance(plan_job(of, [told], facts(of, told)), steps.Nothing)
+    told = own_workload(of, conditions=conditions, reclaimable={"workers": 3})
+    assert isinstance(plan_job(of, [told], facts(of, told)), steps.Nothing)
+    # What was given back may be others' by now: it never simply grows again.
+    told = own_workload(of, conditions=conditions, reclaimable={"workers": 6})
+    step = plan_job(of, [told], facts(of, told))
+    assert isinstance(step, steps.EvictWorkload)
+    assert step.reason == "JobChanged"
+    assert step.message.endswith("came back: pod set workers: 3 of 6 are done")

@@ -45,8 +45,16 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
         fresh.assume(key, assumed.grant, instead=held)
     for uid, root in cache.pods.owners.items():
         fresh.set_owner(uid, root)
+    for uid, root in cache.living.claims.items():
+        fresh.living.set_owner(uid, root)
     for name in sorted(cache.pods.rows, reverse=True):
-        fresh.pods.set(cache.pods.rows[name])
+        fresh.put_pod(cache.pods.rows[name])
+    for uid, queue in cache.living.queues.items():
+        fresh.set_job(uid, queue)
+    for local_queue in cache.local_queues.values():
+        fresh.put_local_queue(local_queue)
+    for cluster_queue in cache.cluster_queues.values():
+        fresh.put_cluster_queue(cluster_queue)
     for name in sorted(cache.nodes):
         fresh.put_node(cache.nodes[name])
     for name, levels in cache.topologies.items():
@@ -61,6 +69,7 @@ def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
     groves, fresh_groves = cache.forest().groves, fresh.forest().groves
     found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
     found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
+    found += _unequal("excess", cache.excesses.found, fresh.excesses.found)
     found += _unequal("node", cache.pods.charged, fresh.pods.charged)
     found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
     found += _unequal("domainUsage", cache.trees.usage.domains, fresh.trees.usage.domains)

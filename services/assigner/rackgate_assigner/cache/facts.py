@@ -57,7 +57,7 @@ def explain(
     return Explanation(
         workload=key,
         state=state,
-        summary=summary_of(state, row),
+        summary=summary_of(state, row, living=cache.living_pods(row.job_uid).total),
         priority=priority_of(row, cache.priorities),
         message=row.broken or "",
         queue=queue_side(cache, row, features, top),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from rackgate.runtime.features import HOLD_FOR_TERMINATING
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.cache import checks, facts, status
 from rackgate_assigner.cache.assumed import Assumed
+from rackgate_assigner.cache.excess import Excesses
 from rackgate_assigner.cache.families import Families, covering, is_folded, is_orphan, united
+from rackgate_assigner.cache.living import LivingCount, LivingPods
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.relief import relief
@@ -47,6 +51,9 @@ class Cache(Objects):
         assumed: grants whose status writes the watch has not shown yet, by key.
         holdings: what each Workload holds, by key; those that hold nothing are there too.
         families: which Workloads are slices of which.
+        living: pods by the job at the root of their owner chain.
+        excesses: what these take beyond what was granted; charged like a grant.
+        on_pods: told the uid of a job whose pods came, went or are being deleted.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class Cache(Objects):
         self.excluded = tuple(excluded)
         self.workloads: dict[str, WorkloadRow] = {}
         self.assumed: dict[str, Assumed] = {}
+        self.on_pods: Callable[[str], None] = lambda _job_uid: None
         self._derive_nothing()
 
     def _derive_nothing(self) -> None:
@@ -74,6 +82,9 @@ class Cache(Objects):
         self._unrelieved: set[str] = set()
         self.totals = Totals()
         self.pods = PodLedger(self.nodes, self._charge_node)
+        held = self.features.get(HOLD_FOR_TERMINATING, True)
+        self.living = LivingPods(self.nodes, terminating=held)
+        self.excesses = Excesses(self, charge_released=held)
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
         self._waiting: dict[str, WorkloadRow] = {}
         self._switched_off: set[str] = set()
@@ -83,16 +94,28 @@ class Cache(Objects):
 
     def set_pod(self, pod: wire.Pod) -> None:
         """A pod was added or changed; one that is not bound, or has ended, takes no room."""
-        row = pod_row(pod)
         key = pod.metadata.key
-        before = self.pods.rows.get(key)
-        changed = self.pods.drop(key) if row is None else self.pods.set(row)
+        row = pod_row(pod)
+        if row is None:
+            self.drop_pod(key)
+        else:
+            self.put_pod(row)
+
+    def put_pod(self, row: PodRow) -> None:
+        """As `set_pod`, for the row of a pod that takes room."""
+        before = self.pods.rows.get(row.key)
+        if before is not None and row.uid == before.uid != "" and not row.owner_uid:
+            # It lost its controller: left behind, or stripped. It still takes what it took.
+            row = replace(row, owner_uid=before.owner_uid, of_job=before.of_job)
+        self._pods_changed(self.living.put(row))
+        changed = self.pods.set(row)
         found = [one for one in (before, row) if one is not None and before != row]
         if (changed and any(map(self._felt, found))) or self._relieves(found):
             self.epoch += 1
 
     def drop_pod(self, key: str) -> None:
-        """A pod is gone."""
+        """A pod is gone, or has ended."""
+        self._pods_changed(self.living.drop(key))
         before = self.pods.rows.get(key)
         if before is not None and self.pods.drop(key) and self._felt(before):
             self.epoch += 1
@@ -101,13 +124,39 @@ class Cache(Objects):
 
     def set_owner(self, uid: str, root: str) -> None:
         """Pods of this controller are pods of another object: a Job's, of its JobSet."""
+        self._count_excess(self.living.set_owner(uid, root))
         if self.pods.set_owner(uid, root):
             self._unrelieved |= self._reclaiming
             self.epoch += 1
 
     def drop_owner(self, uid: str) -> None:
         """A controller of pods is gone."""
+        self.living.drop_owner(uid)
         self.pods.drop_owner(uid)
+
+    def set_job(self, uid: str, queue: str) -> None:
+        """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
+        self._count_excess(self.living.set_job(uid, queue))
+
+    def drop_job(self, uid: str) -> None:
+        """A job is gone, or is managed no more."""
+        self._count_excess(self.living.drop_job(uid))
+
+    def living_pods(self, job_uid: str) -> LivingCount:
+        """How many pods of a job live."""
+        return self.living.count(job_uid)
+
+    def _pods_changed(self, roots: Iterable[str]) -> None:
+        """Pods of these jobs came, went or are being deleted."""
+        self._count_excess(roots)
+        for root in roots:
+            self.on_pods(root)
+
+    def _count_excess(self, roots: Iterable[str]) -> None:
+        """Charge anew what pods of these jobs take beyond what was granted."""
+        for root in roots:
+            if self.excesses.settle(root):
+                self.epoch += 1
 
     def _relieves(self, rows: Sequence[PodRow]) -> bool:
         """Note that pods of a Workload changed some of whose pods are done; whether any did."""
@@ -132,6 +181,7 @@ class Cache(Objects):
         """As `set_workload`, for a row at hand."""
         old = self.workloads.get(row.key)
         self.workloads[row.key] = row
+        relinked = self.excesses.link(row)
         before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
         if assumed is not None and assumed.over(row):
@@ -140,15 +190,18 @@ class Cache(Objects):
             self.epoch += 1
         if before not in ("", row.parent):
             self._cover(before)
+        self._count_excess(relinked)
 
     def drop_workload(self, key: str) -> None:
         """A Workload is gone, and with it all that it held."""
         if self.workloads.pop(key, None) is None:
             return
         self.assumed.pop(key, None)
+        root = self.excesses.unlink(key)
         if self._update(key):
             self.epoch += 1
         self.families.link(key, "")
+        self._count_excess({root})
 
     def assume(self, key: str, grant: Grant, *, instead: bool = False) -> None:
         """Charge a grant before its status write is seen; `instead` of the one that is held.
@@ -253,17 +306,23 @@ class Cache(Objects):
     def heal(self) -> None:
         """Derive everything anew from the rows."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
+        claims, queues = self.living.claims, self.living.queues
         self._derive_nothing()
+        for uid, queue in queues.items():
+            self.set_job(uid, queue)
         for node in self.nodes.values():
             self.trees.note_node(None, node)
         for key, found in self.workloads.items():
             self.families.link(key, found.parent)
+            self.excesses.link(found)
         for key in self.workloads:
             self._update(key)
         for uid, root in owners.items():
             self.pods.set_owner(uid, root)
+        for uid, root in claims.items():
+            self.living.set_owner(uid, root)
         for row in pods:
-            self.pods.set(row)
+            self.put_pod(row)
         self.epoch += 1
 
     def explain(
@@ -294,8 +353,10 @@ class Cache(Objects):
     def _update(self, key: str) -> bool:
         """Bring up to date what a Workload and its slices hold; whether others can feel it."""
         found = [self._hold(each) for each in (key, *self.families.slices_of(key))]
+        head = self.families.head_of(key)
         if any(changed for changed, _ in found):
-            self._cover(self.families.head_of(key))
+            self._cover(head)
+        self._count_excess(self.excesses.roots_of((key, head)))
         return any(moved for _, moved in found)
 
     def _hold(self, key: str) -> tuple[bool, bool]:
@@ -366,6 +427,14 @@ class Cache(Objects):
 
     def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         self.trees.note_node(old, new)
+        found = new or old
+        if found is not None:
+            self._pods_changed(self.living.node_changed(found.name))
+        if (old.labels if old else None) != (new.labels if new else None):
+            self._note_queues()
+
+    def _note_queues(self) -> None:
+        self._count_excess(self.excesses.by_queue())
 
     def _note_flavor(self, name: str) -> None:
         self.trees.note_flavor(name)
@@ -374,7 +443,7 @@ class Cache(Objects):
         """Say which pods of a Workload are paid for, by itself or by its slices."""
         keys = (key, *self.families.slices_of(key))
         row = self.workloads.get(key)
-        owner = row.owner_uid if row is not None else ""
+        owner = row.job_uid or row.owner_uid if row is not None else ""
         held = filter(None, map(self.holdings.get, keys))
         parts = [covering(holding, self.flavors) for holding in held if holding.assignments]
         self.pods.assign(key, owner, united(parts))

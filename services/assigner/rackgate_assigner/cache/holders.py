@@ -63,12 +63,20 @@ def _uncovered(cache: Cache) -> Iterator[PodRow]:
 
 
 def quota_holders(cache: Cache, cluster_queue: str, pair: FlavorResource) -> list[Holder]:
-    """Workloads of a ClusterQueue that hold a resource of a flavor, the largest first."""
+    """Workloads of a ClusterQueue that hold a resource of a flavor, the largest first.
+
+    Pods whose Workload is gone stand under the name of their LocalQueue.
+    """
     held = {
         key: holding.quota[pair]
         for key, holding in cache.holdings.items()
         if holding.cluster_queue == cluster_queue and holding.quota.get(pair)
     }
+    for root, excess in cache.excesses.found.items():
+        # Pods that live beyond what was granted, under the Workload that they belong to.
+        if excess.cluster_queue == cluster_queue and (more := excess.amounts.get(pair)):
+            key = cache.excesses.workload_of(root) or excess.local_queue
+            held[key] = held.get(key, 0) + more
     resource = pair[1]
     return [
         Holder(kind="Workload", name=key, amounts={resource: quantity(resource, held[key])})

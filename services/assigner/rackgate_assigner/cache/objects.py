@@ -105,6 +105,7 @@ class Objects:
             return
         self.flavors[row.name] = row
         self._note_flavor(row.name)
+        self._note_queues()
         if (old.levels if old else ()) != row.levels:
             self._relevelled(row.name)
         self.epoch += 1
@@ -113,6 +114,7 @@ class Objects:
         """A flavor is gone; what Workloads hold of it stays theirs."""
         if self.flavors.pop(name, None) is not None:
             self._note_flavor(name)
+            self._note_queues()
             self._relevelled(name)
             self.epoch += 1
 
@@ -120,7 +122,11 @@ class Objects:
 
     def set_cluster_queue(self, queue: kueue.ClusterQueue) -> None:
         """A ClusterQueue was added or changed; its status does not count."""
-        self._put(self.cluster_queues, queue.metadata.name, cluster_queue_row(queue))
+        self.put_cluster_queue(cluster_queue_row(queue))
+
+    def put_cluster_queue(self, row: ClusterQueueRow) -> None:
+        """As `set_cluster_queue`, for a row at hand."""
+        self._put(self.cluster_queues, row.name, row)
 
     def drop_cluster_queue(self, name: str) -> None:
         """A ClusterQueue is gone."""
@@ -128,7 +134,11 @@ class Objects:
 
     def set_local_queue(self, queue: kueue.LocalQueue) -> None:
         """A LocalQueue was added or changed; its status does not count."""
-        self._put(self.local_queues, queue.metadata.key, local_queue_row(queue))
+        self.put_local_queue(local_queue_row(queue))
+
+    def put_local_queue(self, row: LocalQueueRow) -> None:
+        """As `set_local_queue`, for a row at hand."""
+        self._put(self.local_queues, row.key, row)
 
     def drop_local_queue(self, key: str) -> None:
         """A LocalQueue is gone."""
@@ -161,11 +171,16 @@ class Objects:
     def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
         if key not in rows or rows[key] != row:
             rows[key] = row
+            self._note_queues()
             self.epoch += 1
 
     def _drop(self, rows: dict[str, Any], key: str) -> None:
         if rows.pop(key, None) is not None:
+            self._note_queues()
             self.epoch += 1
+
+    def _note_queues(self) -> None:
+        """A queue, a flavor or what they refer to changed."""
 
     def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         """A node came, went or changed: whoever keeps trees must look at it."""

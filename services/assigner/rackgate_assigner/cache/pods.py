@@ -12,7 +12,7 @@ is gone (CH-31), so the room is taken once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate.govern.predicates import is_tas_pod
@@ -70,6 +70,9 @@ class PodLedger:
         old = self.rows.get(row.key)
         if old == row:
             return False
+        if old is not None and replace(old, terminating=row.terminating) == row:
+            self._replace(row)
+            return False
         changed = self.drop(row.key)
         self.rows[row.key] = row
         self._by_node.setdefault(row.node, set()).add(row.key)
@@ -80,6 +83,12 @@ class PodLedger:
         group = self._group(row.workload, row.podset)
         group.pods[row.key] = row
         return self._join((row.workload, row.podset), group, row) or changed
+
+    def _replace(self, row: PodRow) -> None:
+        """A pod that is being deleted takes the room that it took before."""
+        self.rows[row.key] = row
+        if row.workload:
+            self._groups[row.workload, row.podset].pods[row.key] = row
 
     def drop(self, key: str) -> bool:
         """Remove a pod, known or not."""

@@ -37,7 +37,8 @@ def families_of(cache: Cache, keys: set[str]) -> dict[str, Family]:
 
 
 def _family(cache: Cache, key: str) -> Family:
-    family = Family(cache.workloads.get(key))
+    excess = dict(cache.excesses.of_workload(key))
+    family = Family(cache.workloads.get(key), excess=excess)
     for member in (key, *cache.families.slices_of(key)):
         holding = cache.holdings.get(member)
         for podset, assignment in (holding.assignments if holding else {}).items():

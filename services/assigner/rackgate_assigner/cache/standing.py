@@ -18,7 +18,7 @@ from rackgate_assigner.core.admission.queues import (
 )
 from rackgate_assigner.core.admission.quota import quantity
 from rackgate_assigner.core.admission.selectors import selects
-from rackgate_assigner.core.admission.slices import locked_queue
+from rackgate_assigner.core.admission.slices import Family, locked_queue
 from rackgate_assigner.core.explaining.explanation import Ahead, QueueSide, QuotaLine
 from rackgate_assigner.core.model import PodSetRequest
 from rackgate_assigner.core.rows import WorkloadRow
@@ -192,4 +192,8 @@ def offer_of(
     flavors: Mapping[str, FlavorRow] = cache.flavors
     if not features.get(GATE_TOPOLOGY, True):
         flavors = without_topologies(flavors)
-    return Offer(queue, flavors, cache.totals.used().get(queue.name, {}))
+    used: Mapping[FlavorResource, int] = cache.totals.used().get(queue.name, {})
+    if row.parent:
+        excess = dict(cache.excesses.of_workload(row.parent))
+        used = Family(parent, excess=excess).used_by_others(used)
+    return Offer(queue, flavors, used)

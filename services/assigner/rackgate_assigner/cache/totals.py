@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import TopologyAssignment
+from rackgate_assigner.cache.living import Excess
 from rackgate_assigner.core.admission.queues import FlavorResource
 from rackgate_assigner.core.decisions import Grant
 from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, pods_left, quota_of
@@ -85,6 +86,11 @@ class QueueTotals:
             self.admitted += sign
             _add(self.admitted_quota, holding.quota, sign)
 
+    def add_excess(self, amounts: Mapping[FlavorResource, int], sign: int) -> None:
+        """Add (1) or take away (-1) what pods take beyond what was granted."""
+        _add(self.reserved_quota, amounts, sign)
+        _add(self.admitted_quota, amounts, sign)
+
     @property
     def empty(self) -> bool:
         """Whether nothing is counted here."""
@@ -117,6 +123,18 @@ class Totals:
         _add_to(self.local_queues, holding.local_queue, holding, sign)
         if holding.cluster_queue:
             _add_to(self.cluster_queues, holding.cluster_queue, holding, sign)
+
+    def add_excess(self, excess: Excess, sign: int) -> None:
+        """Add (1) or take away (-1) what pods of one job take beyond what it was granted."""
+        for queues, name in (
+            (self.local_queues, excess.local_queue),
+            (self.cluster_queues, excess.cluster_queue),
+        ):
+            if name:
+                total = queues.setdefault(name, QueueTotals())
+                total.add_excess(excess.amounts, sign)
+                if total.empty:
+                    del queues[name]
 
     def used(self) -> dict[str, dict[FlavorResource, int]]:
         """Quota in use by ClusterQueue, as a copy."""

@@ -25,6 +25,9 @@ _AGEING_EVICTIONS: Final = frozenset(
     {"PodsReadyTimeout", "AdmissionCheck", names.EvictionReason.JOB_SUSPENDED}
 )
 
+# Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
+_POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
+
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
 
 
@@ -53,6 +56,9 @@ class WorkloadRow:
         folded: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
         reclaimable: pods that are done and come no more, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
+        evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
+        job_uid: of the job that it was made for, also when that is its owner no more; else its
+            controller.
     """
 
     key: str
@@ -85,6 +91,8 @@ class WorkloadRow:
     folded: frozenset[str] = frozenset()
     reclaimable: Mapping[str, int] = field(default_factory=dict)
     reserved_at: str = ""
+    evicted_at: str = ""
+    job_uid: str = ""
 
     @property
     def holds(self) -> bool:
@@ -105,8 +113,10 @@ class PodRow:
     Attributes:
         workload: `namespace/name` of the Workload its annotation names, "" for foreign pods.
         podset: PodSet its label names, "" for foreign pods.
-        owner_uid: uid of its controller.
+        owner_uid: uid of its controller; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
+        terminating: a deletion timestamp is set.
+        of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
     """
 
     key: str
@@ -115,6 +125,9 @@ class PodRow:
     podset: str
     owner_uid: str
     requests: PodShape
+    uid: str = ""
+    terminating: bool = False
+    of_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +223,9 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         podset=claim[1] if claim else "",
         owner_uid=owner.uid if owner else "",
         requests=tuple(sorted(requests.items())),
+        uid=meta.uid,
+        terminating=meta.deletion_timestamp is not None,
+        of_job=claim is not None or (owner is not None and owner.kind in _POD_OWNERS),
     )
 
 
@@ -289,6 +305,8 @@ def workload_row(
     podsets = _podset_rows(workload, previous, excluded)
     reserved, broken = _reservation(workload)
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
+    evicted = workload.condition(names.WorkloadCondition.EVICTED)
+    leaving = evicted is not None and evicted.status == "True"
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
@@ -311,7 +329,7 @@ def workload_row(
         active=spec.active,
         deleting=meta.deletion_timestamp is not None,
         finished=workload.is_true(names.WorkloadCondition.FINISHED),
-        evicted=workload.is_true(names.WorkloadCondition.EVICTED),
+        evicted=leaving,
         admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
         podsets=podsets,
         shape=(size, parent, *shapes),
@@ -327,4 +345,6 @@ def workload_row(
         folded=frozenset(found.uid for found in workload.status.folded_slices),
         reclaimable={found.name: found.count for found in workload.status.reclaimable_pods},
         reserved_at=_since(quota) if reserved is not None else "",
+        evicted_at=_since(evicted) if leaving else "",
+        job_uid=workload.job_uid,
     )

@@ -120,6 +120,16 @@ class Kind(ABC, Generic[V]):
             parts: its child Jobs, for the kinds that have any.
         """
 
+    def pods_left(self, job: V, parts: Sequence[Job]) -> int:
+        """Pods of a suspended or leaving job that its status tells of, as far as it does.
+
+        Args:
+            job: as stored.
+            parts: its child Jobs, for the kinds that have any.
+        """
+        del job, parts
+        return 0
+
     @abstractmethod
     def ready(self, job: V, given: Mapping[str, int]) -> bool:
         """Whether all pods that should run by now are ready, or have succeeded.
@@ -197,6 +207,13 @@ class Kind(ABC, Generic[V]):
             return NextStep(StopPhase.WAIT, [])
         operations = restore_ops(self.templates(job), originals, given)
         return NextStep(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
+
+
+def pods_of_job(job: Job) -> int:
+    """Pods that a Job which is suspended, or being deleted, still has; 0 for all others."""
+    if not (job.spec.suspend or job.metadata.deletion_timestamp) or job.finished is not None:
+        return 0
+    return job.status.active + job.status.terminating
 
 
 def part_of_owner(meta: Meta) -> bool:

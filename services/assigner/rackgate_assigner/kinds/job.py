@@ -22,7 +22,7 @@ from rackgate.kube.resources import JOBS, Resource
 from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.kinds.base import End, Gates, Kind, copied
+from rackgate_assigner.kinds.base import End, Gates, Kind, copied, pods_of_job
 from rackgate_assigner.kinds.podsets import has_topology, pods_given
 
 _decode = msgspec.json.Decoder(Job).decode
@@ -80,6 +80,11 @@ class JobKind(Kind[Job]):
         """No pod is active, and the Job was never started or says that it is suspended."""
         del parts
         return at_rest(job)
+
+    def pods_left(self, job: Job, parts: Sequence[Job]) -> int:
+        """Pods that are active or terminating."""
+        del parts
+        return pods_of_job(job)
 
     def stop(
         self,

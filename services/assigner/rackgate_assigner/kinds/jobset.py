@@ -35,7 +35,7 @@ from rackgate.govern.templates import (
 from rackgate.kube.resources import JOBSETS, Resource
 from rackgate.wire.batch import Job
 from rackgate.wire.jobset import JobSet, ReplicatedJobStatus
-from rackgate_assigner.kinds.base import End, Kind, StalePart, copied
+from rackgate_assigner.kinds.base import End, Kind, StalePart, copied, pods_of_job
 from rackgate_assigner.kinds.job import at_rest
 from rackgate_assigner.kinds.podsets import without_empty
 
@@ -91,6 +91,11 @@ class JobSetKind(Kind[JobSet]):
             for part in parts
             if part.finished is None
         )
+
+    def pods_left(self, job: JobSet, parts: Sequence[Job]) -> int:
+        """Pods of its child Jobs that are active or terminating."""
+        del job
+        return sum(map(pods_of_job, parts))
 
     def ready(self, job: JobSet, given: Mapping[str, int]) -> bool:
         """The replicatedJobs that are due by now are ready, or have succeeded.

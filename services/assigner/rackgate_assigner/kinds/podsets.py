@@ -24,6 +24,23 @@ def pods_given(workload: Workload) -> int:
     return sum(podset.count for podset in workload.spec.pod_sets)
 
 
+def pods_left(workload: Workload) -> int:
+    """Pods that were admitted and are not done."""
+    return pods_given(workload) - sum(done.count for done in workload.status.reclaimable_pods)
+
+
+def pods_ungated(workload: Workload) -> int:
+    """Pods that were admitted without a topology assignment: no gate holds these."""
+    admission = workload.status.admission
+    given = () if admission is None else admission.pod_set_assignments
+    counts = counts_of(workload)
+    return sum(
+        counts.get(part.name, 0) if part.count is None else part.count
+        for part in given
+        if part.topology_assignment is None
+    )
+
+
 def counts_of(workload: Workload) -> dict[str, int]:
     """Pods of each PodSet."""
     return {podset.name: podset.count for podset in workload.spec.pod_sets}

@@ -10,6 +10,7 @@ from rackgate.runtime.features import (
     BOTH_LEVELS,
     ELASTIC_INDEXED_JOBS,
     GATES,
+    HOLD_FOR_TERMINATING,
     NODES_BY_NAME,
     OSMO_POOLS,
     RENDER_FOR_KAI,
@@ -22,7 +23,13 @@ OURS = sorted(name for name in GATE_FIELDS if name.startswith("Rackgate"))
 def test_every_placement_gate_of_ours_is_off_by_default_and_can_be_configured() -> None:
     table = {gate.name: gate for gate in GATES}
     # Not placement's to know.
-    elsewhere = {ELASTIC_INDEXED_JOBS, NODES_BY_NAME, OSMO_POOLS, RENDER_FOR_KAI}
+    elsewhere = {
+        ELASTIC_INDEXED_JOBS,
+        HOLD_FOR_TERMINATING,
+        NODES_BY_NAME,
+        OSMO_POOLS,
+        RENDER_FOR_KAI,
+    }
     found = {name for name in table if name.startswith("Rackgate")}
     assert sorted(found - elsewhere) == OURS
     assert not any(table[name].default for name in OURS)

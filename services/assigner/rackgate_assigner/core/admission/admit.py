@@ -24,7 +24,11 @@ from rackgate_assigner.core.admission.invalid import (
 )
 from rackgate_assigner.core.admission.ordering import cycle_order, priority_of
 from rackgate_assigner.core.admission.preemption import Preemption, Waiting
-from rackgate_assigner.core.admission.queues import ClusterQueueRow, without_topologies
+from rackgate_assigner.core.admission.queues import (
+    ClusterQueueRow,
+    FlavorResource,
+    without_topologies,
+)
 from rackgate_assigner.core.admission.refusal import Refusal
 from rackgate_assigner.core.admission.selectors import selects
 from rackgate_assigner.core.admission.slices import (
@@ -213,7 +217,9 @@ class _Cycle:
             offered = locked_queue(row, family.parent, queue)
         if isinstance(offered, Refusal):
             return offered
-        used = self.snapshot.used.setdefault(queue.name, {})
+        used: Mapping[FlavorResource, int] = self.snapshot.used.setdefault(queue.name, {})
+        if family is not None:
+            used = family.used_by_others(used)
         yields = self.preemption.yields(queue, self._waiting(row))
         return Offer(offered, self.snapshot.flavors, used, yields)
 

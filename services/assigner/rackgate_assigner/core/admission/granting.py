@@ -227,7 +227,7 @@ class Granting:
     def _charge_quota(self, grant: Grant) -> None:
         used = self._snapshot.used.setdefault(grant.cluster_queue, {})
         for pair, amount in quota_of(grant).items():
-            used[pair] = used.get(pair, 0) + amount
+            used[pair] = used.get(pair, 0) + amount - self._family.taken_over(pair, amount)
 
     def _place(
         self, flavor: str, podsets: Sequence[PodSetPlan], *, simulate_empty: bool = False

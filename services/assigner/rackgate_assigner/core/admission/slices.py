@@ -15,7 +15,7 @@ import numpy as np
 
 from rackgate.api.names import PendingReason
 from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.admission.queues import ClusterQueueRow, locked_to
+from rackgate_assigner.core.admission.queues import ClusterQueueRow, FlavorResource, locked_to
 from rackgate_assigner.core.admission.refusal import Refusal
 from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.model import PodSetRequest
@@ -35,10 +35,26 @@ class Family:
     Attributes:
         parent: as last seen; None when there is none of that name.
         places: by PodSet, what the parent and slices not yet folded into it hold of topologies.
+        excess: what living pods take beyond all that was granted, and are charged for already: a
+            slice that is granted takes this over first.
     """
 
     parent: WorkloadRow | None = None
     places: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
+    excess: dict[FlavorResource, int] = field(default_factory=dict)
+
+    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
+        """Quota in use without what a slice of this family would take over."""
+        if not self.excess:
+            return used
+        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
+
+    def taken_over(self, pair: FlavorResource, amount: int) -> int:
+        """How much of an amount that is granted to a slice was charged before; notes it."""
+        found = min(amount, self.excess.get(pair, 0))
+        if found:
+            self.excess[pair] -= found
+        return found
 
     def near(self, podset: str) -> list[TopologyAssignment]:
         """Where the pods of a PodSet are, and of those that have to be in one place with it."""

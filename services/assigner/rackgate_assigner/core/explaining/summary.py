@@ -25,16 +25,30 @@ _STANDING = {
     "evicted": "It was evicted: its job is being stopped, then its quota and room are released.",
     "admitted": "It is admitted: quota and places are its own.",
 }
+_ENDING = {
+    "evicted": "It is evicted",
+    "deleting": "It is being deleted",
+    "finished": "It has finished",
+}
 
 
-def summary_of(state: State, row: WorkloadRow, found: Explanation | None = None) -> str:
+def summary_of(
+    state: State, row: WorkloadRow, found: Explanation | None = None, living: int = 0
+) -> str:
     """One sentence: what the matter is.
 
     Args:
         state: where the Workload stands.
         row: the Workload.
         found: everything else that is known of one that waits.
+        living: pods of its job that run or terminate.
     """
+    if found is None and living and state in ("evicted", "deleting", "finished"):
+        since = f" since {row.evicted_at}" if row.evicted_at else ""
+        return (
+            f"{_ENDING[state]}{since}. {living} pods of its job still run or terminate: their "
+            "quota is held until they are gone."
+        )
     if found is None:
         return _STANDING.get(state, "")
     if found.queue is not None and found.queue.problems:
