@@ -1,7 +1,7 @@
 """The one judge of all attacks: what lived, where it lived, what is left, and who waits.
 
 Both "refused by the API server" and "stopped by the services" are a defence; which one it was is
-recorded. An attack of which nothing was refused, queued or bound has shown nothing.
+recorded. An attack of which nothing was refused, queued, gated or bound has shown nothing.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ def _refusals(world: World) -> list[str]:
         for one in refusals
         if one.by == "validation" and not any(word in one.words for word in world.attack.words)
     ]
-    if not (refusals or world.ledger.ever_bound or world.ledger.queued):
-        found.append("nothing was refused, queued or bound: the attack shows nothing")
+    ledger = world.ledger
+    if not (refusals or ledger.ever_bound or ledger.queued or ledger.gated):
+        found.append("nothing was refused, queued, gated or bound: the attack shows nothing")
     return found
 
 

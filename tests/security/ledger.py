@@ -80,6 +80,7 @@ class Ledger:
         peak_pods: what lived then, in short.
         ever_bound: pods of the attacker that were ever bound.
         queued: Workloads of the attacker that there ever were.
+        gated: pods of the attacker that a gate of ours ever held.
     """
 
     attacker: str
@@ -91,6 +92,7 @@ class Ledger:
     peak_pods: list[str] = field(default_factory=list)
     ever_bound: set[str] = field(default_factory=set)
     queued: set[str] = field(default_factory=set)
+    gated: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)  # pods of the other tenant that were taken away
     _most: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     _assigned: dict[tuple[str, str, str, str], int] = field(
@@ -110,6 +112,9 @@ class Ledger:
         if UNMANAGED in meta.get("labels", {}):
             return
         mine = meta["namespace"] == self.attacker
+        gates = {gate["name"] for gate in pod["spec"].get("schedulingGates") or ()}
+        if mine and gates & {names.TOPOLOGY_GATE, names.ELASTIC_GATE}:
+            self.gated.add(uid)
         if kind == "DELETED" or not lives(pod):
             self.living.pop(uid, None)
             self.cpu.pop(uid, None)

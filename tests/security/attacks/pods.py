@@ -147,6 +147,7 @@ async def stripped_so_that_the_jobsets_job_makes_more(world: World) -> None:
         "default": {"spec": {}},
         "failed": {"spec": {"podReplacementPolicy": "Failed"}},
         "terminating": {"spec": {"podReplacementPolicy": "TerminatingOrFailed"}},
+        "any-index": {"spec": {"completionMode": "NonIndexed", "backoffLimit": 100}},
     },
     topology=None,
 )
@@ -157,7 +158,8 @@ async def deleted_with_hours_of_grace(world: World, spec: Object) -> None:
     async for _ in world.rounds(4, 2.0):
         for pod in await world.living("batch.kubernetes.io/job-name=train"):
             await world.attacker.delete(kinds.PODS, pod["metadata"]["name"], grace_s=14400)
-    await world.hold(4)
+    # The Job controller waits longer after each failure.
+    await world.hold(30)
 
 
 @attack()
@@ -175,7 +177,7 @@ async def evicted_with_hours_of_grace(world: World) -> None:
                 "deleteOptions": {"gracePeriodSeconds": 14400},
             }
             await world.attacker.post(kinds.PODS, name, "eviction", eviction)
-    await world.hold(4)
+    await world.hold(30)
 
 
 @attack()
