@@ -49,6 +49,8 @@ class World(FakeApiServer):
         if known is not None and content.startswith("application/apply-patch"):
             manager = seen.query["fieldManager"]
             return 200, self._apply(target, known, json.loads(seen.body), manager)
+        if known is None and target.sub == "status":
+            raise Refused(404, "NotFound", f'{target.plural} "{target.name}" not found')
         if known is not None and seen.method == "DELETE" and known["metadata"].get("finalizers"):
             marked = copy.deepcopy(known)
             marked["metadata"]["deletionTimestamp"] = START
@@ -143,7 +145,7 @@ class World(FakeApiServer):
             self.broken_rules.append(f"{job['metadata']['name']} runs without an admission")
 
     def _check_workload(self, workload: Object) -> None:
-        owner = workload["metadata"].get("ownerReferences", [{}])[0]
+        owner = (workload["metadata"].get("ownerReferences") or [{}])[0]
         job = self.get(kinds.JOBS, owner.get("name", ""), NAMESPACE)
         over = any(
             c["type"] == "Finished" and c["status"] == "True"
