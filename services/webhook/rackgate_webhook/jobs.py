@@ -14,6 +14,7 @@ from rackgate.govern.errors import FieldError
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import PodTemplate, StopPhase
 from rackgate.govern.podsets import group_errors
+from rackgate.govern.templates import RESERVED_GATES, gates_of
 from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, FeatureGates
 
 Object = Mapping[str, Any]
@@ -30,6 +31,7 @@ class JobKind:
         govern: what it is given under the queue label.
         release: what is taken from it without.
         units: what the pods of each PodSet are a multiple of.
+        counts: pods of each PodSet.
         shape_errors: what no Workload could carry.
         scales: whether it asks to be resized while it runs.
         scales_path: the field that says so.
@@ -47,6 +49,7 @@ class JobKind:
     govern: Callable[[Object, bool], list[JsonPatchOp]]
     release: Callable[[Object], list[JsonPatchOp]]
     units: Callable[[Object], Mapping[str, int]]
+    counts: Callable[[Object], Mapping[str, int]]
     shape_errors: Callable[[Object], list[FieldError]]
     scales: Callable[[Object], bool]
     scales_path: str
@@ -56,6 +59,27 @@ class JobKind:
     editable: bool = True
     frozen: bool = False
     job_templates: Callable[[Object], Collection[tuple[str, Object]]] = lambda _: ()
+
+    def grown(self, job: Object, stored: Object) -> dict[str, tuple[int, int]]:
+        """PodSets that ask for more pods than they had, and that no gate holds.
+
+        Judged by the stored templates: whoever applies a whole manifest drops our gates, which
+        come back in the same write.
+
+        Returns:
+            By name, the pods before and now.
+        """
+        held = {
+            part.podset
+            for part in self.templates(stored, False)
+            if any(gate in RESERVED_GATES for gate in gates_of(part.template))
+        }
+        before, now = self.counts(stored), self.counts(job)
+        return {
+            name: (before[name], count)
+            for name, count in now.items()
+            if name not in held and count > before.get(name, count)
+        }
 
 
 def _job_errors(job: Object) -> list[FieldError]:
@@ -73,6 +97,7 @@ _JOB: Final = JobKind(
     govern=lambda job, slices: jobs.govern_job(job, slices=slices),
     release=jobs.release_job,
     units=lambda job: {jobs.PODSET: 1 if jobs.is_elastic(job) else jobs.pod_count(job)},
+    counts=lambda job: {jobs.PODSET: jobs.pod_count(job)},
     shape_errors=_job_errors,
     scales=jobs.is_elastic,
     scales_path=f"metadata.annotations[{ELASTIC_ANNOTATION}]",
@@ -87,6 +112,7 @@ _JOBSET: Final = JobKind(
     govern=lambda jobset, _: jobsets.govern_jobset(jobset),
     release=jobsets.release_jobset,
     units=jobsets.counts_of,
+    counts=jobsets.counts_of,
     shape_errors=jobsets.podset_errors,
     scales=lambda _: False,
     scales_path="",
@@ -103,6 +129,7 @@ _RAYCLUSTER: Final = JobKind(
     govern=lambda cluster, slices: rayclusters.govern_raycluster(cluster, slices=slices),
     release=rayclusters.release_raycluster,
     units=rayclusters.units_of,
+    counts=rayclusters.counts_of,
     shape_errors=rayclusters.podset_errors,
     scales=rayclusters.is_elastic,
     scales_path="spec.enableInTreeAutoscaling",

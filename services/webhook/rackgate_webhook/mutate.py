@@ -89,7 +89,8 @@ def _job_updated(kind: JobKind, job: Object, stored: Object, slices: bool) -> Ve
     """Only a job that enters or leaves while it stays suspended changes its form."""
     now, before = is_governed(job), is_governed(stored)
     if now and before:
-        return _edited(kind, job, stored, slices) if kind.editable else Verdict()
+        edited = _edited(kind, job, stored, slices) if kind.editable else Verdict()
+        return _suspended_if_grown(kind, job, stored, edited)
     if now == before or not (is_suspended(job) and is_suspended(stored)):
         return Verdict()
     if now:
@@ -115,6 +116,27 @@ def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict
         return Verdict(operations=operations)
     warning = f"the podsets of a running {kind.name} change: it is stopped and queued again"
     return Verdict(operations=[dict(SUSPEND), *operations], warnings=[warning])
+
+
+def _suspended_if_grown(kind: JobKind, job: Object, stored: Object, edited: Verdict) -> Verdict:
+    """A running job that asks for more pods than before, which no gate would hold.
+
+    It is suspended in the same write: the assigner would see it only when its new pods are bound.
+    """
+    deleted = section(job, "metadata").get("deletionTimestamp")
+    if deleted or is_suspended(job) or is_suspended(stored) or SUSPEND in edited.operations:
+        return edited
+    grown = kind.grown(job, stored)
+    if not grown:
+        return edited
+    podset, (before, now) = min(grown.items())
+    warning = (
+        f"podset {podset} of the running {kind.name} grows from {before} to {now} pods: it is"
+        " suspended, and queued again at its new size"
+    )
+    return Verdict(
+        operations=[dict(SUSPEND), *edited.operations], warnings=[*edited.warnings, warning]
+    )
 
 
 def _misplaced(kind: JobKind, job: Object) -> Iterator[str]:

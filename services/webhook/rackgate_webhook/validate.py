@@ -103,10 +103,16 @@ class _JobJudge:
         if frozen or not is_governed(job) or (same and not entered):
             return frozen
         errors = self._asked(job, fresh=entered)
-        if entered or not self._kind.editable:
+        if entered:
             return errors
         # What was wrong before must not keep others from writing the rest, as Ray its replicas.
-        before = self._asked(stored, fresh=False)
+        # A Job keeps its template, so all else that is wrong with it is this change's own.
+        parts = self._kind.templates(stored, self._slices)
+        before = (
+            self._asked(stored, fresh=False)
+            if self._kind.editable
+            else [error for part in parts for error in _node_name(part)]
+        )
         return [error for error in errors if error not in before]
 
     def _asked(self, job: Objects, *, fresh: bool) -> list[FieldError]:
@@ -124,6 +130,7 @@ class _JobJudge:
                 both_levels=self._both_levels,
             )
             errors += _cleanup_label(part)
+            errors += _node_name(part)
             if fresh:
                 # The mutating webhook came first: its own marks at creation are right.
                 errors += wrong_marks(part)
@@ -180,6 +187,15 @@ def _cleanup_label(part: PodTemplate) -> list[FieldError]:
         return []
     path = f"{part.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
     return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]
+
+
+def _node_name(part: PodTemplate) -> list[FieldError]:
+    """Pods with a node's name pass by the scheduler, and by every gate."""
+    name = section(part.template, "spec", part.path).get("nodeName")
+    if not name:
+        return []
+    problem = f"{shown(name)} would bind the pods past their queue and their place"
+    return [FieldError(f"{part.path}.spec.nodeName", problem, "remove it, or use nodeSelector")]
 
 
 def _pod(pod: Objects, stored: Objects) -> list[FieldError]:

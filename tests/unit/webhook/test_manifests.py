@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rackgate.api import names
+from rackgate_cli.controlplane.operators import USERS
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "webhook"
 SYSTEM = set(names.UNMANAGED_NAMESPACES)
@@ -25,7 +26,14 @@ WEBHOOKS = [
     for document in documents("mutating.yaml", "validating.yaml")
     for webhook in document["webhooks"]
 ]
-POLICIES = documents("policies.yaml", "jobsets.yaml", "rayclusters.yaml", "workloads.yaml")
+POLICIES = documents(
+    "policies.yaml",
+    "jobsets.yaml",
+    "rayclusters.yaml",
+    "workloads.yaml",
+    "parts.yaml",
+    "orphans.yaml",
+)
 JOBS = ("jobs", "jobsets", "rayclusters")
 
 
@@ -62,7 +70,7 @@ def test_the_kinds_that_need_it_are_registered() -> None:
 
 
 @pytest.mark.requirement("HOOK-15")
-def test_every_policy_is_bound_denies_and_never_hinders_deletion() -> None:
+def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods() -> None:
     by_kind: dict[str, set[str]] = {}
     for document in POLICIES:
         by_kind.setdefault(document["kind"], set()).add(document["metadata"]["name"])
@@ -74,8 +82,34 @@ def test_every_policy_is_bound_denies_and_never_hinders_deletion() -> None:
         (excluded,) = constraints["namespaceSelector"]["matchExpressions"]
         assert set(excluded["values"]) == SYSTEM
         for rule in constraints["resourceRules"]:
-            assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+            deletes = {"DELETE"} if document["metadata"]["name"] == "rackgate-orphans" else set()
+            assert set(rule["operations"]) == {"CREATE", "UPDATE", *deletes}
     assert by_kind["ValidatingAdmissionPolicy"] == by_kind["ValidatingAdmissionPolicyBinding"]
+
+
+OPERATORS = "rackgate.dev/operators"
+
+
+def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
+    """One patch with a label selector changes them all, see docs/operators.md."""
+    asking = [
+        document
+        for document in POLICIES
+        if "variables.operators" in str(document["spec"].get("variables"))
+    ]
+    assert {document["metadata"]["name"] for document in asking} == {
+        "rackgate-parts",
+        "rackgate-pods",
+    }
+    firsts = [document["spec"]["variables"][0] for document in asking]
+    assert firsts[0] == firsts[1]
+    assert firsts[0]["name"] == "operators"
+    labelled = [d for d in POLICIES if OPERATORS in d["metadata"]["labels"]]
+    assert labelled == asking
+    # In a namespace that its users may have, anybody makes a ServiceAccount of that name.
+    assert ":default:" not in firsts[0]["expression"]
+    for user in USERS.values():
+        assert f"'{user}'" in firsts[0]["expression"]
 
 
 def conditions(holder: dict[str, Any]) -> str:
@@ -119,7 +153,12 @@ def test_no_webhook_is_called_for_the_replicas_of_a_cluster_that_scales_itself()
                 for entry in webhook["matchConditions"]
                 if entry["name"] in ("relevant", "enters-leaves-or-is-edited")
             )
-            assert "replicas" not in relevant
+            # But for clusters whose pods no gate of ours holds.
+            unheld = (
+                "!oldObject.?spec.?headGroupSpec.?template.?spec.?schedulingGates.orValue([])"
+                ".exists(e, e.name == 'kueue.x-k8s.io/elastic-job') && "
+            )
+            assert "replicas" not in relevant.lower().partition(unheld.lower())[0]
             guard = "!object.?spec.?enableInTreeAutoscaling.orValue(false) && object.?spec != "
             assert relevant.count("object.?spec != ") == relevant.count(guard)
 

@@ -9,6 +9,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate_webhook.mutate import mutate
+from rackgate_webhook.review import Verdict
 from tests.support.objects import RACK, job
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
@@ -84,6 +85,48 @@ def test_other_updates_of_a_governed_job_are_not_touched() -> None:
 
 
 @pytest.mark.requirement("HOOK-12")
+def running(count: int, **changes: Any) -> dict[str, Any]:
+    return job("train", count, spec={"suspend": False, "completions": None}, **changes)
+
+
+def test_a_running_job_that_grows_is_suspended_in_the_same_write() -> None:
+    verdict = mutate(review(JOB, running(400), running(4)))
+    assert apply_patch(running(400), verdict.operations)["spec"]["suspend"] is True
+    (warning,) = verdict.warnings
+    assert "grows from 4 to 400 pods" in warning
+
+
+def test_a_running_job_that_shrinks_or_is_bounded_by_its_completions_is_not_touched() -> None:
+    for now, before in ((running(4), running(400)), (running(4), running(4))):
+        assert mutate(review(JOB, now, before)) == Verdict()
+    more, less = running(400), running(4)
+    more["spec"]["completions"] = less["spec"]["completions"] = 4
+    assert mutate(review(JOB, more, less)) == Verdict()
+
+
+@pytest.mark.parametrize("gate", [names.TOPOLOGY_GATE, names.ELASTIC_GATE])
+def test_a_running_job_whose_pods_a_gate_holds_grows_as_it_likes(gate: str) -> None:
+    more, less = running(400), running(4)
+    for found in (more, less):
+        found["spec"]["template"]["spec"]["schedulingGates"] = [{"name": gate}]
+    assert mutate(review(JOB, more, less)) == Verdict()
+    # The annotation alone holds nothing: its feature gate may be off.
+    for found in (more, less):
+        found["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+        found["spec"]["completionMode"] = "Indexed"
+        found["spec"]["template"]["spec"]["schedulingGates"] = [{"name": "example.com/other"}]
+    assert mutate(review(JOB, more, less)).operations
+
+
+def test_a_job_that_waits_or_goes_grows_as_it_likes() -> None:
+    for change in ({"suspend": True}, {}):
+        more, less = running(400), running(4)
+        less["spec"] |= change
+        more["metadata"]["deletionTimestamp"] = None if change else "T"
+        more["spec"] |= change
+        assert mutate(review(JOB, more, less)) == Verdict()
+
+
 def test_a_write_of_the_status_alone_changes_no_form() -> None:
     found = job("train", 2, required=RACK, spec={"suspend": True})
     assert mutate(review(JOB, found, without_label(found), sub_resource="status")).operations == []

@@ -234,6 +234,35 @@ def test_a_running_cluster_that_is_scaled_is_not_touched() -> None:
     assert told(RAYCLUSTER, found, stored) == Verdict()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"replicas": 9}, {"numOfHosts": 2}, {"minReplicas": 4}, {"maxReplicas": 9, "replicas": 9}],
+    ids=lambda change: next(iter(change)),
+)
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_running_cluster_that_no_gate_holds_is_suspended_when_it_grows(
+    change: Object, scales: bool
+) -> None:
+    """Whether it scales itself or not: without the feature gate nothing holds its pods."""
+    group = worker_group("w", 2, most=4)
+    stored = with_spec(ray(group, autoscaling=scales), suspend=False)
+    found = copy.deepcopy(stored)
+    found["spec"]["workerGroupSpecs"][0] |= change
+    verdict = mutate(review(RAYCLUSTER, found, stored))
+    assert apply_patch(found, verdict.operations)["spec"]["suspend"] is True
+    assert "podset w of the running RayCluster grows from 2" in verdict.warnings[0]
+
+
+@pytest.mark.parametrize("change", [{"replicas": 1}, {"maxReplicas": 1}, {"suspend": True}])
+def test_a_running_cluster_that_shrinks_is_not_touched(change: Object) -> None:
+    stored = with_spec(ray(worker_group("w", 2)), suspend=False)
+    found = copy.deepcopy(stored)
+    found["spec"]["workerGroupSpecs"][0] |= change
+    assert mutate(review(RAYCLUSTER, found, stored)) == Verdict()
+    # A suspended group that comes back is growth.
+    assert bool(mutate(review(RAYCLUSTER, stored, found)).operations)
+
+
 @pytest.mark.requirement("TAS-08")
 def test_what_is_asked_where_nobody_reads_it_is_warned_about() -> None:
     found = asked(JOBSET)

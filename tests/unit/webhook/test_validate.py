@@ -71,6 +71,18 @@ def test_a_slice_size_that_does_not_divide_the_pods_is_refused() -> None:
     assert "slices of 3 pods do not divide the podset's 4 pods" in error
 
 
+@pytest.mark.parametrize("asked", [{}, {"required": RACK}])
+def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
+    asked: Object,
+) -> None:
+    found = governed(job("train", 2, pod={"nodeName": "n1"}, **asked))
+    (error,) = refusals(JOB, found)
+    assert error.startswith('spec.template.spec.nodeName: "n1" would bind the pods past')
+    assert refusals(JOB, edited(found, parallelism=1), found) == []
+    plain = {**found, "metadata": {"name": "train"}}
+    assert len(refusals(JOB, found, plain)) == 1
+
+
 @pytest.mark.requirement("HOOK-05")
 def test_an_ungoverned_job_is_never_refused() -> None:
     asked = job("plain", 2, queue=None, required="a//b", preferred="c")

@@ -1,0 +1,142 @@
+"""Clients of a test's control plane that are not its administrator: tenants and controllers."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import yaml
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.transport import HookedToken, Transport
+from tests.support.cluster import Cluster
+from tests.support.deadlines import until
+from tests.support.objects import Object
+from tests.support.playground import Playground
+
+TENANT = "tenant"
+# Who makes the pods of Jobs in every installation that tells its controllers apart.
+JOB_CONTROLLER = ("kube-system", "job-controller")
+COLLECTOR = ("kube-system", "generic-garbage-collector")
+REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@asynccontextmanager
+async def acting_as(
+    playground: Playground, cluster: Cluster, account: tuple[str, str]
+) -> AsyncIterator[Cluster]:
+    """The test's cluster as a ServiceAccount sees it.
+
+    Args:
+        playground: the control plane.
+        cluster: of an administrator.
+        account: namespace and name of a ServiceAccount that exists.
+    """
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600},
+    }
+    path = kinds.SERVICE_ACCOUNTS.path(*account, "token")
+    answer = json.loads(await cluster.client.create(path, json.dumps(request).encode()))
+    (entry,) = yaml.safe_load(playground.kubeconfig.read_text())["clusters"]
+    known = entry["cluster"]
+    data = known.get("certificate-authority-data")
+    context = ssl.create_default_context(
+        cafile=known.get("certificate-authority"),
+        cadata=base64.b64decode(data).decode() if data else None,
+    )
+    transport = Transport(
+        playground.server,
+        ssl_context=context,
+        credentials=HookedToken(f"Bearer {answer['status']['token']}"),
+        user_agent="tenant",
+    )
+    client = Client(transport)
+    try:
+        yield dataclasses.replace(cluster, client=client)
+    finally:
+        await client.close()
+
+
+async def add_tenant(cluster: Cluster, *roles: str) -> tuple[str, str]:
+    """A ServiceAccount with ClusterRole `edit`, and others, in the test's namespace."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": TENANT}}
+    await cluster.create(kinds.SERVICE_ACCOUNTS, account)
+    for role in ("edit", *roles):
+        await _bind(cluster, role)
+    return cluster.namespace, TENANT
+
+
+async def _bind(cluster: Cluster, role: str) -> None:
+    group = "rbac.authorization.k8s.io"
+    binding: Object = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{TENANT}-{role}"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": TENANT, "namespace": cluster.namespace}],
+    }
+    await cluster.create(kinds.ROLE_BINDINGS, binding)
+
+
+async def add_kinds_role(cluster: Cluster) -> str:
+    """A ClusterRole with all that users do to JobSets and RayClusters, as their projects ship."""
+    verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+    name = f"{cluster.pool}-kinds"
+    role: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": verbs},
+            {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": verbs},
+        ],
+    }
+    await cluster.create(kinds.CLUSTER_ROLES, role)
+    return name
+
+
+async def add_workload_role(cluster: Cluster) -> None:
+    """Let the tenant create Workloads, too, as a controller of its own would."""
+    rule = {
+        "apiGroups": ["kueue.x-k8s.io"],
+        "resources": ["workloads"],
+        "verbs": ["create", "update"],
+    }
+    role: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": f"{cluster.pool}-maker"},
+        "rules": [rule],
+    }
+    await cluster.create(kinds.CLUSTER_ROLES, role)
+    await _bind(cluster, f"{cluster.pool}-maker")
+
+
+@asynccontextmanager
+async def as_tenant(playground: Playground, cluster: Cluster) -> AsyncIterator[Cluster]:
+    """The cluster as somebody sees it who may do what `edit` allows in the test's namespace."""
+    account = await add_tenant(cluster, await add_kinds_role(cluster))
+    async with acting_as(playground, cluster, account) as tenant:
+
+        async def allowed() -> bool:
+            for group, resource in (("batch", "jobs"), ("ray.io", "rayclusters")):
+                asked = {"verb": "patch", "group": group, "resource": resource}
+                review = {
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "SelfSubjectAccessReview",
+                    "spec": {"resourceAttributes": {"namespace": cluster.namespace, **asked}},
+                }
+                answer = await tenant.client.create(REVIEWS_PATH, json.dumps(review).encode())
+                if not json.loads(answer)["status"]["allowed"]:
+                    return False
+            return True
+
+        await until("the tenant has its rights", allowed)
+        yield tenant
