@@ -59,7 +59,7 @@ async def run(
             if outcome.evidence and evidence is not None:
                 await asyncio.to_thread(_keep, evidence, outcome)
 
-        async with observer.running():
+        async with observer.running(), checker.running():
             # The longest first: none is left alone at the end.
             ordered = sorted(attacks, key=lambda it: -it.seconds)
             await asyncio.gather(*(one(attack) for attack in ordered))

@@ -11,6 +11,8 @@ import json
 import sys
 import traceback
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +27,10 @@ from tests.support.playground import Playground
 MILLI: Final = 1000
 HOLD_S: Final = 3.0  # what an attack set going may come late
 STANDING_S: Final = 60.0  # services must have put right by then what they noticed
-CHECK_LIMIT_S: Final = 120.0
+NOTICED_S: Final = 5.0  # a breach stays for 3 s before it counts
+PATIENCE_S: Final = 30.0  # of rules about what takes its time
+START_LIMIT_S: Final = 120.0
+LINE_BYTES: Final = 1 << 20
 EVIDENCE_S: Final = 20.0
 ZERO_S: Final = 75.0
 
@@ -60,38 +65,58 @@ class Outcome:
 
 
 class Checker:
-    """`rackgate invariants`, run for all attacks that ask at the same time at once."""
+    """`rackgate invariants --watch`, for as long as a campaign lasts."""
 
     def __init__(self, playground: Playground) -> None:
         self._playground = playground
-        self._next: asyncio.Task[list[dict[str, Any]]] | None = None
-        self._turn = asyncio.Lock()
+        self._standing: dict[tuple[str, str], str] = {}
+        self._error = "it has not begun"
 
-    async def breaches(self, *words: str) -> list[str]:
-        """Standing breaches whose object or finding holds one of these words."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._run())
-        found = await asyncio.shield(self._next)
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch from here to the end of the block."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rackgate_cli", "invariants", "--watch", "--json"),
+            *("--patience", f"{PATIENCE_S:g}s"),
+            *("--kubeconfig", str(self._playground.kubeconfig)),
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES,
+        )
+        started = asyncio.Event()
+        task = asyncio.create_task(self._read(process, started))
+        try:
+            await asyncio.wait_for(started.wait(), START_LIMIT_S)
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    def standing(self, word: str) -> list[str]:
+        """Breaches that stand now and whose object or finding holds a word."""
+        assert not self._error, f"rackgate invariants: {self._error}"
         return [
-            f"{one['rule']} {one['object']}: {one['found']}"
-            for one in found
-            if any(word in one["object"] or word in one["found"] for word in words)
+            f"{rule} {name}: {found}"
+            for (rule, name), found in self._standing.items()
+            if word in name or word in found
         ]
 
-    async def _run(self) -> list[dict[str, Any]]:
-        async with self._turn:
-            self._next = None  # who asks from now on, asks about a later moment
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "rackgate_cli", "invariants", "--json"),
-                *("--kubeconfig", str(self._playground.kubeconfig)),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            out, err = await asyncio.wait_for(process.communicate(), CHECK_LIMIT_S)
-            if process.returncode not in (0, 1):
-                raise AssertionError(f"rackgate invariants: {err.decode()}")
-            document: dict[str, Any] = json.loads(out)
-            return list(document["breaches"])
+    async def _read(self, process: asyncio.subprocess.Process, started: asyncio.Event) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            match event["event"]:
+                case "watching":
+                    self._error = ""
+                    started.set()
+                case "breach":
+                    self._standing[event["rule"], event["object"]] = event["found"]
+                case "ended":
+                    self._standing.pop((event["rule"], event["object"]), None)
+        self._error = f"ended with {await process.wait()}"
+        started.set()
 
 
 async def judged(world: World, checker: Checker) -> Outcome:
@@ -128,13 +153,12 @@ async def judged(world: World, checker: Checker) -> Outcome:
 
 async def _standing(world: World, checker: Checker, when: str) -> list[str]:
     """Breaches that `rackgate invariants` goes on showing."""
+    await asyncio.sleep(NOTICED_S)
     loop = asyncio.get_running_loop()
     end = loop.time() + STANDING_S
-    while True:
-        found = await checker.breaches(world.pool)
-        if not found or loop.time() > end:
-            return [f"invariants {when}: {one}" for one in found]
-        await asyncio.sleep(2.0)
+    while (found := checker.standing(world.pool)) and loop.time() < end:
+        await asyncio.sleep(1.0)
+    return [f"invariants {when}: {one}" for one in found]
 
 
 async def _given_back(world: World) -> list[str]:
@@ -149,7 +173,7 @@ async def _given_back(world: World) -> list[str]:
             last.update(await world.usage())
             return not last
 
-        await until("the queue's usage is 0 without pods", nothing, ZERO_S, lambda: last, 0.5)
+        await until("the queue's usage is 0 without pods", nothing, ZERO_S, lambda: last, 1.0)
     except WaitedTooLongError as error:
         found.append(str(error))
     try:

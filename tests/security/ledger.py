@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -69,6 +69,12 @@ def domains_of(workload: Object) -> dict[tuple[str, str], int]:
     return found
 
 
+def _selected(labels: Mapping[str, str], selector: str) -> bool:
+    """Whether labels are as a selector of equalities and existing keys wants them."""
+    terms = [term.partition("=") for term in selector.split(",") if term]
+    return all(labels.get(key) == value if sign else key in labels for key, sign, value in terms)
+
+
 @dataclass
 class Ledger:
     """The account of one world.
@@ -79,6 +85,7 @@ class Ledger:
         peak: most millicores that lived at once.
         peak_pods: what lived then, in short.
         ever_bound: pods of the attacker that were ever bound.
+        seen: all pods of both namespaces, also those that do not count, by UID.
         queued: Workloads of the attacker that there ever were.
         gated: pods of the attacker that a gate of ours ever held.
     """
@@ -91,6 +98,7 @@ class Ledger:
     peak: int = 0
     peak_pods: list[str] = field(default_factory=list)
     ever_bound: set[str] = field(default_factory=set)
+    seen: dict[str, Object] = field(default_factory=dict)
     queued: set[str] = field(default_factory=set)
     gated: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)  # pods of the other tenant that were taken away
@@ -109,6 +117,10 @@ class Ledger:
         """Take in an event about a pod."""
         meta = pod["metadata"]
         uid = meta["uid"]
+        if kind == "DELETED":
+            self.seen.pop(uid, None)
+        else:
+            self.seen[uid] = pod
         if UNMANAGED in meta.get("labels", {}):
             return
         mine = meta["namespace"] == self.attacker
@@ -139,6 +151,17 @@ class Ledger:
         for (podset, host), count in domains_of(workload).items():
             key = (meta["namespace"], meta["name"], podset, host)
             self._assigned[key] = max(self._assigned[key], count)
+
+    def running(self, namespace: str, selector: str = "") -> list[Object]:
+        """Pods that live and that nobody deletes, by a selector of labels."""
+        return [
+            pod
+            for pod in self.seen.values()
+            if pod["metadata"]["namespace"] == namespace
+            and lives(pod)
+            and "deletionTimestamp" not in pod["metadata"]
+            and _selected(pod["metadata"].get("labels", {}), selector)
+        ]
 
     def misplaced(self) -> list[str]:
         """Pods that were bound without a place or beyond it, ever."""
@@ -247,8 +270,8 @@ class Observer:
         """Pods that went while no watch ran."""
         for ledger in self._ledgers.values():
             if id(ledger) == identity:
-                for uid in set(ledger.living) - set(seen):
-                    ledger.pod("DELETED", ledger.living[uid])
+                for uid in set(ledger.seen) - set(seen):
+                    ledger.pod("DELETED", ledger.seen[uid])
 
     def _pod(self, kind: str, pod: Object) -> None:
         ledger = self._ledgers.get(pod["metadata"]["namespace"])

@@ -205,13 +205,7 @@ class World:
 
     async def living(self, selector: str = "") -> list[Object]:
         """Bound pods of the attacker that have not ended and that nobody deletes."""
-        return [
-            pod
-            for pod in await self.attacker.all(kinds.PODS, selector)
-            if pod["spec"].get("nodeName")
-            and pod["status"]["phase"] not in ("Succeeded", "Failed")
-            and "deletionTimestamp" not in pod["metadata"]
-        ]
+        return self.ledger.running(self.attacker.namespace, selector)
 
     async def runs(self, job: str, count: int, timeout_s: float = 90.0) -> list[Object]:
         """Wait until so many pods of a Job are bound: the positive control of most attacks."""
@@ -236,7 +230,7 @@ class World:
                     return one
             return None
 
-        found = await until(f"{owner} has a Workload", there, timeout_s)
+        found = await until(f"{owner} has a Workload", there, timeout_s, every_s=0.5)
         assert found is not None
         return found
 
@@ -256,8 +250,8 @@ class World:
         await self.tenant.create(kinds.JOBS, job)
 
         async def bound() -> list[Object]:
-            pods = await self.tenant.pods_of(name)
-            return [pod for pod in pods if pod["spec"].get("nodeName")]
+            selector = f"batch.kubernetes.io/job-name={name}"
+            return self.ledger.running(self.tenant.namespace, selector)
 
         await until(f"the other tenant's Job {name} runs", bound, timeout_s)
         await self.tenant.finish(name)
@@ -295,7 +289,7 @@ class World:
             await self._end_all(kinds.PODS, 0)
             return not self.ledger.living
 
-        await until("the pods of the attack are gone", no_pods, 90.0, self.ledger.shown, 0.5)
+        await until("the pods of the attack are gone", no_pods, 90.0, self.ledger.shown, 1.0)
 
     async def _end_all(self, kind: Resource, grace_s: int | None = None) -> None:
         client = self.admin.client
@@ -313,7 +307,9 @@ class World:
             options: Object = {"propagationPolicy": "Background"}
             if grace_s is not None:
                 options["gracePeriodSeconds"] = grace_s
-            await client.delete(path, json.dumps(options).encode())
+            # A long list takes a full machine its time; it is asked again.
+            with suppress(TransportError):
+                await client.delete(path, json.dumps(options).encode())
             for one in found:
                 await self._unhold(kind.path(namespace, one["metadata"]["name"]), one)
 

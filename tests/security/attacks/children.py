@@ -223,7 +223,6 @@ async def jobset_given_to_another_controller(world: World) -> None:
     made = world.jobset("set", {"workers": (4, "4")}, managedBy="kueue.x-k8s.io/multikueue")
     real = await world.attacker.create(kinds.JOBSETS, made)
     assert real is not None
-    await world.workload_of("set")
     owner = world.owner("JobSet", "jobset.x-k8s.io/v1alpha2", "set", real["metadata"]["uid"])
     for number in range(3):
         job = world.job(f"set-workers-{number}", 4, spec={"suspend": False})
