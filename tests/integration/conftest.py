@@ -21,6 +21,7 @@ from rackgate.runtime.features import (
 )
 from tests.support import evidence
 from tests.support.cluster import Cluster
+from tests.support.identities import JOB_CONTROLLER, acting_as
 from tests.support.playground import Playground, start_playground
 from tests.support.rights import Record, asked
 
@@ -112,6 +113,13 @@ async def cluster(playground: Playground, request: pytest.FixtureRequest) -> Asy
         ended = await asyncio.to_thread(playground.bring_back)
         await cluster.leave()
         assert not ended, "\n".join(ended)
+
+
+@pytest.fixture
+async def job_controller(playground: Playground, cluster: Cluster) -> AsyncIterator[Cluster]:
+    """The test's cluster as the Job controller sees it, who makes the pods of Jobs."""
+    async with acting_as(playground, cluster, JOB_CONTROLLER) as controller:
+        yield controller
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ async def running(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.mark.requirement("HOOK-15")
 @pytest.mark.usefixtures("webhook_down")
 async def test_without_the_webhook_a_higher_number_is_refused(
     running: Cluster, playground: Playground
@@ -130,6 +131,7 @@ async def no_nodes_name(cluster: Cluster) -> None:
         await cluster.delete(kind, "plain")
 
 
+@pytest.mark.requirement("HOOK-09")
 async def test_a_template_names_no_node(cluster: Cluster) -> None:
     await no_nodes_name(cluster)
 

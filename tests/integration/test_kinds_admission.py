@@ -16,6 +16,7 @@ from tests.integration.test_webhook_down import reviews
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.composite_views import bound_pods, ray_selector, ray_state
+from tests.support.identities import as_operator
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import Playground
 
@@ -139,7 +140,7 @@ async def test_a_bad_request_is_refused_with_the_path_of_its_template(
 @pytest.mark.requirement("HOOK-15", "HOOK-10", "HOOK-09")
 @pytest.mark.usefixtures("webhook_down")
 async def test_with_the_webhook_down_the_policies_keep_the_same_promises(
-    cluster: Cluster,
+    cluster: Cluster, job_controller: Cluster
 ) -> None:
     for kind, asked in KINDS:
         await refused(cluster.create(kind, asked), "spec.suspend", "did not answer")
@@ -170,7 +171,7 @@ async def test_with_the_webhook_down_the_policies_keep_the_same_promises(
     await cluster.create(kinds.RAY_CLUSTERS, elastic(many))
     await cluster.merge(kinds.RAY_CLUSTERS, "many", {"spec": {"rayVersion": "2.47.0"}})
     for found, word in ((an_elastic_pod(), "elastic-job"), (a_cleanup_pod(), "cleans up")):
-        await refused(cluster.create(kinds.PODS, found), "did not answer", word)
+        await refused(job_controller.create(kinds.PODS, found), "did not answer", word)
 
 
 def a_pod(name: str, gates: tuple[str, ...] = (), **labels: str) -> Object:
@@ -182,7 +183,7 @@ def a_pod(name: str, gates: tuple[str, ...] = (), **labels: str) -> Object:
             "name": name,
             "labels": {names.PODSET_LABEL: "head", **labels},
             "annotations": {names.WORKLOAD_ANNOTATION: "w"},
-            "ownerReferences": [OWNER],
+            "ownerReferences": [dict(OWNER)],
         },
         "spec": {
             "containers": [container],
@@ -199,18 +200,20 @@ def an_elastic_pod() -> Object:
 
 def a_cleanup_pod() -> Object:
     gates = (names.TOPOLOGY_GATE, names.ELASTIC_GATE)
-    return a_pod("cleanup", gates, **{"ray.io/node-type": "redis-cleanup"})
+    found = a_pod("cleanup", gates, **{"ray.io/node-type": "redis-cleanup"})
+    found["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "kind": "Job"}
+    return found
 
 
 @pytest.mark.requirement("SLC-13", "HOOK-04")
 async def test_the_net_below_holds_elastic_pods_and_lets_clean_up_pods_go(
-    cluster: Cluster,
+    job_controller: Cluster,
 ) -> None:
-    stored = await cluster.create(kinds.PODS, an_elastic_pod())
+    stored = await job_controller.create(kinds.PODS, an_elastic_pod())
     gates = [gate["name"] for gate in stored["spec"]["schedulingGates"]]
     assert gates == ["example.com/other", names.ELASTIC_GATE]
     assert names.TAS_LABEL not in stored["metadata"]["labels"]
-    stored = await cluster.create(kinds.PODS, a_cleanup_pod())
+    stored = await job_controller.create(kinds.PODS, a_cleanup_pod())
     assert stored["spec"]["schedulingGates"] == [{"name": "example.com/other"}]
     assert names.PODSET_LABEL not in stored["metadata"]["labels"]
 
@@ -232,16 +235,13 @@ async def test_what_is_not_governed_never_reaches_the_webhook(
     part = job("part", 1, queue=NOWHERE, required=RACK, spec={"suspend": True})
     part["metadata"]["ownerReferences"] = [owner]
     part["spec"]["template"]["metadata"]["labels"] = {names.TAS_LABEL: "true"}
-    stored = await cluster.create(kinds.JOBS, part)
-    assert "schedulingGates" not in stored["spec"]["template"]["spec"]
-    # Its controller may start it and write its template, as JobSet does.
-    change: Object = {
-        "spec": {
-            "suspend": False,
-            "template": {"metadata": {"annotations": {names.WORKLOAD_ANNOTATION: "w"}}},
-        }
-    }
-    await cluster.merge(kinds.JOBS, "part", change)
+    async with as_operator(playground, cluster, "jobset") as operator:
+        stored = await operator.create(kinds.JOBS, part)
+        assert "schedulingGates" not in stored["spec"]["template"]["spec"]
+        # Its controller may start it and write its template, as JobSet does.
+        mark = {"metadata": {"annotations": {names.WORKLOAD_ANNOTATION: "w"}}}
+        change: Object = {"spec": {"suspend": False, "template": mark}}
+        await operator.merge(kinds.JOBS, "part", change)
     groups = (await cluster.get(kinds.RAY_CLUSTERS, "ray"))["spec"]["workerGroupSpecs"]
     groups[0] |= {"replicas": 3, "scaleStrategy": {"workersToDelete": []}}
     await cluster.merge(kinds.RAY_CLUSTERS, "ray", {"spec": {"workerGroupSpecs": groups}})

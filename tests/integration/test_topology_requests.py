@@ -148,12 +148,14 @@ async def test_layers_of_slices_nest(cluster: Cluster) -> None:
 
 
 @pytest.mark.requirement("TAS-06")
-async def test_leader_and_workers_of_a_group_share_a_rack(cluster: Cluster) -> None:
+async def test_leader_and_workers_of_a_group_share_a_rack(
+    cluster: Cluster, job_controller: Cluster
+) -> None:
     await racks(cluster, ("b1", "r1", 2), ("b1", "r2", 3))
     await cluster.add_queue()
     asked = {"required": RACK, "podSetGroupName": "g"}
     leader, workers = podset("leader", 1, asked), podset("workers", 4, asked)
-    owner = await Owner.create(cluster, "trainer")
+    owner = await Owner.create(cluster, "trainer", job_controller)
     await owner.submit(leader, workers)
     for part in (leader, workers):
         for index in range(part["count"]):
@@ -165,11 +167,13 @@ async def test_leader_and_workers_of_a_group_share_a_rack(cluster: Cluster) -> N
 
 
 @pytest.mark.field_note("U7")
-async def test_the_index_offset_of_pods_shifts_their_ranks(cluster: Cluster) -> None:
+async def test_the_index_offset_of_pods_shifts_their_ranks(
+    cluster: Cluster, job_controller: Cluster
+) -> None:
     await racks(cluster, ("b1", "r1", 3), cpu="4")
     await cluster.add_queue()
     workers = podset("workers", 3, {"required": RACK, "podIndexLabel": INDEX_LABEL})
-    owner = await Owner.create(cluster, "trainer")
+    owner = await Owner.create(cluster, "trainer", job_controller)
     await owner.submit(workers)
     offset = {names.POD_INDEX_OFFSET: "5"}
     for index in (7, 6, 5):

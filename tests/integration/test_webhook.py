@@ -174,19 +174,19 @@ async def test_a_pod_that_nobody_controls_cannot_carry_our_marks(cluster: Cluste
 
 @pytest.mark.requirement("HOOK-04")
 async def test_a_started_pod_without_the_gate_gets_it_at_birth(
-    cluster: Cluster, owner: Object
+    job_controller: Cluster, owner: Object
 ) -> None:
-    stored = await cluster.create(kinds.PODS, pod("late", owner, gate=None))
+    stored = await job_controller.create(kinds.PODS, pod("late", owner, gate=None))
     assert stored["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
 
 
 @pytest.mark.requirement("HOOK-15", "TAS-27")
 @pytest.mark.usefixtures("webhook_down")
 async def test_without_webhook_a_started_pod_without_the_gate_is_refused(
-    cluster: Cluster, owner: Object
+    job_controller: Cluster, owner: Object
 ) -> None:
-    await refused(cluster.create(kinds.PODS, pod("late", owner, gate=None)), "has no gate")
-    await cluster.create(kinds.PODS, pod("gated", owner))
+    await refused(job_controller.create(kinds.PODS, pod("late", owner, gate=None)), "has no gate")
+    await job_controller.create(kinds.PODS, pod("gated", owner))
 
 
 def unlabelled(name: str, owner: Object) -> Object:
@@ -199,9 +199,9 @@ def unlabelled(name: str, owner: Object) -> Object:
 @pytest.mark.requirement("HOOK-04")
 @pytest.mark.field_note("U8")
 async def test_a_gated_pod_without_the_label_gets_it_at_birth(
-    cluster: Cluster, owner: Object
+    job_controller: Cluster, owner: Object
 ) -> None:
-    stored = await cluster.create(kinds.PODS, unlabelled("late", owner))
+    stored = await job_controller.create(kinds.PODS, unlabelled("late", owner))
     assert stored["metadata"]["labels"][names.TAS_LABEL] == names.TAS_LABEL_VALUE
 
 
@@ -209,16 +209,16 @@ async def test_a_gated_pod_without_the_label_gets_it_at_birth(
 @pytest.mark.field_note("U8")
 @pytest.mark.usefixtures("webhook_down")
 async def test_without_webhook_a_gated_pod_that_nobody_would_release_is_refused(
-    cluster: Cluster, owner: Object
+    job_controller: Cluster, owner: Object
 ) -> None:
-    await refused(cluster.create(kinds.PODS, unlabelled("late", owner)), "has no label")
+    await refused(job_controller.create(kinds.PODS, unlabelled("late", owner)), "has no label")
 
 
 @pytest.mark.requirement("HOOK-09")
 async def test_gate_and_marks_of_a_pod_are_not_the_users_to_change(
-    cluster: Cluster, owner: Object
+    cluster: Cluster, job_controller: Cluster, owner: Object
 ) -> None:
-    await cluster.create(kinds.PODS, pod("gated", owner))
+    await job_controller.create(kinds.PODS, pod("gated", owner))
 
     def drop_gate(stored: Object) -> None:
         stored["spec"]["schedulingGates"] = []
@@ -238,9 +238,9 @@ async def test_gate_and_marks_of_a_pod_are_not_the_users_to_change(
 
 @pytest.mark.field_note("W9")
 async def test_marked_pods_and_their_jobs_can_always_be_deleted(
-    cluster: Cluster, owner: Object
+    cluster: Cluster, job_controller: Cluster, owner: Object
 ) -> None:
-    await cluster.create(kinds.PODS, pod("gated", owner))
+    await job_controller.create(kinds.PODS, pod("gated", owner))
     await cluster.create(kinds.JOBS, suspended("train"))
     await cluster.delete(kinds.JOBS, "train")
     await cluster.delete(kinds.PODS, "gated", grace_s=0)

@@ -63,19 +63,25 @@ async def has_condition(
 
 @dataclass(frozen=True)
 class Owner:
-    """An object that owns a hand-written Workload and its pods; a ConfigMap plays it."""
+    """An object that owns a hand-written Workload and its pods; a ConfigMap plays it.
+
+    Attributes:
+        cluster: of an administrator.
+        controller: of somebody who may make pods with reserved keys.
+    """
 
     cluster: Cluster
     name: str
     uid: str
+    controller: Cluster
 
     @classmethod
-    async def create(cls, cluster: Cluster, name: str) -> Owner:
+    async def create(cls, cluster: Cluster, name: str, controller: Cluster) -> Owner:
         """Make the owner."""
         made = await cluster.create(
             kinds.CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
         )
-        return cls(cluster, name, made["metadata"]["uid"])
+        return cls(cluster, name, made["metadata"]["uid"], controller)
 
     @property
     def reference(self) -> list[Object]:
@@ -101,7 +107,7 @@ class Owner:
             "ownerReferences": self.reference,
         }
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, **asked["template"]}
-        await self.cluster.create(kinds.PODS, pod)
+        await self.controller.create(kinds.PODS, pod)
 
     async def hosts(self, asked: Object) -> list[str]:
         """Nodes of a PodSet's pods by index, once all are bound."""

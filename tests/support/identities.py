@@ -13,7 +13,9 @@ import yaml
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.transport import HookedToken, Transport
+from rackgate_cli.controlplane.state import StateFolder
 from tests.support.cluster import Cluster
 from tests.support.deadlines import until
 from tests.support.objects import Object
@@ -58,6 +60,19 @@ async def acting_as(
         user_agent="tenant",
     )
     client = Client(transport)
+    try:
+        yield dataclasses.replace(cluster, client=client)
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def as_operator(
+    playground: Playground, cluster: Cluster, name: str
+) -> AsyncIterator[Cluster]:
+    """The test's cluster as an operator of the playground sees it, jobset or kuberay."""
+    kubeconfig = StateFolder(playground.state).kubeconfigs / f"{name}.kubeconfig"
+    client = await connect(ConnectionSettings(kubeconfig=kubeconfig), user_agent=name)
     try:
         yield dataclasses.replace(cluster, client=client)
     finally:

@@ -40,6 +40,10 @@ from rackgate_webhook.kinds import name_errors
 from rackgate_webhook.review import Review, Verdict
 
 _JOB: Final = "batch/Job"
+# Who makes the pods of Jobs: under a name of its own, or that of all controllers together.
+_JOB_CONTROLLERS: Final = frozenset(
+    {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
+)
 _REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
@@ -167,6 +171,8 @@ def _pod_created(review: Review) -> Verdict:
     """
     pod = review.object
     if is_cleanup(pod):
+        if review.username not in _JOB_CONTROLLERS:
+            return Verdict()  # somebody's who claims to clean up: for the policy to refuse
         # Made from the template of a head that is gone: nobody would ever release it.
         return Verdict(operations=template_patch(pod, strip_reserved(pod), ""))
     if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_every_policy_is_bound_denies_and_lets_all_be_deleted_but_above_its_pods
 OPERATORS = "rackgate.dev/operators"
 
 
+@pytest.mark.requirement("HOOK-09")
 def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     """One patch with a label selector changes them all, see docs/operators.md."""
     asking = [
@@ -110,6 +112,16 @@ def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     assert ":default:" not in firsts[0]["expression"]
     for user in USERS.values():
         assert f"'{user}'" in firsts[0]["expression"]
+
+
+def test_the_patch_shown_to_operators_changes_that_list() -> None:
+    text = (DEPLOY.parents[1] / "docs" / "operators.md").read_text()
+    (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "patches:" in b)
+    (patch,) = yaml.safe_load(block)["patches"]
+    assert patch["target"]["labelSelector"] == f"{OPERATORS}=true"
+    (change,) = yaml.safe_load(patch["patch"])
+    assert (change["op"], change["path"]) == ("replace", "/spec/variables/0/expression")
+    assert "'system:serviceaccount:kube-system:job-controller'" in change["value"]
 
 
 def conditions(holder: dict[str, Any]) -> str:

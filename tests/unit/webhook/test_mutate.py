@@ -84,6 +84,7 @@ def test_other_updates_of_a_governed_job_are_not_touched() -> None:
     assert mutate(review(JOB, started, stored, sub_resource="status")).operations == []
 
 
+@pytest.mark.requirement("HOOK-10")
 @pytest.mark.requirement("HOOK-12")
 def running(count: int, **changes: Any) -> dict[str, Any]:
     return job("train", count, spec={"suspend": False, "completions": None}, **changes)
@@ -176,11 +177,14 @@ def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
 def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated(gates: list[str]) -> None:
     found = pod(schedulingGates=[{"name": gate} for gate in gates])
     found["metadata"]["labels"]["ray.io/node-type"] = "redis-cleanup"
-    result = apply_patch(found, mutate(review(POD, found)).operations)
+    by = {"username": "system:serviceaccount:kube-system:job-controller"}
+    result = apply_patch(found, mutate(review(POD, found, **by)).operations)
     kept = [gate for gate in gates if gate == "other"]
     assert [gate["name"] for gate in result["spec"].get("schedulingGates", [])] == kept
     assert result["metadata"] == {"labels": {"ray.io/node-type": "redis-cleanup"}}
-    assert mutate(review(POD, result)).operations == []
+    assert mutate(review(POD, result, **by)).operations == []
+    # Others only claim to clean up; the policy sees their marks, and refuses them.
+    assert mutate(review(POD, found, username="user")) == Verdict()
 
 
 def elastic_pod(*gates: str, **labels: str) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def test_a_slice_size_that_does_not_divide_the_pods_is_refused() -> None:
     assert "slices of 3 pods do not divide the podset's 4 pods" in error
 
 
+@pytest.mark.requirement("HOOK-09")
 @pytest.mark.parametrize("asked", [{}, {"required": RACK}])
 def test_a_template_that_names_a_node_is_refused_but_where_it_is_stored_already(
     asked: Object,
