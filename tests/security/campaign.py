@@ -16,7 +16,7 @@ from tests.security.ledger import Observer
 from tests.security.world import Gate, furnish
 from tests.support.playground import Playground
 
-AT_ONCE: Final = 10
+AT_ONCE: Final = 24
 
 
 def say(text: str) -> None:

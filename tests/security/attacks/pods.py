@@ -7,6 +7,7 @@ from typing import Any
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from tests.security.catalog import attack
+from tests.security.hand import Refusal
 from tests.security.ledger import UNMANAGED
 from tests.security.world import HOURS, REPLICA_SETS, World
 from tests.support.cluster import until
@@ -87,8 +88,19 @@ async def marks_under_a_hand_made_replica_set(world: World) -> None:
         },
     }
     await world.attacker.create(REPLICA_SETS, made)
-    world.note("marks in the template of a ReplicaSet")
+    refused = await until("pods are made, or refused", lambda: _answer_to_controller(world))
+    if isinstance(refused, str):
+        world.attacker.refusals.append(Refusal("pods of a ReplicaSet", refused))
     await world.hold(6)
+
+
+async def _answer_to_controller(world: World) -> str | list[Object]:
+    """The pods of the ReplicaSet, or why its controller makes none."""
+    found = await world.attacker.find(REPLICA_SETS, "forged")
+    for entry in (found or {}).get("status", {}).get("conditions", []):
+        if entry["type"] == "ReplicaFailure":
+            return str(entry["message"])
+    return await world.attacker.all(kinds.PODS)
 
 
 @attack()
@@ -155,10 +167,9 @@ async def deleted_with_hours_of_grace(world: World, spec: Object) -> None:
     """A pod that terminates lives on while its replacement starts."""
     await world.submit("train", 4, terminate=HOURS, spec=spec)
     await world.runs("train", 4)
-    async for _ in world.rounds(4, 2.0):
-        for pod in await world.living("batch.kubernetes.io/job-name=train"):
-            await world.attacker.delete(kinds.PODS, pod["metadata"]["name"], grace_s=14400)
-    # The Job controller waits longer after each failure.
+    # One alone: the Job controller waits ten seconds after one failure, and for minutes after four.
+    (pod, *_) = await world.living("batch.kubernetes.io/job-name=train")
+    await world.attacker.delete(kinds.PODS, pod["metadata"]["name"], grace_s=14400)
     await world.hold(30)
 
 
@@ -167,16 +178,15 @@ async def evicted_with_hours_of_grace(world: World) -> None:
     """The same by the eviction API."""
     await world.submit("train", 4, terminate=HOURS)
     await world.runs("train", 4)
-    async for _ in world.rounds(3, 2.0):
-        for pod in await world.living("batch.kubernetes.io/job-name=train"):
-            name = pod["metadata"]["name"]
-            eviction = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": world.attacker.namespace},
-                "deleteOptions": {"gracePeriodSeconds": 14400},
-            }
-            await world.attacker.post(kinds.PODS, name, "eviction", eviction)
+    (pod, *_) = await world.living("batch.kubernetes.io/job-name=train")
+    name = pod["metadata"]["name"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": world.attacker.namespace},
+        "deleteOptions": {"gracePeriodSeconds": 14400},
+    }
+    await world.attacker.post(kinds.PODS, name, "eviction", eviction)
     await world.hold(30)
 
 

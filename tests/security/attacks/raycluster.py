@@ -221,6 +221,7 @@ async def given_to_another_controller(world: World) -> None:
     """`managedBy` somebody else: no pod comes, so none may be charged for ever."""
     made = world.raycluster("ray", 3, cpu="4", managedBy="kueue.x-k8s.io/multikueue")
     await world.attacker.create(kinds.RAY_CLUSTERS, made)
+    await world.attacker.merge(kinds.RAY_CLUSTERS, "ray", {"spec": {"suspend": False}})
     world.note("a RayCluster of another controller")
     await world.hold(4)
 
