@@ -1,7 +1,9 @@
 # One image for the three services and the command, from the wheel and the locked packages.
+# The same bytes each time: --build-arg BASE="$(scripts/pin --reference python:3.13-slim)"
 ARG PYTHON=3.13
+ARG BASE=python:${PYTHON}-slim
 
-FROM python:${PYTHON}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /src
 COPY requirements requirements
 RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes -r requirements/dev.lock
@@ -14,7 +16,7 @@ COPY deploy deploy
 RUN /build/bin/python -m hatchling build -t wheel -d /dist \
  && /opt/rackgate/bin/pip install --no-cache-dir --no-deps --no-index /dist/*.whl
 
-FROM python:${PYTHON}-slim
+FROM ${BASE}
 COPY --from=build /opt/rackgate /opt/rackgate
 ENV PATH=/opt/rackgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # A named volume mounted here takes over this owner, so that the non-root user can write to it.

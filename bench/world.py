@@ -135,14 +135,21 @@ def node_name(index: int) -> str:
     return f"bench-n{index:05}"
 
 
-async def prepare(client: Client, size: Size) -> None:
-    """Nodes in racks, one topology, flavor and queue; returns when all nodes are ready."""
+async def prepare(client: Client, size: Size, *, cpu: str = "8", quota: str = "100000") -> None:
+    """Nodes in racks, one topology, flavor and queue; returns when all nodes are ready.
+
+    Args:
+        client: with cluster-admin rights.
+        size: how many nodes, and how many to a rack.
+        cpu: of each node.
+        quota: CPUs of the queue.
+    """
     gate = asyncio.Semaphore(CONCURRENCY)
 
     async def make(index: int) -> None:
         rack = index // size.rack
         name = node_name(index).removeprefix("bench-")
-        obj = node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", name)
+        obj = node_of("bench", f"block-{rack // 8}", f"rack-{rack:03}", name, cpu=cpu)
         async with gate:
             await create(client, kinds.NODES, obj)
 
@@ -151,7 +158,7 @@ async def prepare(client: Client, size: Size) -> None:
             group.create_task(make(index))
     await create(client, kinds.TOPOLOGIES, topology_object("bench"))
     await create(client, kinds.FLAVORS, flavor("bench", "bench", "bench"))
-    await create(client, kinds.CLUSTER_QUEUES, cluster_queue("bench", "bench", {"cpu": "100000"}))
+    await create(client, kinds.CLUSTER_QUEUES, cluster_queue("bench", "bench", {"cpu": quota}))
     await create(client, kinds.LOCAL_QUEUES, local_queue("bench", "bench"))
     async with asyncio.timeout(SWEEP_LIMIT_S):
         while await _untainted(client) < size.nodes:

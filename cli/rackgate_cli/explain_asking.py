@@ -146,7 +146,7 @@ class Asking:
                 ),
                 warnings=warnings,
             )
-        row = workload_row(manifest.workload, None, self._excluded)
+        row = found.cache.requests.applied(workload_row(manifest.workload, None, self._excluded))
         told = facts.explain_row(found.cache, row, "notSubmitted", self._features, self._top)
         job = manifest.name if manifest.kind != WORKLOAD else ""
         job_kind = manifest.kind if job else ""

@@ -28,6 +28,8 @@ OPTIONAL: Final = (
     kinds.PRIORITY_CLASSES,
     kinds.ADMISSION_CHECKS,
     kinds.NAMESPACES,
+    kinds.LIMIT_RANGES,
+    kinds.RUNTIME_CLASSES,
 )
 Decode = Callable[[bytes | msgspec.Raw], Any]
 
@@ -67,7 +69,8 @@ async def read(client: Client, cache: Cache, namespace: str) -> Found:
     Args:
         client: only asked to list.
         cache: an empty one.
-        namespace: of the Workload: read alone where namespaces may not be listed.
+        namespace: of the Workload: it and its LimitRanges are read alone where those of the whole
+            cluster may not be listed.
 
     Raises:
         CommandError: something necessary may not be listed, or Rackgate is not installed.
@@ -105,6 +108,8 @@ def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
         kinds.FLAVORS: (decoder(kueue.ResourceFlavor), cache.set_flavor, None),
         kinds.NODES: (decoder(core.Node), cache.set_node, None),
         kinds.NAMESPACES: (decoder(core.Namespace), cache.set_namespace, None),
+        kinds.LIMIT_RANGES: (decoder(core.LimitRange), cache.set_limit_range, None),
+        kinds.RUNTIME_CLASSES: (decoder(core.RuntimeClass), cache.set_runtime_class, None),
         kinds.WORKLOAD_PRIORITY_CLASSES: (
             decoder(kueue.WorkloadPriorityClass),
             workload_class,
@@ -154,6 +159,9 @@ class _Reader:
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
                 return [decode(await self.client.get(kind.path(None, self.namespace)))]
+        if kind is kinds.LIMIT_RANGES:
+            with contextlib.suppress(KubeError):
+                return await _pages(self.client, kind.path(self.namespace), decode, None)
         self.found.warnings.append(f"{kind.plural} cannot be listed and count as absent")
         return []
 

@@ -103,6 +103,15 @@ def to_milli(value: str | int | float) -> int:
     return _clamped(_parse(_text(value), True), CLAMP)
 
 
+def exact_milli(value: str | int | float) -> int:
+    """Thousandths in a quantity, rounded away from zero and not clamped: to compare, not to count.
+
+    Raises:
+        QuantityError: as for `to_milli`.
+    """
+    return _parse(_text(value), True)
+
+
 def to_units(value: str | int | float) -> int:
     """Whole units in a quantity, rounded away from zero and clamped to `CLAMP`.
 

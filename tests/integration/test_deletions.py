@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.kube.errors import ForbiddenError, KubeError, UnprocessableError
 from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.objects import (
@@ -83,17 +87,53 @@ async def test_a_job_deleted_at_any_moment_leaves_nothing(
     await nothing_left(cluster)
 
 
+@asynccontextmanager
+async def without_policy(cluster: Cluster, name: str) -> AsyncIterator[None]:
+    """As before the policy was installed, or where somebody removed it."""
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/{name}"
+    binding = json.loads(await cluster.client.get(path))
+    await cluster.client.delete(path)
+    binding["metadata"] = {key: binding["metadata"][key] for key in ("name", "labels")}
+    try:
+        yield
+    finally:
+        await cluster.client.create(path.rpartition("/")[0], json.dumps(binding).encode())
+
+
 @pytest.mark.requirement("CAP-02", "CAP-03")
-async def test_pods_left_behind_by_their_job_hold_room_but_no_quota(cluster: Cluster) -> None:
+async def test_pods_left_behind_by_their_job_hold_room_and_quota(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 4, required=RACK)
     await cluster.bound("train", 4)
-    await delete_job(cluster, "train", "Orphan")
-    await nothing_left(cluster, pods=4)
+    workload = (await cluster.workload_of("train"))["metadata"]["name"]
+    with pytest.raises(KubeError, match="would leave its pods behind"):
+        await delete_job(cluster, "train", "Orphan")
+
+    async def deleted() -> bool:
+        with contextlib.suppress(UnprocessableError, ForbiddenError):  # until the policy is gone
+            await delete_job(cluster, "train", "Orphan")
+            return True
+        return False
+
+    async def freed() -> bool:
+        pods = await cluster.list_all(kinds.PODS)
+        return not any(pod["metadata"].get("ownerReferences") for pod in pods)
+
+    async with without_policy(cluster, "rackgate-orphans"):
+        await until("the policy is gone", deleted)
+    await until("the pods have no controller", freed)
     await cluster.pods_heard()
+    held = await cluster.get(kinds.WORKLOADS, workload)
+    assert held["metadata"]["deletionTimestamp"]
+    assert held["status"]["admission"]
     await cluster.submit("next", 16, preferred=RACK)
     words = "allows to fit only 12 out of 16 pod(s)"
     await cluster.condition("next", "QuotaReserved", "False", "TopologyPlacementFailed", words)
+    for pod in await cluster.list_all(kinds.PODS):
+        await cluster.delete(kinds.PODS, pod["metadata"]["name"])
+    await cluster.bound("next", 16)
+    await delete_job(cluster, "next", "Background")
+    await nothing_left(cluster)
 
 
 async def leaving(cluster: Cluster, kind: Resource, name: str) -> None:

@@ -113,6 +113,24 @@ async def test_jobs_run_with_the_services_in_another_namespace(
     await own.delete(kinds.JOBS, "mine")
 
 
+async def test_a_second_installation_is_refused_with_words_and_the_first_goes_on(
+    elsewhere: Elsewhere, here: Cluster
+) -> None:
+    """With all rights; with those of the second installation's account it could not even watch."""
+    own = names.SYSTEM_NAMESPACE
+    for service in ("assigner", "ungater"):
+        code, said = await asyncio.to_thread(elsewhere.second, service, own)
+        binding = f"ClusterRoleBinding rackgate-{service}"
+        assert code == 3
+        assert (
+            f"Rackgate is installed in namespace {NAMESPACE} ({binding}), and this service belongs "
+            f"to an installation in namespace {own}." in said
+        )
+    assert await lease_holders(here, names.SYSTEM_NAMESPACE) == set()
+    await here.submit("train", 4, required=RACK)
+    await here.bound("train", 4)
+
+
 def secrets_of(elsewhere: Elsewhere) -> dict[str, str]:
     """What must not be told, by what it is: tokens whole and in part, keys line by line."""
     found = {"a user's value": CANARY}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +88,73 @@ def test_a_playground_adds_the_webhooks_of_osmo_as_kustomize_does(render: Render
     wanted = {hook["name"]: hook for hook in render(components=("osmo",))[VALIDATING]["webhooks"]}
     assert {hook["name"]: hook for hook in found[VALIDATING]["webhooks"]} == wanted
     assert "osmo" not in json.dumps(hooks)
+
+
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {
+        "name": "kubernetes",
+        "namespace": "default",
+        "labels": {"kubernetes.io/service-name": "kubernetes"},
+    },
+    "addressType": "IPv6",
+    "endpoints": [{"addresses": ["2001:db8::10"]}, {"addresses": ["2001:db8::11"]}],
+    "ports": [{"name": "https", "port": 6444, "protocol": "TCP"}],
+}
+
+
+def test_egress_is_narrowed_to_the_api_servers_addresses_and_images_to_a_digest(
+    playground: Playground, tmp_path: Path
+) -> None:
+    """As docs/operators.md says, with an API server at another port, behind IPv6 addresses."""
+    manifest = tmp_path / "slice.json"
+    manifest.write_text(json.dumps(SLICE))
+    playground.run("kubectl", "apply", "-f", str(manifest))
+    template = DEPLOY / "network" / "api-server.tmpl"
+    try:
+        patch = playground.run(
+            *("kubectl", "get", "service/kubernetes", "endpointslice/kubernetes", "-n", "default"),
+            f"-ogo-template-file={template}",
+        )
+        (address,) = playground.run(
+            "kubectl", "get", "service/kubernetes", "-n", "default", "-ojsonpath={.spec.clusterIP}"
+        ).splitlines()
+    finally:
+        playground.run("kubectl", "delete", "-f", str(manifest))
+    before = {named(entry): entry for entry in kustomized(playground, tmp_path, "network")}
+    (tmp_path / "api-server.yaml").write_text(patch)
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    found = kustomized(
+        playground,
+        tmp_path,
+        "network",
+        patches=[{"path": "api-server.yaml"}],
+        images=[{"name": "rackgate", "newName": "registry.example/rackgate", "digest": digest}],
+    )
+    now = {named(entry): entry for entry in found}
+    assert set(before) - set(now) == {("NetworkPolicy", "rackgate-dns")}
+    policy = ("NetworkPolicy", "rackgate-api-server")
+    deployments = {name for name in now if name[0] == "Deployment"}
+    assert {name for name in now if now[name] != before[name]} == {policy, *deployments}
+    assert now[policy]["spec"] | {"egress": []} == before[policy]["spec"] | {"egress": []}
+    assert now[policy]["spec"]["egress"] == [
+        {
+            "to": [{"ipBlock": {"cidr": f"{address}/32"}}],
+            "ports": [{"protocol": "TCP", "port": 443}],
+        },
+        {
+            "to": [{"ipBlock": {"cidr": f"2001:db8::1{i}/128"}} for i in (0, 1)],
+            "ports": [{"protocol": "TCP", "port": 6444}],
+        },
+    ]
+    images = {
+        container["image"]
+        for name in deployments
+        for container in now[name]["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {f"registry.example/rackgate@{digest}"}
+
+
+def named(entry: Object) -> tuple[str, str]:
+    return entry["kind"], entry["metadata"]["name"]

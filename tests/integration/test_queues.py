@@ -7,7 +7,7 @@ import pytest
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from tests.support.cluster import Cluster, until
-from tests.support.objects import RACK, Object, topology_object
+from tests.support.objects import BLOCK, RACK, Object, local_queue, topology_object
 
 pytestmark = pytest.mark.integration
 
@@ -60,6 +60,26 @@ async def test_strict_fifo_lets_nobody_pass_the_head(cluster: Cluster) -> None:
     await cluster.delete(kinds.JOBS, "first")
     await cluster.bound("head", 2)
     await cluster.bound("small", 1)
+
+
+async def test_no_tenant_is_kept_waiting_by_a_head_that_can_never_fit(cluster: Cluster) -> None:
+    """Two LocalQueues share a StrictFIFO ClusterQueue; the first asks for more than it has."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "16"}, queueingStrategy="StrictFIFO")
+    await cluster.create(kinds.LOCAL_QUEUES, local_queue("other", f"{cluster.pool}-queue"))
+    await cluster.queues_heard()
+    await cluster.submit("beyond", 5, required=BLOCK)
+    await cluster.condition("beyond", "QuotaReserved", "False", "ExceedsMaxQuota", "(20) > ")
+    await cluster.submit("nowhere", 1, required=RACK, pod={"nodeSelector": {"no": "node"}})
+    await cluster.condition("nowhere", "QuotaReserved", "False", "TopologyPlacementFailed")
+    await cluster.submit("tenant", 1, required=RACK, queue="other")
+    await cluster.bound("tenant", 1)
+
+    def grow(queue: Object) -> None:
+        queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "24"
+
+    await cluster.replace(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", grow)
+    await cluster.bound("beyond", 5)
 
 
 async def test_a_higher_priority_goes_first(cluster: Cluster) -> None:

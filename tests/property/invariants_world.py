@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rackgate.api import names
 from rackgate.domains import Domain, TopologyAssignment
 from rackgate_cli.checker.rows import (
+    Counts,
     FlavorRow,
     JobRow,
     NodeRow,
@@ -28,6 +29,7 @@ from rackgate_cli.invariants import Cluster
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
 CPU, QUOTA = 8000, 40000
+QUEUE, TAS = "team/queue", ("tas", "cpu")
 OVERDUE_S = 30.0
 
 
@@ -79,9 +81,23 @@ class Correct:
             workloads=[life.workload for life in self.lives.values()],
             flavors=[FlavorRow("tas", {}, "dc")],
             topologies=[topology],
-            cluster_queues=[QueueRow("cq", nominal={("tas", "cpu"): QUOTA}, spec_at=1.0)],
+            cluster_queues=[
+                QueueRow("cq", nominal={TAS: QUOTA}, counts=self.counts(), spec_at=1.0)
+            ],
+            local_queues=[QueueRow(QUEUE, cluster_queue="cq", counts=self.counts(), spec_at=1.0)],
             read_at=self.now,
         )
+
+    def counts(self) -> Counts:
+        """What the assigner says: of each job the larger of what was granted and what lives."""
+        used = waiting = holding = 0
+        for life in self.lives.values():
+            alive = sum(life.cpu for pod in life.pods.values() if pod.node)
+            granted = life.cpu * life.job.count if life.workload.holds else 0
+            used += max(alive, granted)
+            holding += life.workload.holds
+            waiting += not (life.workload.reserved or life.workload.finished)
+        return Counts(waiting, holding, holding, {TAS: used}, {TAS: used})
 
     # Acts.
 
@@ -94,6 +110,7 @@ class Correct:
             name,
             labelled=True,
             governed=True,
+            queue=QUEUE,
             suspended=True,
             count=count,
             whole=frozenset({"main"} if self.dice.random() < 0.8 else ()),
@@ -101,7 +118,12 @@ class Correct:
         )
         podset = PodSetRow("main", count, True, requests, required=RACK, indexed=True)
         workload = WorkloadRow(
-            "team", f"job-{name}", f"w-{name}", owner=name, owner_kind="Job", owner_name=name
+            *("team", f"job-{name}", f"w-{name}"),
+            owner=name,
+            owner_kind="Job",
+            owner_name=name,
+            job_uid=name,
+            queue=QUEUE,
         )
         self.lives[name] = Life(job, replace(workload, podsets=(podset,), changed_at=self.now))
 

@@ -31,11 +31,13 @@ from tests.unit.assigner.builders import (
     RACK,
     cluster_queue,
     flavor,
+    limit_range,
     local_queue,
     namespace,
     node,
     pod,
     podset,
+    runtime_class,
     topology,
     workload,
 )
@@ -68,6 +70,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.controllers: dict[str, str] = {}
         self.version = 0
         self.cache.set_namespace(namespace())
+        self.cache.set_runtime_class(runtime_class("kata"))
         for name, levels in LEVELS.items():
             self.cache.set_topology(topology(name, levels))
         quota = {"cpu": "1000"}
@@ -178,7 +181,8 @@ class CacheMachine(RuleBasedStateMachine):
         """A Workload that waits: new, or one whose reservation was taken back."""
         wish = {"required": level} if level else {"unconstrained": True}
         podsets = [
-            podset(part, count, topology=wish) for part, count in zip(PODSETS, sizes, strict=False)
+            podset(part, count, topology=wish, runtimeClassName="kata")
+            for part, count in zip(PODSETS, sizes, strict=False)
         ]
         self.held.pop(name, None)
         self.finished.pop(name, None)
@@ -204,7 +208,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert not self.cache.assumed
 
     def _show(self, name: str, grant: Grant, **more: object) -> None:
-        podsets = [podset(part.name, part.count) for part in grant.podsets]
+        podsets = [podset(part.name, part.count, runtimeClassName="kata") for part in grant.podsets]
         self.held[name] = grant
         self.finished.pop(name, None)
         self.known.add(name)
@@ -267,6 +271,22 @@ class CacheMachine(RuleBasedStateMachine):
         self.kept_equals_rebuilt()
         if back:
             self.cache.set_topology(topology(name, LEVELS[name]))
+
+    @rule(overhead=st.sampled_from([None, "0", "500m", "1"]))
+    def runtime_class_changes(self, overhead: str | None) -> None:
+        """Pods that are created from now on take more, or less, or cannot be created."""
+        if overhead is None:
+            self.cache.drop_runtime_class("kata")
+        else:
+            self.cache.set_runtime_class(runtime_class("kata", {"cpu": overhead}))
+
+    @rule(most=st.sampled_from([None, "2", "500m"]), name=st.sampled_from(["a", "b"]))
+    def limit_range_changes(self, most: str | None, name: str) -> None:
+        """Some LimitRanges let no pod of a whole cpu in."""
+        if most is None:
+            self.cache.drop_limit_range(f"team/{name}")
+        else:
+            self.cache.set_limit_range(limit_range(name, {"max": {"cpu": most}}))
 
     @rule()
     def all_is_back(self) -> None:
@@ -339,7 +359,7 @@ class CacheMachine(RuleBasedStateMachine):
                 if part.topology is None or part.topology.levels != (HOST,):
                     continue
                 count = dict(part.topology.domains).get((labels[HOST],), 0)
-                cpu, slots = cpu - 1000 * count, slots - count
+                cpu, slots = cpu - part.usage["cpu"] // part.count * count, slots - count
                 assert owner in WORKLOADS
         for key in self._uncovered():
             found = self.pods[key]
@@ -386,7 +406,7 @@ def test_usage_is_right_after_every_event_of_any_life() -> None:
 def _live(machine: CacheMachine, rng: random.Random) -> None:
     """One event of a dense life: mostly pods that come and go where their Workload was sent."""
     name, of = rng.choice(PODS), rng.choice(WORKLOADS)
-    match rng.choice("bbbbppddnnwwatf"):
+    match rng.choice("bbbbppddnnwwaatfrl"):
         case "b" if machine.held:
             machine.bind([rng.randrange(10) for _ in range(rng.randint(1, 3))])
         case "d":
@@ -404,6 +424,10 @@ def _live(machine: CacheMachine, rng: random.Random) -> None:
             machine.ask(of, [rng.randint(1, 3)], rng.choice([None, RACK]))
         case "t":
             rng.choice([machine.finish, machine.drop_workload])(of)
+        case "r":
+            machine.runtime_class_changes(rng.choice(["0", "500m", "1", None]))
+        case "l":
+            machine.limit_range_changes(rng.choice(["2", "2", "500m", None]), rng.choice("ab"))
         case "f":
             machine.flavor_goes(rng.choice([*FLAVORS, *RACK_FLAVORS]), True)
         case _:

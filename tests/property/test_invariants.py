@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rackgate_cli.checker.rows import Counts, JobRow, PodRow, PodSetRow, WorkloadRow
 from rackgate_cli.checker.world import World
 from rackgate_cli.invariants import breaches, judge
-from tests.property.invariants_world import Correct
+from tests.property.invariants_world import QUEUE, Correct, Life
+from tests.support.sound_cluster import OF_STATUS
 
 ACTS = 150
 
@@ -24,6 +28,89 @@ def test_a_correct_cluster_shows_no_breach(seed: int, hosts: bool) -> None:
     for _ in range(ACTS):
         story.append(world.act())
         assert breaches(world.cluster()) == [], story
+        shown = [one for one in judge(world.cluster()) if one.rule in OF_STATUS]
+        assert shown == [], "a queue that charges what lives counts right"
+
+
+def _forge(world: Correct) -> None:
+    """A Job that names a JobSet that is nowhere."""
+    forged = JobRow("team", "forged", "forged", labelled=True, governed=True, queue=QUEUE)
+    forged = replace(forged, part_of="nobody", part_kind="JobSet", part_name="nobody", count=1)
+    world.lives["forged"] = Life(forged, _workload("forged"))
+    _bind(world, "forged", owner="forged", owner_kind="Job", owner_name="forged")
+
+
+def _leave(world: Correct) -> None:
+    """A pod without a controller that names somebody's Workload."""
+    life = world.dice.choice([life for life in world.lives.values() if life.pods])
+    _bind(world, life.job.name, workload=life.workload.name, podset="main")
+
+
+def _stray(world: Correct) -> None:
+    """A pod of an invented controller that names somebody's Workload."""
+    life = world.dice.choice([life for life in world.lives.values() if life.pods])
+    invented = {"owner": "nobody", "owner_kind": "Job", "owner_name": "nobody"}
+    _bind(world, life.job.name, workload=life.workload.name, podset="main", **invented)
+
+
+def _strip(world: Correct) -> None:
+    """A Workload that holds quota loses its owner."""
+    life = world.dice.choice([life for life in world.lives.values() if life.workload.holds])
+    life.workload = replace(life.workload, owner="", owner_kind="", owner_name="")
+
+
+def _bury(world: Correct) -> None:
+    """A Job is gone, and so are its pods; its Workload holds on."""
+    life = world.dice.choice([life for life in world.lives.values() if life.workload.holds])
+    life.pods = {}
+    life.job = replace(life.job, deleting=True)
+
+
+def _bind(world: Correct, life: str, **claims: Any) -> None:
+    node = world.dice.choice(list(world.nodes))
+    made = PodRow(
+        *("team", "planted", "planted"),
+        node=node,
+        requests=(("cpu", 100),),
+        created_at=world.now,
+        scheduled_at=world.now + 60,
+        **claims,
+    )
+    world.lives[life].pods["planted"] = made
+
+
+def _workload(name: str) -> WorkloadRow:
+    podset = PodSetRow("main", 1, requests=(("cpu", 100),))
+    return WorkloadRow("team", f"job-{name}", f"w-{name}", podsets=(podset,), active=False)
+
+
+PLANTED = {
+    _forge: {"forged-owner", "not-stopped"},
+    _leave: {"left-behind"},
+    _stray: {"stray-marks"},
+    _strip: {"strange-owner"},
+    _bury: {"held-after-end"},
+}
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), hosts=st.booleans())
+def test_what_somebody_plants_beside_a_correct_cluster_is_found(seed: int, hosts: bool) -> None:
+    for plant, rules in PLANTED.items():
+        world = Correct(random.Random(seed), hosts=hosts)
+        for _ in range(4000):
+            world.act()
+            if any(one.workload.granting and one.pods for one in world.lives.values()):
+                break
+        before = {one.rule for one in judge(world.cluster())}
+        assert before.isdisjoint(rules - {"not-stopped"})
+        plant(world)
+        assert rules <= {one.rule for one in judge(world.cluster())}, plant.__name__
+        if plant in (_forge, _leave):
+            (queue,) = world.cluster().cluster_queues
+            silent = replace(queue, counts=Counts())
+            cluster = dataclasses.replace(world.cluster(), cluster_queues=[silent])
+            assert "uncharged" in {one.rule for one in judge(cluster)}, plant.__name__
 
 
 def test_the_correct_cluster_does_all_that_it_can_do() -> None:
@@ -75,7 +162,7 @@ def _follow(followed: World, correct: Correct) -> None:
     cluster = correct.cluster()
     for attribute in (
         *("nodes", "topologies", "flavors", "pods", "workloads", "jobs"),
-        "cluster_queues",
+        *("cluster_queues", "local_queues"),
     ):
         rows = {getattr(row, "key", "") or row.name: row for row in getattr(cluster, attribute)}
         known = followed.rows.get(attribute, {})

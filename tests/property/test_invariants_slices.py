@@ -16,7 +16,7 @@ from rackgate_cli.invariants import breaches, judge
 from tests.property.slices_world import Resizing
 
 ACTS = 150
-QUEUES = ("queue-counts", "local-queue-counts")
+QUEUES = ("queue-counts", "local-queue-counts", "uncharged")
 
 
 @settings(max_examples=30)

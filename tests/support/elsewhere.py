@@ -31,13 +31,18 @@ PARTS = ("network", "monitoring")
 
 
 def kustomized(
-    playground: Playground, folder: Path, *components: str, base: tuple[str, ...] = ()
+    playground: Playground,
+    folder: Path,
+    *components: str,
+    base: tuple[str, ...] = (),
+    **more: list[dict[str, str]],
 ) -> list[dict[str, Any]]:
     """All objects of deploy/ with these components, as the playground's kubectl builds them.
 
     Args:
         folder: where the kustomization is written; not inside of deploy/.
         base: folders from deploy/ to another base.
+        more: further fields of the kustomization.
     """
     deploy = Path("../" * (len(folder.resolve().parts) - 1)) / deploy_dir().resolve().relative_to(
         "/"
@@ -47,6 +52,7 @@ def kustomized(
         "kind": "Kustomization",
         "resources": [str(deploy.joinpath(*base))],
         "components": [str(deploy / name) for name in components],
+        **more,
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     text = playground.run("kubectl", "kustomize", str(folder))
@@ -138,6 +144,23 @@ class Elsewhere:
             command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]
             with self.log_file(service).open("ab") as out:
                 self.running[service] = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def second(self, service: str, namespace: str) -> tuple[int, str]:
+        """Run a service of another installation, as administrator, until it ends by itself.
+
+        Returns:
+            Its exit code, and what it logged.
+        """
+        config = self.configurations[service] | {
+            "connection": {"kubeconfig": str(self.playground.kubeconfig), "requestTimeout": 4},
+            "health": {"host": HOST, "port": 0},
+            "leaderElection": {"leaseDuration": LEASE_S, "namespace": namespace},
+        }
+        path = self.folder / f"second-{service}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", f"rackgate_{service}", "--config", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stderr
 
     def stop(self, *services: str) -> dict[str, int]:
         """Ask services to stop and wait; their exit codes."""

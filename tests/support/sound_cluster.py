@@ -17,6 +17,7 @@ from rackgate_cli.checker.sources import SOURCES
 from rackgate_cli.invariants import Breach, Cluster
 
 Object = dict[str, Any]
+OF_STATUS = ("queue-counts", "local-queue-counts", "uncharged")
 
 NAMESPACE = "team"
 RACK, HOST = "rack", names.HOSTNAME_LABEL
@@ -27,7 +28,10 @@ NOW = 1767268800.0  # 2026-01-01T12:00:00Z
 def node(name: str, rack: str, cpu: str = "8") -> Object:
     return {
         "metadata": {"name": name, "uid": name, "labels": {RACK: rack, HOST: name}},
-        "status": {"allocatable": {"cpu": cpu, "pods": "10"}},
+        "status": {
+            "allocatable": {"cpu": cpu, "pods": "10"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
     }
 
 
@@ -249,9 +253,29 @@ def sound() -> World:
     )
 
 
+def plain() -> World:
+    """The same Job in a queue without a topology: its pods carry no marks, and n1 is full."""
+    world = sound()
+    del world.flavors[0]["spec"]["topologyName"]
+    del world.granted["topologyAssignment"]
+    del world.workload["spec"]["podSets"][0]["topologyRequest"]
+    world.workload["metadata"]["labels"] = {names.JOB_UID_LABEL: "train"}
+    world.pods = [plain_pod("train", 0, "n1"), plain_pod("train", 1, "n1")]
+    world.pods.append(plain_pod("train", 2, "n2"))
+    return world
+
+
+def plain_pod(job: str, index: int, host: str, *, cpu: str = "4") -> Object:
+    """A pod without marks, as the Job controller makes it, bound to a host."""
+    found = pod(job, index, host, cpu=cpu)
+    found["metadata"] |= {"labels": {"batch.kubernetes.io/controller-uid": job}, "annotations": {}}
+    del found["spec"]["nodeSelector"]
+    return found
+
+
 def found(world: World, now: float = NOW) -> list[Breach]:
-    """All that the world shows, apart from what its queues say: that rule has tests of its own."""
-    return [one for one in judge(world.cluster(now)) if not one.rule.endswith("queue-counts")]
+    """All that the world shows, apart from what its queues say: they have their own tests."""
+    return [one for one in judge(world.cluster(now)) if one.rule not in OF_STATUS]
 
 
 def rules(world: World, now: float = NOW) -> list[str]:

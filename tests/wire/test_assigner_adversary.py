@@ -255,6 +255,17 @@ async def test_pods_beyond_those_admitted_stop_a_plain_job(world: World) -> None
         await eventually(world.started("train"))
 
 
+async def test_a_pod_that_takes_long_to_end_leaves_no_room_for_its_replacement(
+    world: World,
+) -> None:
+    async with assigner(world) as replica:
+        job = await running(world, replica, "train", 3)
+        bind(world, job, 1, deletionTimestamp=START, deletionGracePeriodSeconds=3600)
+        bind_one = {**world.job("train"), "metadata": {**job["metadata"], "name": "again"}}
+        bind(world, bind_one, 1)
+        await eventually(world.shows("train", "Evicted", "True", "PodsBeyondAdmission"))
+
+
 async def test_pods_that_are_replaced_stop_nothing(world: World) -> None:
     async with assigner(world) as replica:
         job = await running(world, replica, "train", 3)

@@ -87,7 +87,7 @@ async def test_another_flavor_leaves_no_key_of_the_one_before_in_child_jobs() ->
         for child in world.children("train"):
             template = child["spec"]["template"]
             assert not template["spec"].get("schedulingGates")
-            assert names.WORKLOAD_ANNOTATION not in template["metadata"].get("annotations", {})
+            assert names.WORKLOAD_ANNOTATION in template["metadata"]["annotations"]
             assert names.PODSET_LABEL not in template["metadata"]["labels"]
         assert world.broken_rules == []
 

@@ -14,7 +14,7 @@ from rackgate.kube import resources as kinds
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler
 from tests.support.objects import POOL_LABEL, RACK
-from tests.wire.assigner_world import World, assigner, eventually, furnish
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish
 
 
 @pytest_asyncio.fixture
@@ -59,6 +59,23 @@ async def test_a_default_class_that_comes_or_goes_strands_no_waiting_job(world: 
         await eventually(lambda: world.workload("train")["spec"]["priority"] == 0)
         _make_room(world)
         await eventually(world.started("train"))
+
+
+async def test_jobs_whose_pods_would_be_refused_start_when_what_refuses_them_changes(
+    world: World,
+) -> None:
+    most = {"type": "Container", "max": {"cpu": "2"}, "default": {"cpu": "2"}}
+    named = {"name": "limits", "namespace": NAMESPACE}
+    world.put(kinds.LIMIT_RANGES, {"metadata": named, "spec": {"limits": [most]}})
+    async with assigner(world):
+        world.submit("large", 1, required=RACK)
+        world.submit("boxed", 1, cpu="1", required=RACK, pod={"runtimeClassName": "kata"})
+        for name in ("large", "boxed"):
+            await eventually(world.shows(name, "QuotaReserved", "False", "Misconfigured"))
+        world.put(kinds.RUNTIME_CLASSES, {"metadata": {"name": "kata"}})
+        await eventually(world.started("boxed"))
+        world.remove(kinds.LIMIT_RANGES, "limits", NAMESPACE)
+        await eventually(world.started("large"))
 
 
 async def test_a_class_that_goes_is_no_news_for_a_job_that_has_its_workload(world: World) -> None:

@@ -124,6 +124,45 @@ async def test_a_missing_workload_is_told_where_jobs_may_not_be_read(desk: Desk)
         await desk.named("train")
 
 
+def _limit_range(cpu: str) -> dict[str, Any]:
+    item = {"type": "Container", "defaultRequest": {"cpu": cpu}, "default": {"cpu": cpu}}
+    return {
+        "metadata": {"name": "limits", "namespace": NAMESPACE},
+        "spec": {"limits": [item]},
+    }
+
+
+def _silent(name: str, count: int) -> dict[str, Any]:
+    """A Job whose pods say nothing of what they need."""
+    found = objects.job(name, count, required=RACK, pod={"runtimeClassName": "kata"})
+    for container in found["spec"]["template"]["spec"]["containers"]:
+        container["resources"] = {}
+    return found
+
+
+async def test_what_pods_will_request_is_shown_whoever_asks(desk: Desk) -> None:
+    overhead = {"podFixed": {"cpu": "500m"}}
+    desk.world.put(kinds.LIMIT_RANGES, _limit_range("2"))
+    desk.world.put(kinds.RUNTIME_CLASSES, {"metadata": {"name": "kata"}, "overhead": overhead})
+
+    def asked(found: Explanation) -> str:
+        (line,) = found.quota
+        return line.requested
+
+    assert asked(await desk.manifest(_silent("new", 4))) == "10"
+    async with assigner(desk.world):
+        submitted = _silent("train", 40)
+        submitted["metadata"]["namespace"] = NAMESPACE
+        submitted["spec"]["suspend"] = True
+        desk.world.put(kinds.JOBS, submitted)
+        await eventually(lambda: desk.world.condition("train", "QuotaReserved")[0] == "False")
+    assert asked(await desk.named("train")) == "100"
+    # One who may list LimitRanges of the own namespace alone is told the same.
+    desk.world.faults.append(Fault.status(403, "Forbidden", path="/api/v1/limitranges"))
+    found = await desk.named("train")
+    assert (asked(found), found.warnings) == ("100", ())
+
+
 async def test_what_placement_does_not_need_may_be_forbidden(desk: Desk) -> None:
     desk.world.faults += [
         Fault.status(403, "Forbidden", path="/priorityclasses"),

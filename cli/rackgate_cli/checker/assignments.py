@@ -6,8 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from rackgate.domains import Domain, TopologyAssignment
-from rackgate_cli.checker.cluster import Family, Group, Places, listed, shown
-from rackgate_cli.checker.rows import Layer, PodSetRow, WorkloadRow
+from rackgate_cli.checker.accounts import lives
+from rackgate_cli.checker.cluster import Family, Group, listed, shown
+from rackgate_cli.checker.living import PODS
+from rackgate_cli.checker.places import Places
+from rackgate_cli.checker.rows import Amounts, Layer, PodSetRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
 
@@ -34,20 +37,34 @@ def _sum(subject: str, podset: PodSetRow, assignment: TopologyAssignment) -> Ite
         yield Breach("assignment-sum", subject, found)
 
 
-def charges(workload: WorkloadRow) -> Iterator[Breach]:
-    """The charged amounts are the pods' requests times the pods."""
+def charges(workload: WorkloadRow, group: Group, where: Places) -> Iterator[Breach]:
+    """The charged amounts are the pods' requests times the pods.
+
+    The API server adds to a template when it makes a pod of it: the overhead of a RuntimeClass,
+    the defaults of a LimitRange, both as they were at the admission. So more than the template
+    asks for is right, unless pods live that show that nothing was added.
+    """
     for podset in workload.podsets:
-        asked = {**dict(podset.requests), "pods": 1}
+        asked = {**dict(podset.requests), PODS: 1}
         for resource in sorted(podset.flavors):
-            expected = asked.get(resource, 0) * podset.granted
-            charged = podset.usage.get(resource, 0)
-            if charged != expected and not podset.problem:
-                yield Breach(
-                    "usage-differs",
-                    f"{workload.key}/{podset.name} {resource}",
-                    f"{charged} charged; {podset.granted} pods of {asked.get(resource, 0)} "
-                    f"are {expected}",
-                )
+            each = asked.get(resource, 0)
+            charged, expected = podset.usage.get(resource, 0), each * podset.granted
+            if charged == expected or podset.problem:
+                continue
+            if charged > expected and resource != PODS:
+                real = {dict(one).get(resource, 0) for one in _real(podset, group, where)}
+                if real != {each}:
+                    continue
+            yield Breach(
+                "usage-differs",
+                f"{workload.key}/{podset.name} {resource}",
+                f"{charged} charged; {podset.granted} pods of {each} are {expected}",
+            )
+
+
+def _real(podset: PodSetRow, group: Group, where: Places) -> set[Amounts]:
+    """What single pods of a PodSet ask for, as the API server made them."""
+    return lives(group, where).requests(podset.name)
 
 
 def twice(group: Group) -> Iterator[Breach]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from rackgate.api import names
 from rackgate.api.workload_names import slice_ordinal
 from rackgate.domains import Domain, TopologyAssignment
+from rackgate_cli.checker.living import Lives
+from rackgate_cli.checker.owners import Owners
 from rackgate_cli.checker.rows import (
     FlavorRow,
     JobRow,
@@ -21,7 +23,6 @@ from rackgate_cli.checker.rows import (
 
 # A deletion so many seconds after its grace period is one that its node cannot finish.
 OVERDUE_S = 30.0
-HOST_LEVELS = (names.HOSTNAME_LABEL,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +52,6 @@ class Cluster:
     read_at: float = 0.0
     unread: Mapping[str, str] = field(default_factory=dict)
     whole: bool = True
-
-
-class Places:
-    """Nodes by name and host, and the levels of flavors."""
-
-    def __init__(
-        self,
-        nodes: Iterable[NodeRow],
-        flavors: Iterable[FlavorRow],
-        topologies: Iterable[TopologyRow],
-    ) -> None:
-        self.nodes = {node.name: node for node in nodes}
-        self.hosts: dict[str, NodeRow] = {}
-        for node in self.nodes.values():
-            host = node.labels.get(names.HOSTNAME_LABEL)
-            if host:
-                self.hosts[host] = node
-        self.flavors = {flavor.name: flavor for flavor in flavors}
-        levels = {topology.name: topology.levels for topology in topologies}
-        self._levels = {
-            flavor.name: levels.get(flavor.topology, ()) for flavor in self.flavors.values()
-        }
-
-    def levels_of(self, podset: PodSetRow) -> tuple[str, ...]:
-        """All levels of the topology that a PodSet was placed in, coarsest first."""
-        return self._levels.get(flavor_of(podset), ())
-
-    def path(self, levels: tuple[str, ...], domain: Domain, upto: tuple[str, ...]) -> Domain | None:
-        """The domain of coarser levels that a domain lies in.
-
-        Args:
-            levels: of `domain`.
-            domain: one value per level.
-            upto: the levels asked for.
-
-        Returns:
-            One value per level of `upto`; None when it cannot be told.
-        """
-        if levels[: len(upto)] == upto:
-            return domain[: len(upto)]
-        node = self.hosts.get(domain[-1]) if levels == HOST_LEVELS else None
-        if node is None:
-            return None
-        found = tuple([node.labels.get(level, "") for level in upto])
-        return found if all(found) else None
-
-
-def flavor_of(podset: PodSetRow) -> str:
-    """The flavor whose topology a PodSet is placed in: the first by name (they share one)."""
-    return min(podset.flavors.values(), default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +179,9 @@ class Group:
         job: the owner, None while it is not there.
         parts: child Jobs of a JobSet or RayCluster, by `namespace/name`.
         workloads: also the slices of its Workload.
-        pods: also those of its parts.
+        pods: also those of its parts, and those that lost their controller.
+        lives: what its pods take, once somebody asked; forgotten when anything of it changes.
+        account: so is that in the words of its queues, with what was asked of them.
     """
 
     root: str = ""
@@ -236,6 +189,8 @@ class Group:
     parts: dict[str, JobRow] = field(default_factory=dict)
     workloads: dict[str, WorkloadRow] = field(default_factory=dict)
     pods: dict[str, PodRow] = field(default_factory=dict)
+    lives: Lives | None = None
+    account: tuple[Any, Any] | None = None
 
     @property
     def empty(self) -> bool:
@@ -246,6 +201,15 @@ class Group:
     def own(self) -> list[WorkloadRow]:
         """Its Workloads without their slices."""
         return [one for one in self.workloads.values() if not one.is_slice]
+
+    @property
+    def governed(self) -> bool:
+        """Whether Rackgate acts on its job."""
+        return self.job is not None and self.job.governed
+
+    def replicated(self) -> dict[str, str]:
+        """PodSet of each child Job, by uid."""
+        return {part.uid: part.replicated for part in self.parts.values()}
 
     def families(self) -> list[Family]:
         """Its Workloads with their slices. Only of an elastic Workload a slice counts."""
@@ -272,7 +236,8 @@ class Group:
         every = [one for several in found.values() for one in several]
         for pod in self.pods.values() if found else ():
             # Pods without a controller are nobody's, whatever they claim.
-            several = (found.get(pod.podset, ()) if pod.podset else every[:1]) if pod.owner else ()
+            theirs = bool(pod.owner and self.root)
+            several = (found.get(pod.podset, ()) if pod.podset else every[:1]) if theirs else ()
             if several:
                 belongs = several[0]
                 if len(several) > 1:
@@ -301,21 +266,25 @@ def groups_of(cluster: Cluster) -> dict[str, Group]:
     A pod of a child Job belongs to the JobSet, a slice to the job of its parent.
     """
     found: dict[str, Group] = {}
+    owners = Owners(cluster.unread)
 
     def group(uid: str) -> Group:
         return found.setdefault(uid, Group(uid))
 
-    roots = {job.uid: job.part_of for job in cluster.jobs if job.part_of}
-    roots |= {one.uid: one.owner for one in cluster.workloads if not one.is_slice and one.owner}
+    owners.know((*cluster.jobsets, *cluster.rayclusters))
     for job in (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters):
-        if job.part_of:
+        if owners.made(job):
+            owners.join(job)
             group(job.part_of).parts[job.key] = job
         else:
             group(job.uid).job = job
     for workload in cluster.workloads:
-        group(roots.get(workload.owner, workload.owner)).workloads[workload.key] = workload
+        if workload.lead and not workload.is_slice:
+            owners.roots[workload.uid] = workload.lead
+    for workload in cluster.workloads:
+        group(owners.root(workload.lead)).workloads[workload.key] = workload
     for pod in cluster.pods:
-        group(roots.get(pod.owner, pod.owner)).pods[pod.key] = pod
+        group(owners.home(pod)).pods[pod.key] = pod
     return found
 
 

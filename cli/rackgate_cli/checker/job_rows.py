@@ -162,18 +162,16 @@ def job_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
     """A Job."""
     job = _job(raw)
     spec = job.spec
-    podset = PODSET
-    if _maker(job.metadata):
-        podset = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
+    replicated = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
     return _row(
         "Job",
         job,
-        templates={podset: spec.template},
-        wants={podset: spec.count},
-        whole=frozenset({podset} if spec.whole("NonIndexed") else ()),
+        templates={PODSET: spec.template},
+        wants={PODSET: spec.count},
+        whole=frozenset({PODSET} if spec.whole("NonIndexed") else ()),
         scales=spec.completion_mode == "Indexed"
         and job.metadata.annotations.get(names.ELASTIC_ANNOTATION) == "true",
-        replicated=podset if _maker(job.metadata) else "",
+        replicated=replicated,
     )
 
 
@@ -222,7 +220,8 @@ def _row(
     meta, spec, conditions = job.metadata, job.spec, job.status.conditions
     queue = meta.labels.get(names.QUEUE_LABEL)
     true = {condition.type for condition in conditions if condition.status == "True"}
-    maker = _maker(meta)
+    # Only Jobs are made by another kind: whatever else carries a queue label stands for itself.
+    maker = _maker(meta) if kind == "Job" else None
     marks, created = _all_marks(templates, scales=scales)
     marked = names.WORKLOAD_ANNOTATION in meta.annotations
     first = next(iter(templates.values()), Template())
@@ -233,11 +232,13 @@ def _row(
         uid=intern(meta.uid),
         version=meta.resource_version,
         kind=kind,
-        part_of=intern(maker),
-        replicated=intern(replicated),
-        labelled=queue is not None and not maker,
+        queue=intern(f"{meta.namespace}/{queue}") if queue else "",
+        part_of=intern(maker.uid) if maker else "",
+        part_kind=intern(maker.kind) if maker else "",
+        part_name=intern(maker.name) if maker else "",
+        replicated=intern(replicated) if maker else "",
+        labelled=queue is not None,
         governed=bool(queue)
-        and not maker
         and meta.namespace not in names.UNMANAGED_NAMESPACES
         and spec.managed_by in (None, _CONTROLLERS[kind]),
         owned=meta.controller is not None,
@@ -267,12 +268,12 @@ def _row(
     )
 
 
-def _maker(meta: core.Meta) -> str:
-    """The uid of the JobSet or RayCluster that controls an object, "" for none."""
+def _maker(meta: core.Meta) -> core.OwnerReference | None:
+    """The JobSet or RayCluster that an object names as its controller."""
     owner = meta.controller
     if owner is None or _MAKERS.get(owner.kind) != owner.api_version.partition("/")[0]:
-        return ""
-    return owner.uid
+        return None
+    return owner
 
 
 def _settled_at(job: _Job | _JobSet | _RayCluster) -> float:

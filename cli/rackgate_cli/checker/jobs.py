@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 
 from rackgate.api import names
 from rackgate.domains import Domain
-from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Placed, Places, listed, shown
+from rackgate_cli.checker.accounts import all_lives
+from rackgate_cli.checker.cluster import Group, Placed, listed, shown
+from rackgate_cli.checker.living import MAIN
+from rackgate_cli.checker.places import HOST_LEVELS, Places
 from rackgate_cli.checker.rows import JobRow, PodRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
-
-# Kinds of jobs that Workloads are made of.
-KINDS = frozenset({"Job", "JobSet", "RayCluster"})
+from rackgate_cli.checker.strays import KINDS
 
 
 def marks(job: JobRow) -> Iterator[Breach]:
@@ -86,22 +87,26 @@ def _parts_restored(job: JobRow, group: Group) -> Iterator[Breach]:
             continue
         left = [mark for mark in part.marks if mark not in part.created_marks]
         wanted = job.placing.get(part.replicated)
-        if not left and wanted is not None and part.placing.get(part.replicated) != wanted:
+        if not left and wanted is not None and part.placing.get(MAIN) != wanted:
             left = ["another nodeSelector or other tolerations"]
         if left:
             found = f"{job.kind} {job.key} waits, and its child Job still carries {', '.join(left)}"
             yield Breach("not-restored", part.key, found, max(job.settled_at, part.settled_at))
 
 
-def ended(group: Group) -> Iterator[Breach]:
-    """A Workload whose job does not exist any more holds nothing."""
-    if group.job is not None:
+def ended(group: Group, groups: Mapping[str, Group], places: Places) -> Iterator[Breach]:
+    """A Workload whose job is gone, or over, holds nothing once no pod of it lives any more."""
+    if group.job is not None and not group.job.over:
         return
-    for workload in group.own:
-        if workload.owner_kind in KINDS and workload.holds:
-            owner = f'{workload.owner_kind} "{workload.owner_name}"'
-            found = f"holds quota of {workload.cluster_queue}, {owner} is gone"
-            yield Breach("held-after-end", workload.key, found)
+    holding = [one for one in group.own if one.owner_kind in KINDS and one.holds]
+    if not holding or any(one.total for one in all_lives(group, groups, places)):
+        return
+    state = "has ended" if group.job is not None and group.job.finished else "is being deleted"
+    for workload in holding:
+        owner = f'{workload.owner_kind} "{workload.owner_name}"'
+        gone = "is gone" if group.job is None else f"{state}, and no pod of it lives"
+        found = f"holds quota of {workload.cluster_queue}, {owner} {gone}"
+        yield Breach("held-after-end", workload.key, found)
 
 
 def released(placed: Placed, group: Group, now: float) -> Iterator[Breach]:
@@ -171,7 +176,7 @@ def orphans(group: Group, workloads: Mapping[str, WorkloadRow]) -> Iterator[Brea
         if workload is None:
             named = f'names Workload "{pod.workload}"' if pod.workload else "names no Workload"
             found = f"gated, {named}, which is not there" if pod.workload else f"gated, {named}"
-        elif workload.owner != group.root:
+        elif workload.owner != group.root or not pod.owner:
             found = f"gated, and Workload {workload.key} is not that of its job"
         elif names.ELASTIC_GATE in pod.gates and not workload.elastic:
             found = f"behind the elastic gate, and Workload {workload.key} may not be resized"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rackgate_cli.checker import assignments, jobs, podsets, quota, room, slices
-from rackgate_cli.checker.cluster import Cluster, Group, Places, groups_of
+from rackgate_cli.checker import assignments, beyond, jobs, podsets, quota, room, slices, strays
+from rackgate_cli.checker.accounts import Terms, accounts, terms_of
+from rackgate_cli.checker.cluster import Cluster, Group, groups_of
+from rackgate_cli.checker.places import Places
 from rackgate_cli.checker.rows import WorkloadRow
 from rackgate_cli.checker.rules import EVERYWHERE, RULES, Breach
 
@@ -30,9 +32,9 @@ def judge(cluster: Cluster) -> list[Breach]:
     groups = groups_of(cluster)
     places = Places(cluster.nodes, cluster.flavors, cluster.topologies)
     workloads = {workload.key: workload for workload in cluster.workloads}
-    found = [*of_all(cluster, groups, places)]
+    found = [*of_all(cluster, groups, places, terms_of(cluster))]
     for group in groups.values():
-        found += of_group(group, places, workloads, cluster.read_at)
+        found += of_group(group, groups, places, workloads, cluster.read_at)
     return judged(found, cluster)
 
 
@@ -43,14 +45,30 @@ def judged(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
 
 
 def of_group(
-    group: Group, places: Places, workloads: Mapping[str, WorkloadRow], now: float
+    group: Group,
+    groups: Mapping[str, Group],
+    places: Places,
+    workloads: Mapping[str, WorkloadRow],
+    now: float,
 ) -> list[Breach]:
-    """What the objects of one owner show."""
-    return list(_of_group(group, places, workloads, now))
+    """What the objects of one owner show.
+
+    Args:
+        group: the owner and what belongs to it.
+        groups: all of them by root.
+        places: nodes and flavors.
+        workloads: all of them by `namespace/name`.
+        now: Unix time of the reading.
+    """
+    return list(_of_group(group, groups, places, workloads, now))
 
 
 def _of_group(
-    group: Group, places: Places, workloads: Mapping[str, WorkloadRow], now: float
+    group: Group,
+    groups: Mapping[str, Group],
+    places: Places,
+    workloads: Mapping[str, WorkloadRow],
+    now: float,
 ) -> Iterator[Breach]:
     for placed in group.placed():
         yield from podsets.counts(placed, now)
@@ -61,7 +79,7 @@ def _of_group(
     for workload in group.workloads.values():
         if workload.holds:
             yield from assignments.shape(workload)
-            yield from assignments.charges(workload)
+            yield from assignments.charges(workload, group, places)
     for family in group.families():
         if family.parent.holds:
             yield from assignments.levels(family, places)
@@ -69,15 +87,32 @@ def _of_group(
     yield from assignments.twice(group)
     yield from podsets.before_admission(group)
     yield from jobs.course(group)
-    yield from jobs.ended(group)
+    yield from jobs.ended(group, groups, places)
+    yield from beyond.judged(group)
+    yield from strays.judged(group)
     yield from jobs.orphans(group, workloads)
     if group.job is not None:
         yield from jobs.marks(group.job)
 
 
-def of_all(cluster: Cluster, groups: Mapping[str, Group], places: Places) -> list[Breach]:
-    """What shows only when all owners are looked at together: room and quota."""
-    return [*room.capacity(groups, places), *quota.nominal(cluster), *quota.statuses(cluster)]
+def of_all(
+    cluster: Cluster, groups: Mapping[str, Group], places: Places, terms: Terms
+) -> list[Breach]:
+    """What shows only when all owners are looked at together: room and quota.
+
+    Args:
+        cluster: one reading.
+        groups: its owners by root.
+        places: its nodes and flavors.
+        terms: its queues; the same object as before while they offer the same.
+    """
+    living = accounts(terms, groups, places)
+    return [
+        *room.capacity(groups, places),
+        *quota.nominal(cluster, living),
+        *quota.uncharged(cluster, living),
+        *quota.statuses(cluster, living),
+    ]
 
 
 def at_once(found: Iterable[Breach]) -> list[Breach]:

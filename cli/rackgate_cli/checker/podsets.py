@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rackgate.domains import Domain
-from rackgate_cli.checker.cluster import Group, Placed, Places, listed, shown
+from rackgate_cli.checker.cluster import Group, Placed, listed, shown
+from rackgate_cli.checker.places import Places
 from rackgate_cli.checker.rows import PodRow
 from rackgate_cli.checker.rules import Breach
 
@@ -111,7 +112,8 @@ def ranks(placed: Placed, group: Group) -> Iterator[Breach]:
 def before_admission(group: Group) -> Iterator[Breach]:
     """Pods of a governed Job wait for admission: gated, not bound and not running."""
     job = group.job
-    if job is None or not job.governed or job.over:
+    # A Job that names an owner which is not there may be left over from a part: `forged-owner`.
+    if job is None or not job.governed or job.over or job.part_of:
         return
     given = {
         podset.name
@@ -120,7 +122,7 @@ def before_admission(group: Group) -> Iterator[Breach]:
         for podset in workload.podsets
     }
     for pod in group.pods.values():
-        if pod.terminating or pod.gated:
+        if pod.terminating or pod.gated or not pod.owner:
             continue
         if (pod.podset in given) if pod.podset else given:
             continue

@@ -21,6 +21,10 @@ from rackgate_cli.checker import rows
 R = TypeVar("R")
 Decode = Callable[[bytes | msgspec.Raw], R]
 
+# The Job controller's label on pods: of a pod that lost its controller it tells whose it was.
+CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+# KubeRay's type of a head's pod, and the PodSet that it is.
+RAY_HEAD: Final = "head"
 UNGATER: Final = "rackgate-ungater"
 ADMITTERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
 SHARED_LIMIT: Final = 65536
@@ -86,6 +90,7 @@ def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
         allocatable=_amounts(node.status.allocatable),
         version=node.metadata.resource_version,
         uid=node.metadata.uid,
+        ready=node.ready,
     )
 
 
@@ -95,8 +100,17 @@ def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
 class _Container(View, frozen=True):
     """Resources stay raw: pods of one Job have them in common, and are looked up by them."""
 
+    name: str = ""
     resources: msgspec.Raw = msgspec.Raw(b"{}")
     restart_policy: str | None = None
+
+
+class _ContainerStatus(View, frozen=True):
+    """What a container holds on its node; raw, too."""
+
+    name: str = ""
+    resources: msgspec.Raw = msgspec.Raw(b"")
+    allocated_resources: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _PodSpec(View, frozen=True):
@@ -109,8 +123,18 @@ class _PodSpec(View, frozen=True):
     resources: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class _Bound(View, frozen=True):
+    """A condition of a pod, as far as it tells when the pod was bound."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
 class _PodStatus(View, frozen=True):
-    conditions: tuple[core.Condition, ...] = ()
+    conditions: tuple[_Bound, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 class _Pod(View, frozen=True):
@@ -132,14 +156,28 @@ def one(key: Any, value: R) -> R:
     return found
 
 
-def _containers(found: Iterable[_Container]) -> tuple[tuple[bytes, str | None], ...]:
-    return tuple((bytes(one.resources), one.restart_policy) for one in found)
+def _containers(found: Iterable[_Container]) -> tuple[tuple[str, bytes, str | None], ...]:
+    return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in found])
 
 
-def _requests(spec: _PodSpec) -> rows.Amounts:
-    """What a pod takes of its node."""
+def _held(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
+    """What containers hold, where their node tells."""
+    if not (status.container_statuses or status.init_container_statuses):
+        return ()
+    return tuple(
+        [
+            (one.name, bytes(one.resources), bytes(one.allocated_resources))
+            for one in (*status.container_statuses, *status.init_container_statuses)
+            if one.resources or one.allocated_resources
+        ]
+    )
+
+
+def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
+    """What a pod takes of its node; while it is resized, the larger of asked and held."""
     running, starting = _containers(spec.containers), _containers(spec.init_containers)
-    key = (running, starting, bytes(spec.overhead), bytes(spec.resources))
+    held = _held(status)
+    key = (running, starting, bytes(spec.overhead), bytes(spec.resources), held)
     known = _requests_by_raw.get(key)
     if known is None:
         whole = core.PodSpec(
@@ -150,23 +188,36 @@ def _requests(spec: _PodSpec) -> rows.Amounts:
         )
         if len(_requests_by_raw) >= SHARED_LIMIT:
             _requests_by_raw.clear()
-        known = _requests_by_raw[key] = amounts_of(whole)
+        statuses = tuple(_status(*one) for one in held)
+        known = _requests_by_raw[key] = amounts_of(whole, statuses)
     return known
 
 
-def _resources(containers: Iterable[tuple[bytes, str | None]]) -> tuple[core.Container, ...]:
+def _resources(containers: Iterable[tuple[str, bytes, str | None]]) -> tuple[core.Container, ...]:
     return tuple(
         core.Container(
-            resources=msgspec.json.decode(raw, type=core.Resources), restart_policy=policy
+            name=name,
+            resources=msgspec.json.decode(raw, type=core.Resources),
+            restart_policy=policy,
         )
-        for raw, policy in containers
+        for name, raw, policy in containers
     )
 
 
-def amounts_of(spec: core.PodSpec) -> rows.Amounts:
+def _status(name: str, resources: bytes, allocated: bytes) -> core.ContainerStatus:
+    return core.ContainerStatus(
+        name=name,
+        resources=msgspec.json.decode(resources or b"{}", type=core.Resources),
+        allocated_resources=msgspec.json.decode(
+            allocated or b"{}", type=dict[str, str | int | float]
+        ),
+    )
+
+
+def amounts_of(spec: core.PodSpec, statuses: tuple[core.ContainerStatus, ...] = ()) -> rows.Amounts:
     """A pod's requests, sorted; none where they cannot be read."""
     try:
-        return tuple(sorted(pod_requests(spec).items()))
+        return tuple(sorted(pod_requests(spec, statuses).items()))
     except QuantityError:  # the API server lets no such pod through
         return ()
 
@@ -175,9 +226,11 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     """A pod, whatever its phase."""
     pod = _pod(raw)
     meta, spec = pod.metadata, pod.spec
-    # What cleans up after a RayCluster inherits the marks of its head, and is nobody's pod.
-    free = meta.labels.get(names.RAY_NODE_TYPE_LABEL) == names.RAY_CLEANUP_TYPE
-    owner = None if free else meta.controller
+    owner = meta.controller
+    labels = meta.labels
+    node_type = labels.get(names.RAY_NODE_TYPE_LABEL, "")
+    former = "" if owner is not None else labels.get(CONTROLLER_UID, "")
+    group = RAY_HEAD if node_type == RAY_HEAD else ""
     selector = spec.node_selector
     created_at = seconds(meta.creation_timestamp)
     bound = next(
@@ -189,13 +242,18 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         uid=meta.uid,
         version=meta.resource_version,
         owner=intern(owner.uid) if owner else "",
+        owner_kind=intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
-        workload="" if free else intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
-        podset="" if free else intern(meta.labels.get(names.PODSET_LABEL, "")),
+        former=intern(former),
+        workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
+        podset=intern(labels.get(names.PODSET_LABEL, "")),
+        group=intern(group or labels.get(names.RAY_GROUP_LABEL, "").lower()),
+        tas=names.TAS_LABEL in labels,
+        cleanup=node_type == names.RAY_CLEANUP_TYPE,
         gates=tuple(intern(gate.name) for gate in spec.scheduling_gates),
         selector=one(tuple(selector.items()), selector),
         node=intern(spec.node_name),
-        requests=_requests(spec),
+        requests=_requests(spec, pod.status),
         index=_index(meta),
         subindex=_number(meta.labels.get(names.JOB_INDEX_LABEL, "")),
         terminating=meta.deletion_timestamp is not None,

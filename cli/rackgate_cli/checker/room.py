@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.domains import Domain
-from rackgate_cli.checker.cluster import HOST_LEVELS, Group, Placed, Places, flavor_of, shown
+from rackgate_cli.checker.cluster import Group, Placed, shown
+from rackgate_cli.checker.living import PODS
+from rackgate_cli.checker.places import HOST_LEVELS, Places, flavor_of
 from rackgate_cli.checker.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
@@ -116,8 +118,17 @@ def _coarse_nodes(groups: Mapping[str, Group], where: Places) -> dict[Leaf, set[
 
 
 def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
-    """The requests that count for room: resources without a flavor are excluded ones."""
-    return tuple((name, value) for name, value in podset.requests if name in podset.flavors)
+    """The requests that count for room: resources without a flavor are excluded ones.
+
+    What the API server adds to the template is in the charge of the pods.
+    """
+    asked, pods = dict(podset.requests), max(podset.granted, 1)
+    found = {
+        name: max(asked.get(name, 0), -(-podset.usage.get(name, 0) // pods))
+        for name in podset.flavors
+        if name != PODS
+    }
+    return tuple((name, each) for name, each in found.items() if each)
 
 
 def _covered(

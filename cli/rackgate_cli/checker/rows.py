@@ -20,13 +20,14 @@ FlavorAmounts = Mapping[tuple[str, str], int]
 
 
 class NodeRow(msgspec.Struct, frozen=True, gc=False):
-    """A node."""
+    """A node; a kubelet that is not `ready` reports nothing of its pods."""
 
     name: str
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     allocatable: dict[str, int] = msgspec.field(default_factory=dict)
     version: str = ""
     uid: str = ""
+    ready: bool = True
 
 
 class PodRow(msgspec.Struct, frozen=True, gc=False):
@@ -34,9 +35,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         owner: uid of its controller, "" for none.
+        owner_kind: the controller's kind.
         owner_name: the controller's name.
+        former: without a controller, uid of the Job that its labels tell of, "" for none.
         workload: name that its annotation claims, "" for none.
         podset: PodSet that its label claims, "" for none.
+        group: "head" or the worker group, as KubeRay's labels say, "" for none.
+        tas: it carries the label of pods that wait for a place.
+        cleanup: it says that it cleans up after a RayCluster.
         gates: names of its scheduling gates.
         selector: its nodeSelector.
         requests: what it takes of its node, sorted by resource.
@@ -52,9 +58,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     uid: str
     version: str = ""
     owner: str = ""
+    owner_kind: str = ""
     owner_name: str = ""
+    former: str = ""
     workload: str = ""
     podset: str = ""
+    group: str = ""
+    tas: bool = False
+    cleanup: bool = False
     gates: tuple[str, ...] = ()
     selector: dict[str, str] = msgspec.field(default_factory=dict)
     node: str = ""
@@ -75,7 +86,12 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     @property
     def gated(self) -> bool:
         """Whether a gate of Rackgate's holds it."""
-        return any(gate in OUR_GATES for gate in self.gates)
+        return bool(self.gates) and any(gate in OUR_GATES for gate in self.gates)
+
+    @property
+    def lead(self) -> str:
+        """The uid that leads to its job: of its controller, or of the last one."""
+        return self.owner or self.former
 
     @property
     def sent_at(self) -> float:
@@ -97,11 +113,15 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         kind: as on the wire.
-        part_of: uid of the JobSet or RayCluster that made it, "" for none: then it is governed
-            together with that one.
+        part_of: uid of the JobSet or RayCluster that it names as its controller, "" for none.
+            Where that one exists they are governed together; `owners` finds out.
+        part_kind: kind of that controller.
+        part_name: its name.
         replicated: PodSet that a part belongs to.
         labelled: it carries the queue label.
-        governed: Rackgate acts on it: labelled, in a managed namespace, with the usual controller.
+        queue: `namespace/name` of the LocalQueue that the label names, "" for none.
+        governed: Rackgate acts on it unless it is a part: labelled, in a managed namespace, with
+            the usual controller.
         owned: another object controls it.
         count: pods that run at once.
         wants: the same by PodSet.
@@ -129,7 +149,10 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     finished: bool = False
     deleting: bool = False
     kind: str = "Job"
+    queue: str = ""
     part_of: str = ""
+    part_kind: str = ""
+    part_name: str = ""
     replicated: str = ""
     count: int = 0
     wants: dict[str, int] = msgspec.field(default_factory=dict)
@@ -226,6 +249,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         owner: uid of its controller, "" for none.
         owner_kind: kind of its controller.
+        job_uid: uid of the job that it was made for, as its label says, "" for none.
+        ours: Rackgate made it, as its managed fields tell.
         queue: `namespace/name` of its LocalQueue, "" for none.
         reserved: QuotaReserved is True and an admission is there.
         cluster_queue: that it was admitted to.
@@ -246,6 +271,8 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     owner: str = ""
     owner_kind: str = ""
     owner_name: str = ""
+    job_uid: str = ""
+    ours: bool = False
     queue: str = ""
     active: bool = True
     deleting: bool = False
@@ -268,6 +295,11 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def lead(self) -> str:
+        """The uid that leads to its job: of its controller, or, without one, as its label says."""
+        return self.owner or self.job_uid
 
     @property
     def is_slice(self) -> bool:

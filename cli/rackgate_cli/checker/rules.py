@@ -20,6 +20,11 @@ LOCAL_QUEUES: Final = "localqueues"
 ALL_JOBS: Final = (JOBS, JOBSETS, RAY_CLUSTERS)
 # Not a kind: every namespace was read, not one alone.
 EVERYWHERE: Final = "all namespaces"
+# What is asked to compare queues with the pods of their jobs.
+LIVING: Final = (
+    *(PODS, NODES, FLAVORS, WORKLOADS, *ALL_JOBS, CLUSTER_QUEUES, LOCAL_QUEUES),
+    EVERYWHERE,
+)
 # Not a kind: versions of objects were seen one after another.
 WATCHING: Final = "watching"
 
@@ -79,6 +84,12 @@ RULES: Final[Mapping[str, Rule]] = dict(
             1,
             "A PodSet never has more live ungated pods than it was granted.",
             *(PODS, WORKLOADS),
+        ),
+        _rule(
+            "beyond-grant",
+            1,
+            "No job without a topology has more bound pods than it was granted.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
         ),
         _rule(
             "over-granted-left",
@@ -142,6 +153,26 @@ RULES: Final[Mapping[str, Rule]] = dict(
             *(PODS, WORKLOADS, *ALL_JOBS),
         ),
         _rule(
+            "forged-owner",
+            2,
+            "A managed Job that names a JobSet or RayCluster as its controller is one of its own.",
+            *ALL_JOBS,
+            patient=True,
+        ),
+        _rule(
+            "stray-marks",
+            2,
+            "A released pod with Rackgate's marks belongs to the job whose Workload it names.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
+            "left-behind",
+            2,
+            "A pod of a managed job has a controller.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
+        ),
+        _rule(
             "gate-taken",
             2,
             "Nobody but the ungater takes the topology gate off a pod.",
@@ -166,10 +197,37 @@ RULES: Final[Mapping[str, Rule]] = dict(
             *(WORKLOADS, CLUSTER_QUEUES, EVERYWHERE),
         ),
         _rule(
+            "pods-over-quota",
+            3,
+            "Pods of a ClusterQueue's jobs take no more than its nominal quota.",
+            *LIVING,
+        ),
+        _rule(
+            "uncharged",
+            3,
+            "No queue is charged less than the pods of its jobs take.",
+            *LIVING,
+            patient=True,
+        ),
+        _rule(
+            "running-without-workload",
+            3,
+            "Pods of a managed job that is over hold quota until they are gone.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
+            "reclaimed-came-back",
+            3,
+            "Pods whose quota was given back as done do not come back.",
+            *(PODS, WORKLOADS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
             "usage-differs",
             3,
             "A Workload is charged its pods' requests times the pods it was granted.",
-            WORKLOADS,
+            *(WORKLOADS, PODS, *ALL_JOBS),
         ),
         _rule(
             "admitted-twice",
@@ -180,15 +238,15 @@ RULES: Final[Mapping[str, Rule]] = dict(
         _rule(
             "queue-counts",
             3,
-            "The status of a ClusterQueue counts what its Workloads hold and ask.",
-            *(WORKLOADS, CLUSTER_QUEUES, LOCAL_QUEUES, EVERYWHERE),
+            "The status of a ClusterQueue counts what its jobs hold, use and ask.",
+            *LIVING,
             patient=True,
         ),
         _rule(
             "local-queue-counts",
             3,
-            "The status of a LocalQueue counts what its Workloads hold and ask.",
-            *(WORKLOADS, LOCAL_QUEUES),
+            "The status of a LocalQueue counts what its jobs hold, use and ask.",
+            *(one for one in LIVING if one != EVERYWHERE),
             patient=True,
         ),
         _rule(
@@ -247,8 +305,15 @@ RULES: Final[Mapping[str, Rule]] = dict(
         _rule(
             "held-after-end",
             5,
-            "A Workload whose Job is gone holds nothing.",
-            *(WORKLOADS, *ALL_JOBS),
+            "A Workload whose Job is gone or over holds nothing once its pods are gone.",
+            *(WORKLOADS, PODS, *ALL_JOBS),
+            patient=True,
+        ),
+        _rule(
+            "strange-owner",
+            5,
+            "A Workload that holds quota belongs to the job that it was made for.",
+            WORKLOADS,
             patient=True,
         ),
         _rule(

@@ -44,7 +44,7 @@ def elastics(group: Group) -> list[Elastic]:
             one = Elastic(family, podset, family.granted(podset), leaving)
             found[parent.name, podset.name] = one
     for pod in group.pods.values() if found else ():
-        belongs = found.get((pod.workload, pod.podset))
+        belongs = found.get((pod.workload, pod.podset)) if pod.owner else None
         if belongs is not None:
             (belongs.gated if pod.gated else belongs.live).append(pod)
     return list(found.values())

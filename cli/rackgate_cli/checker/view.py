@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rackgate.runtime.clock import rfc3339
 from rackgate_cli.checker.cluster import Cluster
+from rackgate_cli.checker.owners import Owners
 from rackgate_cli.checker.rules import RULES, Breach, Rule
 from rackgate_cli.checker.tracker import Change
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
@@ -53,8 +54,10 @@ def extent(cluster: Cluster) -> str:
 
 def _governed(cluster: Cluster) -> int:
     """Jobs of all kinds with a queue label; the parts of a JobSet are not counted again."""
+    owners = Owners(cluster.unread)
+    owners.know((*cluster.jobsets, *cluster.rayclusters))
     every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
-    return sum(job.labelled for job in every)
+    return sum(job.labelled and not owners.made(job) for job in every)
 
 
 def _count(number: int, noun: str) -> str:

@@ -25,6 +25,8 @@ from rackgate_cli.checker.projections import (
 )
 
 SLICERS = (str(names.FieldManager.SLICES),)
+# By its user agent: Workloads are created by the assigner alone.
+MAKERS = ("rackgate-assigner",)
 
 
 class _Assigned(View, frozen=True):
@@ -92,6 +94,8 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         owner=intern(owner.uid) if owner else "",
         owner_kind=intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
+        job_uid=intern(meta.labels.get(names.JOB_UID_LABEL, "")),
+        ours=written_at(meta, MAKERS, "") > 0,
         queue=intern(f"{meta.namespace}/{spec.queue_name}") if spec.queue_name else "",
         active=spec.active,
         deleting=meta.deletion_timestamp is not None,

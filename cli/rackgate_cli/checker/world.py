@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from rackgate.api import names
 from rackgate_cli.checker import judge
-from rackgate_cli.checker.cluster import Cluster, Group, Places
+from rackgate_cli.checker.accounts import Terms, terms_of
+from rackgate_cli.checker.cluster import Cluster, Group
+from rackgate_cli.checker.owners import Owners
+from rackgate_cli.checker.places import Places
 from rackgate_cli.checker.rows import OUR_GATES, JobRow, NodeRow, PodRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
@@ -32,22 +37,33 @@ class World:
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: bool = True
     _groups: dict[str, Group] = field(default_factory=dict)
-    # uid of a child Job, or of a Workload that may have slices -> uid of the job behind it
-    _roots: dict[str, str] = field(default_factory=dict)
+    _owners: Owners = field(default_factory=Owners)
+    # uid of a JobSet or RayCluster -> Jobs that name it as their controller, whether or not it is
+    _claims: dict[str, dict[str, JobRow]] = field(default_factory=dict)
     _dirty: set[str] = field(default_factory=set)
     _ending: set[str] = field(default_factory=set)
     _found: dict[str, list[Breach]] = field(default_factory=dict)
     _of_all: list[Breach] = field(default_factory=list)
     _places: Places | None = None
+    _terms: Terms = field(default_factory=lambda: Terms({}, {}))
+
+    def __post_init__(self) -> None:
+        """Owners of kinds that cannot be read are believed."""
+        self._owners.unread = self.unread
 
     def put(self, attribute: str, key: str, row: Any) -> None:
         """An object is there, or changed."""
         rows = self.rows.setdefault(attribute, {})
         before = rows.get(key)
+        if isinstance(row, PodRow) and before is not None:
+            row = _remembering(before, row)
         rows[key] = row
         if isinstance(row, NodeRow) and before is not None and _same_node(before, row):
             return
         self.changed = True
+        if isinstance(row, JobRow):
+            self._put_job(attribute, before, row)
+            return
         if before is not None:
             self._part(attribute, before)
         was, now = _lead(before), _lead(row)
@@ -61,81 +77,149 @@ class World:
         before = self.rows.get(attribute, {}).pop(key, None)
         if before is not None:
             self.changed = True
+            if isinstance(before, JobRow):
+                self._put_job(attribute, before, None)
+                return
             self._part(attribute, before)
             self._follow(_lead(before), None)
 
+    def _put_job(self, attribute: str, before: JobRow | None, row: JobRow | None) -> None:
+        """A job came, changed or went, and with it what names it as its controller."""
+        if before is not None:
+            self._claims.get(before.part_of, {}).pop(before.key, None)
+            if before.part_of and not self._claims.get(before.part_of):
+                self._claims.pop(before.part_of, None)
+        if row is not None and row.part_of:
+            self._claims.setdefault(row.part_of, {})[row.key] = row
+        maker = attribute != "jobs"
+        gone = before if before is not None and (row is None or row.uid != before.uid) else None
+        came = row if row is not None and (before is None or row.uid != before.uid) else None
+        self._settle_job(before, row)
+        if maker and gone is not None:
+            self._owners.makers.pop(gone.uid, None)
+            self._settle_parts(gone.uid)
+        if maker and came is not None:
+            self._owners.know([came])
+            self._settle_parts(came.uid)
+
+    def _settle_parts(self, maker: str) -> None:
+        """A JobSet or RayCluster came or went: Jobs that name it are its parts, or are not."""
+        for job in list(self._claims.get(maker, {}).values()):
+            self._settle_job(job, job)
+
+    def _settle_job(self, before: JobRow | None, row: JobRow | None) -> None:
+        """File a job anew, with the pods and Workloads that follow it."""
+        if before is not None:
+            self._part("jobs", before)
+        uids = {job.uid: self._owners.state(job.uid) for job in (before, row) if job is not None}
+        if before is not None:
+            self._owners.leave(before)
+        if row is not None and self._owners.made(row):
+            self._owners.join(row)
+        for uid, was in uids.items():
+            if self._owners.state(uid) != was:
+                self._move(uid, was[0])
+        if row is not None:
+            self._join("jobs", row)
+
     def slices_of(self, parent: WorkloadRow) -> dict[str, WorkloadRow]:
         """The slices of a Workload that are there, by uid."""
-        group = self._groups.get(self._root(parent.owner))
+        group = self._groups.get(self._owners.root(parent.lead))
         every = group.workloads.values() if group is not None else ()
         return {one.uid: one for one in every if one.is_slice and one.owner == parent.uid}
 
     def _join(self, attribute: str, row: Any) -> None:
         if isinstance(row, PodRow):
-            root = self._root(row.owner)
-            self._group(root).pods[row.key] = row
+            home = self._owners.home(row)
+            self._group(home).pods[row.key] = row
+            if not row.lead:
+                self._touch(row)
             if row.terminating:
-                self._ending.add(root)
+                self._ending.add(home)
         elif isinstance(row, WorkloadRow):
-            self._group(self._root(row.owner)).workloads[row.key] = row
+            self._group(self._owners.root(row.lead)).workloads[row.key] = row
         elif isinstance(row, JobRow):
-            if row.part_of:
-                self._group(row.part_of).parts[row.key] = row
+            root = self._owners.root(row.uid)
+            if root != row.uid:
+                self._group(root).parts[row.key] = row
             else:
-                self._group(row.uid).job = row
+                self._group(root).job = row
         elif not attribute.endswith("queues"):
             self._places = None
 
     def _part(self, attribute: str, row: Any) -> None:
         if isinstance(row, PodRow):
-            self._group(self._root(row.owner)).pods.pop(row.key, None)
+            self._group(self._owners.home(row)).pods.pop(row.key, None)
+            if not row.lead:
+                self._touch(row)
         elif isinstance(row, WorkloadRow):
-            self._group(self._root(row.owner)).workloads.pop(row.key, None)
+            self._group(self._owners.root(row.lead)).workloads.pop(row.key, None)
         elif isinstance(row, JobRow):
-            if row.part_of:
-                self._group(row.part_of).parts.pop(row.key, None)
+            root = self._owners.root(row.uid)
+            if root != row.uid:
+                self._group(root).parts.pop(row.key, None)
             else:
-                self._group(row.uid).job = None
+                self._group(root).job = None
         elif not attribute.endswith("queues"):
             self._places = None
 
-    def _root(self, owner: str) -> str:
-        return self._roots.get(owner, owner)
+    def _touch(self, pod: PodRow) -> None:
+        """Judge the job of the Workload that a pod without a controller names."""
+        workload = self.rows.get("workloads", {}).get(f"{pod.namespace}/{pod.workload}")
+        if workload is not None:
+            self._group(self._owners.root(workload.lead))
 
     def _follow(self, lead: tuple[str, str] | None, row: Any) -> None:
         """What belongs to the first uid of `lead` belongs to the second; to itself without `row`.
 
-        Objects come in any order: a pod may be there before the child Job that leads to its
-        JobSet.
+        Objects come in any order: a slice may be there before its parent.
         """
         if lead is None:
             return
         uid, root = lead
-        old = self._root(uid)
+        old = self._owners.root(uid)
         if row is None:
-            self._roots.pop(uid, None)
+            self._owners.roots.pop(uid, None)
         else:
-            self._roots[uid] = root
-        new = self._root(uid)
-        source = self._groups.get(old)
-        if old == new or source is None:
-            return
-        pods = [pod for pod in source.pods.values() if pod.owner == uid]
-        workloads = [one for one in source.workloads.values() if one.owner == uid]
-        if not (pods or workloads):
-            return
-        self._dirty.add(old)
-        target = self._group(new)
-        for pod in pods:
-            target.pods[pod.key] = source.pods.pop(pod.key)
-        for one in workloads:
-            target.workloads[one.key] = source.workloads.pop(one.key)
-        if any(pod.terminating for pod in pods):
-            self._ending.add(new)
+            self._owners.roots[uid] = root
+        self._move(uid, old)
+
+    def _move(self, uid: str, old: str) -> None:
+        """What followed `uid` to the group `old` goes to where it leads now.
+
+        A pod may be there before the child Job that leads to its JobSet.
+        """
+        for root in {old, uid, ""}:
+            source = self._groups.get(root)
+            if source is None:
+                continue
+            pods = [
+                pod
+                for pod in source.pods.values()
+                if pod.lead == uid and self._owners.home(pod) != root
+            ]
+            workloads = [
+                one
+                for one in source.workloads.values()
+                if one.lead == uid and self._owners.root(uid) != root
+            ]
+            if not (pods or workloads):
+                continue
+            self._group(root)
+            for pod in pods:
+                home = self._owners.home(pod)
+                self._group(home).pods[pod.key] = source.pods.pop(pod.key)
+                if pod.terminating:
+                    self._ending.add(home)
+            for one in workloads:
+                target = self._group(self._owners.root(uid))
+                target.workloads[one.key] = source.workloads.pop(one.key)
 
     def _group(self, root: str) -> Group:
         self._dirty.add(root)
-        return self._groups.setdefault(root, Group(root))
+        group = self._groups.setdefault(root, Group(root))
+        group.lives = group.account = None
+        return group
 
     def judge(self, now: float) -> list[Breach]:
         """Everything that the rows show at this moment, sorted."""
@@ -143,8 +227,13 @@ class World:
         if self._places is None:
             self._places = Places(cluster.nodes, cluster.flavors, cluster.topologies)
             self._dirty.update(self._groups)
+            for group in self._groups.values():
+                group.lives = group.account = None
         if self.changed:
-            self._of_all = judge.of_all(cluster, self._groups, self._places)
+            terms = terms_of(cluster)
+            if self._terms != terms:
+                self._terms = terms
+            self._of_all = judge.of_all(cluster, self._groups, self._places, self._terms)
         # Deletions become overdue with time; what was found once may depend on other owners.
         for owner in {*self._dirty, *self._ending, *self._found}:
             self._judge(owner, self._places, now)
@@ -160,7 +249,8 @@ class World:
             self._groups.pop(owner, None)
             self._ending.discard(owner)
             return
-        found = judge.of_group(group, places, self.rows.get("workloads", {}), now)
+        workloads = self.rows.get("workloads", {})
+        found = judge.of_group(group, self._groups, places, workloads, now)
         if found:
             self._found[owner] = found
         if owner in self._ending and not any(pod.terminating for pod in group.pods.values()):
@@ -173,17 +263,25 @@ class World:
 
 
 def _lead(row: Any) -> tuple[str, str] | None:
-    """A uid that others name as their owner, and that of the job behind it."""
-    if isinstance(row, JobRow) and row.part_of:
-        return row.uid, row.part_of
-    if isinstance(row, WorkloadRow) and row.owner and not row.is_slice:
-        return row.uid, row.owner
+    """The uid of a Workload that may have slices, and that of the job behind it."""
+    if isinstance(row, WorkloadRow) and row.lead and not row.is_slice:
+        return row.uid, row.lead
     return None
 
 
 def _same_node(before: NodeRow, after: NodeRow) -> bool:
     """Whether only what no rule looks at differs: nodes report often."""
-    return before.labels == after.labels and before.allocatable == after.allocatable
+    return (before.labels, before.allocatable, before.ready) == (
+        after.labels,
+        after.allocatable,
+        after.ready,
+    )
+
+
+def _remembering(before: PodRow, after: PodRow) -> PodRow:
+    """A pod that loses its controller is still known as its pod."""
+    lost = before.uid == after.uid and before.lead and not after.lead
+    return replace(after, former=before.lead) if lost else after
 
 
 def gates_taken(before: PodRow, after: PodRow) -> Iterator[Breach]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rackgate.kube.config import connect
+from rackgate.kube.installation import Installation
 from rackgate.kube.lease import LeaseHolder
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
@@ -35,22 +36,32 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             settings.identity,
             duration_s=settings.leader_election.lease_duration,
         )
-        health = HealthServer(settings.health.port, assigner.missing, host=settings.health.host)
+        installation = Installation(client, "assigner", settings.leader_election.namespace)
+        health = HealthServer(
+            settings.health.port,
+            lambda: installation.missing() + assigner.missing(),
+            host=settings.health.host,
+        )
         async with health, asyncio.TaskGroup() as group:
-            following = spawn(group, assigner.follow(), "follow")
-            leading = spawn(group, _lead(assigner, lease), "lead")
+            background = [
+                spawn(group, installation.run(), "installation"),
+                spawn(group, assigner.follow(), "follow"),
+            ]
+            leading = spawn(group, _lead(assigner, lease, installation), "lead")
             await stop.wait()
             # The Lease goes first, while the watches still show what was written.
             leading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
             await assigner.recorder.drain()
-            following.cancel()
+            for task in background:
+                task.cancel()
     finally:
         await client.close()
 
 
-async def _lead(assigner: Assigner, lease: LeaseHolder) -> None:
+async def _lead(assigner: Assigner, lease: LeaseHolder, installation: Installation) -> None:
+    await installation.sole()
     await assigner.synced()
     await lease.run(assigner.act)
 

@@ -42,8 +42,6 @@ from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
 POLL_S: Final = 0.5
-# A pod may be bound before the watch shows that the one it replaces has ended.
-BEYOND_S: Final = 2.0
 _NO_GATES: Final[Gates] = {}
 
 
@@ -104,8 +102,6 @@ class JobController:
         self._stripped: set[str] = set()
         # Owners that were found to exist: uid of the child to that of the owner.
         self._verified: dict[str, str] = {}
-        # Jobs with pods beyond those admitted, and since when.
-        self._beyond: dict[Key, float] = {}
         self._refused: set[str] = set()
         self._unready: dict[Key, tuple[int, float]] = {}  # generation, and since when
 
@@ -127,7 +123,6 @@ class JobController:
         key = _key(job)
         self.waiting.pop(key, None)
         self._unready.pop(key, None)
-        self._beyond.pop(key, None)
         self._verified.pop(job.metadata.uid, None)
         self._own_writes.forget(key.kind, key.name)
         for name in self._by_owner.get(job.metadata.uid, ()):
@@ -313,7 +308,7 @@ class JobController:
             return  # the watch will show our last write, and bring this key back
         expected = name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
-        facts = self._facts(job, own, beyond=self._pods_beyond(key, job, own))
+        facts = self._facts(job, own, beyond=self._pods_beyond(job, own))
         if own is None and facts.end is None:
             self._tell_missing(job, facts.priority)
         step = plan_job(job, workloads, facts)
@@ -323,22 +318,16 @@ class JobController:
             self._tell_ready(own.metadata.key)
         await self._steps.take(job, step)
 
-    def _pods_beyond(self, key: Key, job: JobLike, workload: Workload | None) -> int:
-        """Pods that run beyond those admitted, once they have for a while; then the key is back.
+    def _pods_beyond(self, job: JobLike, workload: Workload | None) -> int:
+        """Pods that run beyond those admitted, where no gate holds them.
 
-        A job whose pods are replaced has more while the old ones end. Twice as many as admitted
-        are too many all the same: deleting pods that take their time would add up for ever.
+        A pod that replaces another is made after that one ended or began to terminate, and the
+        watch shows both in this order: no correct job has more, not even for a moment.
         """
         count = self._living(job.metadata.uid)
         if workload is None or not _is_beyond(workload, count):
-            self._beyond.pop(key, None)
             return 0
-        now = clock.monotonic()
-        left_s = self._beyond.setdefault(key, now) + BEYOND_S - now
-        if left_s > 0:
-            self.queue.add_later(key, left_s)
-            return 0
-        return max(count.running, count.total // 2) - pods_left(workload)
+        return max(count.running + count.lingering, count.total // 2) - pods_left(workload)
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
         """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
@@ -464,11 +453,16 @@ def _key(job: JobLike) -> Key:
 
 
 def _is_beyond(workload: Workload, count: LivingCount) -> bool:
-    """Whether more pods of a job run than were admitted, where no gate holds them."""
+    """Whether more pods of a job run than were admitted, where no gate holds them.
+
+    A job whose pods are replaced has more while the old ones end. That may take as long as grace
+    periods usually are; those that last longer count as running. Twice as many as admitted are too
+    many all the same: deleting pods again and again would add up.
+    """
     if workload.elastic or not pods_ungated(workload):
         return False
     admitted = pods_left(workload)
-    return count.running > admitted or count.total > 2 * admitted
+    return count.running + count.lingering > admitted or count.total > 2 * admitted
 
 
 def _drop(index: dict[str, set[str]], item: JobLike) -> None:

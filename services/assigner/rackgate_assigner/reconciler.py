@@ -231,6 +231,8 @@ class Assigner:
         self._fold(watches.nodes, cache.set_node, cache.drop_node)
         self._fold(watches.pods, cache.set_pod, cache.drop_pod)
         self._fold(watches.namespaces, cache.set_namespace, cache.drop_namespace)
+        self._fold(watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range)
+        self._fold(watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class)
         self._fold(
             watches.workload_classes,
             cache.set_workload_priority_class,

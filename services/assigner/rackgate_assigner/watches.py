@@ -104,6 +104,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
         uid=found.uid,
         resource_version=found.resource_version,
         deletion_timestamp=found.deletion_timestamp,
+        deletion_grace_period_seconds=found.deletion_grace_period_seconds,
         labels=_shared(_only(found.labels, _POD_LABELS)),
         annotations=_shared(_only(found.annotations, _POD_ANNOTATIONS)),
         owner_references=_shared(found.owner_references),
@@ -356,6 +357,8 @@ class Watches:
         self.nodes = Watch(client, resources.NODES, decoder(core.Node))
         self.pods = Watch(client, resources.PODS, decode_pod, BOUND)
         self.namespaces = Watch(client, resources.NAMESPACES, decoder(core.Namespace))
+        self.limit_ranges = Watch(client, resources.LIMIT_RANGES, decoder(core.LimitRange))
+        self.runtime_classes = Watch(client, resources.RUNTIME_CLASSES, decoder(core.RuntimeClass))
         self.classes = Watch(client, resources.PRIORITY_CLASSES, decoder(core.PriorityClass))
         self.workload_classes = Watch(
             client, resources.WORKLOAD_PRIORITY_CLASSES, decoder(kueue.WorkloadPriorityClass)
@@ -382,6 +385,8 @@ class Watches:
             self.nodes,
             self.pods,
             self.namespaces,
+            self.limit_ranges,
+            self.runtime_classes,
             self.classes,
             self.workload_classes,
             self.checks,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rackgate.kube.config import connect
 from rackgate.kube.events import EventRecorder
+from rackgate.kube.installation import Installation
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
 from rackgate.runtime.tasks import spawn
@@ -37,27 +38,34 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     ungater = Ungater(settings, client, writer, Reporter(recorder))
     # A budget of its own: no other traffic may delay a renewal.
     keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, stop)
+    installation = Installation(client, SERVICE, settings.leader_election.namespace)
     health = HealthServer(
         settings.health.port,
-        lambda: ungater.missing() + keeper.missing(),
+        lambda: installation.missing() + ungater.missing() + keeper.missing(),
         host=settings.health.host,
     )
     try:
         async with health, asyncio.TaskGroup() as group:
             background = [
+                spawn(group, installation.run(), "installation"),
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),
             ]
-            leading = spawn(group, keeper.run(), "shards")
+            leading = spawn(group, _lead(keeper, installation), "shards")
             await stop.wait()
             # The last requests may end, and then the Leases are released: as long as two may take.
-            limit_s = 2 * settings.connection.request_timeout + 1.0
+            limit_s = 2 * settings.connection.request_timeout + 1.0 if installation.known else 0.0
             await asyncio.wait((leading,), timeout=limit_s)
             for task in (leading, *background):
                 task.cancel()
         await recorder.drain()
     finally:
         await client.close()
+
+
+async def _lead(keeper: ShardKeeper, installation: Installation) -> None:
+    await installation.sole()
+    await keeper.run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

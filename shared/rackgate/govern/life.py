@@ -154,22 +154,22 @@ def started_template(
         elastic: new pods wait for a grant of their own behind the elastic gate.
 
     Returns:
-        With a topology assignment, or elastic: podset label and workload annotation, and the
-        label, annotation and gates that go with each. Without: none of these. Or the key that
-        stands in the way.
+        The workload annotation always: it tells whose pods these are, whatever becomes of their
+        controller. With a topology assignment, or elastic, also the podset label, and the label,
+        annotation and gates that go with each. Or the key that stands in the way.
     """
     selector = section(section(template, "spec"), "nodeSelector")
     for key, want in sorted(given.node_labels.items()):
         if selector.get(key, want) != want:
             return StartConflict(f"{path}.spec.nodeSelector", key, str(selector[key]), want)
     started = strip_reserved(template)
+    notes = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
+    started = with_entries(started, "metadata", "annotations", notes)
     if given.tas or elastic:
         marks = {PODSET_LABEL: given.podset}
         if given.tas:
             marks[TAS_LABEL] = TAS_LABEL_VALUE
         started = with_entries(started, "metadata", "labels", marks)
-        notes = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
-        started = with_entries(started, "metadata", "annotations", notes)
         started = _gated(started, template, tas=given.tas, elastic=elastic)
     started = with_entries(started, "spec", "nodeSelector", given.node_labels)
     return _with_tolerations(started, given.tolerations)

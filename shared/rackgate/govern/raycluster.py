@@ -5,11 +5,12 @@ Whoever scales a cluster owns `replicas`: nothing here ever writes it (SLC-33).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rackgate.api.names import RAY_HOST_INDEX_LABEL, RAY_REPLICA_INDEX_LABEL
-from rackgate.govern.errors import FieldError
+from rackgate.govern.errors import FieldError, shown
 from rackgate.govern.job import SUSPEND, is_suspended, whole
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import PodTemplate, creation_ops, release_ops
@@ -20,6 +21,9 @@ from rackgate.govern.topology import topology_request
 
 HEAD: Final = "head"
 MAX_PODS: Final = 2**31 - 1
+# KubeRay makes no pods of a cluster with another name: it would hold quota for nothing.
+MAX_NAME: Final = 53
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 
 # Containers that KubeRay adds to its pods, and what they ask for. The resources of the sidecar
 # can be set in `autoscalerOptions`. The wait for the head can be switched off in the operator,
@@ -223,10 +227,15 @@ def release_raycluster(cluster: RayCluster) -> list[JsonPatchOp]:
 def podset_errors(cluster: RayCluster) -> list[FieldError]:
     """Refuse what a Workload cannot carry: too many PodSets, bad names, broken groups.
 
-    Also replicas without hosts, of which KubeRay itself makes no pods.
+    Also replicas without hosts, and names, of which KubeRay itself makes no pods.
     """
     groups = list(worker_groups(cluster))
     errors: list[FieldError] = []
+    name = str(section(cluster, "metadata").get("name", ""))
+    if name and (len(name) > MAX_NAME or not _NAME.match(name)):
+        problem = f"{shown(name)} is not a name that KubeRay makes pods of"
+        advice = f"use at most {MAX_NAME} of a-z, 0-9 and -, with a letter first"
+        errors.append(FieldError("metadata.name", problem, advice))
     if len(groups) + 1 > MAX_PODSETS:
         problem = f"{len(groups)} worker groups, a Workload carries {MAX_PODSETS - 1} and the head"
         errors.append(FieldError("spec.workerGroupSpecs", problem, "join those of equal template"))

@@ -40,6 +40,8 @@ RENDER_FOR_KAI: Final = "RackgateRenderForKAI"
 NODES_BY_NAME: Final = "RackgateNodesByName"
 # Quota is held until the pods of a stopped job are gone: the assigner alone must know of it.
 HOLD_FOR_TERMINATING: Final = "RackgateHoldQuotaForTerminatingPods"
+# Which Workloads hold the head of a StrictFIFO queue: the assigner alone must know of it.
+SKIP_IMPOSSIBLE: Final = "RackgateStrictFIFOSkipsImpossible"
 
 GATES: Final = (
     Gate(
@@ -125,6 +127,12 @@ GATES: Final = (
         True,
         Stage.BETA,
         "Hold quota until the pods of a stopped job are gone; off: until it is inactive, as Kueue.",
+    ),
+    Gate(
+        SKIP_IMPOSSIBLE,
+        True,
+        Stage.BETA,
+        "Let others pass the head of a StrictFIFO queue that does not fit even when all is empty.",
     ),
     # Placements better than the field's default; docs/adr/0013-gates-of-ours.md has the reasons.
     Gate(

@@ -1,6 +1,7 @@
 """The outermost lines of every service: flags, settings, logs, signals, exit codes.
 
-Exit codes: 0 after a clean stop, 1 when the service failed, 2 for wrong usage or settings.
+Exit codes: 0 after a clean stop, 1 when the service failed, 2 for wrong usage or settings, 3 when
+another installation acts in the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ S = TypeVar("S", bound=BaseServiceSettings)
 
 log = structlog.get_logger()
 
+CONFLICT = 3
 _NO_PORT = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+
+class ConflictingInstallationError(Exception):
+    """The cluster has another installation, or Kueue: this service must not act there."""
 
 
 def default_identity() -> str:
@@ -55,7 +61,8 @@ def run_service(
     Args:
         service: short name: webhook, assigner or ungater.
         main: the service; returns soon after the given event is set. When it returns or
-            raises earlier, the service ends with exit code 1.
+            raises earlier, the service ends with exit code 1, or 3 for a
+            `ConflictingInstallationError`.
         settings: its settings class.
         description: first lines of `--help`.
         argv: arguments, `sys.argv[1:]` by default.
@@ -79,6 +86,10 @@ def run_service(
     try:
         return asyncio.run(_run(main, loaded))
     except Exception as error:
+        conflict = _conflict(error)
+        if conflict is not None:
+            log.error("service_failed", error=str(conflict))  # noqa: TRY400 - a trace buries it
+            return CONFLICT
         cause = _only_cause(error)
         if isinstance(cause, SettingsError):
             return _refuse(cause)
@@ -93,6 +104,16 @@ def _refuse(error: SettingsError) -> int:
     for line in error.lines:
         print(f"config: {line}", file=sys.stderr)
     return 2
+
+
+def _conflict(error: Exception) -> BaseException | None:
+    """The conflict in a failure, whatever else failed while the service was ending for it."""
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, ConflictingInstallationError) else None
+    found: BaseException | None = error.subgroup(ConflictingInstallationError)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 def _only_cause(error: Exception) -> Exception:

@@ -31,6 +31,7 @@ class Meta(View, frozen=True):
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
@@ -138,6 +139,7 @@ class PodSpec(View, frozen=True):
     affinity: dict[str, Any] | None = None
     priority_class_name: str = ""
     priority: int | None = None
+    runtime_class_name: str | None = None
 
 
 class ContainerStatus(View, frozen=True):
@@ -193,3 +195,48 @@ class PriorityClass(View, frozen=True):
     metadata: Meta = Meta()
     value: int = 0
     global_default: bool = False
+
+
+class LimitRangeItem(View, frozen=True):
+    """Limits of one type (Pod, Container); defaults are there for containers alone."""
+
+    type: str = ""
+    max: dict[str, str | int | float] = {}
+    min: dict[str, str | int | float] = {}
+    default: dict[str, str | int | float] = {}
+    default_request: dict[str, str | int | float] = {}
+    max_limit_request_ratio: dict[str, str | int | float] = {}
+
+
+class LimitRangeSpec(View, frozen=True):
+    """The spec of a LimitRange."""
+
+    limits: tuple[LimitRangeItem, ...] = ()
+
+
+class LimitRange(View, frozen=True):
+    """A LimitRange: defaults and limits of the pods of its namespace."""
+
+    metadata: Meta = Meta()
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+class Overhead(View, frozen=True):
+    """What pods of a RuntimeClass take beyond their containers."""
+
+    pod_fixed: dict[str, str | int | float] = {}
+
+
+class RuntimeClassScheduling(View, frozen=True):
+    """Where pods of a RuntimeClass may run."""
+
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class RuntimeClass(View, frozen=True):
+    """A node.k8s.io/v1 RuntimeClass."""
+
+    metadata: Meta = Meta()
+    overhead: Overhead | None = None
+    scheduling: RuntimeClassScheduling | None = None

@@ -112,6 +112,34 @@ def namespace(name: str = "team", **labels: str) -> core.Namespace:
     return core.Namespace(metadata=core.Meta(name=name, labels=labels))
 
 
+def limit_range(
+    name: str = "limits", *items: Mapping[str, Any], namespace: str = "team"
+) -> core.LimitRange:
+    """A LimitRange as the API server stores it; items are camelCase."""
+    found = []
+    for item in items:
+        whole = {"type": "Container", **item}
+        if whole["type"] == "Container":
+            limits = {**whole.get("max", {}), **whole.get("default", {})}
+            requests = {**whole.get("min", {}), **limits, **whole.get("defaultRequest", {})}
+            whole |= {"default": limits, "defaultRequest": requests}
+        found.append(whole)
+    meta = {"name": name, "namespace": namespace}
+    return msgspec.convert({"metadata": meta, "spec": {"limits": found}}, core.LimitRange)
+
+
+def runtime_class(
+    name: str = "kata", overhead: Mapping[str, str] | None = None, **scheduling: Any
+) -> core.RuntimeClass:
+    """A RuntimeClass."""
+    whole: dict[str, Any] = {"metadata": {"name": name}}
+    if overhead is not None:
+        whole["overhead"] = {"podFixed": dict(overhead)}
+    if scheduling:
+        whole["scheduling"] = scheduling
+    return msgspec.convert(whole, core.RuntimeClass)
+
+
 def podset(
     name: str = "main",
     count: int = 1,

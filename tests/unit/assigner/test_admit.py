@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.decisions import Admit, Deactivate, Hold
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -214,18 +215,94 @@ def test_best_effort_fifo_passes_over_what_does_not_fit() -> None:
     assert list(admissions(cache.plan())) == ["small"]
 
 
+STRICT_BEHIND = "waiting for the workloads ahead in StrictFIFO ClusterQueue cq"
+
+
+def strict(quota: str = "1000", *, full: bool = False) -> Cache:
+    """FX-A behind a StrictFIFO queue; `full`: one Workload has all racks but half of one."""
+    queue = cluster_queue(quotas={"tas": {"cpu": quota}}, queueingStrategy="StrictFIFO")
+    cache = cache_with(fx_a(), queue=queue)
+    if full:
+        cache.set_workload(workload("fills", [podset(count=14, requests={"cpu": "4"})]))
+        (admit,) = cache.plan()
+        assert isinstance(admit, Admit)
+        holds = [podset(count=14, requests={"cpu": "4"})]
+        cache.set_workload(workload("fills", holds, grant=admit.grant, version="2"))
+    return cache
+
+
 def test_strict_fifo_waits_behind_its_head() -> None:
-    cache = cache_with(fx_a(), queue=cluster_queue(queueingStrategy="StrictFIFO"))
-    cache.set_workload(workload("big", racked(5), priority=1))
+    cache = strict(full=True)
+    cache.set_workload(workload("big", racked(4), priority=1))
     cache.set_workload(workload("small", racked(2)))
     head, behind = cache.plan()
     assert isinstance(head, Hold)
     assert head.workload == "team/big"
-    assert behind == Hold(
-        "team/small",
+    assert behind == Hold("team/small", "PendingEvaluation", STRICT_BEHIND)
+
+
+NOWHERE = {"nodeSelector": {"no": "node"}}
+
+
+@pytest.mark.requirement("TAS-20")
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (racked(3), "ExceedsMaxQuota"),
+        (racked(5, cpu="1", **NOWHERE), "TopologyPlacementFailed"),
+        (racked(2, cpu="5"), "TopologyPlacementFailed"),
+        ([podset(requests={"example.com/fpga": "1"})], "NoMatchingFlavor"),
+    ],
+    ids=["beyond the quota", "on no node", "on too few hosts", "of no flavor"],
+)
+def test_what_can_never_be_admitted_does_not_hold_the_head_of_a_strict_queue(
+    head: list[dict[str, Any]], reason: str
+) -> None:
+    cache = strict("10")
+    for second_of_rack in ("b1-r1-2", "b1-r2-2", "b2-r1-2", "b2-r3-2"):
+        cache.drop_node(second_of_rack)
+    cache.set_workload(workload("a-head", head, priority=1))
+    cache.set_workload(workload("b-same", head, priority=1))
+    cache.set_workload(workload("small", racked(1)))
+    first, second, admit = cache.plan()
+    assert isinstance(first, Hold)
+    assert isinstance(second, Hold)
+    assert (first.workload, first.reason) == ("team/a-head", reason)
+    assert (second.workload, second.reason) == ("team/b-same", reason)
+    assert isinstance(admit, Admit)
+    off = cache.plan(features={"RackgateStrictFIFOSkipsImpossible": False})
+    assert [found.reason for found in off if isinstance(found, Hold)] == [
+        reason,
         "PendingEvaluation",
-        "waiting for the workloads ahead in StrictFIFO ClusterQueue cq",
-    )
+        "PendingEvaluation",
+    ]
+    assert admissions(off) == {}
+
+
+def test_a_head_that_only_waits_holds_a_strict_queue_behind_one_that_is_passed_over() -> None:
+    cache = strict("58", full=True)
+    cache.set_workload(workload("a-never", racked(15), priority=9))
+    cache.set_workload(workload("b-waits", racked(1), priority=8))
+    cache.set_workload(workload("c-small", racked(1, cpu="1")))
+    assert [
+        (found.workload, found.reason) for found in cache.plan() if isinstance(found, Hold)
+    ] == [
+        ("team/a-never", "ExceedsMaxQuota"),
+        ("team/b-waits", "WaitingForQuota"),
+        ("team/c-small", "PendingEvaluation"),
+    ]
+
+
+def test_what_was_passed_over_is_the_head_again_when_the_quota_suffices() -> None:
+    cache = strict("10")
+    cache.set_workload(workload("big", racked(3), priority=1))
+    cache.set_workload(workload("small", racked(1)))
+    assert list(admissions(cache.plan())) == ["small"]
+    grown = cluster_queue(quotas={"tas": {"cpu": "12"}}, queueingStrategy="StrictFIFO")
+    cache.set_cluster_queue(grown)
+    decisions = cache.plan()
+    assert list(admissions(decisions)) == ["big"]
+    assert [found.reason for found in decisions if isinstance(found, Hold)] == ["WaitingForQuota"]
 
 
 def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None:

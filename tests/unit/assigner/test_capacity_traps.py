@@ -20,6 +20,7 @@ from tests.unit.assigner.builders import (
     node,
     pod,
     podset,
+    runtime_class,
     workload,
 )
 
@@ -69,7 +70,9 @@ def test_a_foreign_pod_takes_what_the_scheduler_counts(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["init container", "sidecar", "overhead", "whole pod"])
 def test_a_placed_pod_takes_what_the_scheduler_counts(kind: str) -> None:
     more, takes = SPECS[kind]
+    more = {"runtimeClassName": "kata"} if kind == "overhead" else more
     cache = cache_with([node("a", cpu="16"), node("b", "b1/r2", cpu="16")])
+    cache.set_runtime_class(runtime_class("kata", {"cpu": "250m"}))
     counted = podset(count=16000 // takes, topology={"required": RACK})
     counted["template"]["spec"] |= more
     cache.set_workload(workload("fits", [counted]))

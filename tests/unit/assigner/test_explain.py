@@ -234,7 +234,10 @@ def test_the_place_in_the_line_names_those_ahead() -> None:
 def test_what_fits_alone_may_have_to_let_others_go_first() -> None:
     queue = cluster_queue("cq", queueingStrategy="StrictFIFO")
     cache = cache_with([node("a", cpu="8")], queue=queue)
-    cache.set_workload(workload("head", asking(5), priority=1))
+    cache.set_workload(workload("runs", asking(1)))
+    grant = admissions(cache.plan())["runs"]
+    cache.set_workload(workload("runs", asking(1), version="2", grant=grant))
+    cache.set_workload(workload("head", asking(2), priority=1))
     cache.set_workload(workload("w", asking(1)))
     found = explained(cache)
     assert found.fits is True

@@ -89,6 +89,7 @@ def workload(
     priority: int = 0,
     labels: Mapping[str, str] | None = None,
     conditions: Mapping[str, tuple[str, str]] | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> Workload:
     """The Workload of a Job (none: nobody's). `conditions` maps types to status and reason."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID}
@@ -109,6 +110,7 @@ def workload(
             "finalizers": [names.IN_USE_FINALIZER] if finalizer else [],
             "deletionTimestamp": AT if deleted else None,
             "ownerReferences": [{**owner, "controller": True}] if of is not None else [],
+            **(meta or {}),
         },
         "spec": {
             "queueName": queue,

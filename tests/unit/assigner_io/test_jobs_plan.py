@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from rackgate.api import names
@@ -7,7 +11,13 @@ from rackgate.govern.life import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import job_steps as steps
-from rackgate_assigner.job_facts import Priority, governs, name_of, unmanaged_namespaces
+from rackgate_assigner.job_facts import (
+    Priority,
+    governs,
+    has_strange_owner,
+    name_of,
+    unmanaged_namespaces,
+)
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from tests.unit.assigner_io.builders import facts, job, template, workload
 
@@ -253,3 +263,64 @@ def test_orphans_are_deleted_and_nobodys_workloads_released() -> None:
     assert isinstance(plan_alone(workload(admitted=True)), steps.Nothing)
     leaving = workload(deleted=True)
     assert plan_alone(leaving) == steps.ReleaseFinalizer(leaving)
+
+
+DELETED = {"deletionTimestamp": "2026-08-01T00:00:00Z"}
+
+
+def living(of: Job, own: Workload, count: int) -> steps.Step:
+    return plan_job(of, [own], replace(facts(of, own), living=count))
+
+
+def test_quota_and_finalizer_are_held_while_pods_live() -> None:
+    stopped = job()
+    evicted = workload(stopped, admitted=True, conditions={**EVICTED})
+    assert isinstance(living(stopped, evicted, 1), steps.Nothing)
+    assert living(stopped, evicted, 0) == steps.ReleaseQuota(evicted)
+    for of in (job(meta=DELETED), job(finished="Failed"), stopped):
+        going = workload(of, admitted=True, meta=DELETED)
+        assert isinstance(living(of, going, 1), steps.Nothing)
+        assert living(of, going, 0) == steps.ReleaseFinalizer(going)
+
+
+def test_a_finished_job_whose_pods_live_keeps_its_workload() -> None:
+    over = job(finished="Complete")
+    own = workload(over, admitted=True, conditions={"Finished": ("True", "Succeeded")})
+    assert isinstance(living(over, own, 1), steps.Nothing)
+    assert living(over, own, 0) == steps.ReleaseFinalizer(own)
+
+
+@pytest.mark.parametrize("plan", [plan_orphan, plan_alone])
+def test_a_workload_whose_job_is_gone_is_deleted_and_kept_until_the_pods_are_gone(
+    plan: Callable[[Workload, int], steps.Step],
+) -> None:
+    label = {names.JOB_UID_LABEL: "job"}
+    left = workload(job(), admitted=True, labels=label)
+    assert isinstance(plan(left, 3), steps.DeleteWorkload)
+    going = workload(job(), admitted=True, labels=label, meta=DELETED)
+    assert isinstance(plan(going, 3), steps.Nothing)
+    assert plan(going, 0) == steps.ReleaseFinalizer(going)
+
+
+def test_a_job_with_pods_beyond_those_admitted_is_evicted() -> None:
+    running = job(suspend=False, started=True)
+    own = workload(running, admitted=True, conditions=READY)
+    found = plan_job(running, [own], replace(facts(running, own), beyond=36))
+    assert isinstance(found, steps.EvictWorkload)
+    assert found.reason == "PodsBeyondAdmission"
+    assert found.message == "36 pods of the Job run beyond the 4 that were admitted"
+
+
+def owned(owner: dict[str, Any], labels: dict[str, str]) -> Workload:
+    reference = {"apiVersion": names.API_VERSION, "kind": "Workload", "name": "x", **owner}
+    meta = {"ownerReferences": [{**reference, "controller": True}], "labels": labels, "uid": "own"}
+    return workload(job(), meta=meta)
+
+
+def test_a_workload_of_a_job_that_names_another_controller_is_found() -> None:
+    label = {names.JOB_UID_LABEL: "job"}
+    assert not has_strange_owner(workload(job()))
+    assert has_strange_owner(owned({"uid": "own"}, {}))
+    assert has_strange_owner(owned({"uid": "other", "kind": "ConfigMap"}, label))
+    assert not has_strange_owner(owned({"uid": "job", "kind": "Job"}, label))
+    assert not has_strange_owner(owned({"uid": "other", "kind": "ConfigMap"}, {}))

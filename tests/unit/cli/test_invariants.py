@@ -295,7 +295,7 @@ def test_pods_may_run_out_while_their_workload_is_evicted_or_just_gone() -> None
     assert breaches(world.cluster()) == []
 
 
-@pytest.mark.parametrize("why", ["no label", "kube-system", "managed by another", "finished"])
+@pytest.mark.parametrize("why", ["no label", "kube-system", "managed by another"])
 def test_pods_of_jobs_that_are_not_governed_run_as_they_like(why: str) -> None:
     world = sound()
     world.workloads = []
@@ -305,10 +305,8 @@ def test_pods_of_jobs_that_are_not_governed_run_as_they_like(why: str) -> None:
     elif why == "kube-system":
         for item in (*world.jobs, *world.pods):
             item["metadata"]["namespace"] = "kube-system"
-    elif why == "managed by another":
-        world.job["spec"]["managedBy"] = "example.com/other"
     else:
-        world.job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        world.job["spec"]["managedBy"] = "example.com/other"
     assert rules(world) == []
 
 
@@ -321,12 +319,15 @@ def test_rules_that_need_what_was_not_read_are_left_out_by_name() -> None:
     world.pend()
     blind = world.cluster(unread={"nodes": "nodes may not be listed"})
     left_out = unable(blind)
-    assert set(left_out) == {"over-capacity", "level-split", "slice-split", "domain-gone"}
+    of_quota = {"queue-counts", "local-queue-counts", "uncharged", "pods-over-quota"}
+    of_places = {"over-capacity", "level-split", "slice-split", "domain-gone"}
+    assert set(left_out) == of_places | of_quota
     assert set(left_out.values()) == {"nodes may not be listed"}
     assert "ungated-before-admission" in [one.rule for one in judge(blind)]
     assert {"gate-taken", "foreign-gate-taken"} <= set(unable(world.cluster(unread={"pods": "no"})))
     alone = unable(world.cluster(whole=False))
-    assert set(alone) == {"over-capacity", "over-quota", "queue-counts"}
+    of_all = {"over-capacity", "over-quota", "queue-counts", "uncharged", "pods-over-quota"}
+    assert set(alone) == of_all
 
 
 def test_what_cannot_be_read_of_one_kind_invents_no_breach_of_another() -> None:

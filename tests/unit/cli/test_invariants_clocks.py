@@ -47,7 +47,7 @@ def test_a_quota_lowered_after_an_admission_is_judged_by_one_clock() -> None:
     world.workload["metadata"]["managedFields"] = [written]
     assert rules(world) == []
     written["time"] = LATE
-    assert rules(world) == ["over-quota"]
+    assert rules(world) == ["over-quota", "pods-over-quota"]
 
 
 def test_a_pod_is_never_bound_before_it_was_created() -> None:

@@ -15,6 +15,7 @@ from tests.support.sound_cluster import (
     assignment,
     conditions,
     found,
+    job,
     queue_status,
     rules,
 )
@@ -251,6 +252,10 @@ def test_what_cleans_up_after_a_cluster_is_nobodys_pod() -> None:
     cleanup["metadata"]["labels"][names.RAY_NODE_TYPE_LABEL] = names.RAY_CLEANUP_TYPE
     cleanup["metadata"]["ownerReferences"] = controlled("Job", "ray-redis-cleanup")
     world.pods.append(cleanup)
+    assert rules(world) == ["stray-marks"], "anybody can say so"
+    made = job("ray-redis-cleanup", 1, queue=None)
+    made["metadata"]["ownerReferences"] = controlled("RayCluster", RAY)
+    world.jobs.append(made)
     assert rules(world) == []
 
 

@@ -108,8 +108,10 @@ def test_usage_beyond_the_nominal_quota_is_found() -> None:
     world = sound()
     quota = world.cluster_queues[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
     quota["nominalQuota"] = "8"
-    (breach,) = found(world)
-    assert (breach.rule, breach.subject) == ("over-quota", "cq tas/cpu")
+    assert [(one.rule, one.subject) for one in found(world)] == [
+        ("over-quota", "cq tas/cpu"),
+        ("pods-over-quota", "cq tas/cpu"),
+    ]
     lowered = {"time": LATE, "fieldsV1": {"f:spec": {"f:resourceGroups": {}}}}
     world.cluster_queues[0]["metadata"]["managedFields"] = [lowered]
     assert rules(world) == [], "a quota that is lowered takes nothing back"
@@ -124,7 +126,10 @@ def test_queues_of_one_cohort_share_their_quota() -> None:
     world.cluster_queues.append(other)
     assert rules(world) == []
     quota["nominalQuota"] = "5"
-    assert [(one.rule, one.subject) for one in found(world)] == [("over-quota", "cq+other tas/cpu")]
+    assert [(one.rule, one.subject) for one in found(world)] == [
+        ("over-quota", "cq+other tas/cpu"),
+        ("pods-over-quota", "cq+other tas/cpu"),
+    ]
 
 
 def test_a_charge_that_is_not_what_its_pods_ask_is_found() -> None:
@@ -149,7 +154,8 @@ def test_a_queue_that_counts_wrong_is_found(kind: str) -> None:
     world = sound()
     (queue,) = getattr(world, kind)
     queue["status"] = queue_status(1, 1, 8)
-    (breach,) = judge(world.cluster())
+    breach, *more = judge(world.cluster())
+    assert [one.rule for one in more] == (["uncharged"] if kind == "cluster_queues" else [])
     name, rule = ("team/queue", "local-queue-counts"), ("cq", "queue-counts")
     assert (breach.subject, breach.rule) == (name if kind == "local_queues" else rule)
     assert "pendingWorkloads says 1, 0 are there" in breach.found

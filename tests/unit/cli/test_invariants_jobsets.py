@@ -28,12 +28,12 @@ def test_a_pod_too_many_of_a_child_job_is_found_by_the_jobsets_workload() -> Non
     assert ("over-domain", "team/jobset-set/workers n2") in subjects
 
 
-def test_a_pod_of_a_stranger_that_claims_the_workload_is_not_counted() -> None:
+def test_a_pod_of_a_stranger_that_claims_the_workload_is_not_counted_but_shown() -> None:
     world = sets()
     stranger = set_pod("workers", 1, 2, "n4")
     stranger["metadata"]["ownerReferences"] = controlled("Job", "somebody-else")
     world.pods.append(stranger)
-    assert rules(world) == []
+    assert rules(world) == ["stray-marks"]
 
 
 def test_ranks_run_over_the_child_jobs() -> None:

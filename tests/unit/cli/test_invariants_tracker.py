@@ -165,6 +165,7 @@ def test_a_deletion_that_becomes_overdue_is_judged_without_an_event() -> None:
     replacement = pod("train", 2, "n3")
     replacement["metadata"] |= {"name": "train-2b", "uid": "train-2b"}
     story.pods.append(replacement)
+    story.nodes[1]["status"]["conditions"] = []
     world = World()
     for source in SOURCES:
         for item in getattr(story, source.attribute):

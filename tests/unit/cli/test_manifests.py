@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rackgate.kube.installation import KUEUE_CONFIGURATION
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
 from rackgate_cli.controlplane import compose, defaults, install
 from rackgate_cli.controlplane.cluster import Cluster
@@ -120,7 +121,13 @@ def test_no_role_of_a_service_has_a_wildcard_or_reads_all_secrets() -> None:
                 assert rule["resourceNames"] == ["rackgate-webhook-tls"]
                 assert role["kind"] == "Role"
             if any("webhookconfigurations" in name for name in rule["resources"]):
-                assert rule["resourceNames"] == ["rackgate-mutating", "rackgate-validating"]
+                reads = set(rule["verbs"]) == {"list", "watch"}
+                assert rule["resourceNames"] == (
+                    [KUEUE_CONFIGURATION] if reads else ["rackgate-mutating", "rackgate-validating"]
+                )
+            if "clusterrolebindings" in rule["resources"]:
+                assert rule["resourceNames"] == [role["metadata"]["name"]]
+                assert set(rule["verbs"]) == {"list", "watch"}
 
 
 @pytest.mark.requirement("OPS-05", "OPS-15")

@@ -18,7 +18,7 @@ from rackgate.govern.job import (
 )
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.govern.life import StartConflict, StopPhase
-from rackgate.govern.templates import gates_of, labels_of, strip_reserved
+from rackgate.govern.templates import annotations_of, gates_of, labels_of, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
 from tests.support.objects import RACK, job
@@ -165,12 +165,16 @@ def test_start_is_one_patch_with_gate_annotation_labels_and_the_flavors_keys() -
 
 
 @pytest.mark.requirement("TAS-25")
-def test_a_podset_without_assignment_starts_without_any_mark() -> None:
+def test_a_podset_without_assignment_starts_with_the_name_of_its_workload_alone() -> None:
     asked = job("train", 2, required=RACK)
     asked = apply_patch(asked, govern_job(asked))
     patch = started(asked["spec"]["template"], tas=False)
     template = apply_patch(asked, patch)["spec"]["template"]
-    assert strip_reserved(template) == template
+    plain = strip_reserved(template)
+    assert list(annotations_of(template).keys() - annotations_of(plain).keys()) == [
+        names.WORKLOAD_ANNOTATION
+    ]
+    assert (labels_of(plain), plain["spec"]) == (labels_of(template), template["spec"])
     assert template["spec"]["nodeSelector"] == {"pool": "tas"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections import Counter
@@ -311,3 +312,12 @@ def test_any_number_of_levels_is_ungated(depth: int) -> None:
 
 def test_an_empty_assignment_is_legal_and_releases_nothing() -> None:
     assert plan_ungating(grant(), [pod(0).row()]).ungates == ()
+
+
+def test_pods_that_came_back_stay_gated() -> None:
+    """What was given back as done may be others' by now."""
+    given = dataclasses.replace(grant((R1, 2), (R2, 2)), done=2)
+    running = [pod(name).ungated(R2).row() for name in ("a", "b")]
+    assert plan_ungating(given, [*running, pod(0).row(), pod(1).row()]).ungates == ()
+    plan = plan_ungating(given, [running[0], pod(0).row(), pod(1).row()])
+    assert len(plan.ungates) == 1

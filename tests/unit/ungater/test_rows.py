@@ -254,3 +254,11 @@ def test_without_the_gate_or_the_annotation_no_workload_is_elastic() -> None:
     for value in ("false", "True", ""):
         raw = elastic_json(annotations={names.ELASTIC_ANNOTATION: value})
         assert decode_workload(raw, elastic=True) == plain
+
+
+def test_pods_that_are_done_are_told_by_podset() -> None:
+    document = workload_json()
+    name = document["status"]["admission"]["podSetAssignments"][0]["name"]
+    document["status"]["reclaimablePods"] = [{"name": name, "count": 2}, {"name": "x", "count": 1}]
+    first, *others = decode_workload(msgspec.json.encode(document)).podsets
+    assert (first.done, [other.done for other in others]) == (2, [0] * len(others))

@@ -177,7 +177,7 @@ def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
 def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated(gates: list[str]) -> None:
     found = pod(schedulingGates=[{"name": gate} for gate in gates])
     found["metadata"]["labels"]["ray.io/node-type"] = "redis-cleanup"
-    by = {"username": "system:serviceaccount:kube-system:job-controller"}
+    by: dict[str, Any] = {"username": "system:serviceaccount:kube-system:job-controller"}
     result = apply_patch(found, mutate(review(POD, found, **by)).operations)
     kept = [gate for gate in gates if gate == "other"]
     assert [gate["name"] for gate in result["spec"].get("schedulingGates", [])] == kept

@@ -193,3 +193,14 @@ def test_ungoverned_jobs_of_any_kind_are_never_refused() -> None:
     assert refusals(JOBSET, jobset("train", parts, queue=None)) == []
     groups = [worker_group("head", 1, annotations=ASKS)]
     assert refusals(RAYCLUSTER, raycluster("ray", groups, queue=None)) == []
+
+
+@pytest.mark.parametrize("name", ["n" * 54, "n" * 253, "1st", "with.dot", "ends-"])
+def test_a_raycluster_that_kuberay_makes_no_pods_of_is_refused_by_its_name(name: str) -> None:
+    wish = mutated(RAYCLUSTER, ray(worker_group("w", 1)))
+    wish["metadata"]["name"] = name
+    (refusal,) = refusals(RAYCLUSTER, wish)
+    assert refusal.startswith("metadata.name: ")
+    assert "is not a name that KubeRay makes pods of" in refusal
+    wish["metadata"]["name"] = "n" * 53
+    assert refusals(RAYCLUSTER, wish) == []

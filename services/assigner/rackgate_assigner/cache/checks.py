@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rackgate_assigner.cache.requests import unruled
 from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.topology.tree import IntVector, TopologyTree, column_value, hostname
@@ -39,7 +40,12 @@ class Mismatch:
 def rebuilt(cache: Cache, fresh: Cache) -> Cache:
     """Fill an empty cache with the rows of another, in an order of its own."""
     for row in cache.workloads.values():
-        fresh.put_workload(row)
+        fresh.put_workload(unruled(row))
+    for item in cache.requests.classes.values():
+        fresh.set_runtime_class(item)
+    for ranges in cache.requests.ranges.values():
+        for name in sorted(ranges, reverse=True):
+            fresh.set_limit_range(ranges[name])
     for key, assumed in cache.assumed.items():
         held = cache.workloads[key].reserved is not None
         fresh.assume(key, assumed.grant, instead=held)
@@ -69,6 +75,7 @@ def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
     groves, fresh_groves = cache.forest().groves, fresh.forest().groves
     found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
     found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
+    found += _unequal("requests", _shapes(cache), _shapes(fresh))
     found += _unequal("excess", cache.excesses.found, fresh.excesses.found)
     found += _unequal("node", cache.pods.charged, fresh.pods.charged)
     found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
@@ -80,6 +87,11 @@ def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
             parts = _grove_parts(groves[name], fresh_groves[name], cache.nodes)
             found += [Mismatch(part, f"flavor {name}") for part in parts]
     return found
+
+
+def _shapes(cache: Cache) -> dict[str, object]:
+    """What the pods of each Workload request, and why they would be refused."""
+    return {key: row.shape for key, row in cache.workloads.items()}
 
 
 def _unequal(kind: str, kept: Mapping[Key, object], fresh: Mapping[Key, object]) -> list[Mismatch]:

@@ -17,6 +17,7 @@ from rackgate_assigner.cache.living import LivingCount, LivingPods
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.relief import relief
+from rackgate_assigner.cache.requests import unruled
 from rackgate_assigner.cache.running import families_of, running_in
 from rackgate_assigner.cache.totals import Holding, Totals, holding_of
 from rackgate_assigner.cache.trees import Trees
@@ -180,6 +181,8 @@ class Cache(Objects):
     def put_workload(self, row: WorkloadRow) -> None:
         """As `set_workload`, for a row at hand."""
         old = self.workloads.get(row.key)
+        row = self.requests.applied(row)
+        self.requests.note(old, row)
         self.workloads[row.key] = row
         relinked = self.excesses.link(row)
         before = self.families.link(row.key, row.parent)
@@ -194,8 +197,10 @@ class Cache(Objects):
 
     def drop_workload(self, key: str) -> None:
         """A Workload is gone, and with it all that it held."""
-        if self.workloads.pop(key, None) is None:
+        row = self.workloads.pop(key, None)
+        if row is None:
             return
+        self.requests.forget(row)
         self.assumed.pop(key, None)
         root = self.excesses.unlink(key)
         if self._update(key):
@@ -313,6 +318,7 @@ class Cache(Objects):
         for node in self.nodes.values():
             self.trees.note_node(None, node)
         for key, found in self.workloads.items():
+            self.workloads[key] = self.requests.applied(unruled(found))
             self.families.link(key, found.parent)
             self.excesses.link(found)
         for key in self.workloads:
@@ -448,6 +454,10 @@ class Cache(Objects):
         parts = [covering(holding, self.flavors) for holding in held if holding.assignments]
         self.pods.assign(key, owner, united(parts))
         self._unrelieved |= {key} & self._reclaiming
+
+    def _requests_changed(self, keys: Iterable[str]) -> None:
+        for key in sorted(keys):
+            self.put_workload(self.workloads[key])
 
     def _relevelled(self, flavor: str) -> None:
         for key, holding in self.holdings.items():

@@ -39,10 +39,12 @@ class LivingCount:
     Attributes:
         running: those that are not being deleted.
         terminating: those that are.
+        lingering: of these, pods whose grace period is longer than a replacement may overlap.
     """
 
     running: int = 0
     terminating: int = 0
+    lingering: int = 0
 
     @property
     def total(self) -> int:
@@ -73,18 +75,21 @@ class Account:
         pods: keys of all bound pods that have not ended.
         running: of these, pods that are not being deleted.
         terminating: being deleted, on a node that can tell when they end.
+        lingering: of these, pods with a long grace period.
         amounts: what all that live take, by resource, each pod counted under `pods`.
     """
 
     pods: set[str] = field(default_factory=set)
     running: int = 0
     terminating: int = 0
+    lingering: int = 0
     amounts: dict[str, int] = field(default_factory=dict)
 
     def count(self, row: PodRow, sign: int) -> None:
         """Add (1) or take away (-1) one pod that lives."""
         if row.terminating:
             self.terminating += sign
+            self.lingering += sign * row.lingering
         else:
             self.running += sign
         for resource, amount in ((PODS, 1), *row.requests):
@@ -259,7 +264,7 @@ class LivingPods:
         account = self._accounts.get(root)
         if account is None:
             return LivingCount()
-        return LivingCount(account.running, account.terminating)
+        return LivingCount(account.running, account.terminating, account.lingering)
 
     def roots(self) -> Iterable[str]:
         """All roots with pods."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
+from rackgate_assigner.cache.requests import Requests
 from rackgate_assigner.core.admission.queues import (
     ClusterQueueRow,
     FlavorRow,
@@ -28,6 +29,7 @@ class Objects:
         epoch: rises with every change that could make a waiting Workload fit or unfit.
         topologies: level keys by name, coarsest first.
         checks: AdmissionCheck name to its controller.
+        requests: what LimitRanges and RuntimeClasses add to pods.
     """
 
     def __init__(self) -> None:
@@ -40,6 +42,7 @@ class Objects:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.priorities: dict[str, int] = {}
         self.checks: dict[str, str] = {}
+        self.requests = Requests()
 
     # Nodes, topologies, flavors: what trees are made of.
 
@@ -168,6 +171,24 @@ class Objects:
         """An AdmissionCheck is gone."""
         self._drop(self.checks, name)
 
+    # What pods of a template request. Workloads that hold quota keep what they were granted.
+
+    def set_limit_range(self, item: wire.LimitRange) -> None:
+        """A LimitRange was added or changed."""
+        self._requests_changed(self.requests.set_limit_range(item))
+
+    def drop_limit_range(self, key: str) -> None:
+        """A LimitRange is gone."""
+        self._requests_changed(self.requests.drop_limit_range(key))
+
+    def set_runtime_class(self, item: wire.RuntimeClass) -> None:
+        """A RuntimeClass was added or changed."""
+        self._requests_changed(self.requests.set_runtime_class(item))
+
+    def drop_runtime_class(self, name: str) -> None:
+        """A RuntimeClass is gone: no pod that names it is created before it is back."""
+        self._requests_changed(self.requests.drop_runtime_class(name))
+
     def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
         if key not in rows or rows[key] != row:
             rows[key] = row
@@ -187,6 +208,9 @@ class Objects:
 
     def _note_flavor(self, name: str) -> None:
         """A flavor came, went or changed: whoever keeps trees must look at it."""
+
+    def _requests_changed(self, keys: Iterable[str]) -> None:
+        """Pods of these Workloads may request something else: their rows must be looked at."""
 
     def _relevelled(self, flavor: str) -> None:
         """A flavor got other levels, or none: assignments may not fit its tree any more."""

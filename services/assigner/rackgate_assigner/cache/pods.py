@@ -70,7 +70,9 @@ class PodLedger:
         old = self.rows.get(row.key)
         if old == row:
             return False
-        if old is not None and replace(old, terminating=row.terminating) == row:
+        if old is not None and row == replace(
+            old, terminating=row.terminating, lingering=row.lingering
+        ):
             self._replace(row)
             return False
         changed = self.drop(row.key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from rackgate.api import names
@@ -15,7 +15,7 @@ from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.core.admission.storable import rounded
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.model import NodeFacts, PodSetRequest
 from rackgate_assigner.core.podset_rows import PodSetRow, podset_row
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -27,6 +27,9 @@ _AGEING_EVICTIONS: Final = frozenset(
 
 # Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
 _POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
+
+# A pod that replaces another may run beside it for so many seconds; twice the default grace period.
+REPLACED_WITHIN_S: Final = 60
 
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -116,6 +119,7 @@ class PodRow:
         owner_uid: uid of its controller; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
         terminating: a deletion timestamp is set.
+        lingering: it is being deleted, and may take its time for it.
         of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
     """
 
@@ -127,6 +131,7 @@ class PodRow:
     requests: PodShape
     uid: str = ""
     terminating: bool = False
+    lingering: bool = False
     of_job: bool = False
 
 
@@ -150,12 +155,50 @@ class Charge:
 
 def charges_of(row: WorkloadRow, grant: Grant) -> tuple[Charge, ...]:
     """What a grant takes of the topology: one charge for each PodSet with an assignment."""
-    requests = {podset.request.name: podset.request.requests for podset in row.podsets}
+    podsets = {podset.request.name: podset for podset in row.podsets}
     return tuple(
-        Charge(min(part.flavors.values(), default=""), requests.get(part.name, {}), part.topology)
+        Charge(
+            min(part.flavors.values(), default=""),
+            granted_per_pod(part, podsets.get(part.name)),
+            part.topology,
+        )
         for part in grant.podsets
         if part.topology is not None
     )
+
+
+def granted_per_pod(part: PodSetGrant, podset: PodSetRow | None) -> Mapping[str, int]:
+    """What one pod of a granted PodSet takes, without the implied 1 of `pods`.
+
+    What was granted stays, whatever LimitRanges and RuntimeClasses say by now. Of resources
+    that no flavor was granted for, the template alone decides.
+    """
+    now: Mapping[str, int] = {} if podset is None else podset.request.requests
+    found = {} if podset is None else dict(podset.own_requests)
+    if part.count > 0:
+        usage = part.usage.items()
+        found |= {name: -(-amount // part.count) for name, amount in usage if name != "pods"}
+    return now if found == now else found
+
+
+def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
+    """Requests by PodSet for pods that are to be made anew.
+
+    They request what rules say now, and need no less than they were granted.
+    """
+    parts = {} if row.reserved is None else {part.name: part for part in row.reserved.podsets}
+    found = {}
+    for podset in row.podsets:
+        request = podset.request
+        part = parts.get(request.name)
+        granted = request.requests if part is None else granted_per_pod(part, podset)
+        if granted != request.requests:
+            names = {**granted, **request.requests}
+            now = request.requests
+            larger = {name: max(granted.get(name, 0), now.get(name, 0)) for name in names}
+            request = replace(request, requests=larger)
+        found[request.name] = request
+    return found
 
 
 def quota_of(grant: Grant, left: Mapping[str, int] | None = None) -> dict[tuple[str, str], int]:
@@ -225,6 +268,7 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         requests=tuple(sorted(requests.items())),
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
+        lingering=(meta.deletion_grace_period_seconds or 0) > REPLACED_WITHIN_S,
         of_job=claim is not None or (owner is not None and owner.kind in _POD_OWNERS),
     )
 
@@ -289,6 +333,15 @@ def _podset_rows(
     )
 
 
+def _shape_of(size: int, parent: str, podsets: tuple[PodSetRow, ...]) -> Hashable:
+    return (size, parent, *(podset.shape for podset in podsets))
+
+
+def with_podsets(row: WorkloadRow, podsets: tuple[PodSetRow, ...]) -> WorkloadRow:
+    """The row with its PodSets under other rules."""
+    return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
+
+
 def workload_row(
     workload: kueue.Workload,
     previous: WorkloadRow | None = None,
@@ -310,7 +363,6 @@ def workload_row(
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
-    shapes = tuple(podset.shape for podset in podsets)
     reference = spec.priority_class_ref
     annotations = sum(len(key) + len(value) for key, value in meta.annotations.items())
     size = rounded(sum(podset.size for podset in podsets) + annotations)
@@ -332,7 +384,7 @@ def workload_row(
         evicted=leaving,
         admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
         podsets=podsets,
-        shape=(size, parent, *shapes),
+        shape=_shape_of(size, parent, podsets),
         reserved=reserved,
         pending_reason=pending.reason,
         pending_message=pending.message,

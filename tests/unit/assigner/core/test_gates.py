@@ -14,7 +14,9 @@ from rackgate.runtime.features import (
     NODES_BY_NAME,
     OSMO_POOLS,
     RENDER_FOR_KAI,
+    SKIP_IMPOSSIBLE,
 )
+from rackgate_assigner.core.admission.admit import GATE_SKIP_IMPOSSIBLE
 from rackgate_assigner.core.gates import GATE_BOTH_LEVELS, GATE_FIELDS, Gates, read_gates
 
 OURS = sorted(name for name in GATE_FIELDS if name.startswith("Rackgate"))
@@ -29,6 +31,7 @@ def test_every_placement_gate_of_ours_is_off_by_default_and_can_be_configured() 
         NODES_BY_NAME,
         OSMO_POOLS,
         RENDER_FOR_KAI,
+        SKIP_IMPOSSIBLE,
     }
     found = {name for name in table if name.startswith("Rackgate")}
     assert sorted(found - elsewhere) == OURS
@@ -45,6 +48,7 @@ def test_gates_that_services_can_set_default_to_what_placement_defaults_to() -> 
 def test_each_field_has_one_name() -> None:
     assert sorted(GATE_FIELDS.values()) == sorted(field.name for field in fields(Gates))
     assert GATE_BOTH_LEVELS == BOTH_LEVELS
+    assert GATE_SKIP_IMPOSSIBLE == SKIP_IMPOSSIBLE
 
 
 @pytest.mark.parametrize("name", OURS)

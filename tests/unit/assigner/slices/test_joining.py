@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rackgate.domains import Domain, TopologyAssignment
@@ -34,6 +36,14 @@ def test_a_podset_without_pods_takes_places_and_flavors_of_its_first_slice() -> 
 @pytest.mark.requirement("SLC-09")
 def test_what_differs_in_flavor_or_levels_is_not_joined(piece: object) -> None:
     assert not can_join(part(2, places(r1=2)), piece)  # type: ignore[arg-type]  # a grant each
+
+
+def test_pods_that_are_charged_differently_are_not_joined() -> None:
+    """A LimitRange or a RuntimeClass changed between the admission of the two."""
+    held = part(2, places(r1=2))
+    larger = replace(part(1, places(r1=1)), usage={"cpu": 2 * CPU})
+    assert not can_join(held, larger)
+    assert can_join(held, replace(larger, usage={"cpu": CPU}))
 
 
 @pytest.mark.requirement("SLC-25", "SLC-36")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason
@@ -53,6 +54,7 @@ from rackgate_assigner.core.rows import WorkloadRow
 
 GATE_DEACTIVATE: Final = "DeactivateInvalidTopology"
 GATE_REQUIRE_ALL: Final = "RequireTopologyOnAllPodSets"
+GATE_SKIP_IMPOSSIBLE: Final = "RackgateStrictFIFOSkipsImpossible"
 MESSAGE_LIMIT: Final = 1024
 OVERLAPPING: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these "
@@ -144,6 +146,9 @@ class _Cycle:
         # Room and quota only shrink within a cycle: a shape refused once is refused again.
         self.refused: dict[tuple[str, Hashable], Refusal] = {}
         self.blocked: set[str] = set()
+        # Refused heads of StrictFIFO queues, not yet asked whether they can ever be admitted:
+        # that costs a placement, and without a Workload behind them nobody needs to know.
+        self.heads: dict[str, Callable[[], bool]] = {}
 
     def preemptions_since(self) -> list[Preempt]:
         """Who has to give way, of those that were not told before."""
@@ -169,7 +174,7 @@ class _Cycle:
         if orphaned is not None:
             return _hold(row, orphaned)
         known = self.refused.get((queue.name, row.shape))
-        if known is not None and queue.name not in self.blocked:
+        if known is not None and not self._behind_head(queue.name):
             return _hold(row, known)
         both_levels = self.features.get(GATE_BOTH_LEVELS, False)
         problem = _problem(row, both_levels=both_levels)
@@ -186,7 +191,7 @@ class _Cycle:
                 reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
                 return Deactivate(row.key, reason, _cut(invalid.message))
             return _hold(row, invalid)
-        if queue.name in self.blocked:
+        if self._behind_head(queue.name):
             text = f"waiting for the workloads ahead in StrictFIFO ClusterQueue {queue.name}"
             return _hold(row, Refusal(PendingReason.PENDING_EVALUATION, text))
         podsets = [podset.request for podset in row.podsets]
@@ -198,8 +203,19 @@ class _Cycle:
             self.refused[queue.name, row.shape] = tried
         # What only its owner can mend must not hold up a whole queue.
         if queue.strategy == "StrictFIFO" and tried.reason != PendingReason.MISCONFIGURED:
-            self.blocked.add(queue.name)
+            self.heads[queue.name] = partial(self.granting.possible, offer, podsets, family)
         return _hold(row, tried)
+
+    def _behind_head(self, queue: str) -> bool:
+        """Whether a StrictFIFO queue waits for a Workload that was refused before.
+
+        A head that does not fit even an empty queue and empty nodes would hold all others for
+        ever, so it is passed over until the queue or the nodes change (ADR 13).
+        """
+        head = self.heads.pop(queue, None)
+        if head is not None and (not self.features.get(GATE_SKIP_IMPOSSIBLE, True) or head()):
+            self.blocked.add(queue)
+        return queue in self.blocked
 
     def _orphaned(self, row: WorkloadRow, family: Family | None) -> Refusal | None:
         """Why a slice is not looked at; None for any other Workload."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from rackgate.api.names import PendingReason
@@ -112,6 +112,39 @@ class Granting:
             if tried is not None:
                 return tried
 
+    def possible(
+        self, offer: Offer, podsets: Sequence[PodSetRequest], family: Family | None = None
+    ) -> bool:
+        """Whether a Workload would be admitted if no other Workload held anything.
+
+        Nodes are as they are, and pods that no Workload accounts for still count. A slice has its
+        parent beside it, which holds quota as long as the slice has a meaning. Where two flavors
+        share nodes the answer may be a yes too many.
+
+        Args:
+            offer: flavors of its queue; what is in use does not matter.
+            podsets: what it asks for.
+            family: of a slice.
+        """
+        self._family = family or NOBODY
+        parent = self._family.parent.reserved if self._family.parent is not None else None
+        empty = replace(offer, used=quota_of(parent) if parent is not None else {}, yields={})
+        attempts: list[_NoPlace] = []
+
+        def without(refused: _NoPlace) -> bool:
+            attempts.append(refused)
+            return choose_flavors(empty, podsets, _refused(attempts)).mode is Mode.FIT
+
+        while True:
+            chosen = choose_flavors(empty, podsets, _refused(attempts))
+            if chosen.mode is not Mode.FIT:
+                return False
+            by_flavor = _by_topology_flavor(chosen.podsets, empty)
+            if isinstance(by_flavor, Refusal) or self._unlike(chosen, by_flavor) is not None:
+                return False
+            if self._places(by_flavor, without, simulate_empty=True) is not None:
+                return True
+
     def _refusal(
         self,
         chosen: FlavorPlan,
@@ -183,7 +216,11 @@ class Granting:
         return unlike(self._family, levels, ", ".join(sorted(flavors)))
 
     def _places(
-        self, by_flavor: Mapping[str, Sequence[PodSetPlan]], without: Without
+        self,
+        by_flavor: Mapping[str, Sequence[PodSetPlan]],
+        without: Without,
+        *,
+        simulate_empty: bool = False,
     ) -> dict[str, Charge] | None:
         """What each PodSet would take; nothing is left charged.
 
@@ -193,7 +230,9 @@ class Granting:
         charges: dict[str, Charge] = {}
         with ExitStack() as undo:
             for index, flavor in enumerate(flavors):
-                placed = self._fill(flavor, by_flavor[flavor], without)
+                placed = self._fill(
+                    flavor, by_flavor[flavor], without, simulate_empty=simulate_empty
+                )
                 if placed is None:
                     return None
                 for podset in by_flavor[flavor]:
@@ -206,7 +245,12 @@ class Granting:
         return charges
 
     def _fill(
-        self, flavor: str, podsets: Sequence[PodSetPlan], without: Without
+        self,
+        flavor: str,
+        podsets: Sequence[PodSetPlan],
+        without: Without,
+        *,
+        simulate_empty: bool = False,
     ) -> Mapping[str, TopologyAssignment] | None:
         """Places of all PodSets in one flavor; None if some have none.
 
@@ -214,7 +258,7 @@ class Granting:
         """
         complete = True
         while True:
-            placement = self._place(flavor, podsets)
+            placement = self._place(flavor, podsets, simulate_empty=simulate_empty)
             if placement.refused is None:
                 return placement.assignments if complete else None
             refused = _NoPlace(flavor, podsets, placement.refused)

@@ -32,7 +32,12 @@ from rackgate_assigner.core.failure.kept import fenced, lost_of, path_of, split
 from rackgate_assigner.core.forest import Grove
 from rackgate_assigner.core.gates import GATE_FIELDS
 from rackgate_assigner.core.model import PodSetRequest, Replacement
-from rackgate_assigner.core.rows import Charge, WorkloadRow
+from rackgate_assigner.core.rows import (
+    Charge,
+    WorkloadRow,
+    granted_per_pod,
+    replacing_requests,
+)
 from rackgate_assigner.core.topology.tree import AMOUNT_LIMIT, PODS
 
 GATE_FAIL_FAST: Final = "TASFailedNodeReplacementFailFast"
@@ -102,8 +107,12 @@ class _Mending:
         self.row, self.snapshot, self.hosts = row, snapshot, hosts
         self.fail_fast = features.get(GATE_FAIL_FAST, True)
         self.gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
-        self.requests = {podset.request.name: podset.request for podset in row.podsets}
+        self.requests = replacing_requests(row)
         self.parts = {part.name: part for part in hosted(row) if part.name in self.requests}
+        podsets = {podset.request.name: podset for podset in row.podsets}
+        self.granted = {
+            name: granted_per_pod(part, podsets.get(name)) for name, part in self.parts.items()
+        }
         self.now = {
             name: part.topology for name, part in self.parts.items() if part.topology is not None
         }
@@ -274,7 +283,7 @@ class _Mending:
         }
         charges: list[tuple[Charge, int]] = []
         for name, assignment in after.items():
-            amounts = self.requests[name].requests
+            amounts = self.granted[name]
             charges.append((Charge(flavor, amounts, self.now[name]), -1))
             charges.append((Charge(flavor, amounts, assignment), 1))
         return _Moved(after, tuple(charges))
@@ -328,7 +337,7 @@ class _Mending:
             if left:
                 place = TopologyAssignment(part.topology.levels, left)
                 flavor = min(part.flavors.values(), default="")
-                self._charge(Charge(flavor, self.requests[part.name].requests, place), 1)
+                self._charge(Charge(flavor, self.granted[part.name], place), 1)
 
 
 def _unlike(

@@ -12,9 +12,24 @@ from rackgate_assigner.core.decisions import PodSetGrant
 def can_join(part: PodSetGrant, piece: PodSetGrant) -> bool:
     """Whether what a slice was given can be written into what its PodSet was given.
 
-    Not with other flavors: a queue may cover a further resource by now.
+    Not with other flavors: a queue may cover a further resource by now. Nor with other amounts for
+    each pod: a LimitRange or a RuntimeClass may add something else by now.
     """
-    return alike(part, piece) and (not part.flavors or dict(part.flavors) == dict(piece.flavors))
+    if not alike(part, piece):
+        return False
+    same = dict(part.flavors) == dict(piece.flavors) and _as_large(part, piece)
+    return same or not part.flavors
+
+
+def _as_large(part: PodSetGrant, piece: PodSetGrant) -> bool:
+    """Whether a pod of either is charged the same; usage in odd sums is of pods of both kinds."""
+    if not part.count or not piece.count:
+        return True
+    return all(
+        -(-part.usage.get(resource, 0) // part.count)
+        == -(-piece.usage.get(resource, 0) // piece.count)
+        for resource in {*part.usage, *piece.usage}
+    )
 
 
 def alike(part: PodSetGrant, piece: PodSetGrant) -> bool:

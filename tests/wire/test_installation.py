@@ -1,0 +1,188 @@
+"""A second installation, and Kueue beside Rackgate, are refused with words and exit code 3."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from rackgate.kube.installation import KUEUE_CONFIGURATION
+from rackgate.kube.resources import CLUSTER_ROLE_BINDINGS, LEASES, MUTATING_CONFIGS
+from rackgate_cli.controlplane import ports
+from rackgate_ungater.shards import SHARDS, lease_name
+from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.waiting import until
+from tests.wire.test_ungater_process import ready
+
+OWN, OTHER = "rackgate-system", "team-infra"
+KINDS = {"assigner": "AssignerConfiguration", "ungater": "UngaterConfiguration"}
+SERVICES = sorted(KINDS)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as found:
+        yield found
+
+
+def binding(service: str, *namespaces: str) -> dict[str, Any]:
+    name = f"rackgate-{service}"
+    accounts = [
+        {"kind": "ServiceAccount", "name": name, "namespace": namespace} for namespace in namespaces
+    ]
+    return {"metadata": {"name": name}, "subjects": accounts}
+
+
+class Run:
+    """One service as a process; what it says about its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process, self.port = process, port
+
+    async def ended(self) -> tuple[int | None, str]:
+        """Exit code, and the error of the last log line."""
+        async with asyncio.timeout(60):
+            _, err = await self.process.communicate()
+        lines = [json.loads(line) for line in err.splitlines()]
+        (last,) = (line for line in lines if line["event"] == "service_failed")
+        return self.process.returncode, last["error"]
+
+
+@pytest.fixture
+async def start(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Any]:
+    """Start a service of the installation in a namespace."""
+    running: list[asyncio.subprocess.Process] = []
+    with ports.reserved({OWN: None, OTHER: None}) as held:
+
+        async def begin(service: str, namespace: str) -> Run:
+            document = {
+                "apiVersion": "config.rackgate.dev/v1alpha1",
+                "kind": KINDS[service],
+                "connection": {"server": server.url, "requestTimeout": 5},
+                "health": {"host": "127.0.0.1", "port": held[namespace]},
+                "leaderElection": {"leaseDuration": 12, "namespace": namespace},
+            }
+            path = tmp_path / f"{namespace}.yaml"
+            path.write_text(yaml.safe_dump(document))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", f"rackgate_{service}", "--config", str(path)),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            running.append(process)
+            return Run(process, held[namespace])
+
+        yield begin
+        for process in running:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+
+
+def holders(server: FakeApiServer) -> set[str]:
+    """Namespaces in which anybody holds a Lease."""
+    names = ("rackgate-assigner", "rackgate-ungater", *map(lease_name, range(SHARDS)))
+    return {
+        namespace
+        for namespace in (OWN, OTHER)
+        for name in names
+        if (server.get(LEASES, name, namespace) or {"spec": {}})["spec"].get("holderIdentity")
+    }
+
+
+async def until_ready(run: Run) -> None:
+    async with asyncio.timeout(60):
+        while not await ready(run.port):
+            assert run.process.returncode is None
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.requirement("OPS-06")
+@pytest.mark.parametrize("service", SERVICES)
+async def test_of_two_that_start_at_once_one_acts_and_the_other_is_told(
+    server: FakeApiServer, start: Any, service: str
+) -> None:
+    server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
+    first, second = await asyncio.gather(start(service, OWN), start(service, OTHER))
+    code, error = await second.ended()
+    assert code == 3
+    assert error.startswith(
+        f"Rackgate is installed in namespace {OWN} (ClusterRoleBinding rackgate-{service}), and "
+        f"this service belongs to an installation in namespace {OTHER}."
+    )
+    await until_ready(first)
+    await until(lambda: holders(server) == {OWN})
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_who_acts_ends_when_another_installation_takes_its_binding(
+    server: FakeApiServer, start: Any, service: str
+) -> None:
+    server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
+    first = await start(service, OWN)
+    await until_ready(first)
+    await until(lambda: holders(server) == {OWN})
+    server.put(CLUSTER_ROLE_BINDINGS, binding(service, OTHER))
+    code, error = await first.ended()
+    assert (code, "is installed in namespace team-infra" in error) == (3, True)
+    # Leases of the ungater run out: it ends as it does when it fails.
+    assert service == "ungater" or holders(server) == set()
+
+
+@pytest.mark.requirement("OPS-06")
+async def test_where_both_are_named_neither_acts(server: FakeApiServer, start: Any) -> None:
+    server.put(CLUSTER_ROLE_BINDINGS, binding("assigner", OWN, OTHER))
+    runs = await asyncio.gather(*(start("assigner", name) for name in (OWN, OTHER)))
+    assert [code for code, _ in [await run.ended() for run in runs]] == [3, 3]
+    assert holders(server) == set()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_kueue_beside_it_is_told_before_and_while_it_acts(
+    server: FakeApiServer, start: Any, service: str
+) -> None:
+    server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
+    acting = await start(service, OWN)
+    await until_ready(acting)
+    server.put(MUTATING_CONFIGS, {"metadata": {"name": KUEUE_CONFIGURATION}})
+    code, error = await acting.ended()
+    assert (code, error.startswith("Kueue is installed in this cluster")) == (3, True)
+    late = await start(service, OWN)
+    code, error = await late.ended()
+    assert (code, error.startswith("Kueue is installed in this cluster")) == (3, True)
+
+
+async def test_without_the_right_to_know_it_waits_unready(
+    server: FakeApiServer, start: Any
+) -> None:
+    """As the earlier installation does when it restarts: the binding granted it that right."""
+    server.put(CLUSTER_ROLE_BINDINGS, binding("assigner", OTHER))
+    server.faults.append(Fault.status(403, path="clusterrolebindings", times=1000))
+    waits = await start("assigner", OWN)
+    wanted = f"; ClusterRoleBinding rackgate-assigner must name namespace {OWN}, see "
+    said = ""
+    async with asyncio.timeout(60):
+        while wanted not in said or "clusterrolebindings: not listed" in said:
+            said = await missing(waits.port)
+            await asyncio.sleep(0.05)
+    assert "403" in said
+    assert holders(server) == set()
+
+
+async def missing(port: int) -> str:
+    """What /readyz says is missing; "" while nobody listens."""
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{port}/readyz") as answer,
+        ):
+            return await answer.text()
+    except aiohttp.ClientError:
+        return ""
