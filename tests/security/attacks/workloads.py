@@ -63,7 +63,7 @@ def itself(world: World, workload: Object) -> list[Object]:
 
 def another_uid(world: World, workload: Object) -> list[Object]:
     (owner,) = workload["metadata"]["ownerReferences"]
-    return [{**owner, "uid": str(uuid.uuid4())}]
+    return [{**owner, "uid": str(uuid.uuid4()), "blockOwnerDeletion": False}]
 
 
 @attack(
