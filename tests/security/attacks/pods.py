@@ -142,6 +142,50 @@ async def stripped_so_that_the_job_makes_more(world: World, change: Object) -> N
     await world.hold(4)
 
 
+@attack()
+async def controller_reference_turned_off(world: World) -> None:
+    """Its Job owns the pod still, and controls it no more."""
+    await world.submit("train", 4)
+    await world.runs("train", 4)
+    async for _ in world.rounds(3, 2.0):
+        for pod in await world.living("batch.kubernetes.io/job-name=train"):
+            owners = [{**one, "controller": False} for one in pod["metadata"]["ownerReferences"]]
+            change = {"metadata": {"ownerReferences": owners, "labels": dict.fromkeys(JOB_LABELS)}}
+            await world.attacker.merge(kinds.PODS, pod["metadata"]["name"], change)
+    await world.hold(4)
+
+
+@attack(topology=None)
+async def selector_of_ones_own_stripped(world: World) -> None:
+    """A Job that finds its pods by a label of its user's choice, and then finds none."""
+    own = {"example.com/mine": "yes"}
+    job = world.job("train", 4, indexed=False, completions=100)
+    job["spec"] |= {"manualSelector": True, "selector": {"matchLabels": own}}
+    job["spec"]["template"]["metadata"].setdefault("labels", {}).update(own)
+    await world.attacker.create(kinds.JOBS, job)
+    await world.bound("example.com/mine=yes", 4)
+    change = {"metadata": {"labels": {"example.com/mine": None}}}
+    async for _ in world.rounds(3, 2.0):
+        for pod in await world.living("example.com/mine=yes"):
+            await world.attacker.merge(kinds.PODS, pod["metadata"]["name"], change)
+    await world.hold(4)
+
+
+@attack(topology=None)
+async def stripped_and_its_job_deleted(world: World) -> None:
+    """Nothing collects the pods of a Job that is gone when they do not name it."""
+    for number in range(2):
+        name = f"train-{number}"
+        await world.submit(name, 4)
+        await world.hold(4)
+        change = {"metadata": {"labels": dict.fromkeys(JOB_LABELS), "ownerReferences": None}}
+        for pod in await world.living(f"batch.kubernetes.io/job-name={name}"):
+            await world.attacker.merge(kinds.PODS, pod["metadata"]["name"], change)
+        await world.attacker.delete(kinds.JOBS, name)
+        await world.hold(2)
+    await world.hold(4)
+
+
 @attack(needs=("jobset",))
 async def stripped_so_that_the_jobsets_job_makes_more(world: World) -> None:
     """The same below a JobSet."""

@@ -187,22 +187,38 @@ async def group_added_while_it_runs(world: World) -> None:
 
 
 @attack(
-    cases={"deleted": {"strip": False}, "stripped": {"strip": True}},
+    cases={
+        "deleted": {"strip": ()},
+        "stripped": {"strip": (names.RAY_CLUSTER_LABEL, names.RAY_NODE_TYPE_LABEL)},
+        "of-no-group": {"strip": (names.RAY_GROUP_LABEL,)},
+    },
     needs=("kuberay",),
     topology=None,
 )
-async def worker_pods_replaced_while_they_live(world: World, strip: bool) -> None:
+async def worker_pods_replaced_while_they_live(world: World, strip: tuple[str, ...]) -> None:
     """Deleted with hours of grace, or no longer known by their labels: KubeRay makes others."""
     await running(world, 3, cpu="4", terminate=HOURS)
     async for _ in world.rounds(3, 3.0):
-        for pod in await world.living(f"{RAY},{names.RAY_NODE_TYPE_LABEL}=worker"):
+        for pod in await world.living("ray.io/node-type=worker"):
             name = pod["metadata"]["name"]
             if strip:
-                gone = dict.fromkeys((names.RAY_CLUSTER_LABEL, names.RAY_NODE_TYPE_LABEL))
-                change = {"metadata": {"labels": gone, "ownerReferences": None}}
-                await world.attacker.merge(kinds.PODS, name, change)
+                meta: Object = {"labels": dict.fromkeys(strip)}
+                await world.attacker.merge(kinds.PODS, name, {"metadata": meta})
+                meta["ownerReferences"] = None
+                await world.attacker.merge(kinds.PODS, name, {"metadata": meta})
             else:
                 await world.attacker.delete(kinds.PODS, name, grace_s=14400)
+    await world.hold(5)
+
+
+@attack(needs=("kuberay",))
+async def group_suspended_and_resumed(world: World) -> None:
+    """A group alone stops; its pods take hours to go; another cluster comes, and it resumes."""
+    await running(world, 3, cpu="4", terminate=HOURS)
+    await world.attacker.json_patch(kinds.RAY_CLUSTERS, "ray", [put(f"{GROUP}/suspend", True)])
+    await world.hold(2)
+    await another(world)
+    await world.attacker.json_patch(kinds.RAY_CLUSTERS, "ray", [put(f"{GROUP}/suspend", False)])
     await world.hold(5)
 
 
