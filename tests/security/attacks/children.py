@@ -62,7 +62,7 @@ async def child_of_a_pending_jobset_unsuspended_in_a_loop(world: World) -> None:
     await world.hold(4)
 
 
-@attack(needs=("jobset",))
+@attack(needs=("jobset",), words=("field is immutable",))
 async def child_of_a_pending_jobset_gets_another_template(world: World) -> None:
     """When the JobSet is admitted, its child asks for more than was granted."""
     await world.attacker.create(

@@ -48,7 +48,7 @@ async def raised_in_the_moment_of_its_admission(world: World) -> None:
     await world.hold(3)
 
 
-@attack()
+@attack(words=("field is immutable",))
 async def template_raised_in_the_moment_of_its_admission(world: World) -> None:
     """The same with the requests: 1 CPU becomes 16."""
     operations = [

@@ -345,6 +345,7 @@ async def pods_bound_elsewhere_by_hand(world: World) -> None:
     },
     topology=None,
     ci=("job-topology",),
+    words=("field is immutable",),
 )
 async def template_names_a_node(world: World, kind: str) -> None:
     """A pod with a node's name passes the scheduler, and would pass the gate."""
