@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ from bench.world import CONCURRENCY, NAMESPACE, Size, create, playground, prepar
 from rackgate.domains import decode
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError
 from tests.support.objects import RACK, job
 from tests.support.playground import Playground
 
 NODE_CPU = 100
 LIMIT_S = 900.0
+PAGE = 200
+TRIES = 10
 PODS_LIMIT_S = 7200.0
 EXTRA = "one-more"
 STANDS_STILL = "kube-controller-manager"
@@ -74,14 +77,34 @@ def faults(given: Iterable[Given], racks: Mapping[str, str], size: Size) -> list
     return lines
 
 
+def elsewhere(given: Iterable[Given], bound: Mapping[tuple[str, str], int]) -> list[str]:
+    """Which Jobs have other pods on other hosts than they were admitted with. Pure."""
+    wanted = {(one.job, host): pods for one in given for host, pods in one.hosts.items()}
+    differ = sorted({job for (job, _host), _pods in wanted.items() ^ bound.items()})
+    return [f"{job}: its pods are not where it was admitted" for job in differ]
+
+
 def job_names(size: Size) -> list[str]:
     """Names of the Jobs."""
     return [f"large-{index:04}" for index in range(size.jobs)]
 
 
-async def _all(client: Client, kind: kinds.Resource) -> list[dict[str, Any]]:
+async def _all(
+    client: Client, kind: kinds.Resource, of: Callable[[Any], Any] = lambda item: item
+) -> list[Any]:
+    """Every object of a kind, or what is wanted `of` it; a full API server is asked again."""
     path = kind.path(NAMESPACE if kind.namespaced else None)
-    return [item async for page in client.list_pages(path) for item in json.loads(page)["items"]]
+    for _ in range(TRIES):
+        found: list[Any] = []
+        try:
+            async for page in client.list_pages(path, page_size=PAGE):
+                found += [of(item) for item in json.loads(page)["items"]]
+        except KubeError as error:
+            say(f"           {error}")
+            await asyncio.sleep(2)
+        else:
+            return found
+    raise TimeoutError(f"no list of {kind.full_name}")
 
 
 def _true(item: Mapping[str, Any], condition: str) -> bool:
@@ -116,16 +139,25 @@ async def _started(client: Client, size: Size, limit_s: float) -> float:
             await asyncio.sleep(0.5)
 
 
-async def _bound(client: Client, total: int) -> None:
+async def _ready(client: Client, total: int) -> None:
+    """Wait until all pods run, by the status of the Jobs: to list pods over and over costs more."""
     async with asyncio.timeout(PODS_LIMIT_S):
         while True:
-            pods = 0
-            async for page in client.list_pages(kinds.PODS.path(NAMESPACE)):
-                pods += sum("nodeName" in item["spec"] for item in json.loads(page)["items"])
+            jobs = await _all(client, kinds.JOBS)
+            pods = sum(item.get("status", {}).get("ready", 0) for item in jobs)
             if pods >= total:
                 return
-            say(f"           {pods:,} pods are bound")
+            say(f"           {pods:,} pods are ready")
             await asyncio.sleep(20)
+
+
+async def _bound(client: Client) -> Counter[tuple[str, str]]:
+    """How many pods of each Job are on each host."""
+
+    def place(pod: Any) -> tuple[str, str]:
+        return pod["metadata"]["ownerReferences"][0]["name"], pod["spec"].get("nodeName", "")
+
+    return Counter(await _all(client, kinds.PODS, place))
 
 
 async def _given(client: Client) -> list[Given]:
@@ -187,14 +219,16 @@ async def measure(running: Playground, size: Size, *, pods: bool) -> dict[str, A
             "started_s": round(started - begin, 1),
         }
         if pods:
-            await _bound(client, size.total)
-            figures["bound_s"] = round(time.perf_counter() - begin, 1)
+            await _ready(client, size.total)
+            figures["ready_s"] = round(time.perf_counter() - begin, 1)
         racks = {
             item["metadata"]["name"]: item["metadata"]["labels"][RACK]
             for item in await _all(client, kinds.NODES)
         }
+        given = await _given(client)
         figures["wrong"] = [
-            *faults(await _given(client), racks, size),
+            *faults(given, racks, size),
+            *(elsewhere(given, await _bound(client)) if pods else ()),
             *await _usage(client, size),
             *await _one_more(client),
         ]

@@ -316,14 +316,14 @@ class CacheMachine(RuleBasedStateMachine):
                 for resource, amount in part.usage.items():
                     pair = (part.flavors[resource], resource)
                     granted[pair] = granted.get(pair, 0) + amount
-            living = self._living(name)
+            living = self._living(name, granted)
             for pair in {*granted, *living}:
                 amount = max(granted.get(pair, 0), living.get(pair, 0))
                 used[pair] = used.get(pair, 0) + amount
         found = self.cache.totals.used().get("cq", {})
         assert found == {pair: amount for pair, amount in used.items() if amount}
 
-    def _living(self, name: str) -> dict[tuple[str, str], int]:
+    def _living(self, name: str, granted: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
         """What pods of a job take, by the flavor that they are charged to."""
         grant = self.held.get(name) or self.finished.get(name)
         flavors = [*FLAVORS, *RACK_FLAVORS]
@@ -331,7 +331,7 @@ class CacheMachine(RuleBasedStateMachine):
             flavors = list(dict.fromkeys(part.flavors["cpu"] for part in grant.podsets))
         labels = {key: found for key, (found, _) in (FLAVORS | RACK_FLAVORS).items()}
         total: dict[tuple[str, str], int] = {}
-        for key, found in self.pods.items():
+        for key, found in sorted(self.pods.items()):
             on = self.nodes.get(found.spec.node_name or "")
             leaving = found.metadata.deletion_timestamp is not None
             if self.controllers[key] != f"job-{name}" or (leaving and not (on and on.ready)):
@@ -339,9 +339,15 @@ class CacheMachine(RuleBasedStateMachine):
             here = on.metadata.labels.items() if on is not None else {}.items()
             present = [one for one in flavors if one in self.cache.flavors]
             fits = [one for one in present if on is not None and labels[one].items() <= here]
-            pair = ((fits if len(flavors) > 1 and fits else flavors)[0], "cpu")
+            meant = fits if len(flavors) > 1 and fits else flavors
             asked = str(found.spec.containers[0].resources.requests["cpu"])
-            total[pair] = total.get(pair, 0) + {"1": 1000, "500m": 500}[asked]
+            more = {"1": 1000, "500m": 500}[asked]
+            pairs = [(one, "cpu") for one in meant]
+            pair = pairs[0]
+            for one in reversed(pairs):
+                if total.get(one, 0) + more <= granted.get(one, 0):
+                    pair = one
+            total[pair] = total.get(pair, 0) + more
         return total
 
     def _free(self, grove: Grove, leaf: int) -> tuple[int, int]:

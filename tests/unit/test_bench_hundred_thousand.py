@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.hundred_thousand import Given, faults
+from bench.hundred_thousand import Given, elsewhere, faults
 from bench.world import Size
 
 SIZE = Size(nodes=4, rack=2, jobs=2, pods=150)
@@ -31,3 +31,12 @@ def test_each_job_in_one_rack_and_no_host_too_full_is_right() -> None:
 )
 def test_what_is_wrong_is_told(given: list[Given], words: str) -> None:
     assert any(words in line for line in faults(given, RACKS, SIZE))
+
+
+def test_pods_on_other_hosts_than_admitted_are_told() -> None:
+    bound = {("large-0000", "a1"): 100, ("large-0000", "a2"): 50}
+    assert elsewhere([FIRST], bound) == []
+    words = ["large-0000: its pods are not where it was admitted"]
+    for change in ({("large-0000", "a2"): 49}, {("large-0000", "b1"): 1}, {("large-0000", ""): 1}):
+        assert elsewhere([FIRST], bound | change) == words
+    assert elsewhere([FIRST], {}) == words

@@ -14,10 +14,12 @@ from rackgate.govern.errors import FieldError
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import PodTemplate, StopPhase
 from rackgate.govern.podsets import group_errors
-from rackgate.govern.templates import RESERVED_GATES, gates_of
+from rackgate.govern.templates import RESERVED_GATES, gates_of, section
 from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, FeatureGates
 
 Object = Mapping[str, Any]
+
+_ASKING: Final = ("containers", "initContainers", "resources", "overhead", "runtimeClassName")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,23 @@ class JobKind:
             for name, count in now.items()
             if name not in held and count > before.get(name, count)
         }
+
+    def reshaped(self, job: Object, stored: Object) -> str | None:
+        """The first PodSet whose new pods would ask for something else than those admitted.
+
+        No gate helps: it counts pods, whatever they ask for.
+        """
+        before = {part.podset: _asks(part.template) for part in self.templates(stored, False)}
+        for part in self.templates(job, False):
+            if before.get(part.podset, _asks(part.template)) != _asks(part.template):
+                return part.podset
+        return None
+
+
+def _asks(template: Object) -> list[Any]:
+    """What requests of a template's pods are made of."""
+    spec = section(template, "spec")
+    return [spec.get(key) or None for key in _ASKING]
 
 
 def _job_errors(job: Object) -> list[FieldError]:

@@ -123,7 +123,7 @@ def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict
 
 
 def _suspended_if_grown(kind: JobKind, job: Object, stored: Object, edited: Verdict) -> Verdict:
-    """A running job that asks for more pods than before, which no gate would hold.
+    """A running job that asks for more pods than before, which no gate would hold, or for others.
 
     It is suspended in the same write: the assigner would see it only when its new pods are bound.
     """
@@ -131,13 +131,20 @@ def _suspended_if_grown(kind: JobKind, job: Object, stored: Object, edited: Verd
     if deleted or is_suspended(job) or is_suspended(stored) or SUSPEND in edited.operations:
         return edited
     grown = kind.grown(job, stored)
-    if not grown:
+    reshaped = kind.reshaped(job, stored) if kind.editable and not kind.frozen else None
+    if grown:
+        podset, (before, now) = min(grown.items())
+        warning = (
+            f"podset {podset} of the running {kind.name} grows from {before} to {now} pods: it is"
+            " suspended, and queued again at its new size"
+        )
+    elif reshaped is not None:
+        warning = (
+            f"the template of podset {reshaped} of the running {kind.name} changes: it is"
+            " suspended, and queued again with it"
+        )
+    else:
         return edited
-    podset, (before, now) = min(grown.items())
-    warning = (
-        f"podset {podset} of the running {kind.name} grows from {before} to {now} pods: it is"
-        " suspended, and queued again at its new size"
-    )
     return Verdict(
         operations=[dict(SUSPEND), *edited.operations], warnings=[*edited.warnings, warning]
     )

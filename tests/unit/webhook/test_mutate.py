@@ -177,12 +177,12 @@ def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
 def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated(gates: list[str]) -> None:
     found = pod(schedulingGates=[{"name": gate} for gate in gates])
     found["metadata"]["labels"]["ray.io/node-type"] = "redis-cleanup"
-    by: dict[str, Any] = {"username": "system:serviceaccount:kube-system:job-controller"}
-    result = apply_patch(found, mutate(review(POD, found, **by)).operations)
+    by = "system:serviceaccount:kube-system:job-controller"
+    result = apply_patch(found, mutate(review(POD, found, username=by)).operations)
     kept = [gate for gate in gates if gate == "other"]
     assert [gate["name"] for gate in result["spec"].get("schedulingGates", [])] == kept
     assert result["metadata"] == {"labels": {"ray.io/node-type": "redis-cleanup"}}
-    assert mutate(review(POD, result, **by)).operations == []
+    assert mutate(review(POD, result, username=by)).operations == []
     # Others only claim to clean up; the policy sees their marks, and refuses them.
     assert mutate(review(POD, found, username="user")) == Verdict()
 

@@ -287,3 +287,25 @@ def test_what_is_asked_where_nobody_reads_it_is_warned_about() -> None:
     (warning,) = told(RAYCLUSTER, found).warnings
     assert warning.endswith("has no effect: set spec.enableInTreeAutoscaling")
     assert told(RAYCLUSTER, ray(autoscaling=True)).warnings == []
+
+
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("of", ["headGroupSpec", "workerGroupSpecs"])
+def test_a_running_cluster_whose_pods_would_ask_for_more_is_suspended(
+    of: str, scales: bool
+) -> None:
+    stored = with_spec(ray(worker_group("w", 2, most=4), autoscaling=scales), suspend=False)
+    found = copy.deepcopy(stored)
+    group = found["spec"][of] if of == "headGroupSpec" else found["spec"][of][0]
+    group["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+    verdict = mutate(review(RAYCLUSTER, found, stored))
+    assert apply_patch(found, verdict.operations)["spec"]["suspend"] is True
+    assert "of the running RayCluster changes" in verdict.warnings[0]
+
+
+def test_a_running_cluster_whose_template_gets_a_selector_runs_on() -> None:
+    """What a flavor added comes and goes as manifests are applied: the assigner judges that."""
+    stored = with_spec(ray(worker_group("w", 2)), suspend=False)
+    found = copy.deepcopy(stored)
+    found["spec"]["workerGroupSpecs"][0]["template"]["spec"]["nodeSelector"] = {"a": "b"}
+    assert mutate(review(RAYCLUSTER, found, stored)).operations == []

@@ -9,6 +9,7 @@ outlive their job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rackgate_assigner.cache.living import (
@@ -119,7 +120,7 @@ class Excesses:
         found = beyond(amounts, granted)
         if found is None:
             self._depending.add(root)
-            taken = self._taken(root, choices_of_grant(granted))
+            taken = self._taken(root, choices_of_grant(granted), granted)
             found = {
                 pair: more
                 for pair, amount in taken.items()
@@ -159,7 +160,11 @@ class Excesses:
         return Excess(queue, name, taken) if name and taken else None
 
     def _taken(
-        self, root: str, choices: Mapping[str, tuple[str, ...]]
+        self,
+        root: str,
+        choices: Mapping[str, tuple[str, ...]],
+        granted: Mapping[FlavorResource, int] = MappingProxyType({}),
     ) -> dict[FlavorResource, int]:
         cache = self._cache
-        return by_flavor(cache.living.rows_of(root), choices, cache.nodes, cache.flavors)
+        rows = cache.living.rows_of(root)
+        return by_flavor(rows, choices, cache.nodes, cache.flavors, granted)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rackgate_assigner.core.admission.queues import ClusterQueueRow, FlavorResource, FlavorRow
 from rackgate_assigner.core.model import NodeFacts
@@ -351,6 +352,7 @@ def by_flavor(
     choices: Mapping[str, tuple[str, ...]],
     nodes: Mapping[str, NodeFacts],
     flavors: Mapping[str, FlavorRow],
+    granted: Mapping[FlavorResource, int] = MappingProxyType({}),
 ) -> dict[FlavorResource, int]:
     """What pods take, by flavor and resource.
 
@@ -359,30 +361,36 @@ def by_flavor(
         choices: flavors that may be meant, by resource, the preferred one first.
         nodes: by name.
         flavors: by name.
+        granted: of several flavors whose labels a node carries, the first one with so much left
+            is meant; the first of all when none has.
     """
     total: dict[FlavorResource, int] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.key):
         node = nodes.get(row.node)
         for resource, amount in ((PODS, 1), *row.requests):
             names = choices.get(resource)
             if not names or not amount:
                 continue
-            pair = (_flavor_of(node, names, flavors), resource)
+            pairs = [(name, resource) for name in _fitting(node, names, flavors)]
+            left = (p for p in pairs if total.get(p, 0) + amount <= granted.get(p, 0))
+            pair = next(left, pairs[0])
             total[pair] = total.get(pair, 0) + amount
     return total
 
 
-def _flavor_of(
+def _fitting(
     node: NodeFacts | None, names: tuple[str, ...], flavors: Mapping[str, FlavorRow]
-) -> str:
-    """The first flavor whose labels a node carries; the first of all when none fits."""
+) -> tuple[str, ...]:
+    """The flavors whose labels a node carries; all of them when none fits."""
     if node is None or len(names) == 1:
-        return names[0]
-    for name in names:
-        flavor = flavors.get(name)
-        if flavor is not None and flavor.node_labels.items() <= node.labels.items():
-            return name
-    return names[0]
+        return names
+    found = tuple(
+        name
+        for name in names
+        if (flavor := flavors.get(name)) is not None
+        and flavor.node_labels.items() <= node.labels.items()
+    )
+    return found or names
 
 
 def choices_of_grant(granted: Iterable[FlavorResource]) -> dict[str, tuple[str, ...]]:

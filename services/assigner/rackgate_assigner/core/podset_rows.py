@@ -157,6 +157,9 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
     negative = sorted(resource for resource, value in requests.items() if value < 0)
     if negative:
         problem = f"{path}: negative request of {negative[0]}"
+    if spec.node_name:
+        # No gate holds such a pod, and no assignment moves it.
+        problem = problem or f"{path}.spec.nodeName: {spec.node_name!r} is bound past the queue"
     asked = podset.topology_request
     request = PodSetRequest(
         name=podset.name,
