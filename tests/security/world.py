@@ -15,7 +15,13 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.config import ConnectionSettings, connect
-from rackgate.kube.errors import KubeError, NotFoundError, TransportError
+from rackgate.kube.errors import (
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TransportError,
+)
 from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.state import StateFolder
 from tests.security.catalog import Attack, Phase
@@ -307,10 +313,15 @@ class World:
             options: Object = {"propagationPolicy": "Background"}
             if grace_s is not None:
                 options["gracePeriodSeconds"] = grace_s
-            # A long list takes a full machine its time; it is asked again.
-            with suppress(TransportError):
-                await client.delete(path, json.dumps(options).encode())
+            body = json.dumps(options).encode()
+            # A long list takes a full machine its time; it is asked again. Child Jobs go with
+            # their JobSet, and are refused to everybody before.
+            with suppress(TransportError, ServerError, ForbiddenError):
+                await client.delete(path, body)
             for one in found:
+                with suppress(TransportError, ServerError, ForbiddenError, NotFoundError):
+                    if kind is kinds.JOBS and "deletionTimestamp" not in one["metadata"]:
+                        await client.delete(kind.path(namespace, one["metadata"]["name"]), body)
                 await self._unhold(kind.path(namespace, one["metadata"]["name"]), one)
 
     async def _unhold(self, path: str, obj: Object) -> None:
@@ -400,9 +411,7 @@ class Gate:
         finally:
             if user is not None:
                 await user.close()
-            # It is over: what a lost answer leaves behind harms no other world.
-            with suppress(TransportError):
-                await _leave(admin, tenant)
+            await _leave(admin, tenant)
             self.observer.remove(ledger)
 
 
@@ -489,9 +498,12 @@ def _write_token(playground: Playground, name: str, token: str) -> Path:
 
 
 async def _leave(admin: Cluster, tenant: Cluster) -> None:
-    """Delete what the world made; finalizers of Workloads are the assigner's to take off."""
+    """Delete what the world made; what a lost answer leaves behind harms no other world."""
+    options = json.dumps({"gracePeriodSeconds": 0, "propagationPolicy": "Background"}).encode()
     for one in (tenant, admin):
-        options = json.dumps({"gracePeriodSeconds": 0, "propagationPolicy": "Background"}).encode()
-        for kind in (kinds.WORKLOADS, kinds.PODS):
-            await one.client.delete(kind.path(one.namespace), options)
-        await one.clean()
+        for kind in (kinds.JOBS, kinds.WORKLOADS, kinds.PODS):
+            with suppress(KubeError):
+                await one.client.delete(kind.path(one.namespace), options)
+        for kind, namespace, name in reversed(one.created):
+            with suppress(KubeError):
+                await one.client.delete(kind.path(namespace, name), options)

@@ -150,7 +150,7 @@ async def same_name_again_and_again(world: World) -> None:
 
 
 def deadline() -> Object:
-    return {"activeDeadlineSeconds": 3}
+    return {"activeDeadlineSeconds": 20}
 
 
 def one_failure() -> Object:
@@ -168,7 +168,7 @@ async def job_fails_while_its_pods_take_hours_to_go(world: World, spec: Object) 
             if "backoffLimit" in spec:
                 change = {"metadata": {"annotations": {"rackgate.dev/fail-after-seconds": "0"}}}
                 await world.attacker.merge(kinds.PODS, pods[0]["metadata"]["name"], change)
-        await world.hold(8)
+        await world.hold(8 + spec.get("activeDeadlineSeconds", 0))
     await world.hold(4)
 
 
