@@ -91,6 +91,7 @@ async def running(world: World, replica: Assigner, name: str, count: int = 2) ->
     return world.job(name)
 
 
+@pytest.mark.requirement("HOOK-10")
 @pytest.mark.parametrize("kind", ["JobSet", "RayCluster"])
 async def test_a_job_with_a_forged_owner_is_a_job_like_any_other(world: World, kind: str) -> None:
     async with assigner(world):
@@ -243,6 +244,7 @@ async def test_a_workload_with_a_strange_owner_gives_everything_back(
         await eventually(lambda: used(replica) == 0)
 
 
+@pytest.mark.requirement("CAP-02")
 async def test_pods_beyond_those_admitted_stop_a_plain_job(world: World) -> None:
     async with assigner(world) as replica:
         job = await running(world, replica, "train")

@@ -50,6 +50,7 @@ def start(cache: Cache, granted: int, living: int) -> None:
         cache.set_pod(of_job(f"p{index}"))
 
 
+@pytest.mark.requirement("CAP-02")
 @pytest.mark.parametrize(("granted", "living", "charged"), [(4, 0, 4), (4, 4, 4), (4, 40, 40)])
 def test_charged_is_the_larger_of_granted_and_living(
     granted: int, living: int, charged: int

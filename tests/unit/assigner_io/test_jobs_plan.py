@@ -272,6 +272,7 @@ def living(of: Job, own: Workload, count: int) -> steps.Step:
     return plan_job(of, [own], replace(facts(of, own), living=count))
 
 
+@pytest.mark.requirement("CAP-02")
 def test_quota_and_finalizer_are_held_while_pods_live() -> None:
     stopped = job()
     evicted = workload(stopped, admitted=True, conditions={**EVICTED})

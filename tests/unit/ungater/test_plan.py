@@ -314,6 +314,7 @@ def test_an_empty_assignment_is_legal_and_releases_nothing() -> None:
     assert plan_ungating(grant(), [pod(0).row()]).ungates == ()
 
 
+@pytest.mark.requirement("UNG-10")
 def test_pods_that_came_back_stay_gated() -> None:
     """What was given back as done may be others' by now."""
     given = dataclasses.replace(grant((R1, 2), (R2, 2)), done=2)
