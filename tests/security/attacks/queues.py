@@ -95,15 +95,16 @@ async def label_added_to_a_running_job(world: World) -> None:
 
 
 @attack()
-async def started_in_a_queue_and_unmanaged_later(world: World) -> None:
-    """Suspended, out of the queue, started by its user, back into the queue."""
+async def out_of_its_queue_and_back(world: World) -> None:
+    """Suspended, out of the queue, and back into it in the write that starts it."""
     await world.submit("first", 4, terminate=HOURS)
     await world.runs("first", 4)
     for _ in range(3):
         await world.attacker.merge(kinds.JOBS, "first", {"spec": {"suspend": True}})
         await world.attacker.merge(kinds.JOBS, "first", label(None))
         await world.attacker.merge(kinds.JOBS, "first", label("queue"))
-        await world.attacker.merge(kinds.JOBS, "first", {"spec": {"suspend": False}})
+        change = label("queue") | {"spec": {"suspend": False}}
+        await world.attacker.merge(kinds.JOBS, "first", change)
         await world.hold(1)
     await world.submit("second", 4)
     await world.hold(5)
