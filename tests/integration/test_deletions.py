@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
-from rackgate.kube.errors import ForbiddenError, KubeError, UnprocessableError
+from rackgate.kube.errors import ForbiddenError
 from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.objects import (
@@ -36,6 +33,28 @@ async def prepare(cluster: Cluster, **queue: tuple[str, ...]) -> str:
 async def delete_job(cluster: Cluster, name: str, propagation: str) -> None:
     options = json.dumps({"propagationPolicy": propagation}).encode()
     await cluster.client.delete(kinds.JOBS.path(cluster.namespace, name), options)
+
+
+async def delete_above_its_pods(cluster: Cluster, name: str) -> None:
+    """Leave the pods of a running Job behind, in a namespace that the policy does not hold in."""
+    binding = kinds.ADMISSION_POLICY_BINDINGS
+    other = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
+    selector = {"matchExpressions": [{**other, "values": [cluster.namespace]}]}
+    here: Object = {"spec": {"matchResources": {"namespaceSelector": selector}}}
+
+    async def deleted() -> bool:
+        try:
+            await delete_job(cluster, name, "Orphan")
+        except ForbiddenError:
+            return False
+        return True
+
+    assert not await deleted(), "refused where the policy holds"
+    await cluster.merge(binding, "rackgate-orphans", here)
+    try:
+        await until("the policy does not hold here", deleted)
+    finally:
+        await cluster.merge(binding, "rackgate-orphans", {"spec": {"matchResources": None}})
 
 
 async def nothing_left(cluster: Cluster, *, pods: int = 0) -> None:
@@ -87,40 +106,18 @@ async def test_a_job_deleted_at_any_moment_leaves_nothing(
     await nothing_left(cluster)
 
 
-@asynccontextmanager
-async def without_policy(cluster: Cluster, name: str) -> AsyncIterator[None]:
-    """As before the policy was installed, or where somebody removed it."""
-    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/{name}"
-    binding = json.loads(await cluster.client.get(path))
-    await cluster.client.delete(path)
-    binding["metadata"] = {key: binding["metadata"][key] for key in ("name", "labels")}
-    try:
-        yield
-    finally:
-        await cluster.client.create(path.rpartition("/")[0], json.dumps(binding).encode())
-
-
 @pytest.mark.requirement("CAP-02", "CAP-03")
 async def test_pods_left_behind_by_their_job_hold_room_and_quota(cluster: Cluster) -> None:
     await prepare(cluster)
     await cluster.submit("train", 4, required=RACK)
     await cluster.bound("train", 4)
     workload = (await cluster.workload_of("train"))["metadata"]["name"]
-    with pytest.raises(KubeError, match="would leave its pods behind"):
-        await delete_job(cluster, "train", "Orphan")
-
-    async def deleted() -> bool:
-        with contextlib.suppress(UnprocessableError, ForbiddenError):  # until the policy is gone
-            await delete_job(cluster, "train", "Orphan")
-            return True
-        return False
+    await delete_above_its_pods(cluster, "train")
 
     async def freed() -> bool:
         pods = await cluster.list_all(kinds.PODS)
         return not any(pod["metadata"].get("ownerReferences") for pod in pods)
 
-    async with without_policy(cluster, "rackgate-orphans"):
-        await until("the policy is gone", deleted)
     await until("the pods have no controller", freed)
     await cluster.pods_heard()
     held = await cluster.get(kinds.WORKLOADS, workload)

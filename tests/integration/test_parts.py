@@ -15,7 +15,7 @@ from rackgate.kube.errors import ConflictError, ForbiddenError, UnprocessableErr
 from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
-from tests.support.identities import JOB_CONTROLLER, acting_as, as_tenant
+from tests.support.identities import JOB_CONTROLLER, acting_as, as_operator, as_tenant
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import Playground
 
@@ -80,13 +80,31 @@ async def test_a_user_gives_no_managed_job_an_invented_controller(
             await refused(tenant.create(kind, owned_by(owner, wish)), *words)
             await tenant.create(kind, wish)  # suspended by the webhook
             await refused(tenant.merge(kind, "forged", by_owner(owner)), *words)
-            # By way of the label: an unmanaged object may have any owner, and comes under no queue.
+            # Neither one that is nobody's to queue: JobSet would start it with its own.
             plain = copy.deepcopy(wish)
             plain["metadata"] = {"name": "plain"}
             plain["spec"]["suspend"] = True
-            await tenant.create(kind, owned_by(existing, plain))
+            child = owned_by(existing, plain)
+            await refused(tenant.create(kind, child), *words)
+            async with as_operator(playground, cluster, "jobset") as operator:
+                await operator.create(kind, child)
             label: Object = {"metadata": {"labels": {names.QUEUE_LABEL: NOWHERE}}}
-            await refused(tenant.merge(kind, "plain", label), *words)
+            await refused(tenant.merge(kind, "plain", label), "is not queued itself")
+
+
+async def test_a_user_puts_no_job_of_theirs_among_those_of_a_pending_jobset(
+    cluster: Cluster, playground: Playground
+) -> None:
+    """JobSet takes it for its own by name, labels and owner, and starts all of them together."""
+    part = replicated_job("w", 1)
+    made = await cluster.create(kinds.JOBSETS, jobset("train", [part], queue=NOWHERE))
+    child = await child_of(cluster, "train")
+    wish = job("train-w-0", 400, queue=None, spec=SUSPENDED)
+    wish["metadata"]["labels"] = child["metadata"]["labels"]
+    wish = owned_by({**JOBSET_OWNER, "name": "train", "uid": made["metadata"]["uid"]}, wish)
+    async with as_tenant(playground, cluster) as tenant:
+        await tenant.delete(kinds.JOBS, "train-w-0")
+        await refused(tenant.create(kinds.JOBS, wish), "set by its operator only")
 
 
 @pytest.mark.usefixtures("webhook_down")
@@ -120,10 +138,9 @@ async def test_reserved_marks_come_with_no_invented_controller(
 ) -> None:
     other = {**JOBSET_OWNER, "apiVersion": "example.com/v1", "kind": "Any"}
     async with as_tenant(playground, cluster) as tenant:
-        for owner in (JOBSET_OWNER, RAY_OWNER, other):
-            for part, field, value in MARKS:
-                wish = owned_by(owner, marked(part, field, value, queue=None))
-                await refused(tenant.create(kinds.JOBS, wish), f"spec.template.{part}.{field}")
+        for part, field, value in MARKS:
+            wish = owned_by(other, marked(part, field, value, queue=None))
+            await refused(tenant.create(kinds.JOBS, wish), f"spec.template.{part}.{field}")
 
 
 async def child_of(cluster: Cluster, name: str) -> Object:
@@ -214,7 +231,9 @@ async def test_a_pending_child_is_not_started_whatever_is_stripped_first(
 async def test_a_jobset_or_raycluster_that_is_a_part_is_suspended_and_deleted_only(
     cluster: Cluster, playground: Playground, kind: Resource, wish: Object, more: Object
 ) -> None:
-    await cluster.create(kind, owned_by(await real(cluster, JOBSET_OWNER), wish))
+    wish = owned_by(await real(cluster, JOBSET_OWNER), wish)
+    async with as_operator(playground, cluster, "jobset") as operator:
+        await operator.create(kind, wish)
     async with as_tenant(playground, cluster) as tenant:
         await refused(tenant.merge(kind, "part", {"spec": {"suspend": False}}), "spec.suspend: ")
         await refused(tenant.merge(kind, "part", {"spec": more}), "written by the operator")

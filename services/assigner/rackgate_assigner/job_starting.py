@@ -11,7 +11,7 @@ from rackgate.govern.marks import lost_flavor
 from rackgate.wire.kueue import ResourceFlavor, Workload
 from rackgate_assigner.job_facts import mark_ops
 from rackgate_assigner.kinds import JobLike, kind_of
-from rackgate_assigner.kinds.podsets import originals_of
+from rackgate_assigner.kinds.podsets import originals_of, pods_ungated
 
 
 class FlavorMissingError(Exception):
@@ -40,7 +40,10 @@ def start_patch(
     ops = template_ops(job, workload, flavors)
     if isinstance(ops, StartConflict):
         return ops
-    return [dict(UNSUSPEND), *ops, *mark_ops(job, workload.metadata.name)]
+    # What replaces a pod that terminates is bound at once: both would live on the quota of one.
+    ungated = not workload.elastic and pods_ungated(workload) > 0
+    waits = kind_of(job).waits_for_ends(job) if ungated else []
+    return [dict(UNSUSPEND), *ops, *waits, *mark_ops(job, workload.metadata.name)]
 
 
 def template_ops(

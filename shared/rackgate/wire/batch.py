@@ -19,6 +19,7 @@ class JobSpec(View, frozen=True):
     completion_mode: str = "NonIndexed"
     backoff_limit: int = 6
     managed_by: str | None = None
+    pod_replacement_policy: str | None = None
     template: msgspec.Raw = msgspec.Raw(b"{}")
 
 

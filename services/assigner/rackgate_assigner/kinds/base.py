@@ -139,6 +139,14 @@ class Kind(ABC, Generic[V]):
             given: pods admitted, by PodSet.
         """
 
+    def waits_for_ends(self, job: V) -> list[JsonPatchOp]:
+        """Operations after which a pod of the job is made only when the one before it has ended.
+
+        Written at the start of a job whose pods no gate holds; none where a kind cannot say so.
+        """
+        del job
+        return []
+
     def end(self, job: V) -> End | None:
         """How it ended; None while it has not. Some kinds only end by being deleted."""
         del job

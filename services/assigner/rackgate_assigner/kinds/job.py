@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from rackgate.govern.job import (
     stop_step,
     template_of,
 )
+from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import Given, NextStep, PodTemplate
 from rackgate.govern.templates import Template, strip_reserved
 from rackgate.kube.resources import JOBS, Resource
@@ -24,6 +25,8 @@ from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.kinds.base import End, Gates, Kind, copied, pods_of_job
 from rackgate_assigner.kinds.podsets import has_topology, pods_given
+
+_FAILED: Final = "Failed"
 
 _decode = msgspec.json.Decoder(Job).decode
 
@@ -102,6 +105,12 @@ class JobKind(Kind[Job]):
         """As many pods are ready or have succeeded as were admitted and are wanted."""
         wanted = min(sum(given.values()), job.pod_count)
         return job.status.ready + job.status.succeeded >= wanted
+
+    def waits_for_ends(self, job: Job) -> list[JsonPatchOp]:
+        """Its replacement policy, which counts from the next pod that ends."""
+        if job.spec.pod_replacement_policy == _FAILED:
+            return []
+        return [{"op": "add", "path": "/spec/podReplacementPolicy", "value": _FAILED}]
 
     def end(self, job: Job) -> End | None:
         """Complete or Failed."""
