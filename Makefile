@@ -15,7 +15,7 @@ SPREAD := -n auto --maxprocesses 8 --dist worksteal
 PLANES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDS := .rackgate/audit-records
 
-.PHONY: help setup demo test lint types contracts fast integration chaos bench prove behaviour \
+.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove behaviour \
         format locks controlplane clean
 
 help: ## this list
@@ -62,6 +62,9 @@ integration: controlplane ## tests on two real control planes
 
 chaos: controlplane ## break everything while Jobs run: 20 seeds; SEEDS=n for more, SEED=k for one
 	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
+
+redteam: controlplane ## attack quota and places with a user's rights, webhooks up and down
+	@$(STEP) "red team" $(PYTEST) -q -s tests/security
 
 bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: placement" $(BIN)/python -m bench.placement
