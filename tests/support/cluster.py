@@ -7,6 +7,7 @@ one control plane.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import ConflictError, NotFoundError
+from rackgate.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from rackgate.kube.resources import Resource
 from tests.support import beacon, in_short
 from tests.support.deadlines import DEADLINE_S, WaitedTooLongError, until
@@ -150,7 +151,9 @@ class Cluster:
                 if made is kind:
                     await self.delete(kind, name)
         for entry in await self.list_all(kinds.JOBS):
-            await self.delete(kinds.JOBS, entry["metadata"]["name"])
+            # Those of a started JobSet go with it, by the hands of the garbage collector.
+            with contextlib.suppress(ForbiddenError):
+                await self.delete(kinds.JOBS, entry["metadata"]["name"])
         for kind, namespace, name in reversed(self.created):
             if kind is not kinds.JOBS:
                 await self._delete(kind, namespace, name, 0 if kind is kinds.PODS else None)
