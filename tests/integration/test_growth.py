@@ -163,7 +163,7 @@ async def test_a_running_job_is_not_deleted_from_above_its_pods(
         ):
             # A child is nobody's to delete alone, whatever is done with its pods.
             alone = name == "set-w-0"
-            words = [name] if alone else ["leave its pods behind", "suspend it and wait"]
+            words = ["JobSet"] if alone else ["leave its pods behind", "suspend it and wait"]
             for options in [*ORPHANING, *([whole] if whole is not None else [])]:
                 body = json.dumps(options).encode()
                 path = kind.path(cluster.namespace, name)

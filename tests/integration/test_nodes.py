@@ -129,7 +129,8 @@ async def test_a_queue_without_topology_starts_jobs_without_gates(cluster: Clust
     await cluster.submit("plain", 2)
     for pod in await cluster.bound("plain", 2):
         assert names.PODSET_LABEL not in pod["metadata"]["labels"]
-        assert names.WORKLOAD_ANNOTATION not in pod["metadata"].get("annotations", {})
+        assert names.TAS_LABEL not in pod["metadata"]["labels"]
+        assert not pod["spec"].get("schedulingGates")
     workload = await cluster.workload_of("plain")
     grant = workload["status"]["admission"]["podSetAssignments"][0]
     assert "topologyAssignment" not in grant

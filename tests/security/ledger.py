@@ -106,6 +106,10 @@ class Ledger:
     _assigned: dict[tuple[str, str, str, str], int] = field(
         default_factory=lambda: defaultdict(int)
     )
+    # By namespace and parent: what each Workload of the family was assigned last.
+    _places: dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]] = field(
+        default_factory=dict
+    )
     _unplaced: set[str] = field(default_factory=set)
 
     @property
@@ -148,8 +152,16 @@ class Ledger:
         meta = workload["metadata"]
         if meta["namespace"] == self.attacker:
             self.queued.add(meta["name"])
-        for (podset, host), count in domains_of(workload).items():
-            key = (meta["namespace"], meta["name"], podset, host)
+        # Pods of a slice carry the name of its parent, also before that one counts them.
+        owners = meta.get("ownerReferences") or ()
+        parent = next((o["name"] for o in owners if o["kind"] == "Workload"), meta["name"])
+        family = self._places.setdefault((meta["namespace"], parent), {})
+        family[meta["name"]] = domains_of(workload)
+        total: Counter[tuple[str, str]] = Counter()
+        for places in family.values():
+            total.update(places)
+        for (podset, host), count in total.items():
+            key = (meta["namespace"], parent, podset, host)
             self._assigned[key] = max(self._assigned[key], count)
 
     def running(self, namespace: str, selector: str = "") -> list[Object]:

@@ -36,12 +36,13 @@ from rackgate_assigner.job_steps import Nothing, Remind
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from rackgate_assigner.kinds import KINDS, Gates, JobLike, Kind, kind_of, owner_of, part_of_owner
-from rackgate_assigner.kinds.podsets import pods_left, pods_ungated
+from rackgate_assigner.kinds.podsets import pods_given, pods_ungated
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
 
 POLL_S: Final = 0.5
+WAIT_S: Final = 30.0
 _NO_GATES: Final[Gates] = {}
 
 
@@ -327,7 +328,7 @@ class JobController:
         count = self._living(job.metadata.uid)
         if workload is None or not _is_beyond(workload, count):
             return 0
-        return max(count.running + count.lingering, count.total // 2) - pods_left(workload)
+        return max(count.running + count.lingering, -(-count.total // 2)) - pods_given(workload)
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
         """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
@@ -393,9 +394,12 @@ class JobController:
         else:
             living = self._pods_of(live)
             facts = facts_of(live, workload, Priority(), parts=self._parts_of(live), living=living)
-            await self._steps.take(live, plan_unlabelled(live, workload, facts))
+            step = plan_unlabelled(live, workload, facts)
+            await self._steps.take(live, step)
             self._own_writes.forget(kind.name, owner)  # no watch will show it
-            self.queue.add_later(key, POLL_S)
+            # Of pods that have to go first the pod watch tells.
+            waits = isinstance(step, Nothing) and self._held_pods(workload.job_uid) > 0
+            self.queue.add_later(key, WAIT_S if waits else POLL_S)
 
     def _is_strange(self, workload: Workload) -> bool:
         """Whether a Workload of a job was given another owner, which answers for no pods."""
@@ -416,8 +420,9 @@ class JobController:
         """
         if not self._holds:
             return 0
-        told = kind_of(job).pods_left(job, self._parts_of(job))
-        return max(self._living(job.metadata.uid).total, told)
+        count = self._living(job.metadata.uid)
+        told = kind_of(job).pods_left(job, self._parts_of(job)) - count.silent
+        return max(count.total, told)
 
     def _facts(self, job: JobLike, workload: Workload | None, *, beyond: int = 0) -> Facts:
         priority = resolve_priority(job, self._stores.workload_classes, self._stores.classes)
@@ -461,7 +466,7 @@ def _is_beyond(workload: Workload, count: LivingCount) -> bool:
     """
     if workload.elastic or not pods_ungated(workload):
         return False
-    admitted = pods_left(workload)
+    admitted = pods_given(workload)
     return count.running + count.lingering > admitted or count.total > 2 * admitted
 
 

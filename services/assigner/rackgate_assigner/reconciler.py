@@ -15,6 +15,7 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.unsupported import unsupported_fields
+from rackgate.kube import resources
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.resources import Resource
@@ -24,6 +25,7 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
 from rackgate_assigner import finalizers, job_writer
 from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.living import Excess
 from rackgate_assigner.core.cycle import Snapshot
 from rackgate_assigner.core.decisions import Repair
 from rackgate_assigner.core.failure.second_pass import second_pass
@@ -250,6 +252,7 @@ class Assigner:
         watches.workloads.tell(failures.workload_seen, failures.workload_gone)
         watches.parts.tell(self._part_seen, self._part_gone)
         cache.on_pods = self.jobs.pods_changed
+        cache.on_excess = self._excess_changed
         for governed in watches.kinds.values():
             governed.tell(self._job_seen, self._job_gone)
             governed.tell(self.jobs.job_seen, self.jobs.job_gone)
@@ -350,9 +353,16 @@ class Assigner:
     def _part_seen(self, before: batch.Job | None, part: batch.Job) -> None:
         owner = part.metadata.controller
         if owner is not None and (before is None or before.metadata.controller != owner):
-            self.cache.set_owner(part.metadata.uid, owner.uid)
+            self.cache.set_owner(part.metadata.uid, owner.uid, part.metadata.namespace)
             self.cycle.poke()
+        elif owner is None and before is not None and before.metadata.controller is not None:
+            self.cache.set_owner(part.metadata.uid, "")
         self.jobs.part_seen(before, part)
+
+    def _excess_changed(self, excess: Excess) -> None:
+        self.statuses.mark(resources.CLUSTER_QUEUES.kind, excess.cluster_queue)
+        if excess.local_queue:
+            self.statuses.mark(resources.LOCAL_QUEUES.kind, excess.local_queue)
 
     def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
         owner = job.metadata.controller
@@ -362,11 +372,19 @@ class Assigner:
         elif before is None or before.metadata.controller != owner:
             # Whether that is true the job controller finds out; until it is known the claim has
             # no effect.
-            self.cache.set_owner(job.metadata.uid, owner.uid)
+            self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
             self.cycle.poke()
+        if (
+            before is not None
+            and part_of_owner(before.metadata)
+            and not part_of_owner(job.metadata)
+        ):
+            self.cache.set_owner(job.metadata.uid, "")
 
     def _job_gone(self, job: JobLike) -> None:
         self.cache.drop_job(job.metadata.uid)
+        if part_of_owner(job.metadata) and job.metadata.key not in self.watches.parts.store:
+            self.cache.drop_owner(job.metadata.uid)
         self.cycle.poke()
 
     def _part_gone(self, part: batch.Job) -> None:

@@ -162,7 +162,8 @@ async def selector_of_ones_own_stripped(world: World) -> None:
     job = world.job("train", 4, indexed=False, completions=100)
     job["spec"] |= {"manualSelector": True, "selector": {"matchLabels": own}}
     job["spec"]["template"]["metadata"].setdefault("labels", {}).update(own)
-    await world.attacker.create(kinds.JOBS, job)
+    if await world.attacker.create(kinds.JOBS, job) is None:
+        return
     await world.bound("example.com/mine=yes", 4)
     change = {"metadata": {"labels": {"example.com/mine": None}}}
     async for _ in world.rounds(3, 2.0):

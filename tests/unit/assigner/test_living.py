@@ -156,7 +156,7 @@ def test_a_pod_that_terminates_on_a_node_that_cannot_tell_holds_nothing() -> Non
     cache.set_pod(of_job("p", leaving=True))
     assert used(cache) == 1000
     cache.set_node(node("a", cpu="64", ready=False))
-    assert (used(cache), cache.living_pods("job-w")) == (0, LivingCount())
+    assert (used(cache), cache.living_pods("job-w")) == (0, LivingCount(silent=1))
     cache.set_node(node("a", cpu="64"))
     assert (used(cache), cache.living_pods("job-w")) == (1000, LivingCount(terminating=1))
     assert cache.rebuild_matches() == []
@@ -243,3 +243,99 @@ def test_resources_that_nobody_asked_for_are_charged_where_the_queue_covers_them
     cache.set_cluster_queue(cluster_queue("cq", {"tas": {"cpu": "9"}}))
     assert cache.totals.used()["cq"] == {CPU: 1000}
     assert cache.rebuild_matches() == []
+
+
+def named(name: str) -> core.Pod:
+    """A pod of a plain Job that lost its controller, and names its Workload."""
+    found = pod(name, "a")
+    meta = msgspec.structs.replace(found.metadata, annotations={names.WORKLOAD_ANNOTATION: "w"})
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+@pytest.mark.parametrize("first", ["pods", "workload"])
+def test_pods_without_a_controller_are_those_of_the_job_of_the_workload_they_name(
+    first: str,
+) -> None:
+    """A process that starts now never saw their controller."""
+    cache = world()
+    found = workload("w", [podset(count=1)], grant=grant(1))
+    if first == "workload":
+        cache.set_workload(found)
+    for name in ("p", "q"):
+        cache.set_pod(named(name))
+    if first == "pods":
+        cache.set_workload(found)
+    assert used(cache) == 2000
+    assert cache.living_pods("job-w").total == 2
+    assert cache.rebuild_matches() == []
+    cache.drop_pod("team/p")
+    cache.drop_pod("team/q")
+    assert (used(cache), cache._ownerless) == (1000, {})
+
+
+def test_a_claim_of_another_namespace_changes_nothing() -> None:
+    cache = world()
+    cache.set_job("job-w", "team/lq")
+    cache.set_pod(of_job("p", "child"))
+    cache.set_owner("child", "job-w", "other")
+    assert used(cache) == 0
+    cache.set_owner("child", "job-w", "team")
+    assert used(cache) == 1000
+
+
+def test_a_child_that_left_its_owner_counts_for_itself() -> None:
+    cache = world()
+    cache.set_job("job-w", "team/lq")
+    cache.set_pod(of_job("p", "child"))
+    cache.set_owner("child", "job-w", "team")
+    assert cache.living_pods("job-w").total == 1
+    cache.set_owner("child", "")
+    assert (cache.living_pods("job-w").total, used(cache)) == (0, 0)
+    assert cache.rebuild_matches() == []
+
+
+def test_verification_goes_by_the_gate() -> None:
+    cache = world(**{HOLD_FOR_TERMINATING: False})
+    start(cache, 1, 4)
+    for index in range(4):
+        cache.set_pod(of_job(f"p{index}", leaving=True))
+    assert cache.rebuild_matches() == []
+
+
+def test_repair_remembers_which_jobs_are_gone() -> None:
+    cache = world()
+    cache.set_job("job-w", "team/lq")
+    cache.set_pod(of_job("p"))
+    cache.drop_job("job-w")
+    cache.heal()
+    assert used(cache) == 1000
+    cache.drop_pod("team/p")
+    assert cache.living.queues == {}
+
+
+def test_others_hear_when_what_is_charged_beyond_a_grant_changes() -> None:
+    cache = world()
+    told: list[str] = []
+    cache.on_excess = lambda excess: told.append(excess.local_queue)
+    cache.set_job("job-w", "team/lq")
+    assert told == []
+    cache.set_pod(of_job("p"))
+    cache.drop_pod("team/p")
+    assert told == ["team/lq", "team/lq"]
+
+
+def test_a_deleted_job_gives_back_what_each_of_its_pods_took() -> None:
+    cache = world()
+    cache.set_job("job-w", "team/lq")
+    start(cache, 4, 3)
+    found = workload("w", [podset(count=4)], grant=grant(4), version="2", deleting=True)
+    cache.set_workload(found)
+    assert used(cache) == 4000  # its job may still make pods
+    cache.drop_job("job-w")
+    assert used(cache) == 3000
+    cache.drop_pod("team/p0")
+    assert used(cache) == 2000
+    assert cache.rebuild_matches() == []
+    cache.drop_pod("team/p1")
+    cache.drop_pod("team/p2")
+    assert used(cache) == 0

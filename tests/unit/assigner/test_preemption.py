@@ -178,6 +178,7 @@ def test_while_the_victim_stops_nobody_else_is_asked_and_nothing_is_taken() -> N
 
 def test_one_that_is_being_deleted_is_not_evicted_as_well() -> None:
     cache = world()
+    cache.set_job("job-low", "team/lq")  # which is to be stopped first
     runs(cache, "low", 10, deleting=True)
     waits(cache, "high", 6, 3)
     decisions = cache.plan()

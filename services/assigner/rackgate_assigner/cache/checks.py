@@ -51,12 +51,14 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
         fresh.assume(key, assumed.grant, instead=held)
     for uid, root in cache.pods.owners.items():
         fresh.set_owner(uid, root)
-    for uid, root in cache.living.claims.items():
-        fresh.living.set_owner(uid, root)
+    for uid, claim in cache.living.claims.items():
+        fresh.living.set_owner(uid, *claim)
     for name in sorted(cache.pods.rows, reverse=True):
         fresh.put_pod(cache.pods.rows[name])
     for uid, queue in cache.living.queues.items():
         fresh.set_job(uid, queue)
+        if not cache.living.managed(uid):
+            fresh.drop_job(uid)
     for local_queue in cache.local_queues.values():
         fresh.put_local_queue(local_queue)
     for cluster_queue in cache.cluster_queues.values():

@@ -13,7 +13,7 @@ from rackgate_assigner.cache import checks, facts, status
 from rackgate_assigner.cache.assumed import Assumed
 from rackgate_assigner.cache.excess import Excesses
 from rackgate_assigner.cache.families import Families, covering, is_folded, is_orphan, united
-from rackgate_assigner.cache.living import LivingCount, LivingPods
+from rackgate_assigner.cache.living import Excess, LivingCount, LivingPods
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.pods import PodLedger
 from rackgate_assigner.cache.relief import relief
@@ -55,6 +55,7 @@ class Cache(Objects):
         living: pods by the job at the root of their owner chain.
         excesses: what these take beyond what was granted; charged like a grant.
         on_pods: told the uid of a job whose pods came, went or are being deleted.
+        on_excess: told what is charged beyond a grant, and what was, whenever that changes.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Cache(Objects):
         self.workloads: dict[str, WorkloadRow] = {}
         self.assumed: dict[str, Assumed] = {}
         self.on_pods: Callable[[str], None] = lambda _job_uid: None
+        self.on_excess: Callable[[Excess], None] = lambda _excess: None
         self._derive_nothing()
 
     def _derive_nothing(self) -> None:
@@ -81,11 +83,13 @@ class Cache(Objects):
         # Workloads with pods that are done, and those where that has to be looked at anew.
         self._reclaiming: set[str] = set()
         self._unrelieved: set[str] = set()
-        self.totals = Totals()
+        self._totals = Totals()
         self.pods = PodLedger(self.nodes, self._charge_node)
         held = self.features.get(HOLD_FOR_TERMINATING, True)
         self.living = LivingPods(self.nodes, terminating=held)
-        self.excesses = Excesses(self, charge_released=held)
+        self.excesses = Excesses(self, self._totals, charge_released=held)
+        # Pods that lost their controller, by the Workload that they name.
+        self._ownerless: dict[str, set[str]] = {}
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
         self._waiting: dict[str, WorkloadRow] = {}
         self._switched_off: set[str] = set()
@@ -105,9 +109,15 @@ class Cache(Objects):
     def put_pod(self, row: PodRow) -> None:
         """As `set_pod`, for the row of a pod that takes room."""
         before = self.pods.rows.get(row.key)
-        if before is not None and row.uid == before.uid != "" and not row.owner_uid:
+        if before is not None and row.uid == before.uid and before.owner_uid and not row.owner_uid:
             # It lost its controller: left behind, or stripped. It still takes what it took.
             row = replace(row, owner_uid=before.owner_uid, of_job=before.of_job)
+        elif not row.owner_uid and row.named:
+            # It did before this process saw it: its Workload knows whose it was.
+            self._ownerless.setdefault(row.named, set()).add(row.key)
+            workload = self.workloads.get(row.named)
+            if workload is not None:
+                row = replace(row, owner_uid=workload.job_uid)
         self._pods_changed(self.living.put(row))
         changed = self.pods.set(row)
         found = [one for one in (before, row) if one is not None and before != row]
@@ -118,14 +128,24 @@ class Cache(Objects):
         """A pod is gone, or has ended."""
         self._pods_changed(self.living.drop(key))
         before = self.pods.rows.get(key)
+        if before is not None and before.named in self._ownerless:
+            self._ownerless[before.named].discard(key)
+            if not self._ownerless[before.named]:
+                del self._ownerless[before.named]
         if before is not None and self.pods.drop(key) and self._felt(before):
             self.epoch += 1
         if before is not None and self._relieves([before]):
             self.epoch += 1
 
-    def set_owner(self, uid: str, root: str) -> None:
-        """Pods of this controller are pods of another object: a Job's, of its JobSet."""
-        self._count_excess(self.living.set_owner(uid, root))
+    def set_owner(self, uid: str, root: str, namespace: str = "") -> None:
+        """Pods of this controller are pods of another object: a Job's, of its JobSet.
+
+        Args:
+            uid: of the controller.
+            root: uid of the object; "" when it belongs to none any more.
+            namespace: of the controller; "" for any.
+        """
+        self._pods_changed(self.living.set_owner(uid, root, namespace))
         if self.pods.set_owner(uid, root):
             self._unrelieved |= self._reclaiming
             self.epoch += 1
@@ -137,11 +157,20 @@ class Cache(Objects):
 
     def set_job(self, uid: str, queue: str) -> None:
         """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
+        known = self.living.managed(uid)
         self._count_excess(self.living.set_job(uid, queue))
+        if not known:
+            self._job_came_or_went(uid)
 
     def drop_job(self, uid: str) -> None:
         """A job is gone, or is managed no more."""
         self._count_excess(self.living.drop_job(uid))
+        self._job_came_or_went(uid)
+
+    def _job_came_or_went(self, uid: str) -> None:
+        for key in self.excesses.workloads_of(uid):
+            if self._update(key):
+                self.epoch += 1
 
     def living_pods(self, job_uid: str) -> LivingCount:
         """How many pods of a job live."""
@@ -194,6 +223,9 @@ class Cache(Objects):
         if before not in ("", row.parent):
             self._cover(before)
         self._count_excess(relinked)
+        if old is None and row.key in self._ownerless:
+            for key in sorted(self._ownerless[row.key]):
+                self.put_pod(self.pods.rows[key])
 
     def drop_workload(self, key: str) -> None:
         """A Workload is gone, and with it all that it held."""
@@ -245,6 +277,12 @@ class Cache(Objects):
         return self.workloads.get(key)
 
     # Questions.
+
+    @property
+    def totals(self) -> Totals:
+        """Sums by queue of what Workloads hold, and their pods take beyond that."""
+        self.excesses.flush()
+        return self._totals
 
     def freeze(self) -> Snapshot:
         """A copy of the state for one cycle; using it up does not touch the cache."""
@@ -302,7 +340,7 @@ class Cache(Objects):
 
         Empty is right. Takes as long as building everything from scratch.
         """
-        return checks.mismatches(self, checks.rebuilt(self, Cache()))
+        return checks.mismatches(self, checks.rebuilt(self, Cache(self.features, self.excluded)))
 
     def rebuild_matches(self) -> list[str]:
         """`mismatches` as texts."""
@@ -311,7 +349,7 @@ class Cache(Objects):
     def heal(self) -> None:
         """Derive everything anew from the rows."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
-        claims, queues = self.living.claims, self.living.queues
+        claims, queues, gone = self.living.claims, self.living.queues, self.living.gone
         self._derive_nothing()
         for uid, queue in queues.items():
             self.set_job(uid, queue)
@@ -325,10 +363,12 @@ class Cache(Objects):
             self._update(key)
         for uid, root in owners.items():
             self.pods.set_owner(uid, root)
-        for uid, root in claims.items():
-            self.living.set_owner(uid, root)
+        for uid, claim in claims.items():
+            self.living.set_owner(uid, *claim)
         for row in pods:
             self.put_pod(row)
+        for uid in gone:
+            self.drop_job(uid)
         self.epoch += 1
 
     def explain(
@@ -391,6 +431,9 @@ class Cache(Objects):
         assumed = self.assumed.get(row.key)
         grant = assumed.grant if assumed else None
         if not row.parent:
+            if row.deleting and row.job_uid and not self.living.managed(row.job_uid):
+                # Its job is gone: no pod comes any more, and each that goes gives back its part.
+                return Holding(row.queue)
             return holding_of(row, grant)
         parent = self.workloads.get(row.parent)
         folded, orphan = is_folded(row, parent), is_orphan(row, parent)
@@ -420,7 +463,7 @@ class Cache(Objects):
             self._count(new, 1)
 
     def _count(self, holding: Holding, sign: int) -> None:
-        self.totals.add(holding, sign)
+        self._totals.add(holding, sign)
         for charge in holding.charges:
             self.trees.charge(charge, sign)
 
@@ -434,16 +477,19 @@ class Cache(Objects):
     def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         self.trees.note_node(old, new)
         found = new or old
-        if found is not None:
-            self._pods_changed(self.living.node_changed(found.name))
+        if found is None:
+            return
+        self._pods_changed(self.living.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
-            self._count_excess(self.excesses.by_node())
-
-    def _note_queues(self) -> None:
-        self._count_excess(self.excesses.by_queue())
+            here = map(self.living.root_of, self.pods.on_node(found.name))
+            self._count_excess(self.excesses.by_flavor(filter(None, here)))
 
     def _note_flavor(self, name: str) -> None:
         self.trees.note_flavor(name)
+        self._count_excess(self.excesses.by_flavors())
+
+    def _note_queue(self, kind: str, key: str) -> None:
+        self._count_excess(self.excesses.by_queue(kind, key))
 
     def _cover(self, key: str) -> None:
         """Say which pods of a Workload are paid for, by itself or by its slices."""

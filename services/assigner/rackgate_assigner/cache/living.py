@@ -21,7 +21,7 @@ rebuild from them gives the same; `cache.checks` compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -41,11 +41,14 @@ class LivingCount:
         running: those that are not being deleted.
         terminating: those that are.
         lingering: of these, pods whose grace period is longer than a replacement may overlap.
+        silent: pods besides that do not count: they are being deleted on a node that reports
+            nothing.
     """
 
     running: int = 0
     terminating: int = 0
     lingering: int = 0
+    silent: int = 0
 
     @property
     def total(self) -> int:
@@ -124,7 +127,7 @@ class LivingPods:
         self._counted: dict[str, PodRow] = {}
         self._by_owner: dict[str, set[str]] = {}
         self._unsure: dict[str, set[str]] = {}
-        self._claims: dict[str, str] = {}
+        self._claims: dict[str, tuple[str, str]] = {}
         self._children: dict[str, set[str]] = {}
         # Jobs, and controllers of pods, that are gone, as long as pods of theirs are there.
         self._gone: set[str] = set()
@@ -203,29 +206,39 @@ class LivingPods:
             self.queues.pop(uid, None)
         return {uid}
 
-    def set_owner(self, uid: str, root: str) -> set[str]:
+    def set_owner(self, uid: str, root: str, namespace: str = "") -> set[str]:
         """A controller of pods says that it belongs to another object, as a Job to its JobSet.
 
-        Any user may write that. It counts once that object is known as a managed job.
+        Any user may write that. It counts once that object is known as a managed job of the same
+        namespace.
+
+        Args:
+            uid: of the controller.
+            root: uid of the object; "" when it belongs to none any more.
+            namespace: of the controller; "" for any.
         """
-        if self._claims.get(uid) == root:
+        self._late.discard(uid)
+        claim = (root, namespace)
+        if self._claims.get(uid, ("", namespace)) == claim:
             return set()
         with self._moving((uid,)) as touched:
             self._forget_claim(uid)
-            self._claims[uid] = root
-            self._children.setdefault(root, set()).add(uid)
+            if root:
+                self._claims[uid] = claim
+                self._children.setdefault(root, set()).add(uid)
         return touched
 
     def drop_owner(self, uid: str) -> None:
         """A controller of pods is gone; pods of it that live still belong to its root."""
-        self._late.add(uid)
-        if uid not in self._by_owner:
+        if uid in self._by_owner:
+            self._late.add(uid)
+        else:
             self._late.discard(uid)
             self._forget_claim(uid)
 
     def _forget_claim(self, uid: str) -> None:
-        root = self._claims.pop(uid, None)
-        if root is None:
+        root, _ = self._claims.pop(uid, ("", ""))
+        if not root:
             return
         self._children[root].discard(uid)
         if not self._children[root]:
@@ -246,14 +259,28 @@ class LivingPods:
     # Questions.
 
     @property
-    def claims(self) -> Mapping[str, str]:
-        """Which controller says that it belongs to which object, by uid."""
+    def claims(self) -> Mapping[str, tuple[str, str]]:
+        """By uid of a controller of pods: the object it says it belongs to, and its namespace."""
         return self._claims
+
+    def managed(self, uid: str) -> bool:
+        """Whether a managed job of that uid is there."""
+        return uid in self.queues and uid not in self._gone
+
+    @property
+    def gone(self) -> Set[str]:
+        """Jobs that are gone, while pods of theirs live."""
+        return self._gone
 
     def root(self, uid: str) -> str:
         """The uid of the job that pods of this controller belong to."""
-        claimed = self._claims.get(uid, uid)
-        return claimed if claimed in self.queues else uid
+        claim = self._claims.get(uid)
+        if claim is None:
+            return uid
+        root, namespace = claim
+        queue = self.queues.get(root)
+        known = queue is not None and (not namespace or queue.startswith(f"{namespace}/"))
+        return root if known else uid
 
     def root_of(self, key: str) -> str | None:
         """The root of a pod; None for pods of nobody."""
@@ -265,7 +292,8 @@ class LivingPods:
         account = self._accounts.get(root)
         if account is None:
             return LivingCount()
-        return LivingCount(account.running, account.terminating, account.lingering)
+        silent = len(account.pods) - account.running - account.terminating
+        return LivingCount(account.running, account.terminating, account.lingering, silent)
 
     def roots(self) -> Iterable[str]:
         """All roots with pods."""

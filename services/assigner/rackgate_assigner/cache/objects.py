@@ -108,7 +108,6 @@ class Objects:
             return
         self.flavors[row.name] = row
         self._note_flavor(row.name)
-        self._note_queues()
         if (old.levels if old else ()) != row.levels:
             self._relevelled(row.name)
         self.epoch += 1
@@ -117,7 +116,6 @@ class Objects:
         """A flavor is gone; what Workloads hold of it stays theirs."""
         if self.flavors.pop(name, None) is not None:
             self._note_flavor(name)
-            self._note_queues()
             self._relevelled(name)
             self.epoch += 1
 
@@ -130,10 +128,12 @@ class Objects:
     def put_cluster_queue(self, row: ClusterQueueRow) -> None:
         """As `set_cluster_queue`, for a row at hand."""
         self._put(self.cluster_queues, row.name, row)
+        self._note_queue("ClusterQueue", row.name)
 
     def drop_cluster_queue(self, name: str) -> None:
         """A ClusterQueue is gone."""
         self._drop(self.cluster_queues, name)
+        self._note_queue("ClusterQueue", name)
 
     def set_local_queue(self, queue: kueue.LocalQueue) -> None:
         """A LocalQueue was added or changed; its status does not count."""
@@ -142,10 +142,12 @@ class Objects:
     def put_local_queue(self, row: LocalQueueRow) -> None:
         """As `set_local_queue`, for a row at hand."""
         self._put(self.local_queues, row.key, row)
+        self._note_queue("LocalQueue", row.key)
 
     def drop_local_queue(self, key: str) -> None:
         """A LocalQueue is gone."""
         self._drop(self.local_queues, key)
+        self._note_queue("LocalQueue", key)
 
     def set_namespace(self, namespace: wire.Namespace) -> None:
         """A namespace was added or changed; only its labels count."""
@@ -192,16 +194,14 @@ class Objects:
     def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
         if key not in rows or rows[key] != row:
             rows[key] = row
-            self._note_queues()
             self.epoch += 1
 
     def _drop(self, rows: dict[str, Any], key: str) -> None:
         if rows.pop(key, None) is not None:
-            self._note_queues()
             self.epoch += 1
 
-    def _note_queues(self) -> None:
-        """A queue, a flavor or what they refer to changed."""
+    def _note_queue(self, kind: str, key: str) -> None:
+        """A ClusterQueue or LocalQueue came, went or changed: pods may be charged elsewhere."""
 
     def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         """A node came, went or changed: whoever keeps trees must look at it."""

@@ -11,7 +11,7 @@ is gone (CH-31), so the room is taken once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rackgate.domains import Domain, TopologyAssignment
@@ -132,11 +132,14 @@ class PodLedger:
                 self._tidy((workload, podset))
 
     def set_owner(self, uid: str, root: str) -> bool:
-        """A controller of pods belongs to another object, as a Job to its JobSet."""
+        """A controller of pods belongs to another object, as a Job to its JobSet; "": to none."""
         self._late.discard(uid)
-        if self.owners.get(uid) == root:
+        if self.owners.get(uid, "") == root:
             return False
-        self.owners[uid] = root
+        if root:
+            self.owners[uid] = root
+        else:
+            del self.owners[uid]
         keys = self._by_owner.get(uid, ())
         for name in {(self.rows[key].workload, self.rows[key].podset) for key in keys}:
             self._mark(name, self._groups[name])
@@ -168,6 +171,10 @@ class PodLedger:
         """Whether a Workload holds an assignment that covers pods of this PodSet."""
         group = self._groups.get((workload, podset))
         return group is not None and group.assignment is not None
+
+    def on_node(self, node: str) -> Iterable[str]:
+        """Keys of the bound pods of a node."""
+        return self._by_node.get(node, ())
 
     def relabel(self, node: str) -> bool:
         """The labels of a node changed, or it came or went: its pods may be in other domains."""

@@ -121,6 +121,7 @@ class PodRow:
         terminating: a deletion timestamp is set.
         lingering: it is being deleted, and may take its time for it.
         of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
+        named: `namespace/name` of the Workload that it names, placed by topology or not.
     """
 
     key: str
@@ -133,6 +134,7 @@ class PodRow:
     terminating: bool = False
     lingering: bool = False
     of_job: bool = False
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
     except QuantityError:  # the API server lets no such pod through
         requests = {}
     claim = podset_of_pod(meta.annotations, meta.labels)
+    named = meta.annotations.get(names.WORKLOAD_ANNOTATION)
     owner = meta.controller
     return PodRow(
         key=meta.key,
@@ -269,7 +272,8 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
         lingering=(meta.deletion_grace_period_seconds or 0) > REPLACED_WITHIN_S,
-        of_job=claim is not None or (owner is not None and owner.kind in _POD_OWNERS),
+        of_job=bool(named) or (owner is not None and owner.kind in _POD_OWNERS),
+        named=f"{meta.namespace}/{named}" if named else "",
     )
 
 

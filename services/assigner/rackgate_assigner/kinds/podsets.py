@@ -24,11 +24,6 @@ def pods_given(workload: Workload) -> int:
     return sum(podset.count for podset in workload.spec.pod_sets)
 
 
-def pods_left(workload: Workload) -> int:
-    """Pods that were admitted and are not done."""
-    return pods_given(workload) - sum(done.count for done in workload.status.reclaimable_pods)
-
-
 def pods_ungated(workload: Workload) -> int:
     """Pods that were admitted without a topology assignment: no gate holds these."""
     admission = workload.status.admission
