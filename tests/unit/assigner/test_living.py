@@ -339,3 +339,23 @@ def test_a_deleted_job_gives_back_what_each_of_its_pods_took() -> None:
     cache.drop_pod("team/p1")
     cache.drop_pod("team/p2")
     assert used(cache) == 0
+
+
+def test_a_job_of_several_flavors_without_excess_follows_the_labels_of_its_nodes() -> None:
+    quotas = {"tas": {"cpu": "9"}, "spot": {"cpu": "9"}}
+    cache = cache_with([], queue=cluster_queue("cq", quotas))
+    cache.set_flavor(flavor("spot", None, {"kind": "spot"}))
+    cache.set_node(node("a", cpu="64"))
+    cache.set_node(node("b", cpu="64", labels={"kind": "spot", "pool": "x"}))
+    both = (
+        PodSetGrant("main", {"cpu": "tas"}, {"cpu": 1000}, 1),
+        PodSetGrant("more", {"cpu": "spot"}, {"cpu": 1000}, 1),
+    )
+    podsets = [podset("main"), podset("more")]
+    cache.set_workload(workload("w", podsets, grant=Grant("cq", both)))
+    cache.set_pod(of_job("p", on="a"))
+    cache.set_pod(of_job("q", on="b"))
+    assert cache.totals.used()["cq"] == {CPU: 1000, ("spot", "cpu"): 1000}
+    cache.set_node(node("b", cpu="64"))
+    assert cache.rebuild_matches() == []
+    assert cache.totals.used()["cq"] == {CPU: 2000, ("spot", "cpu"): 1000}

@@ -1,6 +1,6 @@
 """What pods of each job take beyond what was granted, kept in the totals of its queues.
 
-See `living` for the cases. A root is settled anew whenever its pods, its Workloads or what those
+See `living` for the cases. A root is settled again whenever its pods, its Workloads or what those
 hold change. Sums per job answer at once for nearly all; where a resource has several flavors, every
 pod of the job has to be looked at: that is put off until somebody reads the totals. Roots are also
 settled when the ClusterQueue, the LocalQueue, a flavor or the labels of a node change on which
@@ -47,7 +47,7 @@ class Excesses:
         # Roots whose pods have to be looked at one by one, and those not settled since.
         self._single: set[str] = set()
         self._open: set[str] = set()
-        # Roots by what their charge depends on besides: queues, as (kind, key).
+        # Roots by the queues that their charge also depends on, as (kind, key).
         self._by_queue: dict[tuple[str, str], set[str]] = {}
         self._queues_of: dict[str, tuple[tuple[str, str], ...]] = {}
 
@@ -117,12 +117,14 @@ class Excesses:
         held = list(self._held(root))
         amounts = self._cache.living.amounts(root)
         if not amounts:
+            self._single.discard(root)
             return self._swap(root, None)
         if held:
             new, single = self._beyond(root, held, amounts)
         else:
             new, single = self._released(root, amounts) if self._charge_released else (None, False)
         if not single:
+            self._single.discard(root)
             return self._swap(root, new)
         self._single.add(root)
         self._open.add(root)
@@ -152,9 +154,6 @@ class Excesses:
 
     def _swap(self, root: str, new: Excess | None) -> bool:
         self._open.discard(root)
-        if new is None:
-            # Nothing depends on flavors any more.
-            self._single.discard(root)
         old = self._found.get(root)
         if old == new:
             return False
@@ -189,11 +188,10 @@ class Excesses:
         found = beyond(amounts, self._granted(root, held))
         if found is None:
             return None, True
-        self._single.discard(root)
         return _excess(first.local_queue, first.cluster_queue, found), False
 
     def _granted(self, root: str, held: Sequence[Holding]) -> dict[FlavorResource, int]:
-        """All that was granted, with zeros for what pods take besides and the queue covers."""
+        """All that was granted; zero for other resources that pods take and the queue covers."""
         granted: dict[FlavorResource, int] = {}
         for holding in held:
             for pair, amount in holding.quota.items():
@@ -239,7 +237,6 @@ class Excesses:
         single = any(len(choices.get(resource, ())) > 1 for resource in amounts)
         if single and name:
             return None, True
-        self._single.discard(root)
         taken = {
             (choices[resource][0], resource): amount
             for resource, amount in amounts.items()

@@ -183,7 +183,7 @@ class Cache(Objects):
             self.on_pods(root)
 
     def _count_excess(self, roots: Iterable[str]) -> None:
-        """Charge anew what pods of these jobs take beyond what was granted."""
+        """Recompute the charge for what pods of these jobs take beyond what was granted."""
         for root in roots:
             if self.excesses.settle(root):
                 self.epoch += 1

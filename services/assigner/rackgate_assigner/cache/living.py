@@ -41,7 +41,7 @@ class LivingCount:
         running: those that are not being deleted.
         terminating: those that are.
         lingering: of these, pods whose grace period is longer than a replacement may overlap.
-        silent: pods besides that do not count: they are being deleted on a node that reports
+        silent: pods that do not count: they are being deleted on a node that reports
             nothing.
     """
 
@@ -246,7 +246,7 @@ class LivingPods:
 
     @contextmanager
     def _moving(self, owners: Iterable[str]) -> Iterator[set[str]]:
-        """Take the pods of these controllers out of their accounts, and put them in anew."""
+        """Take the pods of these controllers out of their accounts, and add them again."""
         keys = [key for uid in owners for key in self._by_owner.get(uid, ())]
         touched = {self.root(self._rows[key].owner_uid) for key in keys}
         for key in keys:
