@@ -1,10 +1,12 @@
 """Plants one fault at a time in a copy of the sources; each must turn its tests red.
 
-Faults are kept in `faults.yaml` beside this file: the file, what is found there, what replaces it,
-the ledger rows that it breaks, and the tests that must notice: for every row of a fault a test
-that carries the row's mark must turn red (`noticing.py` runs no others). The tests are first run
-on the sound copy: they must be green there, so that a red one means the fault. A fault that no
-longer applies or goes unnoticed fails the run, and so does a group of the ledger without a fault.
+Faults are kept in `faults/`, a file for each group of the ledger (that of a fault's first row).
+Each names the file, text that is there exactly once, what replaces it, the ledger rows that it
+breaks, and the tests that must notice: for every row of a fault a test that carries the row's mark
+must turn red (`noticing.py` runs no others). Texts are short, so that they outlive edits nearby.
+The tests are first run on the sound copy: they must be green there, so that a red one means the
+fault. A fault that no longer applies or goes unnoticed fails the run, and so does a group of the
+ledger without a fault.
 
 Faults with `slow: true` are noticed by tests on a real control plane; each starts a playground of
 its own from the copied sources.
@@ -29,7 +31,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-FAULTS = Path(__file__).parent / "faults.yaml"
+FAULTS = Path(__file__).parent / "faults"
 FOLDERS = ("shared", "services", "cli", "tests", "deploy", "docs", "bench", "requirements")
 FILES = ("pyproject.toml", "docker-compose.yaml", "Dockerfile", "README.md", "Makefile")
 # Ledger groups that the main job touches, with the fewest faults each must have.
@@ -78,10 +80,11 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    """All faults of faults.yaml, in its order."""
+    """All faults, file by file."""
     return [
         Fault(**{**entry, "rows": tuple(entry["rows"]), "tests": tuple(entry["tests"])})
-        for entry in yaml.safe_load(FAULTS.read_text())
+        for file in sorted(FAULTS.glob("*.yaml"))
+        for entry in yaml.safe_load(file.read_text())
     ]
 
 

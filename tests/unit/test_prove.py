@@ -60,5 +60,10 @@ def test_every_group_of_the_main_job_has_its_faults() -> None:
 
 
 def test_names_of_faults_differ() -> None:
-    names = [entry["name"] for entry in yaml.safe_load(FAULTS.read_text())]
-    assert len(set(names)) == len(names)
+    assert len({fault.name for fault in ALL}) == len(ALL)
+
+
+def test_a_fault_stands_in_the_file_of_its_first_rows_group() -> None:
+    for file in FAULTS.glob("*.yaml"):
+        for entry in yaml.safe_load(file.read_text()):
+            assert entry["rows"][0].partition("-")[0].lower() == file.stem, entry["name"]
