@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rackgate.domains import TopologyAssignment
+from rackgate.domains import Domain, TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.cache.checks import rebuilt
@@ -33,6 +33,7 @@ from rackgate_assigner.core.model import (
     TopologyRequest,
 )
 from rackgate_assigner.core.placement import place
+from rackgate_assigner.core.topology.room import LevelRoom, Room, room_of
 from tests.support.naive_tree import members, picture, said
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -120,6 +121,29 @@ def answers(grove: Grove) -> list[Placement]:
         for asked in REQUESTS
         for empty in (False, True)
     ]
+
+
+def counted_room(grove: Grove) -> Room:
+    """The room of all domains, put together leaf by leaf."""
+    tree, capacity = grove.tree, grove.capacity
+    free = {
+        leaf: {name: max(0, int(capacity.free[leaf, row])) for name, row in capacity.rows.items()}
+        for leaf in range(tree.leaf_count)
+    }
+    placed = {leaf: int(capacity.usage[leaf, capacity.rows["pods"]]) for leaf in free}
+    levels = []
+    for level, key in enumerate(tree.levels):
+        domains: dict[Domain, list[int]] = {}
+        for leaf in free:
+            domains.setdefault(tree.paths[-1][leaf][: level + 1], []).append(leaf)
+        largest = {
+            name: max(sum(free[leaf][name] for leaf in leaves) for leaves in domains.values())
+            for name in (capacity.resources if domains else ())
+        }
+        idle = sum(not any(placed[leaf] for leaf in leaves) for leaves in domains.values())
+        levels.append(LevelRoom(key, len(domains), idle, largest))
+    whole = {name: sum(rooms[name] for rooms in free.values()) for name in capacity.resources}
+    return Room(tuple(levels), whole)
 
 
 def words(forest: Forest) -> dict[str, Any]:
@@ -281,6 +305,7 @@ class TreesMachine(RuleBasedStateMachine):
             row = grove.flavor
             taking = members(nodes.values(), row.levels, row.node_labels)
             assert said(grove.tree, NAMES, VALUES) == picture(taking, row.levels)
+            assert room_of(grove.tree, grove.capacity) == counted_room(grove)
 
     def teardown(self) -> None:
         self.check()

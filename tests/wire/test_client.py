@@ -29,6 +29,7 @@ from rackgate.kube.errors import (
 from rackgate.kube.lines import LineSplitter
 from rackgate.kube.resources import NODES, PODS, WORKLOADS
 from rackgate.kube.transport import TokenFile
+from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
@@ -317,14 +318,42 @@ async def test_budgets_bound_rate_and_concurrency_apart(server: FakeApiServer) -
 
 async def test_every_attempt_is_observed(server: FakeApiServer) -> None:
     seen: list[tuple[str, str, str]] = []
-    client = server.client(observe=lambda *labels: seen.append(labels))
+    times: list[float | None] = []
+
+    def observe(verb: str, resource: str, code: str, spent_s: float | None) -> None:
+        seen.append((verb, resource, code))
+        times.append(spent_s)
+
+    client = server.client(observe=observe)
     server.faults += [
         Fault.status(429, headers={"Retry-After": "0"}),
         Fault.cut(),
     ]
     await client.get(POD)
+    watching = asyncio.create_task(anext(client.watch("/api/v1/pods")))
+    await until(lambda: len(seen) == 4)
+    watching.cancel()
+    await asyncio.wait([watching])
     await client.close()
-    assert seen == [("GET", "pods", "429"), ("GET", "pods", "none"), ("GET", "pods", "200")]
+    assert seen == [
+        ("GET", "pods", "429"),
+        ("GET", "pods", "none"),
+        ("GET", "pods", "200"),
+        ("WATCH", "pods", "200"),
+    ]
+    assert [spent_s is not None and spent_s > 0 for spent_s in times] == [True, True, True, False]
+
+
+@pytest.mark.requirement("OPS-09")
+async def test_how_long_requests_take_is_served(server: FakeApiServer) -> None:
+    labels = {"verb": "GET", "resource": "nodes"}
+    name = "rackgate_api_request_duration_seconds_count"
+    before = metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+    client = server.client()
+    with pytest.raises(NotFoundError):
+        await client.get("/api/v1/nodes/none")
+    await client.close()
+    assert metrics.REGISTRY.get_sample_value(name, labels) == before + 1
 
 
 @pytest.mark.parametrize(

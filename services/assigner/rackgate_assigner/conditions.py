@@ -193,9 +193,26 @@ def released(workload: Workload) -> list[Change]:
     ]
 
 
-def finished(reason: FinishedReason, message: str) -> list[Change]:
-    """The condition of a Workload that is over."""
-    return [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
+    """Conditions of a Workload that is over; of one that succeeded, all pods have succeeded."""
+    changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+    if reason == FinishedReason.SUCCEEDED and _unready(workload):
+        changes += pods_ready(workload, ready=True)
+    return changes
+
+
+def finished_drop(workload: Workload, reason: FinishedReason) -> tuple[str, ...]:
+    """Conditions that say nothing any more about a Workload that is over.
+
+    A job that failed waits for no pod: `PodsReady` does not say so for ever.
+    """
+    over = reason != FinishedReason.SUCCEEDED and _unready(workload)
+    return (WorkloadCondition.PODS_READY,) if over else ()
+
+
+def _unready(workload: Workload) -> bool:
+    known = workload.condition(WorkloadCondition.PODS_READY)
+    return known is not None and known.status != TRUE
 
 
 def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:

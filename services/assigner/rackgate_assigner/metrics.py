@@ -12,20 +12,6 @@ WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
 CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)
 
-PENDING: Final = gauge(
-    "pending_workloads",
-    "Workloads that wait, by ClusterQueue; active ones are tried, inadmissible ones are not.",
-    ("cluster_queue", "status"),
-)
-RESERVING: Final = gauge(
-    "reserving_active_workloads", "Workloads that hold quota.", ("cluster_queue",)
-)
-ADMITTED_ACTIVE: Final = gauge(
-    "admitted_active_workloads", "Workloads that are admitted and not finished.", ("cluster_queue",)
-)
-QUEUE_STATUS: Final = gauge(
-    "cluster_queue_status", "1 for the status a ClusterQueue has.", ("cluster_queue", "status")
-)
 ATTEMPTS: Final = from_zero(
     counter(
         "admission_attempts_total", "Cycles that decided about waiting Workloads.", ("result",)

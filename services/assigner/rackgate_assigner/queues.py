@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -22,12 +22,8 @@ from rackgate.runtime.batching import Batcher
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
-from rackgate_assigner import metrics
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.conditions import Change, condition_list, differs
-
-ACTIVE: Final = "Active"
-_GAUGES: Final = (metrics.PENDING, metrics.RESERVING, metrics.ADMITTED_ACTIVE, metrics.QUEUE_STATUS)
 
 log = structlog.get_logger()
 
@@ -101,14 +97,10 @@ class QueueStatuses:
                         spawn(group, self._update(key), f"status {key.name}")
         finally:
             self._open = False
-            for gauge in _GAUGES:
-                gauge.clear()
 
     def gone(self, kind: str, meta: Meta) -> None:
         """A queue was deleted."""
         self._backoff.reset(Key(kind, meta.key))
-        if kind == CLUSTER_QUEUES.kind:
-            _forget_gauges(meta.name)
 
     async def _update(self, key: Key) -> None:
         try:
@@ -135,7 +127,6 @@ class QueueStatuses:
             if queue is None:
                 return
             wanted = self._cache.cluster_queue_status(key.name, features=self._features)
-            _set_gauges(key.name, wanted)
             await self._apply(CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
         else:
             local = self._local_queues.get(key.name)
@@ -197,23 +188,3 @@ def _changes(wanted: Mapping[str, Any]) -> list[Change]:
         Change(item["type"], item["status"], item["reason"], item["message"])
         for item in wanted["conditions"]
     ]
-
-
-def _set_gauges(name: str, wanted: Mapping[str, Any]) -> None:
-    active = any(c["type"] == ACTIVE and c["status"] == "True" for c in wanted["conditions"])
-    pending = wanted["pendingWorkloads"]
-    metrics.PENDING.labels(cluster_queue=name, status="active").set(pending if active else 0)
-    metrics.PENDING.labels(cluster_queue=name, status="inadmissible").set(0 if active else pending)
-    metrics.RESERVING.labels(cluster_queue=name).set(wanted["reservingWorkloads"])
-    metrics.ADMITTED_ACTIVE.labels(cluster_queue=name).set(wanted["admittedWorkloads"])
-    metrics.QUEUE_STATUS.labels(cluster_queue=name, status="active").set(active)
-    metrics.QUEUE_STATUS.labels(cluster_queue=name, status="pending").set(not active)
-
-
-def _forget_gauges(name: str) -> None:
-    for status in ("active", "inadmissible"):
-        metrics.PENDING.remove_by_labels({"cluster_queue": name, "status": status})
-    for status in ("active", "pending"):
-        metrics.QUEUE_STATUS.remove_by_labels({"cluster_queue": name, "status": status})
-    metrics.RESERVING.remove_by_labels({"cluster_queue": name})
-    metrics.ADMITTED_ACTIVE.remove_by_labels({"cluster_queue": name})

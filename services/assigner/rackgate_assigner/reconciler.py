@@ -7,11 +7,12 @@ fold and mark what to look at; they are cheap, and the same on a standby.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
+from prometheus_client.core import GaugeMetricFamily
 
 from rackgate.api import names
 from rackgate.api.unsupported import unsupported_fields
@@ -20,7 +21,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.resources import Resource
 from rackgate.runtime.features import ELASTIC_JOBS, OSMO_POOLS
-from rackgate.runtime.metrics import freeze_heap
+from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, kueue
 from rackgate_assigner import finalizers, job_writer
@@ -36,6 +37,7 @@ from rackgate_assigner.job_facts import is_managed, unmanaged_namespaces
 from rackgate_assigner.jobs import JobController
 from rackgate_assigner.kinds import JobLike, part_of_owner
 from rackgate_assigner.node_writer import NodeWriter
+from rackgate_assigner.queue_metrics import queue_families, topology_families
 from rackgate_assigner.queues import QueueStatuses
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
@@ -221,10 +223,21 @@ class Assigner:
                 spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
                 spawn(group, self.flavors.run(), "flavor-report")
+                spawn(group, self._measure(), "gauges")
                 if self.pools is not None:
                     spawn(group, self.pools.run(), "osmo-pools")
         finally:
             self.acting = False
+
+    async def _measure(self) -> None:
+        """Serve what is computed in each scrape until cancelled."""
+
+        def families() -> Iterator[GaugeMetricFamily]:
+            yield from queue_families(self.cache, self.cache.features)
+            yield from topology_families(self.cache)
+
+        with scraping(families):
+            await asyncio.Event().wait()
 
     # Who hears of what. The cache comes first: everybody else reads it.
 

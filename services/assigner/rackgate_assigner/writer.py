@@ -189,7 +189,9 @@ class WorkloadWriter:
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
         """Write condition Finished; returns the Workload as it is then."""
-        listed = listed_conditions(workload, JOB_TYPES, conditions.finished(reason, message))
+        changes = conditions.finished(workload, reason, message)
+        drop = conditions.finished_drop(workload, reason)
+        listed = listed_conditions(workload, JOB_TYPES, changes, drop=drop)
         answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
         admission = workload.status.admission
         queue = admission.cluster_queue if admission is not None else ""

@@ -105,7 +105,8 @@ class Client:
             budget: limits; none by default.
             request_timeout_s: longest time for one attempt, the whole answer included. Writes
                 tell the server, which gives up at the same time.
-            observe: called once per attempt with verb, resource and code.
+            observe: called once per attempt with verb, resource, code, and how long it took in
+                seconds; None for a watch.
         """
         self._transport = transport
         self._metadata_only = False
@@ -292,7 +293,7 @@ class Client:
                 accept=METADATA if self._metadata_only else None,
                 timeout=limit,
             ) as response:
-                self._count("WATCH", path, str(response.status))
+                self._count("WATCH", path, str(response.status), None)
                 if response.status != 200:
                     error = _refusal("WATCH", path, response, await response.read())
                     if isinstance(error, UnauthorizedError):
@@ -359,6 +360,7 @@ class Client:
         async with self._budget:
             if call.deadline is not None and clock.monotonic() >= call.deadline():
                 raise NotSentError(method, path, reason="TooLate", message="its time was over")
+            sent = clock.monotonic()
             try:
                 async with self._transport.request(
                     method,
@@ -372,18 +374,18 @@ class Client:
                     self.server_date = response.headers.get("Date", "")
                     answer = await read_body(response, call.most)
             except PageOverflowError:
-                self._count(method, path, "200")
+                self._count(method, path, "200", clock.monotonic() - sent)
                 raise
             except (aiohttp.ClientError, OSError) as error:
-                self._count(method, path, "none")
+                self._count(method, path, "none", clock.monotonic() - sent)
                 raise TransportError(method, path, message=_words(error)) from error
-        self._count(method, path, str(response.status))
+            self._count(method, path, str(response.status), clock.monotonic() - sent)
         if response.status < 300:
             return answer
         raise _refusal(method, path, response, answer)
 
-    def _count(self, verb: str, path: str, code: str) -> None:
-        self._observe(verb, resource_of(path), code)
+    def _count(self, verb: str, path: str, code: str, spent_s: float | None) -> None:
+        self._observe(verb, resource_of(path), code, spent_s)
 
 
 def _refusal(verb: str, path: str, response: aiohttp.ClientResponse, answer: bytes) -> KubeError:

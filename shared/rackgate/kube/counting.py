@@ -1,25 +1,36 @@
-"""Requests counted by verb, resource and code."""
+"""Requests counted by verb, resource and code, and timed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from rackgate.runtime import metrics
 
-Observer = Callable[[str, str, str], None]
+# Verb, resource, code, and seconds until the whole answer was there; None for a watch.
+Observer = Callable[[str, str, str, float | None], None]
 
 
-def count_request(verb: str, resource: str, code: str) -> None:
-    """The default observer: counts into `rackgate_api_requests_total`."""
+def count_request(verb: str, resource: str, code: str, spent_s: float | None) -> None:
+    """The default observer.
+
+    Counts into `rackgate_api_requests_total` and `rackgate_api_request_duration_seconds`.
+    """
     _series(verb, resource, code).inc()
+    if spent_s is not None:
+        _times(verb, resource).observe(spent_s)
 
 
 @cache  # as bounded as the labels are
 def _series(verb: str, resource: str, code: str) -> Counter:
     return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
+
+
+@cache
+def _times(verb: str, resource: str) -> Histogram:
+    return metrics.API_DURATION.labels(verb=verb, resource=resource)
 
 
 def resource_of(path: str) -> str:

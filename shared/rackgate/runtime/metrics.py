@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from rackgate.runtime import clock
 
@@ -68,11 +71,70 @@ def histogram(
     return Histogram(name, help_text, labels, namespace=PREFIX, registry=REGISTRY, buckets=buckets)
 
 
+@dataclass(frozen=True, slots=True)
+class ScrapedGauge:
+    """A gauge that keeps nothing: its values are computed whenever somebody scrapes.
+
+    So it has no value that is older than what it counts, and none of what is gone.
+    """
+
+    name: str
+    help_text: str
+    labels: tuple[str, ...]
+
+    def family(self, samples: Iterable[tuple[Sequence[str], float]]) -> GaugeMetricFamily:
+        """The series of one scrape.
+
+        Args:
+            samples: values of the labels in their order, each combination once, and the value.
+        """
+        family = GaugeMetricFamily(f"{PREFIX}_{self.name}", self.help_text, labels=self.labels)
+        for values, value in samples:
+            family.add_metric(values, value)
+        return family
+
+
+def scraped_gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> ScrapedGauge:
+    """A gauge `rackgate_<name>` for a function that `scraping` registers."""
+    _declare("gauge", name, help_text, labels)
+    return ScrapedGauge(name, help_text, tuple(labels))
+
+
+class _Scraped(Collector):
+    def __init__(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        return self._families()
+
+
+@contextmanager
+def scraping(families: Callable[[], Iterable[GaugeMetricFamily]]) -> Iterator[None]:
+    """Serve what a function yields beside all other metrics, for as long as this lasts.
+
+    Args:
+        families: called in each scrape, in the event loop's thread: quick, and without waiting.
+    """
+    collector = _Scraped(families)
+    REGISTRY.register(collector)
+    try:
+        yield
+    finally:
+        REGISTRY.unregister(collector)
+
+
 BUILD_INFO: Final = gauge("build_info", "1, with the version that runs.", ("service", "version"))
 API_REQUESTS: Final = counter(
     "api_requests_total",
     "Requests to the API server; code is the HTTP status, or 'none' without an answer.",
     ("verb", "resource", "code"),
+)
+API_DURATION: Final = histogram(
+    "api_request_duration_seconds",
+    "Time to the whole answer of one request to the API server, without the time it waited for "
+    "its turn; watches are not in it.",
+    ("verb", "resource"),
+    (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 WATCH_RESTARTS: Final = counter(
     "watch_restarts_total",

@@ -23,6 +23,12 @@ class JobSpec(View, frozen=True):
     template: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class UncountedPods(View, frozen=True):
+    """UIDs of pods that have ended and are not counted yet."""
+
+    succeeded: tuple[str, ...] = ()
+
+
 class JobStatus(View, frozen=True):
     """The part of a JobStatus that queueing reads."""
 
@@ -33,6 +39,7 @@ class JobStatus(View, frozen=True):
     terminating: int = 0
     completed_indexes: str = ""
     failed_indexes: str = ""
+    uncounted_terminated_pods: UncountedPods = UncountedPods()
     start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.api.names import EvictionReason
+from rackgate.api.names import EvictionReason, FinishedReason
 from rackgate_assigner import conditions
 from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change, condition_list
 from tests.unit.assigner_io.builders import AT, workload
@@ -127,6 +127,24 @@ def test_pods_ready_knows_recovery_from_start(
 ) -> None:
     own = workload(conditions={"PodsReady": before} if before else {})
     assert conditions.pods_ready(own, ready=ready)[0].reason == reason
+
+
+@pytest.mark.requirement("OPS-09")
+def test_a_finished_workload_waits_for_no_pod() -> None:
+    lost = workload(conditions={"PodsReady": ("False", "WaitForRecovery")})
+    well = conditions.finished(lost, FinishedReason.SUCCEEDED, "done")
+    assert [(c.type, c.status, c.reason) for c in well] == [
+        ("Finished", "True", "Succeeded"),
+        ("PodsReady", "True", "Recovered"),
+    ]
+    assert conditions.finished_drop(lost, FinishedReason.SUCCEEDED) == ()
+    failed = conditions.finished(lost, FinishedReason.FAILED, "backoff limit")
+    assert [c.type for c in failed] == ["Finished"]
+    assert conditions.finished_drop(lost, FinishedReason.FAILED) == ("PodsReady",)
+    ready = workload(conditions={"PodsReady": ("True", "Started")})
+    for own in (ready, workload()):
+        assert conditions.finished_drop(own, FinishedReason.FAILED) == ()
+        assert len(conditions.finished(own, FinishedReason.SUCCEEDED, "done")) == 1
 
 
 def test_messages_are_cut() -> None:

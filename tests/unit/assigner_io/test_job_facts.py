@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from rackgate.api import names
+from rackgate.wire.batch import UncountedPods
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
 from rackgate_assigner.job_facts import Priority, mark_ops, resolve_priority
+from rackgate_assigner.kinds import kind_of
 from rackgate_assigner.kinds.podsets import podsets_differ
 from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
 
@@ -76,3 +78,16 @@ def test_the_mark_is_added_to_whatever_annotations_there_are() -> None:
     assert mark_ops(noted, "w") == [
         {"op": "add", "path": "/metadata/annotations/kueue.x-k8s.io~1workload", "value": "w"}
     ]
+
+
+@pytest.mark.requirement("OPS-09")
+@pytest.mark.parametrize(("uids", "ready"), [((), False), (("a",), False), (("a", "b"), True)])
+def test_pods_that_succeeded_count_before_the_job_controller_counts_them(
+    uids: tuple[str, ...], ready: bool
+) -> None:
+    of = job(suspend=False, started=True, count=4, ready=2)
+    status = msgspec.structs.replace(
+        of.status, uncounted_terminated_pods=UncountedPods(succeeded=uids)
+    )
+    of = msgspec.structs.replace(of, status=status)
+    assert kind_of(of).ready(of, {"main": 4}) is ready

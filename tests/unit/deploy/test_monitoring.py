@@ -160,7 +160,33 @@ def test_every_metric_is_described() -> None:
 
 def test_labels_are_never_pods_workloads_or_other_unbounded_things() -> None:
     for metric in declared_metrics():
-        assert not {"pod", "workload", "uid", "namespace", "node", "job"} & set(metric.labels)
+        unbounded = {"pod", "workload", "uid", "namespace", "node", "job"}
+        if metric.name.startswith("rackgate_local_queue_"):  # administrators make those
+            unbounded -= {"namespace"}
+        assert not unbounded & set(metric.labels)
+
+
+@pytest.mark.requirement("OPS-09")
+@pytest.mark.parametrize(
+    "name", ["RackgateWebhookDown", "RackgateNoAssigner", "RackgateShardsWithoutUngater"]
+)
+def test_a_service_that_is_down_is_told_within_a_minute(name: str) -> None:
+    document = yaml.safe_load((promql.FOLDER / "alerts.yaml").read_text())
+    monitor = yaml.safe_load((promql.FOLDER / "podmonitor.yaml").read_text())["spec"]
+    ((group, alert),) = (
+        (group, rule)
+        for group in document["spec"]["groups"]
+        for rule in group["rules"]
+        if rule["alert"] == name
+    )
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    waits = [endpoint["interval"], group["interval"], alert["for"]]
+    assert sum(int(wait.removesuffix("s")) for wait in waits) <= 60
+
+
+def test_labels_of_local_queues_win_over_those_of_the_scraped_pod() -> None:
+    monitor = yaml.safe_load((promql.FOLDER / "podmonitor.yaml").read_text())["spec"]
+    assert monitor["podMetricsEndpoints"][0]["honorLabels"] is True
 
 
 def test_every_replica_is_scraped_under_the_name_of_its_service() -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
+from rackgate.api.names import PendingReason
 from rackgate.domains import TopologyAssignment
 from rackgate_assigner.cache.living import Excess
 from rackgate_assigner.core.admission.queues import FlavorResource
 from rackgate_assigner.core.decisions import Grant
 from rackgate_assigner.core.rows import Charge, WorkloadRow, charges_of, pods_left, quota_of
+
+Key = TypeVar("Key", str, FlavorResource)
+
+# The reason of a Workload that no cycle has looked at.
+NOT_EVALUATED: Final = PendingReason.PENDING_EVALUATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,7 @@ class Holding:
     Attributes:
         cluster_queue: "" while it holds nothing.
         waiting: it asks for admission.
+        reason: why it was not admitted yet, while it waits; see `PendingReason`.
         admitted: it is admitted, not only reserved.
         quota: by flavor and resource.
         charges: of topologies.
@@ -34,6 +42,7 @@ class Holding:
     charges: tuple[Charge, ...] = ()
     owner_uid: str = ""
     assignments: Mapping[str, TopologyAssignment] = field(default_factory=dict)
+    reason: str = ""
 
 
 def holding_of(
@@ -47,11 +56,11 @@ def holding_of(
         folded: a slice whose parent counts its pods as its own.
         orphan: a slice that has outlived its parent.
     """
-    if folded or orphan:
-        return Holding(row.queue, waiting=row.waiting and not folded)
+    if folded:
+        return Holding(row.queue)
     grant = row.reserved if assumed is None else assumed
-    if grant is None or row.finished:
-        return Holding(row.queue, waiting=row.waiting)
+    if orphan or grant is None or row.finished:
+        return _queued(row)
     return Holding(
         local_queue=row.queue,
         cluster_queue=grant.cluster_queue,
@@ -65,20 +74,36 @@ def holding_of(
     )
 
 
+def _queued(row: WorkloadRow) -> Holding:
+    if not row.waiting:
+        return Holding(row.queue)
+    return Holding(row.queue, waiting=True, reason=row.pending_reason or NOT_EVALUATED)
+
+
 @dataclass(slots=True)
 class QueueTotals:
-    """Sums over the Workloads of one queue; amounts that are zero are left out."""
+    """Sums over the Workloads of one queue; amounts that are zero are left out.
 
-    pending: int = 0
+    Attributes:
+        pending_reasons: of those that wait, by reason.
+    """
+
     reserving: int = 0
     admitted: int = 0
     reserved_quota: dict[FlavorResource, int] = field(default_factory=dict)
     admitted_quota: dict[FlavorResource, int] = field(default_factory=dict)
+    pending_reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> int:
+        """How many wait."""
+        return sum(self.pending_reasons.values())
 
     def add(self, holding: Holding, sign: int) -> None:
         """Add (1) or take away (-1) what a Workload holds."""
         if not holding.cluster_queue:
-            self.pending += sign * holding.waiting
+            if holding.waiting:
+                _add(self.pending_reasons, {holding.reason: 1}, sign)
             return
         self.reserving += sign
         _add(self.reserved_quota, holding.quota, sign)
@@ -94,17 +119,17 @@ class QueueTotals:
     @property
     def empty(self) -> bool:
         """Whether nothing is counted here."""
-        counted = self.pending or self.reserving or self.admitted
+        counted = self.pending_reasons or self.reserving or self.admitted
         return not (counted or self.reserved_quota or self.admitted_quota)
 
 
-def _add(total: dict[FlavorResource, int], part: Mapping[FlavorResource, int], sign: int) -> None:
-    for pair, amount in part.items():
-        value = total.get(pair, 0) + sign * amount
+def _add(total: dict[Key, int], part: Mapping[Key, int], sign: int) -> None:
+    for key, amount in part.items():
+        value = total.get(key, 0) + sign * amount
         if value:
-            total[pair] = value
+            total[key] = value
         else:
-            total.pop(pair, None)
+            total.pop(key, None)
 
 
 class Totals:

@@ -102,9 +102,14 @@ class JobKind(Kind[Job]):
         return stop_step(job, strip_reserved(template_of(job)) if original is None else original)
 
     def ready(self, job: Job, given: Mapping[str, int]) -> bool:
-        """As many pods are ready or have succeeded as were admitted and are wanted."""
+        """As many pods are ready or have succeeded as were admitted and are wanted.
+
+        A pod that succeeded is not ready any more before it is counted.
+        """
         wanted = min(sum(given.values()), job.pod_count)
-        return job.status.ready + job.status.succeeded >= wanted
+        status = job.status
+        succeeded = status.succeeded + len(status.uncounted_terminated_pods.succeeded)
+        return status.ready + succeeded >= wanted
 
     def waits_for_ends(self, job: Job) -> list[JsonPatchOp]:
         """Its replacement policy, which counts from the next pod that ends."""

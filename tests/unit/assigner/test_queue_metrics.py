@@ -1,0 +1,173 @@
+"""What a scrape tells about queues and topologies: computed from the cache as it is then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate.runtime.metrics import REGISTRY, scraping
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.queue_metrics import queue_families, topology_families
+from tests.unit.assigner.builders import (
+    BLOCK,
+    HOST,
+    RACK,
+    admissions,
+    cache_with,
+    cluster_queue,
+    local_queue,
+    node,
+    pod,
+    podset,
+    workload,
+)
+
+
+def scraped(cache: Cache) -> dict[tuple[str, tuple[str, ...]], float]:
+    """All samples, by name without the prefix and values of the labels in their order."""
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for family in (*queue_families(cache, cache.features), *topology_families(cache)):
+        for sample in family.samples:
+            key = (sample.name.removeprefix("rackgate_"), tuple(sample.labels.values()))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def of(cache: Cache, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of one gauge."""
+    return {labels: value for (found, labels), value in scraped(cache).items() if found == name}
+
+
+def waiting(cache: Cache, name: str, reason: str, **more: Any) -> None:
+    """Show the cache a Workload that waits for a reason."""
+    told = {"QuotaReserved": ("False", reason, "")} if reason else {}
+    cache.set_workload(workload(name, [podset(count=1)], conditions=told, **more))
+
+
+def admitted(cache: Cache, name: str, count: int) -> None:
+    """Admit a Workload of pods of 1 cpu and show the cache the result."""
+    cache.set_workload(workload(name, [podset(count=count)]))
+    grant = admissions(cache.plan())[name]
+    cache.set_workload(workload(name, [podset(count=count)], version="2", grant=grant))
+
+
+@pytest.mark.requirement("OPS-09")
+def test_who_can_never_be_admitted_as_things_are_is_not_active() -> None:
+    cache = cache_with([node("a")])
+    for number, reason in enumerate(
+        (
+            "",
+            "WaitingForQuota",
+            "TopologyPlacementFailed",
+            "ExceedsMaxQuota",
+            "NoMatchingFlavor",
+            "Misconfigured",
+            "Suspended",
+        )
+    ):
+        waiting(cache, f"w{number}", reason)
+    assert of(cache, "pending_workloads") == {("cq", "active"): 3, ("cq", "inadmissible"): 4}
+    assert of(cache, "local_queue_pending_workloads") == {
+        ("lq", "team", "active"): 3,
+        ("lq", "team", "inadmissible"): 4,
+    }
+    assert of(cache, "unadmitted_workloads") == {
+        ("cq", "PendingEvaluation"): 1,
+        ("cq", "WaitingForQuota"): 1,
+        ("cq", "TopologyPlacementFailed"): 1,
+        ("cq", "ExceedsMaxQuota"): 1,
+        ("cq", "NoMatchingFlavor"): 1,
+        ("cq", "Misconfigured"): 1,
+        ("cq", "Suspended"): 1,
+    }
+    waiting(cache, "w3", "WaitingForQuota", version="3")
+    assert of(cache, "pending_workloads") == {("cq", "active"): 4, ("cq", "inadmissible"): 3}
+
+
+@pytest.mark.requirement("OPS-09")
+def test_who_waits_in_a_queue_that_leads_nowhere_is_counted() -> None:
+    cache = cache_with([node("a")])
+    waiting(cache, "w", "Misconfigured")
+    cache.drop_local_queue("team/lq")
+    assert of(cache, "unadmitted_workloads") == {("", "Misconfigured"): 1}
+    assert of(cache, "pending_workloads") == {("cq", "active"): 0, ("cq", "inadmissible"): 0}
+    cache.set_local_queue(local_queue("lq", "elsewhere"))
+    assert of(cache, "unadmitted_workloads") == {("", "Misconfigured"): 1}
+
+
+@pytest.mark.requirement("OPS-09")
+def test_quota_is_told_in_cores_and_bytes_with_zeros() -> None:
+    cache = cache_with([node("a")])
+    quotas = {"tas": {"cpu": "2500m", "memory": "1Gi"}}
+    cache.set_cluster_queue(cluster_queue("cq", quotas))
+    assert of(cache, "cluster_queue_nominal_quota") == {
+        ("cq", "tas", "cpu"): 2.5,
+        ("cq", "tas", "memory"): 2**30,
+    }
+    assert of(cache, "cluster_queue_resource_usage") == {
+        ("cq", "tas", "cpu"): 0.0,
+        ("cq", "tas", "memory"): 0.0,
+    }
+    admitted(cache, "w", count=2)
+    assert of(cache, "cluster_queue_resource_usage")["cq", "tas", "cpu"] == 2.0
+    assert of(cache, "cluster_queue_resource_reservation")["cq", "tas", "cpu"] == 2.0
+    assert of(cache, "local_queue_resource_usage")["lq", "team", "tas", "cpu"] == 2.0
+    assert of(cache, "local_queue_resource_reservation")["lq", "team", "tas", "cpu"] == 2.0
+    assert of(cache, "reserving_active_workloads") == {("cq",): 1}
+    assert of(cache, "admitted_active_workloads") == {("cq",): 1}
+    assert of(cache, "local_queue_reserving_active_workloads") == {("lq", "team"): 1}
+    assert of(cache, "local_queue_admitted_active_workloads") == {("lq", "team"): 1}
+
+
+@pytest.mark.requirement("OPS-09")
+def test_a_queue_that_is_gone_has_no_series() -> None:
+    cache = cache_with([node("a")])
+    assert of(cache, "cluster_queue_status") == {("cq", "active"): 1, ("cq", "pending"): 0}
+    assert of(cache, "local_queue_status") == {
+        ("lq", "team", "active"): 1,
+        ("lq", "team", "pending"): 0,
+    }
+    cache.set_cluster_queue(cluster_queue("cq", stopPolicy="Hold"))
+    assert of(cache, "cluster_queue_status") == {("cq", "active"): 0, ("cq", "pending"): 1}
+    assert of(cache, "local_queue_status")["lq", "team", "active"] == 0
+    cache.drop_cluster_queue("cq")
+    cache.drop_local_queue("team/lq")
+    named = {labels for (_, labels) in scraped(cache) if "cq" in labels or "lq" in labels}
+    assert named == set()
+
+
+@pytest.mark.requirement("OPS-09")
+def test_room_of_domains_is_told_by_level() -> None:
+    cache = cache_with([node("a"), node("b"), node("c", "b1/r2"), node("d", "b1/r2")])
+    cache.set_pod(pod("foreign", "a", cpu="1"))
+    admitted(cache, "w", count=1)
+    rooms = scraped(cache)
+    assert [rooms["topology_domains", ("tas", level)] for level in (BLOCK, RACK, HOST)] == [1, 2, 4]
+    idle = [rooms["topology_idle_domains", ("tas", level)] for level in (BLOCK, RACK, HOST)]
+    assert idle == [0, 1, 3], "pods that others placed do not make a domain busy"
+    assert rooms["topology_free", ("tas", "cpu")] == 14.0
+    largest = [
+        rooms["topology_largest_free", ("tas", level, "cpu")] for level in (BLOCK, RACK, HOST)
+    ]
+    assert largest == [14.0, 8.0, 4.0]
+    cache.set_pod(pod("huge", "d", cpu="9"))
+    assert scraped(cache)["topology_free", ("tas", "cpu")] == 10.0, "never below zero for one node"
+    for name in "abcd":
+        cache.drop_node(name)
+    rooms = scraped(cache)
+    assert rooms["topology_domains", ("tas", HOST)] == 0
+    assert rooms["topology_free", ("tas", "pods")] == 0.0
+
+
+@pytest.mark.requirement("OPS-09")
+def test_only_who_acts_serves_them() -> None:
+    cache = cache_with([node("a")])
+    name, labels = "rackgate_cluster_queue_status", {"cluster_queue": "cq", "status": "active"}
+    assert REGISTRY.get_sample_value(name, labels) is None
+    with scraping(lambda: queue_families(cache, cache.features)):
+        assert REGISTRY.get_sample_value(name, labels) == 1
+        cache.drop_cluster_queue("cq")
+        assert REGISTRY.get_sample_value(name, labels) is None
+    assert REGISTRY.get_sample_value(name, labels) is None
