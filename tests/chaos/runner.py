@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from tests.support.objects import node
 from tests.support.playground import SERVICES, Playground, start_playground
 from tests.support.proxy import Proxy
 from tests.support.proxy_records import SLACK_S, late_writes
+from tests.support.write_points import WritePoints
 
 POOL = "chaos"
 # Set: the logs of scenarios that went well are kept, too.
@@ -125,19 +126,32 @@ async def furnished(playground: Playground) -> AsyncIterator[Cluster]:
 
 
 async def run_scenario(
-    playground: Playground, scenario: Scenario, *, limit_s: float = SCENARIO_LIMIT_S
+    playground: Playground,
+    scenario: Scenario,
+    *,
+    limit_s: float = SCENARIO_LIMIT_S,
+    points: WritePoints | None = None,
+    beside: Callable[[Cluster], Coroutine[Any, Any, None]] | None = None,
 ) -> Report:
-    """Run one scenario and judge it, also when it had to be given up after `limit_s` seconds."""
+    """Run one scenario and judge it, also when it had to be given up after `limit_s` seconds.
+
+    Args:
+        playground: without services of its own.
+        scenario: as drawn.
+        limit_s: most seconds.
+        points: kills at each kind of write, beside the scenario's faults.
+        beside: what an administrator does meanwhile; it has to end by itself.
+    """
     report = Report(scenario)
     begun = time.monotonic()
     dice = random.Random(f"restarts {scenario.seed}")
     restarts = (dice.uniform(*RESTART_S) for _ in itertools.count())
-    with Proxy(playground.server, playground.state / "pki") as proxy:
+    with Proxy(playground.server, playground.state / "pki", points) as proxy:
         async with contextlib.AsyncExitStack() as stack:
             fleet = Fleet(playground, proxy, str(scenario.seed), scenario.offsets, restarts)
             stack.callback(fleet.kill_all)
             cluster = await stack.enter_async_context(furnished(playground))
-            run = _Run(playground, proxy, fleet, cluster, report, limit_s)
+            run = _Run(playground, proxy, fleet, cluster, report, limit_s, beside)
             await run.through()
     report.seconds = time.monotonic() - begun
     return report
@@ -151,6 +165,7 @@ class _Run:
     cluster: Cluster
     report: Report
     limit_s: float
+    beside: Callable[[Cluster], Coroutine[Any, Any, None]] | None = None
     phase: str = ""
 
     async def through(self) -> None:
@@ -207,6 +222,8 @@ class _Run:
                 group.create_task(users.act(begun))
                 group.create_task(growers.act(begun))
                 group.create_task(injector.act(begun))
+                if self.beside is not None:
+                    group.create_task(self.beside(self.cluster))
         finally:
             injector.heal()
 

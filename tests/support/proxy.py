@@ -30,6 +30,7 @@ from yarl import URL
 from tests.support.proxy_faults import Faults, Kind, Trap, error_event, status_answer
 from tests.support.proxy_records import Write
 from tests.support.proxy_streams import Stream
+from tests.support.write_points import WritePoints
 
 T = TypeVar("T")
 
@@ -80,16 +81,19 @@ class Proxy:
         counts: how many "requests" came, watches included, and how many each fault struck.
         errors: what went wrong in the proxy itself; nobody's fault but its own.
         lag_s: the longest time that the proxy's own loop was late.
+        points: kills at each kind of write; None for none.
     """
 
-    def __init__(self, server: str, pki: Path) -> None:
+    def __init__(self, server: str, pki: Path, points: WritePoints | None = None) -> None:
         """Prepare; `with` starts it.
 
         Args:
             server: URL of the API server.
             pki: folder with `ca.crt`, the API server's own certificate, which is what replicas
                 see here, too, and the administrator's, for the other writer.
+            points: kills at each kind of write.
         """
+        self.points = points
         self.writes: list[Write] = []
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
@@ -227,6 +231,8 @@ class Proxy:
         if verb != "GET":
             self.writes.append(write)
         trap = faults.reached() if verb != "GET" and write.counts else None
+        if trap is None and verb != "GET" and self.points is not None:
+            trap = self.points.trap(write, request.query, body)
         if trap is not None and trap.when == "before":
             write.fault = "trap before"
             _spring(trap)
