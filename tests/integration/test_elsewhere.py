@@ -251,7 +251,7 @@ async def test_a_rollout_leaves_running_jobs_alone_and_forgets_nobody_who_waits(
 
 
 async def cause_trouble(elsewhere: Elsewhere, here: Cluster) -> None:
-    """Make what a quiet day does not show: an eviction, a webhook that is away, cut watches."""
+    """What a quiet day does not show: an eviction, one that waits, a node that is left out."""
     await here.submit("train", 2, required=RACK, run_seconds=1)
     await here.condition("train", "Finished")
     await here.submit("stopped", 2, required=RACK)
@@ -259,6 +259,7 @@ async def cause_trouble(elsewhere: Elsewhere, here: Cluster) -> None:
     name = (await here.workload_of("stopped"))["metadata"]["name"]
     await here.merge(kinds.WORKLOADS, name, {"spec": {"active": False}})
     await here.condition("stopped", "Evicted")
+    await here.submit("waits", 5000, required=RACK)
     # A node that its flavor leaves out.
     (node, *_) = await here._pool()
     await here.merge(kinds.NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
