@@ -22,6 +22,7 @@ from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
 from rackgate_ungater.backlog import Backlog
+from rackgate_ungater.batches import Batches
 from rackgate_ungater.events import (
     Event,
     PodGone,
@@ -86,6 +87,7 @@ class Ungater:
         self._tenures: dict[int, Tenure] = {}
         self._remade = Tombstones(limit=4096)
         self._schedule: Schedule[WorkloadKey] = Schedule()
+        self._batches: Batches[WorkloadKey] = Batches(settings.batch_window)
         self._active: set[WorkloadKey] = set()
         self._again: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
@@ -150,14 +152,19 @@ class Ungater:
 
     def _heard(self, event: Event) -> None:
         key = self.machine.handle(event)
-        if key is not None and self._tenure(key) is not None:
-            self._due(key, self.settings.batch_window)
+        if key is None or self._tenure(key) is None:
+            return
+        group, owners = self.machine.groups[key], self.machine.owners
+        one_pod = isinstance(event, PodSeen | PodGone)
+        now = clock.monotonic()
+        self._due(key, self._batches.wait_s(key, group, owners, now, one_pod=one_pod))
 
     def _workload_deleted(self, row: WorkloadRow) -> None:
         self._heard(WorkloadGone(row.key, row.uid))
         if row.parent is not None:
             return  # nobody acts on a slice, whatever is made under its name
         self._remade.add(row.key)
+        self._batches.forget(row.key)
         self._reporter.forget(row.key)
         self._backoff.reset(row.key)
 
@@ -210,6 +217,7 @@ class Ungater:
             self._again.add(key)  # never two looks at one Workload at a time
             return
         self._active.add(key)
+        self._batches.looked(key, clock.monotonic())
         look = spawn(tenure.group, self._look(key, tenure), f"look {key}")
         # A task that is cancelled before its first step runs no line of its own.
         look.add_done_callback(lambda _: self._ended(key))
@@ -247,6 +255,10 @@ class Ungater:
     async def _reconcile(self, key: WorkloadKey, tenure: Tenure) -> bool:
         """Read what is in doubt, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
+        # A store that was restored meanwhile may have other pods and Workloads.
+        sources = self.sources
+        if not sources.is_certain and not await unless(tenure.leave, sources.certain()):
+            return False
         if not await self._caught_up(key, tenure):
             return False
         proposal = self._propose(key)
@@ -354,7 +366,8 @@ class Ungater:
 
         def deadline() -> float:
             # A large batch takes minutes, and what was read right before it is old by then.
-            return tenure.deadline() if stands() else float("-inf")
+            may = stands() and self.sources.is_certain
+            return tenure.deadline() if may else float("-inf")
 
         nodes, again = self.sources.known_nodes(), self._backoff.failures(row.key) > 0
         done, failed = await self._writer.patch_pods(ungates, tell, deadline, nodes, again=again)
