@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rackgate.kube.resources import PODS
+from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, R2, Replica, World, sample
 
@@ -101,3 +102,25 @@ async def test_no_request_is_sent_when_nothing_changes(world: World, start: Star
     await until(lambda: replica.ungater.pods.store["team/train-59"].resource_version == version)
     assert replica.is_idle(), "not even a look is due"
     assert len(world.server.requests) == asked
+
+
+@pytest.mark.requirement("UNG-19", "OPS-09")
+async def test_the_pods_that_wait_are_those_that_the_watches_show(
+    world: World, start: Start
+) -> None:
+    """Not those that the last resync saw, which may be a minute old."""
+    refusing = Fault.status(403, "Forbidden", method="PATCH", path="/pods/", times=10**6)
+    world.server.faults.append(refusing)
+    world.workload({R1: 3})
+    replica = start(resync_period=3600)
+    await replica.synced()
+    await until(lambda: replica.leads)
+    world.pods(0, 1, 2)
+    await until(lambda: sample("gated_pods") == 3)
+    first = sample("longest_gated_seconds")
+    await until(lambda: sample("longest_gated_seconds") > first)
+    for number in range(3):
+        world.server.remove(PODS, f"train-{number}", "team")
+    await replica.knows(0)
+    await until(lambda: sample("gated_pods") == 0, within_s=20)
+    assert sample("longest_gated_seconds") == 0

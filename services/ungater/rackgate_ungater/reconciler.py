@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
+from typing import Final
 
 import structlog
 
@@ -44,6 +45,9 @@ from rackgate_ungater.shards_tenure import Tenure, unless
 from rackgate_ungater.sources import Sources
 from rackgate_ungater.state import Limits, Tombstones
 from rackgate_ungater.writer import Writer
+
+# Gauges that are read within so short a time are read by one scrape.
+SCRAPE_S: Final = 0.05
 
 log = structlog.get_logger()
 
@@ -94,7 +98,9 @@ class Ungater:
         self._changed = asyncio.Event()
         self._backlog = Backlog()
         metrics.EXPECTATIONS.set_function(lambda: len(self.machine.expectations))
-        metrics.LONGEST_GATED.set_function(lambda: self._backlog.longest_s(clock.monotonic()))
+        self._counted_at = float("-inf")
+        metrics.GATED.set_function(lambda: len(self._waiting().since))
+        metrics.LONGEST_GATED.set_function(lambda: self._waiting().longest_s(clock.monotonic()))
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready."""
@@ -389,6 +395,14 @@ class Ungater:
         times = [slice_.admitted_at for slice_ in slices if slice_.admitted_at is not None]
         return max(times, default=row.admitted_at)
 
+    def _waiting(self) -> Backlog:
+        """The gated pods that may run, as the caches show them now; once for one scrape."""
+        now = clock.monotonic()
+        if now - self._counted_at >= SCRAPE_S:
+            self._counted_at = now
+            self._backlog.look(self.machine.groups.values(), now)
+        return self._backlog
+
     # Looking around -----------------------------------------------------------------------
 
     async def _resync(self) -> None:
@@ -399,8 +413,7 @@ class Ungater:
         while True:
             orphans = self.machine.orphans()
             metrics.ORPHANS.set(len(orphans))
-            self._backlog.look(self.machine.groups.values(), clock.monotonic())
-            metrics.GATED.set(len(self._backlog.since))
+            self._waiting()  # also where nobody asks for metrics
             self._look_at_all(self._tenures)
             # Twice in a row: a pod may simply be seen before its Workload. One replica tells.
             ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._tenures)

@@ -44,7 +44,7 @@ from rackgate.kube.errors import (
     parse_status,
 )
 from rackgate.kube.pages import decode_page
-from rackgate.kube.raw import is_earlier, is_later, read_event, read_meta
+from rackgate.kube.raw import is_earlier, read_event, read_meta
 from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
@@ -407,8 +407,7 @@ class Informer(Generic[T]):
             self._certain.clear()
             text = f"bookmark {meta.resource_version} after {self._version}"
             raise KubeError("WATCH", self._path, reason="Behind", message=text)
-        if is_later(meta.resource_version, self._version):
-            self._version = meta.resource_version
+        self._version = meta.resource_version or self._version
 
     def _seen(self, raw: msgspec.Raw) -> None:
         item = self._decoded(raw)
