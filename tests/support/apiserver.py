@@ -70,6 +70,11 @@ class Stream:
         self._leave()
         self.queue.put_nowait(None)
 
+    def expire(self) -> None:
+        """Tell that the versions followed are too old, and end."""
+        self.event("ERROR", json.loads(status_body(410, "Expired", "too old")))
+        self.end()
+
     def cut(self) -> None:
         """Break the connection."""
         if self.transport is not None:
@@ -341,8 +346,7 @@ class FakeApiServer:
         if version < self._oldest:
             if self.gone_as_status:
                 raise Refused(410, "Expired", "too old resource version")
-            stream.event("ERROR", json.loads(status_body(410, "Expired", "too old")))
-            stream.end()
+            stream.expire()
         for at, kind, full_name, item in self._history:
             if at > version and stream.follows(full_name, item):
                 stream.event(kind, item)

@@ -64,7 +64,7 @@ async def test_an_answer_that_is_no_list_takes_nothing_for_deleted(
         await until(lambda: server.streams)
         server.faults.append(Fault.body(body, watch=False, times=2))
         server.compact()
-        server.streams[0].end()
+        server.streams[0].expire()
         await until(lambda: lists(server) == 4)
         server.put(PODS, pod("b"))
         await until(lambda: followed.names == {"a", "b"})

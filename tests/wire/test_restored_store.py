@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
+from rackgate.kube.errors import RewoundError
+from rackgate.kube.resources import WORKLOADS
 from rackgate_cli.controlplane import ports
 from rackgate_ungater.shards import SHARDS
-from tests.support.apiserver import FakeApiServer
+from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
-from tests.wire.test_ungater_process import config, holders, run
-from tests.wire.ungater_world import R1, World
+from tests.wire.test_ungater_process import DURATION_S, config, holders, run
+from tests.wire.ungater_world import R1, Replica, World
 
 
 @pytest.fixture
@@ -37,8 +43,7 @@ async def test_pods_that_a_backup_gates_again_are_released_again_by_who_remember
     world.workload({R1: 1})
     world.pod(0)
     backup = world.server.backup()
-    soon = "--set=leaderElection.leaseDuration=7"  # silence is noticed after twice that
-    first = await run("--config", path, soon)
+    first = await run("--config", path)
     second = None
     try:
         await world.released(1)
@@ -51,14 +56,74 @@ async def test_pods_that_a_backup_gates_again_are_released_again_by_who_remember
         await world.server.stop()
         world.server.restore(backup)
         await world.server.start()
-        # Leases are renewed all the time: their silence is noticed first.
+        back = time.monotonic()
         _, log = await asyncio.wait_for(first.communicate(), 120)
+        assert time.monotonic() - back < DURATION_S, "before a watch counts as dead"
         assert first.returncode == 1
         assert b"restored from a backup" in log.splitlines()[-1]
-        second = await run("--config", path, soon)
+        second = await run("--config", path)
         await world.released(1)
     finally:
         for process in filter(None, (first, second)):
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
+
+
+@pytest.mark.requirement("UNG-11", "UNG-18")
+async def test_a_live_read_of_an_older_workload_releases_nothing_ever_after(
+    world: World, start: Callable[..., Replica]
+) -> None:
+    """No stream breaks where the connections end at a balancer."""
+    admitted = world.workload({R1: 3})
+    world.pods(0, 1)
+    waiting = json.loads(json.dumps(admitted))
+    waiting["status"] = {}
+    world.server.put(WORKLOADS, waiting)
+    backup = world.server.backup()
+    world.workload({R1: 3})
+    replica = start(batch_window=1)
+    await replica.knows(2)
+    await until(lambda: replica.leads)
+    looked = len(world.asked("GET", "/workloads/"))
+    world.server.restore(backup)
+    async with asyncio.timeout(20):
+        with pytest.raises(RewoundError):
+            await replica.client.versions.rewound()
+    assert len(world.asked("GET", "/workloads/")) == looked + 1
+    assert not world.asked("PATCH")
+    assert not world.domains()
+
+
+@pytest.mark.requirement("UNG-18")
+async def test_while_the_store_is_in_doubt_no_pod_is_released(
+    world: World, start: Callable[..., Replica]
+) -> None:
+    """An API server that was away may come back with another store."""
+    world.workload({R1: 2})
+    replica = start()
+    await replica.synced()
+    await until(lambda: replica.leads)
+    world.pods(0)
+    await world.released(1)
+    await replica.settled()
+    answer = asyncio.Event()
+
+    async def when_told(_: web.Request, handle: Any) -> web.StreamResponse:
+        await answer.wait()
+        return await handle()  # type: ignore[no-any-return]  # as the fake server made it
+
+    asked = Fault(when_told, method="GET", path="/workloads", watch=False, times=99)
+    world.server.faults.append(asked)
+    for stream in list(world.server.streams):
+        if stream.target.full_name == WORKLOADS.full_name:
+            stream.cut()
+    await until(lambda: asked.times < 99)
+    written = len(world.asked("PATCH"))
+    world.pods(1)
+    await replica.knows(2)
+    with pytest.raises(AssertionError):
+        await world.released(2, within_s=0.3)
+    assert len(world.asked("PATCH")) == written
+    answer.set()
+    await world.released(2)

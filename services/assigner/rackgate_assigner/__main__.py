@@ -39,11 +39,12 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
         installation = Installation(client, "assigner", settings.leader_election.namespace)
         health = HealthServer(
             settings.health.port,
-            lambda: installation.missing() + assigner.missing(),
+            lambda: client.versions.missing() + installation.missing() + assigner.missing(),
             host=settings.health.host,
         )
         async with health, asyncio.TaskGroup() as group:
             background = [
+                spawn(group, client.versions.rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
                 spawn(group, assigner.follow(), "follow"),
             ]

@@ -95,8 +95,10 @@ class StepTaker:
     async def read_job(self, kind: Kind[Any], key: str) -> JobLike | None:
         """A job as stored now, None when there is none."""
         namespace, _, name = key.partition("/")
+        seen = self._stores.jobs.get(kind.name, {}).get(key)
+        known = seen.metadata.resource_version if seen is not None else ""
         try:
-            raw = await self._client.get(kind.resource.path(namespace, name))
+            raw = await self._client.get(kind.resource.path(namespace, name), known=known)
         except NotFoundError:
             return None
         job: JobLike = kind.decode(raw)

@@ -110,7 +110,8 @@ class NodeWriter:
 
     async def unchanged(self, workload: Workload) -> bool:
         """Whether the Workload is stored as it was judged: the watch may be behind."""
-        live = _decode_workload(await self._client.get(path_of(workload)))
+        known = workload.metadata.resource_version
+        live = _decode_workload(await self._client.get(path_of(workload), known=known))
         seen = (workload.metadata.uid, workload.metadata.resource_version)
         return (live.metadata.uid, live.metadata.resource_version) == seen
 

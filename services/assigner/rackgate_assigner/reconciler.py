@@ -74,6 +74,8 @@ class Assigner:
         self.watches = Watches(client, osmo=features[OSMO_POOLS])
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
+        # Nothing is written by what was seen of a store that may be another one now.
+        client = client.after(self.watches.certain)
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
         admission = _budget(client, budgets.admission)

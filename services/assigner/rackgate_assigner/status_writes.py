@@ -172,7 +172,8 @@ async def settle(
         except ConflictError:
             if not uncertain:
                 raise
-            live = _decode_workload(await client.get(path_of(workload)))
+            known = workload.metadata.resource_version
+            live = _decode_workload(await client.get(path_of(workload), known=known))
             if live.metadata.uid != workload.metadata.uid or not ours(live):
                 raise
             return live

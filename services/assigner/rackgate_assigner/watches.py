@@ -374,6 +374,12 @@ class Watches:
         self.kinds = {kind.name: _governed(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
 
+    async def certain(self) -> None:
+        """Wait until all is known to be of the store that the API server has now."""
+        while not all(watch.informer.is_certain for watch in self.all()):
+            for watch in self.all():
+                await watch.informer.certain()
+
     def all(self) -> list[Watch[Any]]:
         """All watches."""
         partners = (self.osmo.pools, self.osmo.topologies) if self.osmo is not None else ()

@@ -41,12 +41,18 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     installation = Installation(client, SERVICE, settings.leader_election.namespace)
     health = HealthServer(
         settings.health.port,
-        lambda: installation.missing() + ungater.missing() + keeper.missing(),
+        lambda: (
+            client.versions.missing()
+            + installation.missing()
+            + ungater.missing()
+            + keeper.missing()
+        ),
         host=settings.health.host,
     )
     try:
         async with health, asyncio.TaskGroup() as group:
             background = [
+                spawn(group, client.versions.rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),

@@ -43,7 +43,7 @@ ORPHANS: Final = gauge(
     "gated_pods_without_workload", "Gated pods that name no Workload there is, at the last look."
 )
 GATED: Final = gauge(
-    "gated_pods", "Gated pods of admitted Workloads, of all shards, at the last look."
+    "gated_pods", "Gated pods of admitted Workloads, of all shards, as the watches show them."
 )
 LONGEST_GATED: Final = gauge(
     "longest_gated_seconds",

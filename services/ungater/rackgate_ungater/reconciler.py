@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
+from typing import Final
 
 import structlog
 
@@ -22,6 +23,7 @@ from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
 from rackgate_ungater.backlog import Backlog
+from rackgate_ungater.batches import Batches
 from rackgate_ungater.events import (
     Event,
     PodGone,
@@ -43,6 +45,9 @@ from rackgate_ungater.shards_tenure import Tenure, unless
 from rackgate_ungater.sources import Sources
 from rackgate_ungater.state import Limits, Tombstones
 from rackgate_ungater.writer import Writer
+
+# Gauges that are read within so short a time are read by one scrape.
+SCRAPE_S: Final = 0.05
 
 log = structlog.get_logger()
 
@@ -86,13 +91,16 @@ class Ungater:
         self._tenures: dict[int, Tenure] = {}
         self._remade = Tombstones(limit=4096)
         self._schedule: Schedule[WorkloadKey] = Schedule()
+        self._batches: Batches[WorkloadKey] = Batches(settings.batch_window)
         self._active: set[WorkloadKey] = set()
         self._again: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
         self._changed = asyncio.Event()
         self._backlog = Backlog()
         metrics.EXPECTATIONS.set_function(lambda: len(self.machine.expectations))
-        metrics.LONGEST_GATED.set_function(lambda: self._backlog.longest_s(clock.monotonic()))
+        self._counted_at = float("-inf")
+        metrics.GATED.set_function(lambda: len(self._waiting().since))
+        metrics.LONGEST_GATED.set_function(lambda: self._waiting().longest_s(clock.monotonic()))
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready."""
@@ -150,14 +158,19 @@ class Ungater:
 
     def _heard(self, event: Event) -> None:
         key = self.machine.handle(event)
-        if key is not None and self._tenure(key) is not None:
-            self._due(key, self.settings.batch_window)
+        if key is None or self._tenure(key) is None:
+            return
+        group, owners = self.machine.groups[key], self.machine.owners
+        one_pod = isinstance(event, PodSeen | PodGone)
+        now = clock.monotonic()
+        self._due(key, self._batches.wait_s(key, group, owners, now, one_pod=one_pod))
 
     def _workload_deleted(self, row: WorkloadRow) -> None:
         self._heard(WorkloadGone(row.key, row.uid))
         if row.parent is not None:
             return  # nobody acts on a slice, whatever is made under its name
         self._remade.add(row.key)
+        self._batches.forget(row.key)
         self._reporter.forget(row.key)
         self._backoff.reset(row.key)
 
@@ -210,6 +223,7 @@ class Ungater:
             self._again.add(key)  # never two looks at one Workload at a time
             return
         self._active.add(key)
+        self._batches.looked(key, clock.monotonic())
         look = spawn(tenure.group, self._look(key, tenure), f"look {key}")
         # A task that is cancelled before its first step runs no line of its own.
         look.add_done_callback(lambda _: self._ended(key))
@@ -247,6 +261,10 @@ class Ungater:
     async def _reconcile(self, key: WorkloadKey, tenure: Tenure) -> bool:
         """Read what is in doubt, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
+        # A store that was restored meanwhile may have other pods and Workloads.
+        sources = self.sources
+        if not sources.is_certain and not await unless(tenure.leave, sources.certain()):
+            return False
         if not await self._caught_up(key, tenure):
             return False
         proposal = self._propose(key)
@@ -354,7 +372,8 @@ class Ungater:
 
         def deadline() -> float:
             # A large batch takes minutes, and what was read right before it is old by then.
-            return tenure.deadline() if stands() else float("-inf")
+            may = stands() and self.sources.is_certain
+            return tenure.deadline() if may else float("-inf")
 
         nodes, again = self.sources.known_nodes(), self._backoff.failures(row.key) > 0
         done, failed = await self._writer.patch_pods(ungates, tell, deadline, nodes, again=again)
@@ -376,6 +395,14 @@ class Ungater:
         times = [slice_.admitted_at for slice_ in slices if slice_.admitted_at is not None]
         return max(times, default=row.admitted_at)
 
+    def _waiting(self) -> Backlog:
+        """The gated pods that may run, as the caches show them now; once for one scrape."""
+        now = clock.monotonic()
+        if now - self._counted_at >= SCRAPE_S:
+            self._counted_at = now
+            self._backlog.look(self.machine.groups.values(), now)
+        return self._backlog
+
     # Looking around -----------------------------------------------------------------------
 
     async def _resync(self) -> None:
@@ -386,8 +413,7 @@ class Ungater:
         while True:
             orphans = self.machine.orphans()
             metrics.ORPHANS.set(len(orphans))
-            self._backlog.look(self.machine.groups.values(), clock.monotonic())
-            metrics.GATED.set(len(self._backlog.since))
+            self._waiting()  # also where nobody asks for metrics
             self._look_at_all(self._tenures)
             # Twice in a row: a pod may simply be seen before its Workload. One replica tells.
             ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._tenures)

@@ -1,7 +1,7 @@
 """When which Workload is due: one time per key, the earliest wins. Pure: `now` is an argument.
 
-The first event of a Workload opens its batch; later ones fall into it. Retries and waking times
-are entries of the same kind.
+The first event of a Workload opens its batch; later ones fall into it, or close it earlier
+(`batches.py`). Retries and waking times are entries of the same kind.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ class UngaterConfiguration(BaseServiceSettings):
     kind: Literal["UngaterConfiguration"] = "UngaterConfiguration"
     """Kind of this file."""
     batch_window: float = Field(default=1.0, ge=0, le=60)
-    """Seconds from a Workload's first pod event to its reconciliation; later events fall in."""
+    """Seconds from a Workload's first pod event to its reconciliation at most; later events fall
+    in. A look less than that after the last one waits, too; else it begins as soon as every pod
+    that may be released is seen."""
     resync_period: float = Field(default=60.0, ge=1, le=3600)
     """Seconds between looks at everything that is gated. Costs no request without work."""
     expectation_timeout: float = Field(default=10.0, ge=0.1, le=600)

@@ -114,6 +114,17 @@ class Sources:
         for informer in (self.workloads, self.jobs, self.pods):
             await informer.synced.wait()
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether all of it is known to be of the store that the API server has now."""
+        return all(informer.is_certain for informer in (self.workloads, self.jobs, self.pods))
+
+    async def certain(self) -> None:
+        """Return when it is."""
+        while not self.is_certain:
+            for informer in (self.workloads, self.jobs, self.pods):
+                await informer.certain()
+
     async def run(self) -> None:
         """Follow all of it until cancelled."""
         async with asyncio.TaskGroup() as group:

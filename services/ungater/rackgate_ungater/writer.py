@@ -279,7 +279,8 @@ class Writer:
     async def _read_pod(self, pod: PodRow, deadline: Deadline) -> Event | None:
         path = PODS.path(pod.namespace, pod.name)
         try:
-            row = decode_pod(await self._client.get(path, deadline=deadline))
+            known = pod.resource_version
+            row = decode_pod(await self._client.get(path, deadline=deadline, known=known))
         except NotFoundError:
             return PodGone(pod.uid)
         except NotSentError:
@@ -294,7 +295,8 @@ class Writer:
         """Read a Workload live; None when it could not be read before the deadline."""
         path = WORKLOADS.path(row.namespace, row.name)
         try:
-            data = await self._client.get(path, deadline=deadline)
+            known = row.resource_version
+            data = await self._client.get(path, deadline=deadline, known=known)
             return WorkloadSeen(decode_workload(data, elastic=row.elastic), live=True)
         except NotFoundError:
             return WorkloadGone(row.key, row.uid)

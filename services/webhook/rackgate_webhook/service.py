@@ -80,6 +80,7 @@ class WebhookService:
             async with health, asyncio.TaskGroup() as group:
                 changed = asyncio.Event()
                 tasks = [
+                    spawn(group, client.versions.rewound(), "versions"),
                     spawn(group, keeper.run(self._check, changed), "certificates"),
                     spawn(group, follow(client, settings.certificates, changed), "follow"),
                 ]

@@ -4,11 +4,14 @@ What is repeated: requests answered with 429 (nothing was done), a request refus
 after reading the credentials again, and GETs that got no answer or 503. A write without an
 answer is never repeated here: `TransportError` tells the caller to read and decide again.
 Retry-After is honoured, as seconds and as a date; nobody waits longer than it is capped at.
+
+Answers are compared with what was seen before (`versions.py`). Once an API server shows an older
+store nothing is sent any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -34,11 +37,12 @@ from rackgate.kube.pages import (
     PAGE_SIZE,
     SHORTER,
     PageOverflowError,
-    continue_token,
     next_size,
+    page_meta,
     read_body,
 )
 from rackgate.kube.transport import Transport
+from rackgate.kube.versions import Versions
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.pauses import pause
@@ -46,6 +50,8 @@ from rackgate.runtime.pauses import pause
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
+# Answered with the object as it is stored then.
+CHANGING: Final = ("POST", "PUT", "PATCH")
 # The server sends a bookmark every minute: two missed ones, and the stream is dead.
 WATCH_IDLE_S: Final = 150.0
 
@@ -88,6 +94,7 @@ class Client:
     Attributes:
         server_date: the `Date` header of the last answer: the server's clock, in whole seconds;
             "" before any.
+        versions: what was seen of the API server, by this client and its siblings.
     """
 
     def __init__(
@@ -110,6 +117,8 @@ class Client:
         """
         self._transport = transport
         self._metadata_only = False
+        self._certain: Callable[[], Awaitable[None]] | None = None
+        self.versions = Versions()
         self._budget = budget or Budget(0, 0)
         self.request_timeout_s = request_timeout_s
         self.server_date = ""
@@ -125,12 +134,7 @@ class Client:
             burst: requests that may go out at once after a quiet time.
             concurrency: requests under way at the same time; watches do not count.
         """
-        return Client(
-            self._transport,
-            budget=Budget(qps, burst, concurrency),
-            request_timeout_s=self.request_timeout_s,
-            observe=self._observe,
-        )
+        return self._sibling(Budget(qps, burst, concurrency))
 
     def metadata_only(self) -> Client:
         """A sibling whose lists and watches show no more of objects than their metadata.
@@ -138,26 +142,50 @@ class Client:
         The server cuts it out, so that the rest is not even sent. Its single reads and its writes
         are as those of this client, and so are its limits.
         """
-        sibling = Client(
-            self._transport,
-            budget=self._budget,
-            request_timeout_s=self.request_timeout_s,
-            observe=self._observe,
-        )
+        sibling = self._sibling(self._budget)
         sibling._metadata_only = True
         return sibling
 
+    def after(self, certain: Callable[[], Awaitable[None]]) -> Client:
+        """A sibling whose writes wait for `certain` before each attempt, and for nothing else.
+
+        Its own limits are those of this client: make budgets of the sibling, not siblings of a
+        budget, where they differ.
+        """
+        sibling = self._sibling(self._budget)
+        sibling._certain = certain
+        return sibling
+
+    def _sibling(self, budget: Budget) -> Client:
+        sibling = Client(
+            self._transport,
+            budget=budget,
+            request_timeout_s=self.request_timeout_s,
+            observe=self._observe,
+        )
+        sibling._certain, sibling.versions = self._certain, self.versions
+        return sibling
+
     async def get(
-        self, path: str, params: Params | None = None, *, deadline: Deadline | None = None
+        self,
+        path: str,
+        params: Params | None = None,
+        *,
+        deadline: Deadline | None = None,
+        known: str = "",
     ) -> bytes:
         """Read one object, or anything else the server serves under `path`.
 
-        `deadline` as for `patch`.
+        `deadline` as for `patch`. `known` is the version that the object is known to have had.
 
         Raises:
             KubeError: as the server answered; `TransportError` after three tries without answer.
+            RewoundError: the object is earlier than it was known to be.
         """
-        return await self._send(_Call("GET", path, params or {}, deadline=deadline))
+        answer = await self._send(_Call("GET", path, params or {}, deadline=deadline))
+        if known:
+            self.versions.read(path, answer, known)
+        return answer
 
     async def list_pages(
         self,
@@ -174,6 +202,7 @@ class Client:
         Raises:
             GoneError: the continue token expired between pages; start over.
             TransportError: no answer, or one that is no list.
+            RewoundError: the list is older than what was seen before.
         """
         query, longest = dict(params or {}), page_size
         accept = METADATA_LIST if self._metadata_only else None
@@ -181,20 +210,22 @@ class Client:
             query["limit"] = str(page_size)
             most = MOST_BYTES if page_size > 1 else None
             call = _Call("GET", path, query, accept=accept, deadline=deadline, most=most)
+            floor = 0 if "continue" in query else self.versions.highest(path)
             try:
                 body = await self._send(call)
-                token = continue_token(body)
+                meta = page_meta(body)
             except PageOverflowError:
                 page_size = max(1, page_size // SHORTER)
                 continue
             except ValueError as error:
                 raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+            self.versions.listed(path, query, meta.resource_version, floor)
             page_size = next_size(page_size, len(body), longest)
             yield body
             del body  # not held while the next one is read
-            if not token:
+            if not meta.continue_token:
                 return
-            query["continue"] = token
+            query["continue"] = meta.continue_token
 
     async def create(self, path: str, body: bytes, params: Params | None = None) -> bytes:
         """POST an object to its collection; returns it as stored.
@@ -279,6 +310,7 @@ class Client:
         """
         query = {**(params or {}), "watch": "1"}
         opened = False
+        self.versions.check()
         await self._budget.take()
         limit = aiohttp.ClientTimeout(
             total=None, sock_connect=self.request_timeout_s, sock_read=idle_s
@@ -331,6 +363,12 @@ class Client:
         query = {**(params or {}), "timeout": self._write_limit}
         return await self._send(_Call(method, path, query, body, content_type, deadline))
 
+    async def _ready(self, call: _Call) -> None:
+        """Wait until a request may be sent at all."""
+        if call.method != "GET" and self._certain is not None:
+            await self._certain()
+        self.versions.check()
+
     async def _send(self, call: _Call) -> bytes:
         throttled = unanswered = 0
         renewed = False
@@ -357,7 +395,10 @@ class Client:
 
     async def _attempt(self, call: _Call) -> bytes:
         method, path = call.method, call.path
+        await self._ready(call)
         async with self._budget:
+            self.versions.check()
+            floor = self.versions.highest(path)
             if call.deadline is not None and clock.monotonic() >= call.deadline():
                 raise NotSentError(method, path, reason="TooLate", message="its time was over")
             sent = clock.monotonic()
@@ -380,9 +421,11 @@ class Client:
                 self._count(method, path, "none", clock.monotonic() - sent)
                 raise TransportError(method, path, message=_words(error)) from error
             self._count(method, path, str(response.status), clock.monotonic() - sent)
-        if response.status < 300:
-            return answer
-        raise _refusal(method, path, response, answer)
+        if response.status >= 300:
+            raise _refusal(method, path, response, answer)
+        if method in CHANGING and "dryRun" not in call.query:
+            self.versions.written(method, path, answer, floor, call.body)
+        return answer
 
     def _count(self, verb: str, path: str, code: str, spent_s: float | None) -> None:
         self._observe(verb, resource_of(path), code, spent_s)

@@ -10,9 +10,13 @@ history; no delete is ever lost, also those that happened while nothing was conn
 recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
 and left as it was known; it never stops the stream.
 
-Silence is followed by a list, also if streams end in between, as idle ones do at a middlebox: a
-store that was restored from a backup is silent until its versions have passed the one it is asked
-for. `RewoundError` then ends the informer.
+A store that was restored from a backup is silent until its versions have passed the one it is asked
+for, and tells nothing of what it has not any more. So nothing of this is `certain` from the moment
+that a stream breaks, or ends before it was asked to, until the store has shown its version: with a
+list of one object, or with a whole list if the API server was away. In a list, an object that is
+earlier than it was, or comes back from before, proves the same as an earlier version of the list
+(`versions.py`). Silence is followed by a list, also if streams end in between, as idle ones do at a
+middlebox. `RewoundError` then ends the informer.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from http import HTTPStatus
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -39,7 +44,7 @@ from rackgate.kube.errors import (
     parse_status,
 )
 from rackgate.kube.pages import decode_page
-from rackgate.kube.raw import is_earlier, is_later, read_event, read_meta
+from rackgate.kube.raw import is_earlier, read_event, read_meta
 from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
@@ -48,6 +53,15 @@ from rackgate.wire.core import Meta
 T = TypeVar("T")
 
 YIELD_EVERY = 200
+# Refusals after which a server may soon answer; any other says that it never will.
+PASSING = (
+    0,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+# A stream that ends so much earlier than it was asked to was ended for another reason.
+ENDS_EARLY_S = 1.0
 # As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
 WATCH_LIMIT_S = 300
 # A stream that ends this soon without an event would otherwise be asked for in a hot loop.
@@ -123,6 +137,9 @@ class Informer(Generic[T]):
         self._due = True
         # A list would be well: nothing is known to be missed, but nothing was heard either.
         self._doubtful = False
+        # Set while the store is known to be the one that was listed.
+        self._certain = asyncio.Event()
+        self._certain.set()
         self._heard_at = clock.monotonic()
         self._log = log.bind(resource=resource.full_name)
 
@@ -133,6 +150,18 @@ class Informer(Generic[T]):
     def missing(self) -> list[str]:
         """What keeps this informer from being ready: lines for /readyz, empty when synced."""
         return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
+
+    async def certain(self) -> None:
+        """Wait until it is known that the API server has no older store now.
+
+        It is, unless a stream broke a moment ago.
+        """
+        await self._certain.wait()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether `certain` returns at once."""
+        return self._certain.is_set()
 
     @property
     def listing(self) -> bool:
@@ -148,6 +177,8 @@ class Informer(Generic[T]):
         To be called while `run` is not running.
         """
         self._due = True
+        self._version = ""
+        self._certain.set()
         for key in list(self._objects):
             self._delete(key)
 
@@ -172,6 +203,8 @@ class Informer(Generic[T]):
             try:
                 if self._due or self._doubtful:
                     await self._list()
+                elif not self._certain.is_set():
+                    await self._probe()
                 reason = await self._watch()
             except GoneError:
                 # The store stays as it is: the next list tells what vanished.
@@ -206,11 +239,13 @@ class Informer(Generic[T]):
         listed: dict[str, T] = {}
         try:
             version = await self._read(listed)
-        except KubeError:
+        except KubeError as error:
             self._due = True
+            self._not_told(error)
             raise
         await self._replace(listed)
         self._version, self._due, self._doubtful, self.problem = version, False, False, ""
+        self._certain.set()
         if not self.synced.is_set():
             self._log.info("cache_synced", objects=len(listed), resource_version=version)
             self.synced.set()
@@ -225,11 +260,41 @@ class Informer(Generic[T]):
             # All pages of one list carry the version of its first page.
             found = await self._page(body, listed)
             version = version or found
-            if is_earlier(version, self._version):
-                text = f"version {version} after {self._version}: restored from a backup?"
-                raise RewoundError("GET", self._path, reason="Rewound", message=text)
             del body  # not held while the next one is read
         return version
+
+    async def _probe(self) -> None:
+        """Ask the store for its version: the client compares it with what was seen.
+
+        Raises:
+            RewoundError: it is an older store.
+            KubeError: it does not say so now, but may soon.
+        """
+        # Labels make the server look for an object that carries them.
+        field = {key: value for key, value in self._params.items() if key == "fieldSelector"}
+        pages = self._client.list_pages(self._path, field, page_size=1)
+        try:
+            async with aclosing(pages):
+                await anext(pages)
+        except KubeError as error:
+            self._not_told(error)
+            if not self._certain.is_set():
+                raise
+        else:
+            self._certain.set()
+
+    def _not_told(self, error: KubeError) -> None:
+        """The server did not say its version. Nobody waits for one that never will."""
+        if isinstance(error, RewoundError):
+            return
+        if error.status not in PASSING:
+            self._certain.set()
+        elif error.status != HTTPStatus.TOO_MANY_REQUESTS:
+            self._away()
+
+    def _away(self) -> None:
+        """The server is away. By the time that it is back, an older store may have passed us."""
+        self._doubtful = True
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
         """Put the items of one page into `listed`; returns the version of the list."""
@@ -252,6 +317,11 @@ class Informer(Generic[T]):
             return
         key = self._key_of(item)
         known = self._objects.get(key)
+        version = self._version_of(item)
+        # What is not known at the version up to which all is known went before it.
+        latest = self._version_of(known) if known is not None else self._version
+        if is_earlier(version, latest) or (known is None and version and version == latest):
+            raise self._client.versions.went_back("GET", self._path, version, latest)
         # Else a list after a break would hold every object twice until it is complete.
         listed[key] = known if known is not None and self._same(known, item) else item
 
@@ -266,11 +336,12 @@ class Informer(Generic[T]):
 
     async def _watch(self) -> str:
         """Follow one stream; returns why it ended: `ended`, or `short` for a hasty end."""
+        limit_s = int(WATCH_LIMIT_S * (1 + self._rng.random()))
         params = {
             **self._params,
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(WATCH_LIMIT_S * (1 + self._rng.random()))),
+            "timeoutSeconds": str(limit_s),
         }
         started = clock.monotonic()
         events = 0
@@ -285,12 +356,18 @@ class Informer(Generic[T]):
                         events += 1
                         if events % YIELD_EVERY == 0:
                             await asyncio.sleep(0)
+                    self._client.versions.note(self._path, self._version)
                     self._backoff.reset()
         except TransportError as error:
+            self._certain.clear()
             if error.reason != "Unreachable":
                 self._left(events)
+            else:
+                self._away()
             raise
         self._left(events)
+        if clock.monotonic() - started < limit_s - ENDS_EARLY_S:
+            self._certain.clear()
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
 
     def _left(self, events: int) -> None:
@@ -318,10 +395,19 @@ class Informer(Generic[T]):
             raise error_for("WATCH", self._path, status.code, event.object)
 
     def _marked(self, raw: msgspec.Raw) -> None:
-        """Move on to a bookmark; never back, which would repeat what was told."""
+        """Move on to a bookmark; never back, which would repeat what was told.
+
+        Raises:
+            KubeError: it is an earlier one: of a cache that lags, or of an older store.
+        """
         meta = read_meta(raw)
-        if meta is not None and is_later(meta.resource_version, self._version):
-            self._version = meta.resource_version
+        if meta is None:
+            return
+        if is_earlier(meta.resource_version, self._version):
+            self._certain.clear()
+            text = f"bookmark {meta.resource_version} after {self._version}"
+            raise KubeError("WATCH", self._path, reason="Behind", message=text)
+        self._version = meta.resource_version or self._version
 
     def _seen(self, raw: msgspec.Raw) -> None:
         item = self._decoded(raw)

@@ -258,7 +258,9 @@ class LeaseHolder:
     async def _try_acquire(self) -> bool:
         lease: Lease | None = None
         try:
-            lease = answered("GET", await self._client.get(self._path))
+            seen = self._sighting.lease if self._sighting else None
+            known = seen.metadata.resource_version if seen else ""
+            lease = answered("GET", await self._client.get(self._path, known=known))
         except NotFoundError:
             pass  # deleted under a holder that we have seen: its time counts on
         except KubeError as error:
@@ -266,8 +268,8 @@ class LeaseHolder:
             return False
         # After the answer, not before: the holder sent this record earlier than now.
         now = clock.monotonic()
-        known = self._sighting
-        self._sighting = known.then(lease, now) if known else first_sight(lease, now)
+        before = self._sighting
+        self._sighting = before.then(lease, now) if before else first_sight(lease, now)
         return now >= self.free_since(self._sighting) and await self.take(self._sighting)
 
     async def _take(self, lease: Lease | None) -> bool:
@@ -307,7 +309,8 @@ class LeaseHolder:
     async def _reread(self, sent: Lease) -> bool:
         """After a conflict or no answer: still ours? Then only the version has moved."""
         try:
-            lease = answered("GET", await self._client.get(self._path))
+            known = sent.metadata.resource_version
+            lease = answered("GET", await self._client.get(self._path, known=known))
         except KubeError:
             return False
         if not lease.spec.same_tenure(sent.spec):

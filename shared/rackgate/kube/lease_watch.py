@@ -85,13 +85,14 @@ class LeaseWatch:
         before = self._sightings.get(name)
         try:
             path = LEASES.path(self._namespace, name)
-            lease = answered("GET", await self._client.get(path))
+            seen = before.lease if before else None
+            known = seen.metadata.resource_version if seen else ""
+            lease = answered("GET", await self._client.get(path, known=known))
         except NotFoundError:
             lease = None
         except KubeError as error:
             log.warning("lease_not_read", lease=name, error=str(error)[:300])
             return
-        # Whatever its version is: that of a store restored from a backup may be lower.
         if before is not None and self._sightings[name] is before:
             self._set(name, before.then(lease, clock.monotonic()))
         elif lease is not None:

@@ -23,7 +23,9 @@ class PageOverflowError(Exception):
     """The page is larger than was asked for; the rest of it was not read."""
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """Version of a list, and what the next page is asked for with: "" after the last one."""
+
     resource_version: str = ""
     continue_token: str = msgspec.field(default="", name="continue")
 
@@ -31,15 +33,15 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
 class Page(msgspec.Struct, frozen=True):
     """A page; its items are parts of it, and keep it alive."""
 
-    metadata: _Meta = _Meta()
+    metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
 
 
 decode_page = tolerant(msgspec.json.Decoder(Page).decode)
 
 
-def continue_token(body: bytes) -> str:
-    """What the next page is asked for with; "" after the last one.
+def page_meta(body: bytes) -> ListMeta:
+    """The metadata of a page.
 
     Raises:
         ValueError: this is no list. Every list has a version: without that, JSON of another kind
@@ -48,7 +50,7 @@ def continue_token(body: bytes) -> str:
     meta = decode_page(body).metadata
     if not meta.resource_version:
         raise ValueError("no list: it has no resourceVersion")
-    return meta.continue_token
+    return meta
 
 
 def next_size(size: int, held: int, longest: int) -> int:

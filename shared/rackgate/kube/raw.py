@@ -42,11 +42,6 @@ def read_meta(raw: bytes | msgspec.Raw) -> Meta | None:
         return None
 
 
-def is_later(version: str, other: str) -> bool:
-    """Whether a version is later than another; of opaque ones nobody can tell."""
-    return version.isdecimal() and (not other.isdecimal() or int(version) > int(other))
-
-
 def is_earlier(version: str, other: str) -> bool:
     """Whether a version is earlier than another; of opaque ones nobody can tell."""
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)

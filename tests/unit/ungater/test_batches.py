@@ -1,0 +1,170 @@
+"""When the batch of a Workload closes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from rackgate_ungater.batches import REMEMBERED, Batches, missing
+from rackgate_ungater.events import Event, JobSeen, PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.machine import Machine
+from rackgate_ungater.owners import Owners
+from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, PodUid, WorkloadKey, WorkloadRow
+from tests.unit.ungater.builders import (
+    R1,
+    R2,
+    PodBuilder,
+    counted,
+    elastic,
+    pod,
+    podset,
+    slice_of,
+    workload,
+)
+
+pytestmark = pytest.mark.requirement("UNG-04")
+KEY = WorkloadKey("team/train")
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+
+
+class Counted(Owners):
+    """Counts how often all pods are gone through."""
+
+    counts = 0
+
+    def pods_of(
+        self, workload: WorkloadRow, pods: Iterable[PodRow], *, assignment: object
+    ) -> list[PodRow]:
+        self.counts += 1
+        return super().pods_of(workload, pods, assignment=assignment)
+
+
+class Room:
+    """A machine, and how long each event lets the next look wait."""
+
+    def __init__(self, row: WorkloadRow, window_s: float = 1.0) -> None:
+        self.machine = Machine()
+        self.batches: Batches[WorkloadKey] = Batches(window_s)
+        self.now = 100.0
+        self.hear(WorkloadSeen(row))
+
+    def hear(self, event: Event) -> float | None:
+        """Seconds until a look is due; None when the event brings no work."""
+        self.now += 0.001
+        if self.machine.handle(event) is None:
+            return None
+        one_pod = isinstance(event, PodSeen | PodGone)
+        group, owners = self.machine.groups[KEY], self.machine.owners
+        return self.batches.wait_s(KEY, group, owners, self.now, one_pod=one_pod)
+
+    def comes(self, *pods: PodBuilder) -> list[float | None]:
+        return [self.hear(PodSeen(one.row())) for one in pods]
+
+    @property
+    def missing(self) -> int:
+        return missing(self.machine.groups[KEY], self.machine.owners)
+
+
+def test_the_last_pod_that_may_be_released_closes_the_batch() -> None:
+    room = Room(workload(podset((R1, 2), (R2, 1))))
+    assert room.comes(pod(0), pod(1), pod(2)) == [1.0, 1.0, 0.0]
+
+
+def test_pods_of_every_podset_are_waited_for() -> None:
+    room = Room(workload(podset((R1, 1)), podset((R2, 2), name="workers"), counted(5, "free")))
+    workers = [pod(number).of("workers") for number in (1, 2)]
+    assert room.comes(*workers, pod(0)) == [1.0, 1.0, 0.0]
+
+
+def test_a_pod_that_takes_the_place_of_one_that_went_waits_for_no_other() -> None:
+    room = Room(workload(podset((R1, 3))))
+    room.comes(*(pod(number).ungated(R1) for number in range(3)))
+    room.hear(PodGone(PodUid("uid-pod-1")))
+    assert room.comes(pod("again")) == [0.0]
+
+
+def test_places_of_pods_that_end_are_taken_and_pods_that_are_done_leave_none() -> None:
+    room = Room(workload(podset((R1, 4), done=1)))
+    room.comes(pod(0).ungated(R1).terminating())
+    assert room.comes(pod(1), pod(2)) == [1.0, 0.0]
+
+
+def test_where_nothing_may_be_released_nothing_is_early() -> None:
+    room = Room(workload(podset((R1, 2))))
+    room.comes(pod(0).ungated(R1), pod(1).ungated(R1))
+    assert room.comes(pod(2), pod(3)) == [1.0, 1.0]
+    room = Room(workload(podset((R1, 2)), granting=False))
+    assert room.comes(pod(0), pod(1)) == [1.0, 1.0]
+
+
+def test_gated_pods_that_are_being_deleted_are_not_those_that_are_waited_for() -> None:
+    room = Room(workload(podset((R1, 2))))
+    old = [pod(f"old-{number}").terminating() for number in range(2)]
+    assert room.comes(*old, pod(0), pod(1)) == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_a_podset_with_requests_under_way_or_refused_is_not_early() -> None:
+    room = Room(workload(podset((R1, 2))))
+    room.comes(pod(0), pod(1))
+    group = room.machine.groups[KEY]
+    room.machine.commit(room.machine.propose(KEY, room.now).ungates[:1], room.now)
+    assert room.missing == 1
+    assert not group.podsets["main"].refused
+
+
+def test_pods_of_somebody_else_are_not_those_that_are_waited_for() -> None:
+    room = Room(workload(podset((R1, 2))))
+    assert room.comes(pod(0), pod("foreign").of(owner="other"), pod(1)) == [1.0, 1.0, 0.0]
+
+
+def test_pods_of_a_jobset_are_waited_for_until_their_job_is_known() -> None:
+    room = Room(workload(podset((R1, 2)), of_jobset=True))
+    child = [pod(number).of(owner="child").label(JOB_INDEX, 0) for number in range(2)]
+    assert room.comes(*child) == [1.0, 1.0]
+    owner = room.machine.groups[KEY].row
+    assert owner is not None
+    assert room.hear(JobSeen("child", owner.owner_uid)) == 0.0
+
+
+def test_an_elastic_job_waits_for_as_many_as_it_and_its_slices_were_granted() -> None:
+    parent = elastic(podset((R1, 2)))
+    room = Room(parent)
+    gated = [pod(number).gates(TOPOLOGY | ELASTIC) for number in range(4)]
+    assert room.comes(gated[0], gated[1], gated[2]) == [1.0, 0.0, 0.0]
+    room = Room(parent)
+    room.hear(WorkloadSeen(slice_of(parent, podset((R2, 1)))))
+    assert room.comes(*gated) == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_after_a_look_the_next_one_waits_for_the_rest_of_the_window() -> None:
+    """Pods that change or fail again and again cost one look per window."""
+    room = Room(workload(podset((R1, 1))))
+    assert room.comes(pod(0)) == [0.0]
+    room.batches.looked(KEY, room.now)
+    assert room.comes(*(pod(0).at(version) for version in range(2, 50))) == [None] * 48
+    room.hear(PodGone(PodUid("uid-pod-0")))
+    assert room.comes(pod(1)) == [1.0]
+    room.now += 1.0
+    room.hear(PodGone(PodUid("uid-pod-1")))
+    assert room.comes(pod(2)) == [0.0]
+
+
+def test_pods_are_counted_anew_only_after_as_many_have_come_as_were_missing() -> None:
+    """Else each of n pods would cost a look at n pods."""
+    room = Room(workload(podset((R1, 1000))))
+    room.comes(*(pod(f"old-{number}").terminating() for number in range(1000)))
+    room.machine.owners = counted_owners = Counted()
+    waits = room.comes(*(pod(number) for number in range(1000)))
+    assert waits == [*[1.0] * 999, 0.0]
+    assert counted_owners.counts <= 3
+
+
+def test_what_is_remembered_has_a_limit() -> None:
+    batches: Batches[str] = Batches(1.0)
+    for number in range(3 * REMEMBERED):
+        batches.looked(str(number), number / REMEMBERED)
+    assert len(batches._looked) <= 2 * REMEMBERED
+    batches.looked("last", 9.0)
+    batches.forget("last")
+    assert "last" not in batches._looked
