@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -91,6 +92,10 @@ async def test_a_job_whose_workload_is_deleted_is_let_go_where_nothing_is_manage
         for _ in range(2):
             seen = found.cycle.cycles
             found.cycle.replan()
-            await eventually(lambda before=seen: found.cycle.cycles > before)
+            await eventually(functools.partial(_more_cycles, found, seen))
         assert world.runs("train")
         assert world.workloads() == []
+
+
+def _more_cycles(found: Assigner, seen: int) -> bool:
+    return found.cycle.cycles > seen
