@@ -90,6 +90,38 @@ def test_a_playground_adds_the_webhooks_of_osmo_as_kustomize_does(render: Render
     assert "osmo" not in json.dumps(hooks)
 
 
+JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")
+
+
+@pytest.mark.requirement("OPS-11")
+@pytest.mark.parametrize("base", [(), ("overlays", "cert-manager")], ids=["base", "cert-manager"])
+def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(
+    render: Render, base: tuple[str, ...]
+) -> None:
+    before, now = render(*base), render(*base, components=("namespaces",))
+    assert set(now) == set(before)
+    policies = {"jobs", "jobsets", "rayclusters", "hints", "orphans"}
+    registrations = {("MutatingWebhookConfiguration", "rackgate-mutating"), VALIDATING}
+    assert {key for key in before if now[key] != before[key]} == {
+        ("Deployment", "rackgate-assigner"),
+        ("Deployment", "rackgate-webhook"),
+        *registrations,
+        *(("ValidatingAdmissionPolicy", f"rackgate-{name}") for name in policies),
+    }
+    hooks = [hook for key in registrations for hook in now[key]["webhooks"]]
+    narrowed = [hook for hook in hooks if hook["name"].startswith(JOB_HOOKS)]
+    assert len(narrowed) == 6
+    constraints = [
+        now["ValidatingAdmissionPolicy", f"rackgate-{name}"]["spec"]["matchConstraints"]
+        for name in policies
+    ]
+    selectors = [holder["namespaceSelector"] for holder in (*narrowed, *constraints)]
+    assert all(found == selectors[0] for found in selectors)
+    assert selectors[0]["matchLabels"] == {"rackgate.dev/managed-jobs": "true"}
+    assert "kube-system" in json.dumps(selectors[0]["matchExpressions"])
+    assert "managed-jobs" not in json.dumps([hook for hook in hooks if hook not in narrowed])
+
+
 SLICE = {
     "apiVersion": "discovery.k8s.io/v1",
     "kind": "EndpointSlice",

@@ -20,6 +20,8 @@ from rackgate.api.names import (
 )
 from rackgate.wire.core import Condition
 from rackgate.wire.kueue import Workload
+from rackgate_assigner.core.admission.refusal import backing_off
+from rackgate_assigner.recovery import WAIT_FOR_RECOVERY
 
 MAX_MESSAGE: Final = 1024
 TRUE: Final = "True"
@@ -179,8 +181,12 @@ def released(workload: Workload) -> list[Change]:
     """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
     message = eviction.message if eviction is not None else "the reservation was given back"
-    reason = PendingReason.PENDING_EVALUATION
-    if eviction is not None and eviction.reason not in REQUEUED_AT_ONCE:
+    reason: str = PendingReason.PENDING_EVALUATION
+    retry = workload.status.requeue_state
+    if retry is not None and retry.requeue_at and workload.spec.active:
+        pause = backing_off(retry.requeue_at)
+        reason, message = pause.reason, pause.message
+    elif eviction is not None and eviction.reason not in REQUEUED_AT_ONCE:
         reason = PendingReason.SUSPENDED
     return [
         Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, clip(message)),
@@ -191,6 +197,12 @@ def released(workload: Workload) -> list[Change]:
             "the Workload has no reservation",
         ),
     ]
+
+
+def backoff_finished() -> list[Change]:
+    """The condition of a Workload that is looked at again after a pause."""
+    reason, message = RequeuedReason.BACKOFF_FINISHED, "The workload backoff was finished"
+    return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
 
 
 def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
@@ -219,13 +231,13 @@ def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:
     """The condition PodsReady for what the job's status shows, given what was known before."""
     type_ = WorkloadCondition.PODS_READY
     before = workload.condition(type_)
-    lost = before is not None and (before.status == TRUE or before.reason == "WaitForRecovery")
-    recovered = before is not None and before.reason in ("WaitForRecovery", "Recovered")
+    lost = before is not None and (before.status == TRUE or before.reason == WAIT_FOR_RECOVERY)
+    recovered = before is not None and before.reason in (WAIT_FOR_RECOVERY, "Recovered")
     if ready:
         reason = "Recovered" if recovered else "Started"
         return [Change(type_, TRUE, reason, "all pods are ready or have succeeded")]
     if lost:
-        return [Change(type_, FALSE, "WaitForRecovery", "at least one pod is no longer ready")]
+        return [Change(type_, FALSE, WAIT_FOR_RECOVERY, "at least one pod is no longer ready")]
     return [Change(type_, FALSE, "WaitForStart", "not all pods are ready")]
 
 

@@ -13,7 +13,12 @@ from rackgate.govern.life import Given, NextStep, PodTemplate, StopPhase, releas
 from rackgate.govern.templates import annotations_of, gates_of, section
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import PriorityClassRef, Workload, WorkloadPriorityClass
+from rackgate.wire.kueue import (
+    PriorityClassRef,
+    RequeueState,
+    Workload,
+    WorkloadPriorityClass,
+)
 from rackgate_assigner.kinds import End, Gates, JobLike, Kind, StalePart, kind_of, part_of_owner
 from rackgate_assigner.kinds.podsets import counts_of, originals_of, podsets_differ
 
@@ -55,6 +60,9 @@ class Facts:
         changed: why the running job has to be queued again, None when it has not.
         unmarked: templates of the running job lost what its start brought.
         ready: all pods of the running job that are due are ready or have succeeded.
+        late: when its Workload is queued again after an eviction, because pods that were lost were
+            not all ready again in time; None while they may be.
+        paused: seconds until its evicted Workload is queued again, None when that does not wait.
         overdue_s: seconds after which the operator of the running job, whose pods are not all
             ready, is to be asked to look again; None when it is not, or was since the last change.
         reclaimable: pods that are done and come no more, by PodSet.
@@ -75,6 +83,8 @@ class Facts:
     changed: str | None = None
     unmarked: bool = False
     ready: bool = False
+    late: RequeueState | None = None
+    paused: float | None = None
     overdue_s: float | None = None
     reclaimable: Mapping[str, int] = field(default_factory=dict)
     living: int = 0

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from rackgate.api.names import FinishedReason
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.life import NextStep
-from rackgate.wire.kueue import Workload
+from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.kinds import StalePart
 
 
@@ -66,11 +66,23 @@ class UpdateWorkload:
 
 @dataclass(frozen=True, slots=True)
 class EvictWorkload:
-    """Announce that the admission is taken back."""
+    """Announce that the admission is taken back.
+
+    Attributes:
+        requeue: when it is queued again, where that is not as soon as its job has stopped.
+    """
 
     workload: Workload
     reason: str
     message: str
+    requeue: RequeueState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAgain:
+    """Look at an evicted Workload again: its pause is over, or counts no more."""
+
+    workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +174,7 @@ Step: TypeAlias = (
     | FinishWorkload
     | UpdateWorkload
     | EvictWorkload
+    | QueueAgain
     | ForgetPods
     | ReleaseQuota
     | MarkPods

@@ -134,8 +134,12 @@ class StepTaker:
                 answer = await self._writer.patch(workload, ops)
                 self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
                 self._tell(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
-            case steps.EvictWorkload(workload, reason, message):
-                await self._writer.evict(workload, reason, message)
+            case steps.EvictWorkload(workload, reason, message, requeue):
+                await self._writer.evict(workload, reason, message, requeue=requeue)
+            case steps.QueueAgain(workload):
+                answer = await self._writer.queue_again(workload)
+                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                log.info("workload_backoff_finished", workload=workload.metadata.key)
             case steps.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
                 self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)

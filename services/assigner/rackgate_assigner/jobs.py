@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from rackgate.api import names
@@ -37,6 +38,7 @@ from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from rackgate_assigner.kinds import KINDS, Gates, JobLike, Kind, kind_of, owner_of, part_of_owner
 from rackgate_assigner.kinds.podsets import pods_given, pods_ungated
+from rackgate_assigner.recovery import Recovery, pause_left_s
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.workqueue import WorkQueue
 from rackgate_assigner.writer import WorkloadWriter
@@ -44,6 +46,7 @@ from rackgate_assigner.writer import WorkloadWriter
 POLL_S: Final = 0.5
 WAIT_S: Final = 30.0
 _NO_GATES: Final[Gates] = {}
+_NO_TIMEOUT: Final = Recovery()
 
 
 class Key(NamedTuple):
@@ -73,6 +76,8 @@ class JobController:
         ready: Callable[[str], None] = lambda _key: None,
         living: Callable[[str], LivingCount] = lambda _job_uid: LivingCount(),
         managed: Callable[[JobLike], None] = lambda _job: None,
+        recovery: Recovery = _NO_TIMEOUT,
+        selected: Callable[[str], bool] = lambda _namespace: True,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -87,6 +92,8 @@ class JobController:
             ready: told the key of a Workload that is in step now, after `in_step` said no.
             living: how many pods of a job live, by its uid.
             managed: told each job that is managed although it claims to belong to another object.
+            recovery: how long pods may be missing that were ready.
+            selected: whether jobs of a namespace are managed.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
@@ -97,6 +104,7 @@ class JobController:
         self._parts: dict[str, set[str]] = defaultdict(set)
         self.waiting: dict[Key, str] = {}
         self._ready, self._living, self._managed = ready, living, managed
+        self._recovery, self._selected = recovery, selected
         self._holds = gates.get(HOLD_FOR_TERMINATING, True)
         # Workloads by the uid of the job that they were made for, and those given another owner.
         self._by_job: dict[str, set[str]] = defaultdict(set)
@@ -211,6 +219,23 @@ class JobController:
         job = self._stores.jobs.get(kind.name, {}).get(key)
         return job if job is not None and owned_by(workload, job.metadata.uid) else None
 
+    def follows(self, job: JobLike) -> bool:
+        """Whether a job is managed, whatever controller it claims to have.
+
+        One that has a Workload stays managed until that is gone, also when its namespace is not
+        selected any more: it runs to its end, or is stopped, under what it was granted.
+        """
+        if not is_managed(job, self._unmanaged):
+            return False
+        return self._selected(job.metadata.namespace) or job.metadata.uid in self._by_owner
+
+    def namespace_changed(self, namespace: str) -> list[JobLike]:
+        """The labels of a namespace changed: look at its jobs, and return them."""
+        jobs = [job for job in self._all() if job.metadata.namespace == namespace]
+        for job in jobs:
+            self.queue.add(_key(job))
+        return jobs
+
     def in_step(self, workload: Workload) -> bool:
         """Whether a pending Workload asks for what its job asks for now, and the job is at rest."""
         job = self.job_of(workload)
@@ -262,7 +287,7 @@ class JobController:
         Any user may claim that a JobSet or RayCluster controls his Job. Such a Job is a part only
         if that object exists with that uid; else it is a job like any other.
         """
-        if not is_managed(job, self._unmanaged):
+        if not self.follows(job):
             return False
         if not part_of_owner(job.metadata):
             return True
@@ -309,7 +334,7 @@ class JobController:
             return  # the watch will show our last write, and bring this key back
         expected = name_of(job)
         own = next((w for w in workloads if w.metadata.name == expected), None)
-        facts = self._facts(job, own, beyond=self._pods_beyond(job, own))
+        facts = self._timed(key, job, own)
         if own is None and facts.end is None:
             self._tell_missing(job, facts.priority)
         step = plan_job(job, workloads, facts)
@@ -318,6 +343,21 @@ class JobController:
         if own is not None and facts.stopped and isinstance(step, Nothing):
             self._tell_ready(own.metadata.key)
         await self._steps.take(job, step)
+
+    def _timed(self, key: Key, job: JobLike, workload: Workload | None) -> Facts:
+        """All facts, those that time alone changes included: the key comes back for these."""
+        beyond = self._pods_beyond(job, workload)
+        if workload is None:
+            return self._facts(job, workload, beyond=beyond)
+        now = clock.now()
+        left_s, paused = self._recovery.left_s(workload, now), pause_left_s(workload, now)
+        for waits_s in (left_s, paused):
+            if waits_s is not None and waits_s > 0:
+                self.queue.add_later(key, waits_s)
+        late = left_s is not None and left_s <= 0
+        facts = self._facts(job, workload, beyond=beyond)
+        retry = self._recovery.next_try(workload, now) if late else None
+        return replace(facts, late=None if facts.ready or facts.suspended else retry, paused=paused)
 
     def _pods_beyond(self, job: JobLike, workload: Workload | None) -> int:
         """Pods that run beyond those admitted, where no gate holds them.

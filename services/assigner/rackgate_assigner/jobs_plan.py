@@ -25,6 +25,7 @@ from rackgate_assigner.job_steps import (
     MarkAgain,
     MarkPods,
     Nothing,
+    QueueAgain,
     Reclaim,
     ReleaseFinalizer,
     ReleaseQuota,
@@ -209,6 +210,8 @@ def _with_pending(job: JobLike, workload: Workload, facts: Facts) -> Step:
         return ForgetPods(workload)
     if facts.pod_count == 0:
         return DeleteWorkload(workload, f"the {facts.kind} asks for no pods")
+    if facts.paused is not None and (facts.paused <= 0 or not workload.spec.active):
+        return QueueAgain(workload)
     ops = spec_ops(job, workload, facts)
     if ops:
         return UpdateWorkload(workload, ops)
@@ -270,6 +273,10 @@ def _eviction(job: JobLike, workload: Workload, facts: Facts) -> EvictWorkload |
             "were admitted"
         )
         return EvictWorkload(workload, EvictionReason.PODS_BEYOND_ADMISSION, message)
+    if facts.late is not None:
+        key = workload.metadata.key
+        message = f"Exceeded the PodsReady timeout {key}: not all pods were ready again in time"
+        return EvictWorkload(workload, EvictionReason.PODS_READY_TIMEOUT, message, facts.late)
     came_back = _came_back(workload, facts)
     if came_back and not facts.suspended:
         message = f"pods that were done, and whose quota others may use, came back: {came_back}"

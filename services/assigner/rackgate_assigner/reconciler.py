@@ -23,7 +23,7 @@ from rackgate.kube.resources import Resource
 from rackgate.runtime.features import ELASTIC_JOBS, OSMO_POOLS
 from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
-from rackgate.wire import batch, kueue
+from rackgate.wire import batch, core, kueue
 from rackgate_assigner import finalizers, job_writer
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.cache.living import Excess
@@ -33,7 +33,6 @@ from rackgate_assigner.core.failure.second_pass import second_pass
 from rackgate_assigner.cycle import SchedulingCycle
 from rackgate_assigner.failures import GATE, NodeFailures
 from rackgate_assigner.flavor_report import FlavorReport
-from rackgate_assigner.job_facts import is_managed, unmanaged_namespaces
 from rackgate_assigner.jobs import JobController
 from rackgate_assigner.kinds import JobLike, part_of_owner
 from rackgate_assigner.node_writer import NodeWriter
@@ -67,7 +66,7 @@ class Assigner:
 
     def __init__(self, settings: AssignerSettings, client: Client) -> None:
         features = settings.features.as_dict()
-        self._unmanaged = unmanaged_namespaces(settings.leader_election.namespace)
+        self._selector = settings.managed_jobs_namespace_selector
         budgets = settings.budgets
         self.acting = False
         self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
@@ -140,6 +139,8 @@ class Assigner:
             ready=self._ready,
             living=self.cache.living_pods,
             managed=self._account,
+            recovery=settings.wait_for_pods_ready.recovery(),
+            selected=self._is_selected,
         )
 
     def _account(self, job: JobLike) -> None:
@@ -147,6 +148,22 @@ class Assigner:
         queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
         self.cache.set_job(job.metadata.uid, f"{job.metadata.namespace}/{queue}")
         self.cycle.poke()
+
+    def _is_selected(self, namespace: str) -> bool:
+        """Whether jobs of a namespace are managed; not before its labels are known."""
+        if self._selector.everything:
+            return True
+        found = self.watches.namespaces.store.get(namespace)
+        return found is not None and self._selector.selects(found.metadata.labels)
+
+    def _namespace_seen(self, before: core.Namespace | None, space: core.Namespace) -> None:
+        """Jobs of a namespace that is selected now, or not any more, begin or cease to count."""
+        labels = space.metadata.labels
+        was = before is not None and self._selector.selects(before.metadata.labels)
+        if was == self._selector.selects(labels):
+            return
+        for job in self.jobs.namespace_changed(space.metadata.name):
+            self._job_seen(job, job)
 
     def _finalizers(self, client: Client) -> finalizers.InUse:
         watches = self.watches
@@ -262,6 +279,7 @@ class Assigner:
         self._fold(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
         self._fold(watches.workloads, cache.set_workload, cache.drop_workload)
         failures = self.failures
+        watches.namespaces.tell(self._namespace_seen)
         watches.nodes.tell(failures.node_seen, failures.node_gone)
         watches.pods.tell(failures.pod_seen, failures.pod_gone)
         watches.workloads.tell(failures.workload_seen, failures.workload_gone)
@@ -311,7 +329,10 @@ class Assigner:
         self.in_use.user_changed(watch_kind(self.watches.workloads))
 
     def _workload_gone(self, workload: kueue.Workload) -> None:
+        job = self.jobs.job_of(workload)
         self.jobs.workload_gone(workload)
+        if job is not None and not self._selector.everything:
+            self._job_seen(job, job)
         self.slices.workload_gone(workload)
         self.cycle.forget(workload.metadata.key)
         self.statuses.mark_workload(workload)
@@ -382,8 +403,10 @@ class Assigner:
     def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
         owner = job.metadata.controller
         if owner is None or not part_of_owner(job.metadata):
-            if is_managed(job, self._unmanaged):
+            if self.jobs.follows(job):
                 self._account(job)
+            elif not self._selector.everything:
+                self.cache.drop_job(job.metadata.uid)
         elif before is None or before.metadata.controller != owner:
             # Whether that is true the job controller finds out; until it is known the claim has
             # no effect.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
+from rackgate_assigner.recovery import Recovery
 
 
 class BudgetSettings(ConfigModel):
@@ -62,6 +64,42 @@ class ResourcesSettings(ConfigModel):
     """Resources whose names start so count neither for quota nor for room on nodes."""
 
 
+class RequeuingStrategySettings(ConfigModel):
+    """When a Workload is queued again whose pods were not ready again in time."""
+
+    backoff_base_seconds: float = Field(default=60, ge=1, le=86_400)
+    """Seconds until a Workload is queued again after its first eviction for pods that stayed
+    missing; twice as long after each further one."""
+    backoff_max_seconds: float = Field(default=3600, ge=1, le=604_800)
+    """Seconds that this takes at most; no less than backoffBaseSeconds."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.backoff_base_seconds > self.backoff_max_seconds:
+            raise ValueError(
+                f"backoffBaseSeconds ({self.backoff_base_seconds:g}) is more than backoffMaxSeconds"
+                f" ({self.backoff_max_seconds:g}): lower the first or raise the second"
+            )
+        return self
+
+
+class WaitForPodsReadySettings(ConfigModel):
+    """Running jobs whose pods are not all ready."""
+
+    recovery_timeout: float | None = Field(default=None, ge=1, le=604_800)
+    """Seconds that a running job has to get all its pods ready again after they had been and one
+    was lost; then it is evicted and queued again. None by default: as long as it takes."""
+    requeuing_strategy: RequeuingStrategySettings = RequeuingStrategySettings()
+    """When it is queued again."""
+
+    def recovery(self) -> Recovery:
+        """The settings as the rule that the job controller follows."""
+        pause = self.requeuing_strategy
+        return Recovery(
+            self.recovery_timeout, pause.backoff_base_seconds, pause.backoff_max_seconds
+        )
+
+
 class AssignerSettings(BaseServiceSettings):
     """What the assigner can be told."""
 
@@ -75,6 +113,11 @@ class AssignerSettings(BaseServiceSettings):
     """Requests a second, by purpose."""
     resources: ResourcesSettings = ResourcesSettings()
     """Which resources count."""
+    managed_jobs_namespace_selector: NamespaceSelector = NamespaceSelector()
+    """Label selector of the namespaces in which jobs are managed; all by default, but for
+    kube-system and that of the services. The webhook has to be told the same."""
+    wait_for_pods_ready: WaitForPodsReadySettings = WaitForPodsReadySettings()
+    """Running jobs whose pods are not all ready."""
     verify_period: float = Field(default=0, ge=0, le=86_400)
     """Seconds between comparisons of the cache with a rebuild from scratch; 0 for none."""
     job_workers: int = Field(default=16, ge=1, le=1_000)

@@ -24,6 +24,7 @@ from rackgate_assigner.core.slices.progress import Progress
 from rackgate_assigner.core.slices.settling import Settle
 from rackgate_assigner.slice_facts import slice_body
 from rackgate_assigner.status_writes import (
+    NO_REQUEUE,
     admission_of,
     listed_conditions,
     path_of,
@@ -113,7 +114,7 @@ class SliceWriter:
     async def tell(self, parent: Workload, progress: Progress) -> Workload:
         """Write condition ResizeRequested (SLC-10)."""
         listed = listed_conditions(parent, SLICE_TYPES, [change_of(progress)])
-        body = status_body(parent, listed, None, folded=())
+        body = status_body(parent, listed, None, folded=(), requeue=NO_REQUEUE)
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.SLICES)
         return _decode_workload(answer)
 

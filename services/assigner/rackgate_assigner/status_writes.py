@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -18,13 +18,14 @@ from rackgate.quantity import format_amount
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import FoldedSlice, Workload
+from rackgate.wire.kueue import FoldedSlice, RequeueState, Workload
 from rackgate_assigner import conditions
 from rackgate_assigner.conditions import Change
 from rackgate_assigner.core.decisions import Grant
 
 log = structlog.get_logger()
 
+NO_REQUEUE: Final = RequeueState()
 _decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
@@ -98,6 +99,7 @@ def status_body(
     unhealthy: Sequence[str] = (),
     *,
     folded: Sequence[FoldedSlice] | None = None,
+    requeue: RequeueState | None = None,
 ) -> bytes:
     """An apply of everything that the manager of admissions owns, bound to the version judged.
 
@@ -108,6 +110,7 @@ def status_body(
         unhealthy: names of broken nodes.
         folded: settled slices; None leaves them as they are, also when the admission goes:
             forgotten, they would be taken into the next one.
+        requeue: earlier evictions for pods that were not ready; None leaves them as they are.
     """
     meta = workload.metadata
     status: dict[str, Any] = {"conditions": written} if written else {}
@@ -118,6 +121,10 @@ def status_body(
     settled = workload.status.folded_slices if folded is None else folded
     if settled:
         status["foldedSlices"] = [msgspec.to_builtins(entry) for entry in settled]
+    tries = workload.status.requeue_state if requeue is None else requeue
+    if tries is not None and tries != NO_REQUEUE:
+        pause = {} if tries.requeue_at is None else {"requeueAt": tries.requeue_at}
+        status["requeueState"] = {"count": tries.count, **pause}
     return msgspec.json.encode(
         {
             "apiVersion": WORKLOADS.api_version,

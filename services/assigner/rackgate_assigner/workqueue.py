@@ -66,10 +66,16 @@ class WorkQueue(Generic[K]):
             self._filled.set()
 
     def add_later(self, key: K, delay_s: float) -> None:
-        """Run `key` after `delay_s` seconds, unless it is added before."""
-        if self._open and key not in self._delayed and key not in self._queued:
-            loop = asyncio.get_running_loop()
-            self._delayed[key] = loop.call_later(delay_s, self.add, key)
+        """Run `key` after `delay_s` seconds, unless it is added before, or is due before."""
+        if not self._open or key in self._queued:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._delayed.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + delay_s:
+                return
+            timer.cancel()
+        self._delayed[key] = loop.call_later(delay_s, self.add, key)
 
     async def run(self, first: Iterable[K] = ()) -> None:
         """Work on `first`, then on whatever is added, until cancelled."""

@@ -20,12 +20,13 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import Admission, Workload
+from rackgate.wire.kueue import Admission, RequeueState, Workload
 from rackgate_assigner import conditions, metrics
 from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES
 from rackgate_assigner.core.decisions import Grant
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.status_writes import (
+    NO_REQUEUE,
     admission_of,
     listed_conditions,
     path_of,
@@ -145,7 +146,14 @@ class WorkloadWriter:
         """Say what the API server, or somebody's policy, has against a write; it is repeated."""
         self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
 
-    async def evict(self, workload: Workload, reason: str, message: str, cause: str = "") -> bool:
+    async def evict(
+        self,
+        workload: Workload,
+        reason: str,
+        message: str,
+        cause: str = "",
+        requeue: RequeueState | None = None,
+    ) -> bool:
         """Announce an eviction; its quota is released after the job has stopped.
 
         Args:
@@ -153,6 +161,7 @@ class WorkloadWriter:
             reason: of the eviction.
             message: for the user.
             cause: reason of the condition Preempted, where another Workload is the reason.
+            requeue: when it is queued again, where that is not as soon as its job has stopped.
 
         Returns:
             False when the Workload is under eviction already, or holds nothing.
@@ -162,7 +171,7 @@ class WorkloadWriter:
             return False
         changes = conditions.evicted(workload, reason, message, cause)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
-        await self._apply(self._admission, workload, listed, admission)
+        await self._apply(self._admission, workload, listed, admission, requeue=requeue)
         queue = admission["clusterQueue"]
         metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
         log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
@@ -186,6 +195,17 @@ class WorkloadWriter:
         latency.observe(_seconds_since(since))
         log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
         return answer
+
+    async def queue_again(self, workload: Workload) -> Workload:
+        """End the pause after an eviction; returns the Workload as it is then.
+
+        One that was deactivated meanwhile begins anew when it is active again.
+        """
+        changes = conditions.backoff_finished() if workload.spec.active else ()
+        before = workload.status.requeue_state or NO_REQUEUE
+        state = RequeueState(before.count) if workload.spec.active else NO_REQUEUE
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        return await self._apply(self._jobs, workload, listed, None, requeue=state)
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
         """Write condition Finished; returns the Workload as it is then."""
@@ -265,10 +285,14 @@ class WorkloadWriter:
         listed: list[dict[str, Any]],
         admission: dict[str, Any] | None,
         manager: FieldManager = FieldManager.ADMISSION,
+        *,
+        requeue: RequeueState | None = None,
     ) -> Workload:
         # The other manager owns conditions alone.
-        folded = None if manager is FieldManager.ADMISSION else ()
-        body = status_body(workload, listed, admission, folded=folded)
+        folded = None
+        if manager is not FieldManager.ADMISSION:
+            folded, requeue = (), NO_REQUEUE
+        body = status_body(workload, listed, admission, folded=folded, requeue=requeue)
         return _decode_workload(await client.apply(path_of(workload, "status"), body, manager))
 
 

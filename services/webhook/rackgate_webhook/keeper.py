@@ -17,6 +17,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.resources import SECRETS
 from rackgate.runtime import clock, metrics
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.registrations import Registrations
 from rackgate_webhook.settings import CertificateSettings
 from rackgate_webhook.tls import load_pair
@@ -42,8 +43,20 @@ class Keeper(ABC):
     """
 
     def __init__(
-        self, client: Client, settings: CertificateSettings, context: ssl.SSLContext
+        self,
+        client: Client,
+        settings: CertificateSettings,
+        context: ssl.SSLContext,
+        selector: NamespaceSelector | None = None,
     ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: for Secret and registrations.
+            settings: of the certificate.
+            context: TLS context of the server.
+            selector: of the namespaces in which jobs are managed; all by default.
+        """
         self.context = context
         self.loaded = asyncio.Event()
         self.problem = "no certificate yet"
@@ -51,12 +64,17 @@ class Keeper(ABC):
         self._client = client
         self._settings = settings
         self._path = SECRETS.path(settings.namespace, settings.secret_name)
-        self._registrations = Registrations(client, settings.configuration_names)
+        self._registrations = Registrations(client, settings.configuration_names, selector)
         self._served = b""
         self._served_until: datetime | None = None
         # Until what went wrong is tried again: each time twice as long, once there is a pair.
         self._pause_s = 0.0
         self._told: dict[str, tuple[str, float]] = {}
+
+    @property
+    def disagreement(self) -> str:
+        """Why registrations call for other namespaces than jobs are managed in; else empty."""
+        return self._registrations.disagreement
 
     async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
         """Look, act and check for ever; failures are logged and tried again.

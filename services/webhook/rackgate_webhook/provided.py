@@ -16,6 +16,7 @@ import structlog
 from rackgate.govern.templates import section
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certs import read_bundle
 from rackgate_webhook.keeper import Check, Keeper
 from rackgate_webhook.offer import Offer, Trust, bundle_with, may_switch, read_offer
@@ -36,9 +37,13 @@ class ProvidedKeeper(Keeper):
     """One replica's certificate, when it is another's to issue."""
 
     def __init__(
-        self, client: Client, settings: CertificateSettings, context: ssl.SSLContext
+        self,
+        client: Client,
+        settings: CertificateSettings,
+        context: ssl.SSLContext,
+        selector: NamespaceSelector | None = None,
     ) -> None:
-        super().__init__(client, settings, context)
+        super().__init__(client, settings, context, selector)
         self._name = (*settings.dns_names, *settings.ip_addresses)[0]
         self._key = b""
         self._trusted: tuple[bytes, float] = (b"", 0.0)

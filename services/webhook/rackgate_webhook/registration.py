@@ -7,8 +7,10 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rackgate.api.names import JOBSET_GROUP, RAY_GROUP
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.templates import annotations_of, items, section
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certs import read_bundle
 
 # cert-manager's annotations that ask its cainjector for the bundle.
@@ -17,6 +19,8 @@ _INJECTED: Final = (
     "cert-manager.io/inject-ca-from-secret",
     "cert-manager.io/inject-apiserver-ca",
 )
+# Of what the webhooks are called about that follow the namespaces of managed jobs.
+_JOB_GROUPS: Final = frozenset({"batch", JOBSET_GROUP, RAY_GROUP})
 
 
 def is_injected(configuration: Mapping[str, Any]) -> bool:
@@ -44,6 +48,28 @@ def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPa
         return []
     version = section(configuration, "metadata").get("resourceVersion")
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
+
+
+def disagreement(name: str, configuration: Mapping[str, Any], selector: NamespaceSelector) -> str:
+    """Which webhook is called for other namespaces than jobs are managed in; empty when none is.
+
+    Args:
+        name: of the configuration.
+        configuration: as it is now.
+        selector: as the services are told.
+    """
+    if selector.everything:
+        return ""  # a cluster may have narrowed its webhooks by itself
+    for webhook in items(configuration, "webhooks"):
+        groups = {group for rule in items(webhook, "rules") for group in rule.get("apiGroups", ())}
+        found = section(webhook, "namespaceSelector")
+        if groups & _JOB_GROUPS and selector.differs(found):
+            return (
+                f'webhook "{webhook.get("name")}" of configuration "{name}" has another '
+                f"namespaceSelector than managedJobsNamespaceSelector, which is {selector}: set "
+                "both to the same, and that of the assigner (deploy/namespaces does)"
+            )
+    return ""
 
 
 def carried_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:

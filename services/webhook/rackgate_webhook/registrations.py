@@ -12,7 +12,8 @@ import structlog
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.kube.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resource
-from rackgate_webhook.registration import bundle_patch, is_injected
+from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate_webhook.registration import bundle_patch, disagreement, is_injected
 
 Configuration = Mapping[str, Any]
 # The bundle that a configuration should carry; None to leave it as it is.
@@ -40,10 +41,16 @@ class Registrations:
 
     Attributes:
         absent: at the last look, one of the names had neither configuration.
+        disagreement: at the last look, why they are called for other namespaces than jobs are
+            managed in; empty when they are not.
     """
 
-    def __init__(self, client: Client, names: Sequence[str]) -> None:
+    def __init__(
+        self, client: Client, names: Sequence[str], selector: NamespaceSelector | None = None
+    ) -> None:
         self.absent = True
+        self.disagreement = ""
+        self._selector = selector or NamespaceSelector()
         self._client = client
         self._names = names
 
@@ -70,7 +77,17 @@ class Registrations:
             registrations += found
             absent = absent or not found
         self.absent = absent
+        self._compare(registrations)
         return registrations
+
+    def _compare(self, registrations: Sequence[Registration]) -> None:
+        told = (
+            disagreement(there.name, there.configuration, self._selector) for there in registrations
+        )
+        found = next((text for text in told if text), "")
+        if found and found != self.disagreement:
+            log.error("namespaces_disagree", error=found)
+        self.disagreement = found
 
     async def _bring_one(
         self, resource: Resource, name: str, wanted: Wanted

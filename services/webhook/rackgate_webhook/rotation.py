@@ -20,6 +20,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, KubeError
 from rackgate.kube.resources import SECRETS
 from rackgate.runtime import clock
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certs import Issued, issue, own_authorities, read_bundle
 from rackgate_webhook.expiry import Holding, ServingFacts, Step, due_at, names_to_issue, next_step
 from rackgate_webhook.keeper import Check, Keeper
@@ -59,9 +60,13 @@ class CertificateKeeper(Keeper):
     """One replica's part in the rotation of certificates that the replicas issue themselves."""
 
     def __init__(
-        self, client: Client, settings: CertificateSettings, context: ssl.SSLContext
+        self,
+        client: Client,
+        settings: CertificateSettings,
+        context: ssl.SSLContext,
+        selector: NamespaceSelector | None = None,
     ) -> None:
-        super().__init__(client, settings, context)
+        super().__init__(client, settings, context, selector)
         self._renew_at: datetime | None = None
         # Authorities that all registrations carry, since when by the monotonic clock: wall clocks
         # of replicas may differ.

@@ -43,7 +43,7 @@ class WebhookService:
     def __init__(self, settings: WebhookSettings) -> None:
         """Nothing happens before `run`."""
         self._settings = settings
-        self._draining = False
+        self._draining = self._was_ready = False
         self._context = server_context()
         serving = settings.serving
         self._osmo = _osmo_reviews() if settings.features.enabled(OSMO_POOLS) else None
@@ -73,7 +73,10 @@ class WebhookService:
         try:
             issued = settings.certificates.source == "issued"
             keeper = (CertificateKeeper if issued else ProvidedKeeper)(
-                client.budget(qps=20, burst=20), settings.certificates, self._context
+                client.budget(qps=20, burst=20),
+                settings.certificates,
+                self._context,
+                settings.managed_jobs_namespace_selector,
             )
             self._keeper = keeper
             health = HealthServer(settings.health.port, self.missing, host=settings.health.host)
@@ -99,7 +102,13 @@ class WebhookService:
             return ["draining"]
         if self._keeper is None:
             return ["starting"]
-        return [self._keeper.problem] if self._keeper.problem else []
+        if self._keeper.problem:
+            return [self._keeper.problem]
+        # Later on it is an error in the log: a webhook that nobody calls would stop all jobs.
+        if self._keeper.disagreement and not self._was_ready:
+            return [self._keeper.disagreement]
+        self._was_ready = True
+        return []
 
     async def _serve(self, keeper: Keeper, stop: asyncio.Event) -> None:
         if not await _first(keeper.loaded, stop):

@@ -12,6 +12,7 @@ from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
 from rackgate.govern.kai import Rendering
 from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI
+from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
 from rackgate_webhook.expiry import RotationRules
 
@@ -108,6 +109,10 @@ class WebhookSettings(BaseServiceSettings):
     """Where reviews are answered."""
     certificates: CertificateSettings = CertificateSettings()
     """The serving certificate."""
+    managed_jobs_namespace_selector: NamespaceSelector = NamespaceSelector()
+    """Label selector of the namespaces in which jobs are managed, as the assigner has it. The
+    namespaceSelectors of the webhook configurations have to say the same: while they do not, the
+    webhook does not become ready."""
     kai: KaiSettings = KaiSettings()
     """Jobs that the KAI scheduler places."""
 

@@ -156,6 +156,7 @@ class EvictionReason(StrEnum):
     JOB_SUSPENDED = "JobSuspended"
     JOB_CHANGED = "JobChanged"
     PODS_BEYOND_ADMISSION = "PodsBeyondAdmission"
+    PODS_READY_TIMEOUT = "PodsReadyTimeout"
 
 
 class PreemptedReason(StrEnum):
@@ -180,6 +181,7 @@ class RequeuedReason(StrEnum):
     REACTIVATED = "Reactivated"
     CLUSTER_QUEUE_RESTARTED = "ClusterQueueRestarted"
     LOCAL_QUEUE_RESTARTED = "LocalQueueRestarted"
+    BACKOFF_FINISHED = "BackoffFinished"
 
 
 class PoolReason(StrEnum):

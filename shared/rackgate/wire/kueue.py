@@ -259,6 +259,13 @@ class ReclaimablePod(View, frozen=True):
     count: int = 0
 
 
+class RequeueState(View, frozen=True):
+    """How often a Workload was evicted for pods that were not ready, and until when it waits."""
+
+    count: int = 0
+    requeue_at: str | None = None
+
+
 class WorkloadStatus(View, frozen=True):
     """State of a Workload."""
 
@@ -267,6 +274,7 @@ class WorkloadStatus(View, frozen=True):
     unhealthy_nodes: tuple[NodeName, ...] = ()
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
     folded_slices: tuple[FoldedSlice, ...] = ()
+    requeue_state: RequeueState | None = None
 
 
 class Workload(View, frozen=True):

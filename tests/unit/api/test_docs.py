@@ -37,7 +37,7 @@ def test_the_first_queue_is_complete_and_valid() -> None:
 
 def test_configurations_shown_are_ones_the_assigner_takes(tmp_path: Path) -> None:
     shown = [found for found in manifests() if found["apiVersion"] == API_VERSION]
-    assert [document["kind"] for document in shown] == ["AssignerConfiguration"]
+    assert [document["kind"] for document in shown] == ["AssignerConfiguration"] * 2
     file = tmp_path / "assigner.yaml"
     for document in shown:
         file.write_text(yaml.safe_dump(document))

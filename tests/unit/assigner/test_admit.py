@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from rackgate.wire import kueue
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.decisions import Admit, Deactivate, Hold
 from tests.unit.assigner.builders import (
@@ -47,6 +49,27 @@ def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> Non
     placed = domains(decision.grant)
     assert sum(placed.values()) == 4
     assert len(racks_of(placed)) == 1
+
+
+@pytest.mark.requirement("TAS-32")
+def test_a_workload_that_pauses_is_passed_over_until_the_pause_is_ended() -> None:
+    """It takes no room, and holds up nobody behind it in a StrictFIFO queue."""
+    cache = cache_with(fx_a())
+    cache.set_cluster_queue(cluster_queue(queueingStrategy="StrictFIFO"))
+    first = workload("a", racked(4), created="2020-01-01T00:00:00Z")
+    pause = kueue.RequeueState(1, "2026-08-01T12:10:00Z")
+    status = msgspec.structs.replace(first.status, requeue_state=pause)
+    cache.set_workload(msgspec.structs.replace(first, status=status))
+    cache.set_workload(workload("b", racked(4)))
+    held, behind = cache.plan()
+    told = "not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z"
+    assert held == Hold("team/a", "PendingEvaluation", told)
+    assert isinstance(behind, Admit)
+    before = cache.epoch
+    over = msgspec.structs.replace(status, requeue_state=kueue.RequeueState(1))
+    cache.set_workload(msgspec.structs.replace(first, status=over))
+    assert cache.epoch > before
+    assert isinstance(cache.plan()[0], Admit)
 
 
 @pytest.mark.requirement("TAS-17", "TAS-20", "USR-01", "TST-03")

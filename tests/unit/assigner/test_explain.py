@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from rackgate.api.names import EvictionReason
+from rackgate.wire import kueue
 from rackgate.wire.core import Taint
 from rackgate_assigner.cache import Cache, facts
 from rackgate_assigner.core.explaining.explanation import Explanation, FlavorView, schema
 from rackgate_assigner.core.rows import workload_row
 from tests.unit.assigner.builders import (
     BLOCK,
+    CREATED,
     HOST,
     RACK,
     admissions,
@@ -44,6 +46,38 @@ def only_view(found: Explanation) -> FlavorView:
 
 def helps(found: Explanation) -> dict[str, str]:
     return {change.kind: change.when for change in found.changes}
+
+
+@pytest.mark.requirement("TAS-32")
+def test_a_workload_that_pauses_says_until_when() -> None:
+    cache = cache_with(fx_a())
+    own = workload("w", asking(4))
+    pause = kueue.RequeueState(1, "2026-08-01T12:10:00Z")
+    status = msgspec.structs.replace(own.status, requeue_state=pause)
+    cache.set_workload(msgspec.structs.replace(own, status=status))
+    found = explained(cache)
+    assert (found.state, found.fits, found.reason) == ("waiting", False, "PendingEvaluation")
+    assert found.summary == (
+        "Not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z."
+    )
+
+
+@pytest.mark.requirement("TAS-32")
+@pytest.mark.parametrize(
+    ("reason", "more"),
+    [
+        ("WaitForRecovery", f" Not all of its pods are ready any more since {CREATED}."),
+        ("WaitForStart", " Not all of its pods are ready yet."),
+    ],
+)
+def test_an_admitted_workload_says_since_when_pods_are_missing(reason: str, more: str) -> None:
+    cache = cache_with(fx_a())
+    cache.set_workload(workload("w", asking(4)))
+    (grant,) = admissions(cache.plan()).values()
+    conditions = {"PodsReady": ("False", reason, "")}
+    cache.set_workload(workload("w", asking(4), grant=grant, conditions=conditions))
+    said = "It is admitted: quota and places are its own."
+    assert explained(cache).summary == said + more
 
 
 def asking(count: int, level: str = RACK, cpu: str = "4", **more: Any) -> list[dict[str, Any]]:

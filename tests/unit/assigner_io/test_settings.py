@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.runtime.settings import SettingsError, load_settings
+from rackgate_assigner.recovery import Recovery
 from rackgate_assigner.settings import AssignerSettings
 
 pytestmark = pytest.mark.requirement("OPS-11")
@@ -15,6 +16,7 @@ def test_defaults_stand_without_a_file() -> None:
     assert found.cycle.min_interval == 0.1
     assert found.budgets.admission.qps > found.budgets.queues.qps
     assert found.resources.exclude_resource_prefixes == []
+    assert found.wait_for_pods_ready.recovery() == Recovery(None, 60, 3600)
 
 
 def test_a_file_sets_every_part(tmp_path: Path) -> None:
@@ -26,6 +28,7 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
         "budgets: {queues: {qps: 5, burst: 5, concurrency: 2}}\n"
         "queueStatus: {minInterval: 2}\n"
         "resources: {excludeResourcePrefixes: [example.com/, other.example]}\n"
+        "waitForPodsReady: {recoveryTimeout: 180, requeuingStrategy: {backoffBaseSeconds: 5}}\n"
         "featureGates: {DeactivateInvalidTopology: false}\n"
     )
     found = load_settings(AssignerSettings, service="assigner", config=file)
@@ -33,6 +36,7 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
     assert found.queue_status.min_interval == 2
     assert found.resources.exclude_resource_prefixes == ["example.com/", "other.example"]
     assert found.features.enabled("DeactivateInvalidTopology") is False
+    assert found.wait_for_pods_ready.recovery() == Recovery(180, 5, 3600)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,12 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
         ("featureGates={NoSuchGate: true}", "NoSuchGate"),
         ('resources.excludeResourcePrefixes=[""]', "excludeResourcePrefixes"),
         ("resources.transformations=[]", "transformations"),
+        (
+            "waitForPodsReady.recoveryTimeout=0",
+            r"waitForPodsReady.recoveryTimeout: .*greater than or equal to 1 \(found 0\)",
+        ),
+        ("waitForPodsReady.recoveryTimeout=3m", r"recoveryTimeout: .*found '3m'"),
+        ("waitForPodsReady.requeuingStrategy={backoffBaseSeconds: 7200}", "raise the second"),
     ],
 )
 def test_a_wrong_setting_is_named(flag: str, words: str) -> None:

@@ -79,3 +79,20 @@ async def test_a_queue_that_does_not_run_keeps_no_names_and_starts_again() -> No
         task.cancel()
         await asyncio.wait((task,))
     assert seen == ["first", "second"]
+
+
+async def test_of_two_delays_the_earlier_one_counts() -> None:
+    seen: list[str] = []
+
+    async def work(key: str) -> None:
+        seen.append(key)
+
+    async with running(work) as queue:
+        queue.add_later("later first", 3600)
+        queue.add_later("later first", 0.01)
+        queue.add_later("sooner first", 0.01)
+        queue.add_later("sooner first", 3600)
+        await until(lambda: sorted(seen) == ["later first", "sooner first"])
+        queue.add_later("sooner first", 3600)
+        await asyncio.sleep(0.05)
+        assert len(seen) == 2

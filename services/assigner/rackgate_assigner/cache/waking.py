@@ -19,7 +19,7 @@ def asks_differently(old: WorkloadRow | None, row: WorkloadRow) -> bool:
     def asked(found: WorkloadRow) -> tuple[object, ...]:
         place = (found.uid, found.queue, found.priority, found.priority_class, found.age)
         running = found.elastic and found.admitted
-        state = (found.active, found.evicted, running)
+        state = (found.active, found.evicted, found.requeue_at, running)
         return (*place, *state, found.shape, found.unhealthy)
 
     return old is None or asked(old) != asked(row)

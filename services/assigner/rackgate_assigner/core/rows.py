@@ -22,7 +22,11 @@ REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
 # Evictions that keep a Workload's place by the time of the eviction instead of its creation.
 _AGEING_EVICTIONS: Final = frozenset(
-    {"PodsReadyTimeout", "AdmissionCheck", names.EvictionReason.JOB_SUSPENDED}
+    {
+        names.EvictionReason.PODS_READY_TIMEOUT,
+        "AdmissionCheck",
+        names.EvictionReason.JOB_SUSPENDED,
+    }
 )
 
 # Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
@@ -60,6 +64,10 @@ class WorkloadRow:
         reclaimable: pods that are done and come no more, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
+        requeue_at: RFC 3339 time until when it is not looked at after an eviction, "" when it is.
+        unready: why not all of its pods are ready, as PodsReady says: WaitForStart or, after they
+            had been, WaitForRecovery; "" while all are or none is to be.
+        unready_since: RFC 3339 time since when they are not.
         job_uid: of the job that it was made for, also when that is its owner no more; else its
             controller.
     """
@@ -96,6 +104,9 @@ class WorkloadRow:
     reserved_at: str = ""
     evicted_at: str = ""
     job_uid: str = ""
+    requeue_at: str = ""
+    unready: str = ""
+    unready_since: str = ""
 
     @property
     def holds(self) -> bool:
@@ -364,6 +375,8 @@ def workload_row(
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
     evicted = workload.condition(names.WorkloadCondition.EVICTED)
     leaving = evicted is not None and evicted.status == "True"
+    ready = workload.condition(names.WorkloadCondition.PODS_READY)
+    unready = ready is not None and ready.status == "False"
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
@@ -403,4 +416,7 @@ def workload_row(
         reserved_at=_since(quota) if reserved is not None else "",
         evicted_at=_since(evicted) if leaving else "",
         job_uid=workload.job_uid,
+        requeue_at=(retry.requeue_at or "") if (retry := workload.status.requeue_state) else "",
+        unready=ready.reason if unready and ready is not None else "",
+        unready_since=_since(ready) if unready else "",
     )

@@ -30,7 +30,7 @@ from rackgate_assigner.core.admission.queues import (
     FlavorResource,
     without_topologies,
 )
-from rackgate_assigner.core.admission.refusal import Refusal
+from rackgate_assigner.core.admission.refusal import Refusal, backing_off
 from rackgate_assigner.core.admission.selectors import selects
 from rackgate_assigner.core.admission.slices import (
     GATE_SLICES,
@@ -164,6 +164,8 @@ class _Cycle:
 
     def decide(self, row: WorkloadRow) -> Decision:
         """Admit, hold or deactivate one Workload."""
+        if row.requeue_at:
+            return _hold(row, backing_off(row.requeue_at))
         queue = self.routes.get(row.queue)
         if queue is None:
             queue = self.routes[row.queue] = self._queue_of(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rackgate.api.names import PendingReason
 from rackgate_assigner.core.admission.flavors import FlavorPlan
 from rackgate_assigner.core.decisions import TopologyRefusal
 
@@ -21,3 +22,13 @@ class Refusal:
     message: str
     refused: tuple[TopologyRefusal, ...] = ()
     short: FlavorPlan | None = None
+
+
+def backing_off(requeue_at: str) -> Refusal:
+    """Why a Workload is not looked at yet whose pods were not all ready again in time.
+
+    Args:
+        requeue_at: when it is, as in `status.requeueState`.
+    """
+    message = f"not all of its pods were ready again in time: queued again at {requeue_at}"
+    return Refusal(PendingReason.PENDING_EVALUATION, message)

@@ -50,7 +50,10 @@ def summary_of(
             "quota is held until they are gone."
         )
     if found is None:
-        return _STANDING.get(state, "")
+        more = _unready_words(row) if state == "admitted" else ""
+        return _STANDING.get(state, "") + more
+    if row.requeue_at:
+        return f"{found.message[:1].upper()}{found.message[1:]}."
     if found.queue is not None and found.queue.problems:
         return f"Nothing is admitted from its queue: {'; '.join(found.queue.problems)}."
     if found.fits:
@@ -68,6 +71,13 @@ def summary_of(
     if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
         parts.append("Workloads that come after it are stopped to make room")
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
+
+
+def _unready_words(row: WorkloadRow) -> str:
+    """What an admitted Workload still waits for, or waits for again."""
+    if row.unready == "WaitForRecovery":
+        return f" Not all of its pods are ready any more since {row.unready_since}."
+    return " Not all of its pods are ready yet." if row.unready else ""
 
 
 def _quota_words(found: Explanation) -> Iterator[str]:

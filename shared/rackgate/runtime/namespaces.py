@@ -1,0 +1,118 @@
+"""The setting `managedJobsNamespaceSelector`: in which namespaces jobs are managed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rackgate.runtime.settings import ConfigModel
+
+_NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PREFIX: Final = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
+_KEY: Final = re.compile(f"{_PREFIX}{_NAME}")
+_VALUE: Final = re.compile(f"({_NAME})?")
+_LISTING: Final = ("In", "NotIn")
+
+
+def _checked_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ValueError(
+            f'"{key}" is no label key; expected PREFIX/NAME or NAME, like team or a.b/team'
+        )
+    return key
+
+
+def _checked_value(value: str) -> str:
+    if not _VALUE.fullmatch(value):
+        raise ValueError(f'"{value}" is no label value; at most 63 letters, digits, "-", "_", "."')
+    return value
+
+
+class NamespaceRequirement(ConfigModel):
+    """One expression about the labels of a namespace."""
+
+    key: str
+    """Label that it is about."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """In and NotIn compare with values; Exists and DoesNotExist take none."""
+    values: list[str] = Field(default_factory=list, max_length=1000)
+    """Values to compare with."""
+
+    @field_validator("key")
+    @classmethod
+    def _is_key(cls, key: str) -> str:
+        return _checked_key(key)
+
+    @field_validator("values")
+    @classmethod
+    def _are_values(cls, values: list[str]) -> list[str]:
+        return [_checked_value(value) for value in values]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if bool(self.values) != (self.operator in _LISTING):
+            wanted = (
+                "needs at least one of values" if self.operator in _LISTING else "takes no values"
+            )
+            raise ValueError(f"operator {self.operator} {wanted} (key {self.key})")
+        return self
+
+
+class NamespaceSelector(ConfigModel):
+    """A label selector for namespaces; empty, it selects all."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict, max_length=100)
+    """Labels that a namespace has to carry, with these values."""
+    match_expressions: list[NamespaceRequirement] = Field(default_factory=list, max_length=100)
+    """Expressions that have to hold as well."""
+
+    @field_validator("match_labels")
+    @classmethod
+    def _are_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return {_checked_key(key): _checked_value(value) for key, value in labels.items()}
+
+    @property
+    def everything(self) -> bool:
+        """Whether it selects all namespaces."""
+        return not self.match_labels and not self.match_expressions
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a namespace with these labels is selected."""
+        if any(labels.get(key) != value for key, value in self.match_labels.items()):
+            return False
+        return all(_holds(wanted, labels) for wanted in self.match_expressions)
+
+    def differs(self, selector: Mapping[str, Any]) -> bool:
+        """Whether a LabelSelector of the API selects by something else, names of namespaces aside.
+
+        Registrations leave out the namespaces of the system by name, beside what they select.
+        """
+        expressions = [
+            _plain(found)
+            for found in selector.get("matchExpressions") or ()
+            if found.get("key") != "kubernetes.io/metadata.name"
+        ]
+        own = [_plain(found.model_dump()) for found in self.match_expressions]
+        labels = selector.get("matchLabels") or {}
+        return labels != self.match_labels or sorted(expressions) != sorted(own)
+
+    def __str__(self) -> str:
+        """As it is written in a configuration."""
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
+
+
+def _holds(wanted: NamespaceRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(wanted.key)
+    if wanted.operator == "In":
+        return value in wanted.values
+    if wanted.operator == "NotIn":
+        return value not in wanted.values
+    return (value is not None) == (wanted.operator == "Exists")
+
+
+def _plain(requirement: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    key, operator = str(requirement.get("key")), str(requirement.get("operator"))
+    return key, operator, tuple(sorted(requirement.get("values") or ()))

@@ -1,0 +1,101 @@
+"""Jobs of namespaces that `managedJobsNamespaceSelector` does not select are left alone."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from rackgate.kube import resources as kinds
+from rackgate_assigner.reconciler import Assigner
+from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
+
+pytestmark = pytest.mark.requirement("OPS-11")
+
+
+def replica(world: World) -> AbstractAsyncContextManager[Assigner]:
+    selector = {"matchLabels": {"managed": "true"}}
+    return assigner(world, configured=settings(managedJobsNamespaceSelector=selector))
+
+
+def label(world: World, value: str) -> None:
+    labels = {"managed": value}
+    world.change(kinds.NAMESPACES, NAMESPACE, lambda space: space["metadata"].update(labels=labels))
+
+
+async def heard(found: Assigner, value: str) -> None:
+    """The assigner knows the namespace with this label."""
+    store = found.watches.namespaces.store
+    await eventually(lambda: store[NAMESPACE].metadata.labels.get("managed") == value)
+
+
+async def test_a_job_counts_from_the_moment_its_namespace_is_selected() -> None:
+    async with World() as world:
+        furnish(world)
+        # As its user started it: nobody suspends the Jobs of such a namespace.
+        world.submit("free", 2, queue="plain", spec={"suspend": False})
+        world.submit("waits", 2, queue="plain")
+        async with replica(world) as found:
+            await eventually(lambda: found.cycle.cycles > 0)
+            world.change(
+                kinds.JOBS, "free", lambda job: job["metadata"].update(annotations={"a": "b"})
+            )
+            jobs = found.watches.kinds["Job"].store
+            await eventually(lambda: "a" in jobs[f"{NAMESPACE}/free"].metadata.annotations)
+            assert world.workloads() == []
+            assert world.runs("free")
+            assert not world.runs("waits")
+            label(world, "true")
+            # One is stopped and queued, as anywhere; both are admitted.
+            await eventually(lambda: world.admitted("free") and world.runs("free"))
+            await eventually(lambda: world.runs("waits"))
+            assert world.broken_rules == ["free runs without an admission"]
+
+
+async def test_what_was_admitted_runs_to_its_end_where_nothing_new_is_managed() -> None:
+    async with World() as world, replica(world) as found:
+        furnish(world)
+        label(world, "true")
+        world.submit("first", 2, queue="plain")
+        await eventually(world.started("first"))
+        label(world, "no")
+        await heard(found, "no")
+        world.submit("second", 2, queue="plain")
+        jobs = found.watches.kinds["Job"].store
+        await eventually(lambda: f"{NAMESPACE}/second" in jobs)
+        world.complete("first")
+        await eventually(world.shows("first", "Finished", "True", "Succeeded"))
+        assert [own["metadata"]["ownerReferences"][0]["name"] for own in world.workloads()] == [
+            "first"
+        ]
+        assert not world.runs("second")
+        assert world.broken_rules == []
+
+
+async def test_a_job_whose_workload_is_deleted_is_let_go_where_nothing_is_managed() -> None:
+    async with World() as world, replica(world) as found:
+        furnish(world)
+        label(world, "true")
+        world.submit("train", 2, queue="plain")
+        await eventually(world.started("train"))
+        label(world, "no")
+        await heard(found, "no")
+        world.delete(kinds.WORKLOADS, world.workload("train")["metadata"]["name"])
+        await eventually(lambda: not world.workloads())
+        assert not world.runs("train")
+        await eventually(lambda: found.cache.freeze().used.get("plain", {}) == {})
+        world.change(kinds.JOBS, "train", lambda job: job["spec"].update(suspend=False))
+        jobs = found.watches.kinds["Job"].store
+        await eventually(lambda: not jobs[f"{NAMESPACE}/train"].spec.suspend)
+        # Two more cycles on what is known now.
+        for _ in range(2):
+            seen = found.cycle.cycles
+            found.cycle.replan()
+            await eventually(functools.partial(_more_cycles, found, seen))
+        assert world.runs("train")
+        assert world.workloads() == []
+
+
+def _more_cycles(found: Assigner, seen: int) -> bool:
+    return found.cycle.cycles > seen

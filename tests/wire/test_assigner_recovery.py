@@ -1,0 +1,187 @@
+"""Pods that are lost and stay missing: eviction, a pause, and the queue again (TAS-32)."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from rackgate.kube import resources as kinds
+from rackgate.runtime import clock
+from rackgate_assigner.reconciler import Assigner
+from tests.support.apiserver import Object
+from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
+from tests.wire.killing import Killer, keep_running, while_running
+
+pytestmark = pytest.mark.requirement("TAS-32")
+
+PATIENT = 3600.0
+# Of the writes of the life below: the loss, the eviction, the release, what follows it, the end of
+# the pause, the next admission.
+DEATHS = (4, 5, 8, 9, 10, 11)
+
+
+def replica(
+    world: World, timeout_s: float | None = 1.0, base_s: float = 1.0
+) -> AbstractAsyncContextManager[Assigner]:
+    """An assigner that waits so long for lost pods, and so long after the first eviction."""
+    rules: dict[str, Any] = {"requeuingStrategy": {"backoffBaseSeconds": base_s}}
+    if timeout_s is not None:
+        rules["recoveryTimeout"] = timeout_s
+    return assigner(world, configured=settings(waitForPodsReady=rules))
+
+
+class Losing(World):
+    """A cluster in which pods of running Jobs get lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lost: dict[str, int] = {}
+
+    def _job_changes(self, item: Object, known: Object | None) -> None:
+        super()._job_changes(item, known)
+        name, status = item["metadata"]["name"], item["status"]
+        if item["spec"].get("suspend"):
+            self._lost.pop(name, None)
+        if "ready" in status:
+            lost = status["ready"] if name == "slow" else self._lost.get(name, 0)
+            status["ready"] -= lost
+
+    def lose(self, name: str, pods: int = 1) -> None:
+        """So many pods of a running Job are not ready now."""
+        self._lost[name] = pods
+        self.change(kinds.JOBS, name, lambda _job: None)
+
+
+def tries(world: World, name: str) -> Object:
+    found: Object = world.workload(name).get("status", {}).get("requeueState", {})
+    return found
+
+
+@pytest.mark.parametrize("queue", ["queue", "plain"], ids=["topology", "quota alone"])
+async def test_lost_pods_that_stay_missing_cost_the_job_its_place_for_a_while(queue: str) -> None:
+    async with Losing() as world, replica(world):
+        furnish(world)
+        world.submit("train", queue=queue)
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        world.lose("train")
+        await eventually(world.shows("train", "Evicted", "True", "PodsReadyTimeout"))
+        assert world.condition("train", "Requeued") == ("False", "PodsReadyTimeout")
+        assert tries(world, "train")["count"] == 1
+        await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
+        assert not world.runs("train")
+        until = clock.parse_rfc3339(tries(world, "train")["requeueAt"])
+        await eventually(world.started("train"))
+        assert clock.now() >= until
+        assert tries(world, "train") == {"count": 1}
+        assert world.condition("train", "Requeued") == ("True", "BackoffFinished")
+        assert world.condition("train", "Evicted")[0] == "False"
+        assert len(world.events("EvictedDueToPodsReadyTimeout")) == 1
+        assert world.broken_rules == []
+
+
+async def test_pods_that_come_back_in_time_and_pods_that_never_were_cost_nothing() -> None:
+    async with Losing() as world, replica(world, timeout_s=2.0):
+        furnish(world)
+        world.submit("back")
+        await eventually(world.shows("back", "PodsReady", "True", "Started"))
+        world.lose("back")
+        await eventually(world.shows("back", "PodsReady", "False", "WaitForRecovery"))
+        world.lose("back", 0)
+        world.submit("slow")
+        await eventually(world.shows("slow", "PodsReady", "False", "WaitForStart"))
+        # A third Job that is evicted after them shows that their time would be over by now.
+        await eventually(world.shows("back", "PodsReady", "True", "Recovered"))
+        world.submit("lost", queue="plain")
+        await eventually(world.shows("lost", "PodsReady", "True", "Started"))
+        world.lose("lost")
+        await eventually(world.shows("lost", "Evicted", "True", "PodsReadyTimeout"))
+        for name in ("back", "slow"):
+            assert world.runs(name)
+            assert world.condition(name, "Evicted") == ("", "")
+
+
+async def test_without_a_timeout_lost_pods_are_waited_for() -> None:
+    async with Losing() as world, replica(world, timeout_s=None) as found:
+        furnish(world)
+        world.submit("train")
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        name = world.workload("train")["metadata"]["name"]
+        world.lose("train")
+        await eventually(world.shows("train", "PodsReady", "False", "WaitForRecovery"))
+        world.change(kinds.WORKLOADS, name, _age)
+        await eventually(functools.partial(_has_seen, found, name))
+        world.submit("next", queue="plain")
+        await eventually(world.started("next"))
+        assert world.runs("train")
+
+
+async def test_the_time_runs_on_while_nobody_acts() -> None:
+    """Whoever takes over counts from the condition, and not from his own start."""
+    async with Losing() as world:
+        furnish(world)
+        async with replica(world, PATIENT):
+            world.submit("train")
+            await eventually(world.shows("train", "PodsReady", "True", "Started"))
+            world.lose("train")
+            await eventually(world.shows("train", "PodsReady", "False", "WaitForRecovery"))
+        world.change(kinds.WORKLOADS, world.workload("train")["metadata"]["name"], _age)
+        async with replica(world, PATIENT, PATIENT):
+            await eventually(world.shows("train", "Evicted", "True", "PodsReadyTimeout"))
+
+
+async def test_others_take_the_room_while_it_waits_and_a_deactivation_ends_the_pause() -> None:
+    async with Losing() as world, replica(world, base_s=PATIENT):
+        furnish(world)
+        world.submit("train", queue="plain", cpu="16")
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        world.lose("train")
+        await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
+        world.submit("next", queue="plain", cpu="16")
+        await eventually(world.started("next"))
+        world.complete("next")
+        name = world.workload("train")["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda own: own["spec"].update(active=False))
+        await eventually(lambda: tries(world, "train") == {})
+        world.change(kinds.WORKLOADS, name, lambda own: own["spec"].update(active=True))
+        await eventually(world.started("train"))
+
+
+@pytest.mark.requirement("OPS-12")
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
+@pytest.mark.parametrize("number", DEATHS)
+async def test_a_death_at_any_write_neither_loses_nor_repeats_an_eviction(
+    number: int, applied: bool
+) -> None:
+    async with Losing() as world:
+        furnish(world)
+        killer = Killer(number, applied=applied)
+        world.faults.append(killer.fault())
+        await while_running(keep_running(world, killer.struck, replica), _life(world))
+        assert world.broken_rules == []
+        assert killer.struck.is_set()
+
+
+async def _life(world: Losing) -> None:
+    world.submit("train")
+    await eventually(world.shows("train", "PodsReady", "True", "Started"))
+    world.lose("train")
+    await eventually(world.shows("train", "Requeued", "True", "BackoffFinished"))
+    await eventually(world.started("train"))
+    await eventually(world.shows("train", "PodsReady", "True", "Started"))
+    assert tries(world, "train") == {"count": 1}
+
+
+def _age(own: Object) -> None:
+    """The pods were lost long ago."""
+    for condition in own["status"]["conditions"]:
+        if condition["type"] == "PodsReady":
+            condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+
+
+def _has_seen(found: Assigner, name: str) -> bool:
+    own = found.watches.workloads.store[f"team/{name}"]
+    ready = own.condition("PodsReady")
+    return ready is not None and ready.last_transition_time == "2026-01-01T00:00:00Z"

@@ -1,0 +1,74 @@
+"""Registrations and `managedJobsNamespaceSelector` have to select the same namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackgate.kube.client import Client
+from rackgate.kube.resources import MUTATING_CONFIGS
+from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate_webhook.registrations import Registrations
+from rackgate_webhook.service import WebhookService
+from rackgate_webhook.settings import WebhookSettings
+from tests.support.apiserver import FakeApiServer
+
+pytestmark = pytest.mark.requirement("OPS-11")
+
+LABELS = {"rackgate.dev/managed-jobs": "true"}
+SELECTOR = NamespaceSelector(match_labels=LABELS)
+NAME = "rackgate-mutating"
+
+
+def register(api: FakeApiServer, *, jobs: dict[str, str], group: str = "batch") -> None:
+    """A registration for jobs of namespaces with these labels, and one for pods of all."""
+    webhooks: list[dict[str, Any]] = [
+        {"name": "jobs", "rules": [{"apiGroups": [group]}], "namespaceSelector": {}},
+        {"name": "pods", "rules": [{"apiGroups": [""]}], "namespaceSelector": {}},
+    ]
+    if jobs:
+        webhooks[0]["namespaceSelector"]["matchLabels"] = jobs
+    api.put(MUTATING_CONFIGS, {"metadata": {"name": NAME}, "webhooks": webhooks})
+
+
+async def looked(client: Client, selector: NamespaceSelector | None) -> str:
+    registrations = Registrations(client, [NAME], selector)
+    await registrations.bring(lambda _: None)
+    return registrations.disagreement
+
+
+@pytest.mark.parametrize("group", ["batch", "jobset.x-k8s.io", "ray.io"])
+async def test_a_registration_that_selects_other_namespaces_is_named(
+    api: FakeApiServer, client: Client, group: str
+) -> None:
+    register(api, jobs={}, group=group)
+    assert await looked(client, SELECTOR) == (
+        'webhook "jobs" of configuration "rackgate-mutating" has another namespaceSelector than '
+        'managedJobsNamespaceSelector, which is {"matchLabels":{"rackgate.dev/managed-jobs":'
+        '"true"}}: set both to the same, and that of the assigner (deploy/namespaces does)'
+    )
+    # Without a selector of ours a cluster may have narrowed its webhooks by itself.
+    assert await looked(client, None) == ""
+    register(api, jobs=LABELS, group=group)
+    assert await looked(client, SELECTOR) == ""
+
+
+class Kept:
+    """A keeper of certificates with whom all is well."""
+
+    problem = ""
+
+    def __init__(self) -> None:
+        self.disagreement = "they differ"
+
+
+def test_a_new_replica_waits_until_they_agree_and_one_that_was_ready_stays_so() -> None:
+    service = WebhookService(WebhookSettings())
+    keeper = Kept()
+    service._keeper = keeper  # type: ignore[assignment]  # what `missing` asks of a keeper
+    assert service.missing() == ["they differ"]
+    keeper.disagreement = ""
+    assert service.missing() == []
+    keeper.disagreement = "they differ"
+    assert service.missing() == []
