@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.domains import decode
@@ -15,6 +17,7 @@ from rackgate.kube import resources as kinds
 from rackgate_assigner.reconciler import Assigner
 from tests.support import objects
 from tests.support.apiserver import Fault, Object
+from tests.support.apiserver_faults import Handler
 from tests.support.objects import BLOCK, RACK
 from tests.wire.assigner_world import World, assigner, eventually, furnish
 
@@ -328,6 +331,40 @@ async def test_an_unanswered_admission_is_never_given_away(world: World) -> None
         for host, _ in decode(given["podSetAssignments"][0]["topologyAssignment"]).domains
     ]
     assert len(hosts) == len(set(hosts)) == 8
+
+
+@pytest.mark.requirement("CAP-11")
+async def test_room_is_taken_while_an_admission_is_on_its_way(world: World) -> None:
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: web.Request, handle: Handler) -> web.StreamResponse:
+        asked.set()
+        await answered.wait()
+        return await handle()
+
+    world.faults.append(Fault(wait, method="PATCH", path="/workloads/job-first"))
+    async with assigner(world):
+        world.submit("first", 16)
+        await asyncio.wait_for(asked.wait(), 60)
+        world.submit("second", 16)
+        await eventually(lambda: world.condition("second", "QuotaReserved")[0])
+        assert world.condition("second", "QuotaReserved") == ("False", "TopologyPlacementFailed")
+        answered.set()
+        await eventually(lambda: world.runs("first"))
+
+
+@pytest.mark.requirement("CAP-11")
+async def test_room_of_an_admission_that_is_refused_goes_to_others(world: World) -> None:
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
+    path = "/workloads/job-first"
+    refusal = Fault.status(403, "Forbidden", "no", method="PATCH", path=path, times=10**9)
+    world.faults.append(refusal)
+    async with assigner(world):
+        world.submit("first", 16)
+        await eventually(lambda: refusal.times < 10**9)
+        world.submit("second", 16)
+        await eventually(lambda: world.runs("second"))
 
 
 @pytest.mark.requirement("OPS-07")
