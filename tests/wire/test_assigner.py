@@ -258,6 +258,7 @@ async def test_an_unknown_priority_class_delays_the_workload_until_it_appears(
         assert world.workload("train")["spec"]["priority"] == 7
 
 
+@pytest.mark.requirement("TAS-25")
 async def test_flavors_that_disagree_fail_to_start_and_a_mended_job_is_queued_anew(
     world: World,
 ) -> None:
