@@ -41,6 +41,7 @@ demo: setup ## the main job, live, on a real control plane
 test: setup ## every check and test
 	@$(MAKE) --no-print-directory lint
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
+	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
 	@$(MAKE) --no-print-directory integration
 
 lint: setup ## format, lint, types, import contracts, generated files
@@ -52,6 +53,7 @@ lint: setup ## format, lint, types, import contracts, generated files
 
 fast: setup ## unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
+	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
 
 integration: controlplane ## tests on two real control planes
 	@rm -rf $(RECORDS)
@@ -61,6 +63,7 @@ integration: controlplane ## tests on two real control planes
 	  $(PYTEST) -q --audit-records $(RECORDS) tests/integration/whole_run.py
 
 chaos: controlplane ## break everything while Jobs run: 20 seeds; SEEDS=n for more, SEED=k for one
+	@$(STEP) "property tests on fresh examples" env -u CI $(PYTEST) -q $(SPREAD) tests/property
 	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
 
 redteam: controlplane ## attack quota and places with a user's rights, webhooks up and down

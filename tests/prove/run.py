@@ -8,6 +8,12 @@ The tests are first run on the sound copy: they must be green there, so that a r
 fault. A fault that no longer applies or goes unnoticed fails the run, and so does a group of the
 ledger without a fault.
 
+Tests that draw examples run on those stored for the fault (`stored.py`) and on nothing else: a
+landing would notice the fault whatever it draws. Each test with a stored example must turn red; an
+example that no longer decodes or no longer catches its fault fails the run. Where only drawn
+examples notice a fault, fresh ones must notice it too, in one of three rounds. `--store` draws
+examples for the faults that need them and have none that catch.
+
 Faults with `slow: true` are noticed by tests on a real control plane; each starts a playground of
 its own from the copied sources.
 """
@@ -15,6 +21,7 @@ its own from the copied sources.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import shutil
@@ -24,11 +31,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.prove.noticing import FRESH, OLD
+from tests.prove.stored import EXAMPLES, Examples, load, store
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"
@@ -49,6 +59,10 @@ LEAST = {
 FAST_LIMIT_S, SLOW_LIMIT_S = 300.0, 900.0
 # The run without any fault is of all their tests together, in one process.
 SOUND_LIMIT_S = 3600.0
+# So often fresh examples are drawn before a fault counts as unnoticed by them, and so often before
+# the shortest one that failed is stored.
+FRESH_ROUNDS, STORE_ROUNDS = 3, 5
+STORE_CHOICES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ class Fault:
     def groups(self) -> set[str]:
         """Ledger groups of its rows."""
         return {row.partition("-")[0] for row in self.rows}
+
+    @property
+    def group(self) -> str:
+        """The group of its first row, which names the files it stands in."""
+        return self.rows[0].partition("-")[0]
 
 
 def faults() -> list[Fault]:
@@ -108,6 +127,7 @@ class Result:
         marked: tests that were run.
         red: red tests by row.
         broken: tests whose fixtures failed.
+        drawn: red tests that drew examples; what failed, where they were fresh.
         tail: last lines that pytest printed.
     """
 
@@ -115,11 +135,23 @@ class Result:
     marked: dict[str, list[str]] = field(default_factory=dict)
     red: dict[str, list[str]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+    drawn: dict[str, str] = field(default_factory=dict)
     tail: str = ""
+
+    def all_red(self) -> set[str]:
+        """Red tests of any row."""
+        return set().union(*self.red.values())
 
 
 def run_tests(
-    tree: Path, tests: Iterable[str], rows: Iterable[str], limit_s: float, *, run_on: bool = False
+    tree: Path,
+    tests: Iterable[str],
+    rows: Iterable[str],
+    limit_s: float,
+    *,
+    fault: str = "",
+    draws: str = OLD,
+    run_on: bool = False,
 ) -> Result:
     """Run the tests of some rows against the copied sources: its folders come first on the path.
 
@@ -139,6 +171,7 @@ def run_tests(
     report = tree / "report.json"
     report.unlink(missing_ok=True)
     plugin = ["-p", "tests.prove.noticing", "--prove-report", str(report)]
+    plugin += ["--prove-fault", fault, "--prove-draws", draws]
     chosen = ["--prove-rows", ",".join(sorted(rows)), *(["--prove-all"] if run_on else [])]
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", *plugin, *chosen, *tests]
     try:
@@ -176,26 +209,97 @@ def plant(tree: Path, fault: Fault) -> str:
     return sound
 
 
-def judge(tree: Path, fault: Fault, *, run_on: bool = False) -> tuple[str | None, Result | None]:
-    """None when the tests notice the fault, else what is wrong; and what the tests said."""
+def judge(
+    tree: Path, fault: Fault, examples: dict[str, bytes], *, run_on: bool = False
+) -> tuple[str | None, Result | None]:
+    """None when the tests notice the fault, else what is wrong; and what the tests said.
+
+    Args:
+        tree: the copied sources.
+        fault: what to plant.
+        examples: those stored for the fault, by test.
+        run_on: do not stop when every row is red.
+    """
     try:
         sound = plant(tree, fault)
     except (LookupError, FileNotFoundError) as error:
         return str(error), None
     try:
-        limit_s = SLOW_LIMIT_S if fault.slow else FAST_LIMIT_S
-        result = run_tests(tree, fault.tests, fault.rows, limit_s, run_on=run_on)
+        result = run_fault(tree, fault, fault.rows, OLD, run_on=run_on)
+        if problem := _unnoticed(fault.rows, result):
+            return problem, result
+        if idle := examples.keys() - result.all_red():
+            return f"stored examples do not catch it: {', '.join(sorted(idle))}", result
+        lacking = _by_draws_alone(fault, result)
+        for _ in range(FRESH_ROUNDS if lacking else 0):
+            fresh = run_fault(tree, fault, lacking, FRESH)
+            lacking = [row for row in lacking if not fresh.red.get(row)]
+            if not lacking:
+                break
+            result = replace(result, tail=fresh.tail)
     finally:
         (tree / fault.file).write_text(sound)
-    unnoticed = [row for row in fault.rows if not result.red.get(row)]
+    if lacking:
+        rows, rounds = ", ".join(lacking), FRESH_ROUNDS
+        return f"no fresh example is red for {rows} in {rounds} rounds:\n{result.tail}", result
+    return None, result
+
+
+def run_fault(
+    tree: Path, fault: Fault, rows: Iterable[str], draws: str, *, run_on: bool = False
+) -> Result:
+    """Run the tests of a planted fault."""
+    limit_s = SLOW_LIMIT_S if fault.slow else FAST_LIMIT_S
+    return run_tests(tree, fault.tests, rows, limit_s, fault=fault.name, draws=draws, run_on=run_on)
+
+
+def _unnoticed(rows: Iterable[str], result: Result) -> str | None:
+    unnoticed = [row for row in rows if not result.red.get(row)]
     if not unnoticed:
-        return None, result
+        return None
     broken = f", {len(result.broken)} could not begin" if result.broken else ""
     return (
         f"no red test is marked for {', '.join(unnoticed)}: {len(result.marked)} marked tests"
-        f"{broken}, exit code {result.code}:\n{result.tail}",
-        result,
+        f"{broken}, exit code {result.code}:\n{result.tail}"
     )
+
+
+def _by_draws_alone(fault: Fault, result: Result) -> list[str]:
+    """Rows that only drawn examples noticed."""
+    return [row for row in fault.rows if set(result.red.get(row, ())) <= result.drawn.keys()]
+
+
+def drawn_anew(tree: Path, fault: Fault, examples: dict[str, bytes]) -> dict[str, bytes]:
+    """Examples that catch a fault: the stored ones that still do, and fresh ones for the rest.
+
+    Tests without draws may notice every row: then nothing is drawn. Of the fresh ones that fail
+    the shortest of each test stays.
+    """
+    sound = plant(tree, fault)
+    try:
+        result = run_fault(tree, fault, fault.rows, OLD)
+        kept = {test: examples[test] for test in examples.keys() & result.all_red()}
+        lacking = [row for row in fault.rows if not result.red.get(row)]
+        found: dict[str, dict[str, bytes]] = {row: {} for row in lacking}
+        times: Counter[str] = Counter()
+        for _ in range(STORE_ROUNDS if lacking else 0):
+            wanted = [row for row in lacking if times[row] < STORE_CHOICES]
+            if not wanted:
+                break
+            fresh = run_fault(tree, fault, wanted, FRESH)
+            for row in wanted:
+                for test in fresh.drawn.keys() & set(fresh.red.get(row, ())):
+                    example = base64.b64decode(fresh.drawn[test])
+                    known = found[row].get(test, example)
+                    found[row][test] = min(known, example, key=len)
+                    times[row] += 1
+    finally:
+        (tree / fault.file).write_text(sound)
+    for of_row in found.values():
+        if of_row:  # one test is enough for a row: that with the shortest example
+            test = min(of_row, key=lambda test: len(of_row[test]))
+            kept[test] = min(of_row[test], kept.get(test, of_row[test]), key=len)
+    return kept
 
 
 def sound_tests_fail(tree: Path, chosen: Sequence[Fault]) -> str | None:
@@ -230,12 +334,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only faults whose name contains one of these")
     parser.add_argument("--fast", action="store_true", help="leave out what needs a control plane")
     parser.add_argument("--all", action="store_true", help="list every test that notices, and not")
+    parser.add_argument(
+        "--stored", action="store_true", help="only faults that stored examples catch"
+    )
+    parser.add_argument(
+        "--store", action="store_true", help="draw examples for faults that need some, store them"
+    )
     parser.add_argument("--trust", action="store_true", help="skip the run without any fault")
     arguments = parser.parse_args()
+    examples = load()
     chosen = [
         fault
         for fault in faults()
-        if not (fault.slow and arguments.fast)
+        if not (fault.slow and (arguments.fast or arguments.store))
+        and (fault.name in examples or not arguments.stored)
         and (not arguments.names or any(part in fault.name for part in arguments.names))
     ]
     planted: Counter[str] = Counter()
@@ -248,7 +360,11 @@ def main() -> int:
             return 1
         for fault in chosen:
             begin = time.monotonic()
-            wrong, result = judge(tree, fault, run_on=arguments.all)
+            own = examples.get(fault.name, {})
+            wrong, result = judge(tree, fault, own, run_on=arguments.all)
+            if wrong and arguments.store and renew(tree, fault, examples):
+                own = examples[fault.name]
+                wrong, result = judge(tree, fault, own, run_on=arguments.all)
             took = time.monotonic() - begin
             planted.update(fault.groups)
             noticed.update(() if wrong else fault.groups)
@@ -259,7 +375,28 @@ def main() -> int:
             if result is not None and arguments.all:
                 tell(result)
             sys.stdout.flush()
-    return summary(planted, noticed, whole=not (arguments.names or arguments.fast))
+    part = arguments.names or arguments.fast or arguments.stored or arguments.store
+    return summary(planted, noticed, whole=not part)
+
+
+def renew(tree: Path, fault: Fault, examples: Examples) -> bool:
+    """Draw and store what a fault needs, here and in the copied sources; False if nothing new."""
+    known = examples.get(fault.name, {})
+    try:
+        own = drawn_anew(tree, fault, known)
+    except (LookupError, FileNotFoundError):
+        return False
+    if own == known:
+        return False
+    examples[fault.name] = own
+    group = {one.name for one in faults() if one.group == fault.group}
+    of_group = {name: found for name, found in load().items() if name in group}
+    of_group[fault.name] = own
+    store(fault.group, of_group)
+    store(fault.group, of_group, tree / EXAMPLES.relative_to(ROOT))
+    size = sum(map(len, own.values()))
+    sys.stdout.write(f"  stored: {len(own)} examples of {size} bytes\n")
+    return True
 
 
 def summary(planted: Counter[str], noticed: Counter[str], *, whole: bool) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
@@ -57,6 +59,21 @@ def test_only_slow_faults_need_a_control_plane() -> None:
 def test_every_group_of_the_main_job_has_its_faults() -> None:
     planted = Counter(group for fault in ALL for group in fault.groups)
     assert {group: planted[group] for group in LEAST if planted[group] < LEAST[group]} == {}
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "tests").rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_marks_stand_on_tests(file: Path) -> None:
+    """A mark on a helper that was written in between marks nothing."""
+    misplaced = [
+        node.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.lower().startswith("test")
+        and any("pytest.mark." in ast.unparse(mark) for mark in node.decorator_list)
+    ]
+    assert misplaced == []
 
 
 def test_names_of_faults_differ() -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.domains import decode
 from rackgate.kube import resources as kinds
+from rackgate_assigner.__main__ import serve
 from rackgate_assigner.reconciler import Assigner
+from rackgate_cli.controlplane import ports
 from tests.support import objects
 from tests.support.apiserver import Fault, Object
+from tests.support.apiserver_faults import Handler
 from tests.support.objects import BLOCK, RACK
-from tests.wire.assigner_world import World, assigner, eventually, furnish
+from tests.support.waiting import until
+from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 
 
 @pytest_asyncio.fixture
@@ -251,6 +258,7 @@ async def test_an_unknown_priority_class_delays_the_workload_until_it_appears(
         assert world.workload("train")["spec"]["priority"] == 7
 
 
+@pytest.mark.requirement("TAS-25")
 async def test_flavors_that_disagree_fail_to_start_and_a_mended_job_is_queued_anew(
     world: World,
 ) -> None:
@@ -328,6 +336,71 @@ async def test_an_unanswered_admission_is_never_given_away(world: World) -> None
         for host, _ in decode(given["podSetAssignments"][0]["topologyAssignment"]).domains
     ]
     assert len(hosts) == len(set(hosts)) == 8
+
+
+@pytest.mark.requirement("CAP-09")
+async def test_nothing_is_admitted_before_every_list_was_read(world: World) -> None:
+    node = objects.fx_a_nodes("pool")[0]["metadata"]["name"]
+    container = {"name": "c", "resources": {"requests": {"cpu": "8"}}}
+    foreign = {
+        "metadata": {"name": "foreign", "namespace": "other", "uid": "foreign"},
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": "Running"},
+    }
+    world.put(kinds.PODS, foreign)
+    world.submit("train", 16)
+
+    async def late(_: web.Request, handle: Handler) -> web.StreamResponse:
+        """Pods are listed last, and not before an assigner that does not wait would have acted."""
+        with contextlib.suppress(AssertionError):
+            await until(lambda: world.admitted("train"), 1)
+        return await handle()
+
+    world.faults.append(Fault(late, method="GET", path="/api/v1/pods", watch=False))
+    stop = asyncio.Event()
+    with ports.reserved({"health": None}) as held:
+        configured = settings(
+            connection={"server": world.url}, health={"host": "127.0.0.1", "port": held["health"]}
+        )
+        running = asyncio.create_task(serve(configured, stop))
+        await eventually(lambda: world.condition("train", "QuotaReserved")[0])
+        assert world.condition("train", "QuotaReserved") == ("False", "TopologyPlacementFailed")
+        stop.set()
+        await running
+
+
+@pytest.mark.requirement("CAP-11")
+async def test_room_is_taken_while_an_admission_is_on_its_way(world: World) -> None:
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: web.Request, handle: Handler) -> web.StreamResponse:
+        asked.set()
+        await answered.wait()
+        return await handle()
+
+    world.faults.append(Fault(wait, method="PATCH", path="/workloads/job-first"))
+    async with assigner(world):
+        world.submit("first", 16)
+        await asyncio.wait_for(asked.wait(), 60)
+        world.submit("second", 16)
+        await eventually(lambda: world.condition("second", "QuotaReserved")[0])
+        assert world.condition("second", "QuotaReserved") == ("False", "TopologyPlacementFailed")
+        answered.set()
+        await eventually(lambda: world.runs("first"))
+
+
+@pytest.mark.requirement("CAP-11")
+async def test_room_of_an_admission_that_is_refused_goes_to_others(world: World) -> None:
+    world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
+    path = "/workloads/job-first"
+    refusal = Fault.status(403, "Forbidden", "no", method="PATCH", path=path, times=10**9)
+    world.faults.append(refusal)
+    async with assigner(world):
+        world.submit("first", 16)
+        await eventually(lambda: refusal.times < 10**9)
+        world.submit("second", 16)
+        await eventually(lambda: world.runs("second"))
 
 
 @pytest.mark.requirement("OPS-07")

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from rackgate.api import names
 from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate_ungater.events import WorkloadSeen
 from rackgate_ungater.rows import decode_workload
 from tests.support.apiserver import Fault
+from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
 from tests.wire.ungater_world import FOREIGN, R1, R2, STREAMS, Replica, World, sample
 
@@ -69,6 +71,36 @@ async def test_a_workload_is_released_by_rank_and_measured(world: World, start: 
     # Two, or more where the pods are seen one after another.
     assert 2 <= sample("ungate_batch_pods_count") - batches <= 6
     assert sample("open_expectations") == 0
+
+
+@pytest.mark.requirement("UNG-19")
+async def test_what_is_under_way_and_what_became_of_it_is_measured(
+    world: World, start: Start
+) -> None:
+    def counted(result: str) -> float:
+        return sample("ungated_pods_total", result=result)
+
+    world.workload({R1: 3})
+    world.pods(0, 1, 2)
+    before = {result: counted(result) for result in ("ungated", "refused", "gone")}
+    under_way: list[float] = []
+
+    async def answer(_: web.Request, handle: Handler) -> web.StreamResponse:
+        under_way.append(sample("open_expectations"))
+        return await handle()
+
+    world.server.faults += [
+        Fault(answer, method="PATCH", path="/pods/train-0"),
+        Fault.status(422, "Invalid", method="PATCH", path="/pods/train-1"),
+        Fault.status(404, "NotFound", method="PATCH", path="/pods/train-2"),
+    ]
+    replica = start(lead=False)
+    await replica.knows(3)
+    replica.lead()
+    await until(lambda: counted("ungated") == before["ungated"] + 1)
+    assert under_way == [3]
+    assert counted("refused") == before["refused"] + 1
+    assert counted("gone") == before["gone"] + 1
 
 
 @pytest.mark.requirement("UNG-03")
@@ -183,7 +215,35 @@ async def test_after_a_watch_break_missed_pods_are_released(
     assert world.counts() == {R1: 4}
 
 
-@pytest.mark.requirement("UNG-06", "UNG-18")
+@pytest.mark.requirement("UNG-05")
+async def test_a_release_is_expected_before_its_request_is_sent(world: World, start: Start) -> None:
+    world.workload({R1: 2})
+    uids = {world.pod(number)["metadata"]["uid"] for number in (0, 1)}
+    expected: list[set[str]] = []
+
+    async def answer(_: web.Request, handle: Handler) -> web.StreamResponse:
+        expected.append(set(replica.ungater.machine.expectations))
+        return await handle()
+
+    world.server.faults.append(Fault(answer, method="PATCH", path="/pods/", times=2))
+    replica = start()
+    await world.released(2)
+    assert expected[0] == uids, "those of a batch are recorded together"
+
+
+@pytest.mark.requirement("UNG-06")
+async def test_the_expectation_of_a_pod_that_is_not_found_ends(world: World, start: Start) -> None:
+    world.workload({R1: 1})
+    world.pods(0, 1)
+    missing = Fault.status(404, "NotFound", method="PATCH", path="/pods/train-0", times=9)
+    world.server.faults.append(missing)
+    start(expectation_timeout=600)
+    await world.released(1)
+    assert world.domains() == {"train-1": R1}
+    assert missing.times == 8
+
+
+@pytest.mark.requirement("UNG-06", "UNG-07", "UNG-18")
 async def test_a_release_that_no_event_confirms_is_looked_up(world: World, start: Start) -> None:
     world.workload({R1: 1})
     world.pods(0, 1)

@@ -28,7 +28,7 @@ def run(world: World, number: int, **status: Any) -> None:
     world.change(number, status=status or {"phase": "Running"})
 
 
-@pytest.mark.requirement("UNG-05", "UNG-07", "UNG-10")
+@pytest.mark.requirement("UNG-05", "UNG-07", "UNG-10", "UNG-19")
 @pytest.mark.field_note("U1")
 async def test_pods_that_come_while_a_patch_is_unobserved_are_not_counted_too_few(
     world: World, start: Start
@@ -51,9 +51,11 @@ async def test_pods_that_come_while_a_patch_is_unobserved_are_not_counted_too_fe
         return await handle()
 
     world.server.faults.append(Fault(overtaken, method="PATCH"))
+    held = sample("ungatings_held_total")
     replica.lead()
     await world.released(1)
     await until(lambda: replica.ungater.machine.expectations)
+    await until(lambda: sample("ungatings_held_total") > held)
     await replica.settled()
     await replica.idle()
     assert world.domains() == {"train-5": R1}

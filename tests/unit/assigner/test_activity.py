@@ -122,22 +122,55 @@ def test_each_limit_is_lifted_by_its_own_gate(gate: str) -> None:
     assert all(text in message for name, text in LIMITS.items() if name != gate)
 
 
+@pytest.mark.requirement("VAL-06")
 @pytest.mark.parametrize(
     "preemption",
     [
         {"reclaimWithinCohort": "Any"},
+        {"reclaimWithinCohort": "LowerPriority"},
+        {"withinClusterQueue": "LowerPriority"},
         {"withinClusterQueue": "LowerOrNewerEqualPriority"},
         {"borrowWithinCohort": {"policy": "LowerPriority"}},
     ],
 )
 def test_any_kind_of_preemption_counts(preemption: dict[str, Any]) -> None:
-    assert "preemption" in active(cache_with(queue=cluster_queue(preemption=preemption)))[2]
+    assert active(cache_with(queue=cluster_queue(preemption=preemption))) == (
+        "False",
+        "NotSupportedWithTopologyAwareScheduling",
+        "Can't admit new workloads: TAS is not supported with preemption",
+    )
 
 
-@pytest.mark.requirement("VAL-05")
-def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended() -> None:
-    cache = cache_with([node("a")], queue=cluster_queue(cohortName="all"))
+@pytest.mark.requirement("VAL-06")
+def test_a_queue_that_says_never_to_preemption_is_active() -> None:
+    never = {"withinClusterQueue": "Never", "reclaimWithinCohort": "Never"}
+    assert active(cache_with(queue=cluster_queue(preemption=never)))[0] == "True"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"cohortName": "all"}, marks=pytest.mark.requirement("VAL-05")),
+        pytest.param(
+            {"preemption": {"withinClusterQueue": "LowerPriority"}},
+            marks=pytest.mark.requirement("VAL-06"),
+        ),
+        pytest.param(
+            {"admissionChecksStrategy": checks_of("mk")},
+            marks=pytest.mark.requirement("VAL-07"),
+        ),
+        pytest.param(
+            {"admissionChecksStrategy": checks_of("pr")},
+            marks=pytest.mark.requirement("VAL-08"),
+        ),
+    ],
+)
+def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended(spec: dict[str, Any]) -> None:
+    cache = cache_with([node("a")], queue=cluster_queue(**spec))
+    cache.set_admission_check(check("mk", names.MULTIKUEUE_CONTROLLER))
+    cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
     cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
+    assert active(cache)[0] == "False"
     assert cache.plan() == [Hold("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
     cache.set_cluster_queue(cluster_queue())
     assert isinstance(cache.plan()[0], Admit)

@@ -99,7 +99,7 @@ def test_a_node_that_joins_a_rack_lets_the_job_in_wholly_there() -> None:
     assert racks_of(placed) == {"b1-r2"}
 
 
-@pytest.mark.requirement("TAS-20")
+@pytest.mark.requirement("TAS-20", "CAP-11")
 def test_quota_that_others_hold_is_waited_for() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "16"}}))
     cache.set_workload(workload("w1", racked(3)))

@@ -97,9 +97,14 @@ def test_a_node_that_stops_taking_pods_lets_nobody_in(cache: Cache, change: dict
     assert admissions(cache.plan()) == {}
 
 
+def _give_back(cache: Cache) -> None:
+    cache.set_workload(workload("w", [podset(count=2)], version="3"))
+
+
 def _finish(cache: Cache) -> None:
-    row = workload("w", [podset(count=2)], version="3")
-    cache.set_workload(row)
+    grant = cache.workloads["team/w"].reserved
+    done = {"Finished": ("True", "Succeeded", "")}
+    cache.set_workload(workload("w", [podset(count=2)], version="3", grant=grant, conditions=done))
 
 
 @pytest.mark.requirement("CAP-08")
@@ -107,6 +112,7 @@ def _finish(cache: Cache) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        _give_back,
         _finish,
         lambda cache: cache.drop_workload("team/w"),
         lambda cache: cache.drop_pod("team/other"),

@@ -112,6 +112,23 @@ def test_a_pod_of_an_admitted_workload_is_not_charged_again() -> None:
     assert free(cache, "a") == 2000
 
 
+@pytest.mark.requirement("HOOK-08", "CAP-03")
+@pytest.mark.parametrize("first", ["pod", "workload"])
+def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) -> None:
+    cache = cache_with([node("a"), node("b")])
+    podsets = [podset(count=2)]
+    cache.set_workload(workload("w", podsets))
+    grant = admissions(cache.plan())["w"]
+    assert domains(grant) == {"a": 2}
+    steps = [
+        lambda: cache.set_pod(pod("w-0", "b", workload="w")),
+        lambda: cache.set_workload(workload("w", podsets, version="2", grant=grant)),
+    ]
+    for step in steps if first == "pod" else reversed(steps):
+        step()
+    assert (free(cache, "a"), free(cache, "b")) == (2000, 3000)
+
+
 @pytest.mark.parametrize(
     "stranger",
     [

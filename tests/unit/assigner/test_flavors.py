@@ -220,12 +220,14 @@ def test_without_a_request_all_topology_flavors_imply_a_placement() -> None:
     assert sum(domains(decision.grant).values()) == 2
 
 
-def test_a_flavor_without_the_level_is_skipped_for_one_that_has_it() -> None:
+@pytest.mark.requirement("VAL-02", "VAL-03")
+@pytest.mark.parametrize("kind", ["required", "preferred"])
+def test_a_flavor_without_the_level_is_skipped_for_one_that_has_it(kind: str) -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"flat": {"cpu": "9"}, **MIXED}))
     cache.set_flavor(flavor("plain", None, {}))
     cache.set_topology(topology("flat", (HOST,)))
     cache.set_flavor(flavor("flat", "flat"))
-    cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
+    cache.set_workload(workload("w", [podset(topology={kind: RACK})]))
     (decision,) = cache.plan()
     assert isinstance(decision, Admit)
     assert decision.grant.podsets[0].flavors == {"cpu": "tas"}

@@ -142,6 +142,25 @@ def test_allocatable_is_read_exactly_and_what_cannot_be_read_is_absent() -> None
     assert facts.allocatable == {"cpu": 7500, "memory": 3 * 2**29, "pods": 110}
 
 
+@pytest.mark.requirement("CAP-01")
+def test_allocatable_counts_with_every_resource_and_capacity_never() -> None:
+    found = msgspec.convert(
+        {
+            "metadata": {"name": "a"},
+            "status": {
+                "capacity": {"cpu": "8", "nvidia.com/gpu": "8", "example.com/only-here": "1"},
+                "allocatable": {"cpu": "7", "nvidia.com/gpu": "4", "hugepages-2Mi": "1Gi"},
+            },
+        },
+        core.Node,
+    )
+    assert node_facts(found).allocatable == {
+        "cpu": 7000,
+        "nvidia.com/gpu": 4,
+        "hugepages-2Mi": 2**30,
+    }
+
+
 @pytest.mark.requirement("SLC-05")
 def test_a_slice_is_known_by_its_owner_and_its_mark_together() -> None:
     row = workload_row(workload("s", parent="ray"))

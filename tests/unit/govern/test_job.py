@@ -185,6 +185,7 @@ def test_start_applied_to_its_own_result_only_unsuspends() -> None:
     assert [operation["path"] for operation in again] == ["/spec/suspend"]
 
 
+@pytest.mark.requirement("TAS-25")
 def test_a_key_that_the_user_set_to_another_value_stops_the_start() -> None:
     template = template_of(job("train", 2, pod={"nodeSelector": {"pool": "mine"}}))
     found = start_patch(

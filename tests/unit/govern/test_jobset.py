@@ -42,14 +42,14 @@ def governed(asked: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.requirement("HOOK-03")
+@pytest.mark.requirement("TAS-28", "HOOK-03")
 def test_each_replicated_job_is_a_podset_of_all_its_pods() -> None:
     leader, workers = podsets_of(seed())
     assert (leader["name"], leader["count"]) == ("leader", 1)
     assert (workers["name"], workers["count"]) == ("workers", 12)
 
 
-@pytest.mark.requirement("RNK-02", "RNK-05")
+@pytest.mark.requirement("TAS-10", "RNK-02")
 def test_ranks_run_over_the_jobs_and_the_pods_of_each() -> None:
     request = podsets_of(seed())[1]["topologyRequest"]
     assert request == {

@@ -33,7 +33,7 @@ def governed(asked: dict[str, Any], *, slices: bool = True) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.requirement("SLC-04", "HOOK-03")
+@pytest.mark.requirement("SLC-04", "TAS-28", "HOOK-03")
 def test_the_head_and_each_worker_group_are_podsets() -> None:
     groups = [worker_group("Small", 2), worker_group("tpu", 3, hosts=4)]
     found = [(podset["name"], podset["count"]) for podset in podsets_of(raycluster("ray", groups))]

@@ -164,7 +164,7 @@ def test_a_later_version_of_a_gated_pod_ends_the_doubt() -> None:
     assert again.pod.resource_version == "2"
 
 
-@pytest.mark.requirement("UNG-06")
+@pytest.mark.requirement("UNG-06", "UNG-07")
 @pytest.mark.field_note("U15")
 def test_after_a_conflict_the_pod_is_read_before_the_next_act() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
@@ -187,7 +187,7 @@ def test_a_failure_of_an_earlier_request_says_nothing_about_the_next() -> None:
     assert not machine.expectations[second.pod.uid].doubtful
 
 
-@pytest.mark.requirement("UNG-06", "UNG-18")
+@pytest.mark.requirement("UNG-06", "UNG-07", "UNG-18")
 def test_an_unseen_release_is_looked_up_after_a_while() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)

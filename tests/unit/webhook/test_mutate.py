@@ -84,12 +84,11 @@ def test_other_updates_of_a_governed_job_are_not_touched() -> None:
     assert mutate(review(JOB, started, stored, sub_resource="status")).operations == []
 
 
-@pytest.mark.requirement("HOOK-10")
-@pytest.mark.requirement("HOOK-12")
 def running(count: int, **changes: Any) -> dict[str, Any]:
     return job("train", count, spec={"suspend": False, "completions": None}, **changes)
 
 
+@pytest.mark.requirement("HOOK-10")
 def test_a_running_job_that_grows_is_suspended_in_the_same_write() -> None:
     verdict = mutate(review(JOB, running(400), running(4)))
     assert apply_patch(running(400), verdict.operations)["spec"]["suspend"] is True
@@ -128,6 +127,7 @@ def test_a_job_that_waits_or_goes_grows_as_it_likes() -> None:
         assert mutate(review(JOB, more, less)) == Verdict()
 
 
+@pytest.mark.requirement("HOOK-12")
 def test_a_write_of_the_status_alone_changes_no_form() -> None:
     found = job("train", 2, required=RACK, spec={"suspend": True})
     assert mutate(review(JOB, found, without_label(found), sub_resource="status")).operations == []

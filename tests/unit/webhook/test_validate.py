@@ -119,7 +119,16 @@ def test_reserved_keys_in_a_users_template_are_refused(part: str, field: str, va
 
 
 @pytest.mark.requirement("HOOK-11")
-@pytest.mark.parametrize("key", [names.REQUIRED_TOPOLOGY, names.SLICE_SIZE, names.PODSET_GROUP])
+@pytest.mark.parametrize(
+    "key",
+    [
+        names.REQUIRED_TOPOLOGY,
+        names.PREFERRED_TOPOLOGY,
+        names.UNCONSTRAINED_TOPOLOGY,
+        names.SLICE_SIZE,
+        names.PODSET_GROUP,
+    ],
+)
 def test_topology_annotations_of_a_running_job_cannot_change(key: str) -> None:
     stored = edited(governed(job("train", 2, required=RACK)), suspend=False)
     found = copy.deepcopy(stored)
