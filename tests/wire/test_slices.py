@@ -122,7 +122,7 @@ async def test_the_user_is_told_what_was_asked_granted_and_why_the_rest_waits() 
         assert world.is_running(kinds.RAY_CLUSTERS, "ray")
 
 
-@pytest.mark.requirement("SLC-12", "SLC-24", "SLC-25", "SLC-26", "TST-15")
+@pytest.mark.requirement("SLC-12", "SLC-24", "SLC-25", "SLC-26")
 async def test_a_cluster_shrinks_in_place_at_once_and_what_it_gave_is_used() -> None:
     async with ElasticWorld() as world, replica(world):
         furnish(world)
@@ -195,7 +195,7 @@ def counts_of(places: dict[str, Any]) -> list[int]:
     return found
 
 
-@pytest.mark.requirement("SLC-31", "TST-16")
+@pytest.mark.requirement("SLC-31")
 @pytest.mark.field_note("E2", "E15")
 async def test_an_evicted_cluster_loses_all_of_it_and_comes_back_at_its_size() -> None:
     async with ElasticWorld() as world, replica(world):
