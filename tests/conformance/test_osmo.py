@@ -89,7 +89,7 @@ def test_the_topology_is_the_expected_one(name: str) -> None:
 @pytest.mark.requirement("OSM-05", "OSM-09", "OSM-10", "OSM-11", "OSM-12")
 @pytest.mark.requirement("OSM-13", "OSM-14", "OSM-15")
 @pytest.mark.requirement("OSM-16", "OSM-17", "OSM-18", "OSM-19", "OSM-22")
-@pytest.mark.requirement("OSM-23", "OSM-24", "TST-17")
+@pytest.mark.requirement("OSM-23", "TST-17")
 @pytest.mark.parametrize("name", BUILT)
 def test_the_objects_are_the_expected_ones(name: str) -> None:
     case = cases()[name]

@@ -77,7 +77,7 @@ def answered(
     return asked(case["id"], cluster["title"], *options)
 
 
-@pytest.mark.requirement("OSM-25", "OSM-20", "OSM-23", "USR-10", "USR-11", "USR-12", "USR-14")
+@pytest.mark.requirement("OSM-25", "OSM-20", "OSM-23")
 @pytest.mark.parametrize(("case", "cluster"), clusters())
 def test_what_is_possible_is_what_is_wanted(case: dict[str, Any], cluster: dict[str, Any]) -> None:
     assert answered(case, cluster).answer == cluster["wanted"]
@@ -110,7 +110,7 @@ def test_the_prediction_is_what_that_kai_did(
     assert answered(case, cluster, Profile.SEED, kai).kai_result == seen["result"]
 
 
-@pytest.mark.requirement("OSM-20", "USR-12")
+@pytest.mark.requirement("OSM-20")
 @pytest.mark.parametrize(("case", "cluster"), clusters())
 def test_found_places_hold_every_required_constraint_and_no_node_is_overfull(
     case: dict[str, Any], cluster: dict[str, Any]

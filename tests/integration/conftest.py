@@ -31,6 +31,7 @@ OWN_PLANES = (
     "test_elsewhere",
     "test_restored_etcd",
     "test_scaling",
+    "test_demo",
     "test_playground",
 )
 LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
-from tests.support.composite_jobs import jobset, marks, pod_template, replicated_job
+from tests.support.composite_jobs import jobset, marks, replicated_job
 from tests.support.composite_views import (
     bound_pods,
     gone,
@@ -23,10 +24,12 @@ from tests.support.composite_views import (
     state,
     used,
 )
-from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object, flavor, local_queue
+from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object, flavor, node
+from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
 
+SEEDS = Path(__file__).parents[1] / "seeds"
 ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 
 
@@ -81,35 +84,36 @@ async def test_a_running_jobset_takes_its_own_manifest_applied_anew(cluster: Clu
 
 
 @pytest.mark.requirement("USR-05")
-async def test_the_sources_jobset_manifest_runs_unchanged(cluster: Cluster) -> None:
-    await cluster.add_fx_a()
-    # Its containers ask for nothing, so that pods themselves are what the queue counts.
-    await cluster.add_queue(quota={"cpu": "100", "pods": "100"})
-    await cluster.create(kinds.LOCAL_QUEUES, local_queue("user-queue", f"{cluster.pool}-queue"))
-    template = pod_template("0", marks(required=RACK))
-    del template["spec"]["containers"][0]["resources"]
-    worker = pod_template("0", marks(preferred=RACK))
-    del worker["spec"]["containers"][0]["resources"]
-    parts = [
-        {
-            "name": "leader",
-            "replicas": 1,
-            "template": {"spec": {"completions": 1, "parallelism": 1, "template": template}},
-        },
-        {
-            "name": "workers",
-            "replicas": 2,
-            "template": {"spec": {"completions": 2, "parallelism": 2, "template": worker}},
-        },
-    ]
-    await cluster.create(kinds.JOBSETS, jobset("tas-example-jobset", parts, queue="user-queue"))
-    pods = await bound_pods(cluster, jobset_selector("tas-example-jobset"), 5)
-    assert len(set(await racks_of(cluster, pods))) == 1
+@pytest.mark.parametrize(("free", "racks", "blocks"), [("2", 1, 1), ("1", 2, 1)])
+async def test_the_sources_jobset_manifest_runs_unchanged(
+    cluster: Cluster, playground: Playground, free: str, racks: int, blocks: int
+) -> None:
+    """Its containers ask for nothing: nodes with room for one or two pods are what counts."""
+    await cluster.add_nodes(
+        node(cluster.pool, f"block-{b}", f"rack-{r}", f"b{b}r{r}-{number}", pods=free)
+        for b, r in ((1, 1), (1, 2), (2, 1), (2, 2))
+        for number in (1, 2)
+    )
+    await cluster.add_queue("user-queue", quota={"cpu": "100", "pods": "100"})
+    file = str(SEEDS / "jobset.yaml")
+    playground.run("kubectl", "apply", "--namespace", cluster.namespace, "-f", file)
+    cluster.created.append((kinds.JOBSETS, cluster.namespace, "tas-example-jobset"))
+    await bound_pods(cluster, jobset_selector("tas-example-jobset", "leader"), 1)
+    pods = await bound_pods(cluster, jobset_selector("tas-example-jobset", "workers"), 4)
+    places = await racks_of(cluster, pods)
+    assert len(set(places)) == racks
+    assert len({block for block, _ in places}) == blocks
 
 
-@pytest.mark.requirement("USR-06", "STR-02")
+@pytest.mark.requirement("USR-06")
 async def test_each_instance_of_a_replicated_job_has_a_rack_of_its_own(cluster: Cluster) -> None:
-    await prepare(cluster)
+    """Six pods fit into a rack: twelve in a row would part the second instance of four."""
+    await cluster.add_nodes(
+        node(cluster.pool, block, rack, f"{block}-{rack}-{number}")
+        for block, rack in (("block-1", "rack-1"), ("block-1", "rack-2"), ("block-2", "rack-1"))
+        for number in range(3)
+    )
+    await cluster.add_queue()
     annotations = marks({names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "4"})
     workers = replicated_job("workers", 4, replicas=3, cpu="4", annotations=annotations)
     await cluster.create(kinds.JOBSETS, jobset("train", [workers]))
@@ -247,9 +251,9 @@ async def prepare_two_flavors(cluster: Cluster) -> None:
     first = flavor(name, cluster.pool, f"{cluster.pool}-queue")
     first["spec"]["nodeLabels"]["test.rackgate.dev/first"] = "yes"
     await cluster.create(kinds.FLAVORS, first)
-    for node in await cluster.list_all(kinds.NODES, labelSelector=f"{POOL_LABEL}={cluster.pool}"):
+    for host in await cluster.list_all(kinds.NODES, labelSelector=f"{POOL_LABEL}={cluster.pool}"):
         labels = {"metadata": {"labels": {"test.rackgate.dev/first": "yes"}}}
-        await cluster.merge(kinds.NODES, node["metadata"]["name"], labels)
+        await cluster.merge(kinds.NODES, host["metadata"]["name"], labels)
     await set_quota(cluster, {name: "100", f"{cluster.pool}-queue": "100"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,12 @@ from rackgate.api import names
 from rackgate.kube import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.objects import BLOCK, RACK, Object, node
+from tests.support.playground import Playground
 
 pytestmark = pytest.mark.integration
+
+SEEDS = Path(__file__).parents[1] / "seeds"
+SEEDS_NAMESPACE = "tas-example-job"
 
 
 @pytest.mark.requirement("USR-01", "TAS-06", "TAS-17", "TST-08")
@@ -144,15 +149,32 @@ async def _name(cluster: Cluster, job: str) -> str:
 
 @pytest.mark.requirement("USR-04")
 async def test_the_sources_job_of_ten_runs_unchanged_inside_one_large_rack(
-    cluster: Cluster,
+    cluster: Cluster, playground: Playground, tmp_path: Path
 ) -> None:
-    await cluster.add_nodes(
-        node(cluster.pool, "block-1", f"rack-{r}", f"r{r}-{i}") for r in (1, 2) for i in range(5)
-    )
-    await cluster.add_queue()
-    await cluster.submit("sample", 10, required=RACK, indexed=False, queue="queue")
-    places = await cluster.places("sample", 10)
-    assert len({rack for _, rack, _ in places}) == 1
+    """As printed it has a namespace and no name; a name is all that it is given."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SEEDS_NAMESPACE}}
+    await cluster.create(kinds.NAMESPACES, namespace)
+    printed = SEEDS / "job.yaml"
+    with pytest.raises(AssertionError, match="name or generateName is required"):
+        playground.run("kubectl", "create", "--dry-run=server", "-f", str(printed))
+    named = tmp_path / "job.yaml"
+    named.write_text(printed.read_text().replace("metadata:\n", "metadata:\n  name: sample\n", 1))
+    there = Cluster(cluster.client, SEEDS_NAMESPACE, cluster.pool)
+    try:
+        await there.add_fx_a()
+        await there.add_queue("user-queue")
+        playground.run("kubectl", "apply", "-f", str(named))
+        await there.condition("sample", "QuotaReserved", "False", "TopologyPlacementFailed")
+        assert await there.pods_of("sample") == []
+        await there.add_nodes(
+            node(cluster.pool, "block-1", f"rack-{r}", f"large-{r}-{i}")
+            for r in (8, 9)
+            for i in range(5)
+        )
+        places = await there.places("sample", 10)
+        assert {rack for _, rack, _ in places} in ({"rack-8"}, {"rack-9"})
+    finally:
+        await there.leave()
 
 
 @pytest.mark.requirement("TST-11", "TAS-24", "TAS-26")

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from rackgate.api.names import TOPOLOGY_GATE
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
 from rackgate_cli.controlplane import compose
@@ -24,6 +26,9 @@ from rackgate_cli.controlplane.ports import is_free
 from rackgate_cli.controlplane.processes import start_time
 from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
+from tests.support.composed import composed
+from tests.support.deadlines import WaitedTooLongError, until
+from tests.support.objects import BLOCK, HOST, RACK, job
 from tests.support.playground import LEASE_S, Playground, rackgate, start_playground
 
 pytestmark = pytest.mark.integration
@@ -163,18 +168,59 @@ def test_a_stopped_component_comes_back_where_it_was(pair: tuple[Playground, Pla
 
 
 @pytest.mark.requirement("OPS-10")
-async def test_the_steps_of_compose_install_everything(
+async def test_what_compose_starts_ungates_a_job_from_end_to_end(
     pair: tuple[Playground, Playground], tmp_path: Path
 ) -> None:
-    """The containers' own steps, against a control plane with exactly compose's flags."""
-    compose.write_pki(tmp_path)
-    assert (tmp_path / "kubeconfigs" / "admin.kubeconfig").is_file()
-    async with pair[0].client() as client:
-        await compose.install_all(client, tmp_path, "https://webhook:9443")
-        assert len(await names(client, kinds.NODES)) == compose.NODES
-        assert await names(client, kinds.LOCAL_QUEUES) == ["default"]
-    for service in ("webhook", "assigner", "ungater"):
-        assert (tmp_path / "services" / service / "token").stat().st_size > 100
+    """Its steps, commands, files and health checks, on a control plane with exactly its flags."""
+    playground = pair[0]
+    with composed(ROOT / "docker-compose.yaml", tmp_path / "state") as system:
+        system.step("pki")
+        assert (system.state / "kubeconfigs" / "admin.kubeconfig").is_file()
+        system.adapt(playground.server, playground.state / "pki" / "ca.crt")
+        async with playground.client() as client:
+            await compose.install_all(client, system.state, system.webhook_url)
+            assert len(await names(client, kinds.NODES)) == compose.NODES
+            assert await names(client, kinds.LOCAL_QUEUES) == ["default"]
+            with system.running() as processes:
+                for name in processes:
+                    await until(f"{name} is healthy", lambda n=name: soon(system.healthy, n))
+                try:
+                    await follow_a_job(client)
+                except WaitedTooLongError as error:
+                    raise AssertionError(system.logs()) from error
+            assert {name: one.returncode for name, one in processes.items()} == dict.fromkeys(
+                processes, 0
+            )
+
+
+async def soon(question: Callable[..., bool], *arguments: str) -> bool:
+    return await asyncio.to_thread(question, *arguments)
+
+
+async def follow_a_job(client: Client) -> None:
+    """A Job of the queue that comes with it is stored suspended, gated, placed and released."""
+    made = job("train", 4, queue="default", required=RACK, cpu="1")
+    stored = json.loads(await client.create(kinds.JOBS.path("default"), json.dumps(made).encode()))
+    assert stored["spec"]["suspend"] is True, "the webhook was asked"
+
+    async def all_bound() -> list[dict[str, Any]]:
+        listed = json.loads(
+            await client.get(kinds.PODS.path("default"), {"labelSelector": "job-name=train"})
+        )["items"]
+        return listed if sum("nodeName" in pod["spec"] for pod in listed) == 4 else []
+
+    pods = await until("all pods of the Job are bound", all_bound)
+    nodes = json.loads(await client.get(kinds.NODES.path()))["items"]
+    labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
+    hosts = [pod["spec"]["nodeName"] for pod in pods]
+    assert len({(labels[host][BLOCK], labels[host][RACK]) for host in hosts}) == 1
+    for pod in pods:
+        assert pod["spec"]["nodeSelector"][HOST] == pod["spec"]["nodeName"]
+        assert not pod["spec"].get("schedulingGates")
+    started = json.loads(await client.get(kinds.JOBS.path("default", "train")))
+    gates = started["spec"]["template"]["spec"]["schedulingGates"]
+    assert gates == [{"name": TOPOLOGY_GATE}]
+    await client.delete(kinds.JOBS.path("default", "train"), b'{"propagationPolicy":"Background"}')
 
 
 def test_up_fails_when_a_component_exits_and_leaves_nothing_running(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def preempted(world: World) -> list[str]:
     return sorted(name.removeprefix("job-").rpartition("-")[0] for name in found)
 
 
-@pytest.mark.requirement("SLC-31", "TST-16")
+@pytest.mark.requirement("SLC-31")
 async def test_a_job_gives_way_as_a_whole_and_comes_back_as_it_was() -> None:
     async with World() as world, acting(world):
         submit(world, "first", 4, "low")
@@ -129,7 +129,7 @@ async def test_a_job_that_cannot_start_yet_drives_nobody_out() -> None:
         assert world.runs("first")
 
 
-@pytest.mark.requirement("SLC-31", "TST-16")
+@pytest.mark.requirement("SLC-31")
 async def test_a_resized_cluster_gives_way_with_its_slices_and_comes_back_at_its_size() -> None:
     async with ElasticWorld() as world, replica(world):
         furnished(world)

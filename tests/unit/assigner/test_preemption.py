@@ -59,7 +59,7 @@ def held(decisions: list[Decision]) -> dict[str, str]:
     }
 
 
-@pytest.mark.requirement("SLC-31", "TST-16")
+@pytest.mark.requirement("SLC-31")
 def test_the_lowest_priority_gives_way_and_the_other_waits_for_its_quota() -> None:
     cache = world()
     runs(cache, "low", 5, 1)
@@ -237,12 +237,14 @@ def test_preemption_within_a_plain_queue_needs_no_word() -> None:
 
 
 @pytest.mark.requirement("SLC-31")
-def test_a_resized_job_gives_way_with_all_its_slices_and_they_never_alone() -> None:
+@pytest.mark.parametrize("cpu", [3, 9])
+def test_a_resized_job_gives_way_with_all_its_slices_and_they_never_alone(cpu: int) -> None:
+    """Also where a single slice would be enough, and has the lowest priority of all."""
     cache = world()
     runs(cache, "ray", 4, 1, elastic=True)
     runs(cache, "s1", 3, 0, parent="ray")
     runs(cache, "s2", 3, 0, parent="ray")
-    waits(cache, "high", 9, 3)
+    waits(cache, "high", cpu, 3)
     decisions = cache.plan()
     assert preempted(decisions) == [("ray", "high")]
     assert held(decisions) == {"high": "WaitingForPreemptedWorkloads"}

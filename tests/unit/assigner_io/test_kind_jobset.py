@@ -7,6 +7,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.govern.life import StopPhase
+from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
@@ -229,3 +230,11 @@ def test_a_jobset_whose_reclaimed_pods_come_back_queues_again() -> None:
     assert isinstance(step, steps.EvictWorkload)
     assert step.reason == "JobChanged"
     assert step.message.endswith("came back: pod set workers: 3 of 6 are done")
+
+
+@pytest.mark.requirement("SLC-11", "SLC-02")
+def test_a_jobset_is_never_resized_whatever_it_asks_for_and_gates_allow() -> None:
+    gates = dict.fromkeys((ELASTIC_JOBS, ELASTIC_INDEXED_JOBS), True)
+    for of in (jobset(), jobset(enableInTreeAutoscaling=True)):
+        assert not facts(of, gates=gates).elastic
+        assert not JOBSET.elastic(of, gates)

@@ -88,7 +88,7 @@ def test_workers_beyond_the_admitted_ones_are_not_waited_for() -> None:
     assert facts(more, own_workload(cluster())).ready
 
 
-@pytest.mark.requirement("SLC-12")
+@pytest.mark.requirement("SLC-12", "SLC-24")
 @pytest.mark.parametrize("replicas", [0, 1, 3])
 def test_another_count_of_an_elastic_cluster_is_no_change(replicas: int) -> None:
     was = running(autoscaling=True)
@@ -97,7 +97,7 @@ def test_another_count_of_an_elastic_cluster_is_no_change(replicas: int) -> None
     assert isinstance(found, steps.Nothing | steps.MarkAgain | steps.MarkPods)
 
 
-@pytest.mark.requirement("SLC-01", "SLC-28")
+@pytest.mark.requirement("SLC-01", "SLC-02", "SLC-28")
 @pytest.mark.field_note("E16")
 @pytest.mark.parametrize(
     ("autoscaling", "elastic", "gates"),
@@ -205,14 +205,18 @@ def _not_true(own: Workload) -> Workload:
     )
 
 
+@pytest.mark.requirement("SLC-02")
 def test_an_elastic_cluster_gets_a_marked_workload() -> None:
     of = cluster(autoscaling=True)
     made = plan_job(of, [], facts(of, gates=GATE))
     assert isinstance(made, steps.CreateWorkload)
     assert made.elastic
-    plain = plan_job(of, [], facts(of))
-    assert isinstance(plain, steps.CreateWorkload)
-    assert not plain.elastic
+    for plain in (
+        plan_job(of, [], facts(of)),
+        plan_job(cluster(), [], facts(cluster(), gates=GATE)),
+    ):
+        assert isinstance(plain, steps.CreateWorkload)
+        assert not plain.elastic
 
 
 def test_before_it_starts_an_elastic_cluster_may_have_any_count() -> None:

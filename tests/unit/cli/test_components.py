@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,10 @@ def test_compose_has_the_control_plane_and_the_three_services() -> None:
 @pytest.mark.requirement("OPS-01")
 def test_the_repository_is_laid_out_by_service() -> None:
     root = COMPOSE_FILE.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     for service in SERVICES:
         assert (root / "services" / service / f"rackgate_{service}" / "__main__.py").is_file()
+        assert project["scripts"][f"rackgate-{service}"] == f"rackgate_{service}.__main__:main"
     assert all((root / name).is_dir() for name in ("shared", "deploy", "tests"))
     assert COMPOSE_FILE.is_file()
 

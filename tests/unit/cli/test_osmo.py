@@ -198,6 +198,19 @@ def test_a_time_of_day_stays_the_text_that_it_is(
     assert container["env"][0] == {"name": "EPOCHS", "value": "12:30"}
 
 
+@pytest.mark.requirement("OSM-26")
+def test_constraints_stand_in_pod_groups_and_never_in_the_affinity_of_a_pod(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = rendered(capsys)
+    assert {found["kind"] for found in objects} == {"Topology", "PodGroup", "Pod"}
+    pods = [found for found in objects if found["kind"] == "Pod"]
+    assert pods
+    for pod in pods:
+        assert "affinity" not in pod["spec"]
+        assert "topologySpreadConstraints" not in pod["spec"]
+
+
 @pytest.mark.requirement("OSM-20")
 def test_robust_leaves_out_levels_that_no_node_of_a_file_carries(
     folder: Path, capsys: pytest.CaptureFixture[str]

@@ -2,13 +2,29 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.runtime.features import GATES, FeatureGates, Gate, Stage, UnknownGateError
+from rackgate.runtime.features import (
+    ELASTIC_INDEXED_JOBS,
+    ELASTIC_JOBS,
+    GATES,
+    FeatureGates,
+    Gate,
+    Stage,
+    UnknownGateError,
+)
 
 TABLE = (Gate("On", True, Stage.BETA, "x"), Gate("Off", False, Stage.ALPHA, "y"))
 
 
 def test_defaults_come_from_the_table() -> None:
     assert FeatureGates(table=TABLE).as_dict() == {"On": True, "Off": False}
+
+
+@pytest.mark.requirement("SLC-01")
+def test_jobs_are_elastic_only_where_somebody_switched_it_on() -> None:
+    gates = FeatureGates()
+    assert not gates.enabled(ELASTIC_JOBS)
+    assert not gates.enabled(ELASTIC_INDEXED_JOBS)
+    assert {gate.stage for gate in GATES if gate.name == ELASTIC_JOBS} == {Stage.ALPHA}
 
 
 def test_overrides_change_only_what_they_name() -> None:

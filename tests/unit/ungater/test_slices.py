@@ -89,6 +89,8 @@ def test_pods_of_a_pending_slice_stay_gated() -> None:
     machine = machine_with(PARENT, pending, pods=2)
     assert act(machine) == ["pod-0"]
     assert act(machine) == []
+    machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), uid="another")))
+    assert act(machine) == ["pod-1"], "one that waits holds back no other"
 
 
 @pytest.mark.requirement("SLC-14", "SLC-30")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rackgate.domains import TopologyAssignment
@@ -16,14 +18,14 @@ def names(plan: Plan) -> list[str]:
     return [new.name for new in plan.create]
 
 
-@pytest.mark.requirement("SLC-06", "TST-12")
+@pytest.mark.requirement("SLC-06")
 def test_growth_makes_one_slice_for_each_new_replica() -> None:
     plan = plan_resize(asked(8, step=2), parent(4), [])
     assert plan.create == (NewSlice("job-a-0", "a", 2), NewSlice("job-a-1", "a", 2))
     assert plan == Plan(create=plan.create)
 
 
-@pytest.mark.requirement("SLC-06")
+@pytest.mark.requirement("SLC-06", "SLC-35")
 def test_slices_that_are_there_count_and_nothing_is_made_twice() -> None:
     slices = [waiting(0), waiting(1)]
     assert names(plan_resize(asked(5), parent(2), slices)) == ["job-a-2"]
@@ -41,7 +43,7 @@ def test_very_many_slices_are_made_in_several_looks() -> None:
     assert len(plan_resize(asked(500), parent(1), []).create) == BATCH
 
 
-@pytest.mark.requirement("SLC-18", "SLC-22", "SLC-29", "TST-14")
+@pytest.mark.requirement("SLC-18", "SLC-22", "SLC-29", "SLC-30")
 def test_admitted_slices_are_folded_together_in_one_write() -> None:
     slices = [admitted(1), waiting(2), admitted(0)]
     settle = plan_resize(asked(5), parent(2), slices).settle
@@ -71,6 +73,24 @@ def test_a_settled_slice_is_only_deleted() -> None:
     assert (settle.grant, settle.folded) == (grown.grant, ())
 
 
+@pytest.mark.requirement("SLC-20", "SLC-29")
+def test_slices_made_by_hand_are_folded_deleted_and_forgotten_without_any_growth() -> None:
+    """Step by step, each from what the one before wrote; the job asks for nothing more."""
+    before, slices = parent(2, asked_before=4), [admitted(0), admitted(1)]
+    folding = plan_resize(asked(4), before, slices)
+    assert folding == Plan(settle=folding.settle)
+    assert folding.settle is not None
+    grown = replace(before, grant=folding.settle.grant, folded=folding.settle.folded)
+    assert plan_resize(asked(4), grown, slices) == Plan(delete=tuple(slices))
+    leaving = [replace(piece, deleting=True) for piece in slices]
+    assert plan_resize(asked(4), grown, leaving) == Plan(release=tuple(leaving))
+    last = plan_resize(asked(4), grown, [])
+    assert last == Plan(settle=last.settle)
+    assert last.settle is not None
+    assert (last.settle.grant, last.settle.folded) == (grown.grant, ())
+    assert plan_resize(asked(4), replace(grown, folded=()), []) == Plan()
+
+
 @pytest.mark.requirement("SLC-20")
 def test_entries_are_forgotten_with_the_last_slice_or_along_with_another_write() -> None:
     grown = parent(4, folded=("u0", "u1"))
@@ -98,6 +118,15 @@ def test_shrinking_is_one_write_and_needs_no_slice() -> None:
     assert plan.settle.grant.podsets == (part(3, places(r0=3)),)
     assert plan.settle.shrunk == {"a": 2}
     assert plan == Plan(settle=plan.settle)
+
+
+@pytest.mark.requirement("SLC-24", "SLC-25")
+def test_a_single_pod_is_given_back_like_many() -> None:
+    settle = plan_resize(asked(4), parent(5), []).settle
+    assert settle is not None
+    assert settle.grant is not None
+    assert settle.grant.podsets == (part(4),)
+    assert settle.shrunk == {"a": 1}
 
 
 @pytest.mark.requirement("SLC-27")
