@@ -193,9 +193,12 @@ def released(workload: Workload) -> list[Change]:
     ]
 
 
-def finished(reason: FinishedReason, message: str) -> list[Change]:
-    """The condition of a Workload that is over."""
-    return [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
+    """Conditions of a Workload that is over; of one that succeeded all pods have, too."""
+    changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+    if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
+        changes += pods_ready(workload, ready=True)
+    return changes
 
 
 def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:

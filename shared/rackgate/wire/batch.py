@@ -23,6 +23,12 @@ class JobSpec(View, frozen=True):
     template: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class UncountedPods(View, frozen=True):
+    """Pods that have ended and are in no count yet, by uid."""
+
+    succeeded: tuple[str, ...] = ()
+
+
 class JobStatus(View, frozen=True):
     """The part of a JobStatus that queueing reads."""
 
@@ -35,6 +41,7 @@ class JobStatus(View, frozen=True):
     failed_indexes: str = ""
     start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
+    uncounted_terminated_pods: UncountedPods | None = None
 
     def condition(self, type_: str) -> Condition | None:
         """The condition of that type, if present."""

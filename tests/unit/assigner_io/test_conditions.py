@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.api.names import EvictionReason
+from rackgate.api.names import EvictionReason, FinishedReason
 from rackgate_assigner import conditions
 from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change, condition_list
 from tests.unit.assigner_io.builders import AT, workload
@@ -127,6 +127,27 @@ def test_pods_ready_knows_recovery_from_start(
 ) -> None:
     own = workload(conditions={"PodsReady": before} if before else {})
     assert conditions.pods_ready(own, ready=ready)[0].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("before", "reason", "told"),
+    [
+        (None, FinishedReason.SUCCEEDED, {"Finished": "True", "PodsReady": "True"}),
+        (("True", "Started"), FinishedReason.SUCCEEDED, {"Finished": "True"}),
+        (
+            ("False", "WaitForRecovery"),
+            FinishedReason.SUCCEEDED,
+            {"Finished": "True", "PodsReady": "True"},
+        ),
+        (None, FinishedReason.FAILED, {"Finished": "True"}),
+        (("False", "WaitForRecovery"), FinishedReason.FAILED, {"Finished": "True"}),
+    ],
+)
+def test_a_job_that_succeeded_had_all_pods(
+    before: tuple[str, str] | None, reason: FinishedReason, told: dict[str, str]
+) -> None:
+    own = workload(conditions={"PodsReady": before} if before else {})
+    assert {c.type: c.status for c in conditions.finished(own, reason, "m")} == told
 
 
 def test_messages_are_cut() -> None:

@@ -104,7 +104,9 @@ class JobKind(Kind[Job]):
     def ready(self, job: Job, given: Mapping[str, int]) -> bool:
         """As many pods are ready or have succeeded as were admitted and are wanted."""
         wanted = min(sum(given.values()), job.pod_count)
-        return job.status.ready + job.status.succeeded >= wanted
+        uncounted = job.status.uncounted_terminated_pods
+        ended = job.status.succeeded + (len(uncounted.succeeded) if uncounted else 0)
+        return job.status.ready + ended >= wanted
 
     def waits_for_ends(self, job: Job) -> list[JsonPatchOp]:
         """Its replacement policy, which counts from the next pod that ends."""
