@@ -5,9 +5,9 @@ admitted, released, finished and deleted, a few dozen at a time. Resident memory
 while. It may rise at first, until everything that keeps a bounded number of things is full. The
 second half is judged: the slope of a line through its samples, in bytes for each Job.
 
-At the beginning of the second half and at the end each service counts its objects: types of which
-there are more for each hundred Jobs are printed. `--trace` tells lines of code, too, and makes all
-of it slow and large.
+At the beginning of the second half and at the end each service counts its objects. A type of which
+there is one more for every ten Jobs is one that stays. `--trace` tells the lines of code that made
+what stays, and makes all of it slow and large.
 
 Exit code 1 when a slope is above its bound, or objects of a type grew with the Jobs.
 """
@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ import yaml
 
 from bench.soak_world import SoakWorld
 from bench.ungate_memory import READY_LIMIT_S, ready, resident_mib
-from bench.world import quiet, say
+from bench.world import end, quiet, say
 from rackgate.api import names
 from rackgate_cli.controlplane import ports
 from tests.wire.assigner_world import furnish
@@ -43,9 +42,10 @@ BOUND: Final = 512.0
 # Fewer Jobs say less: pages come and go by the dozen.
 NOISE: Final = 3 * 2**20
 EVERY_S: Final = 1.0
-REST_S: Final = 2.0
-# An object for every so many Jobs is one that stays.
-STAYS: Final = 0.05
+# Timers of requests that were answered stay until they would have run out.
+REST_S: Final = 15.0
+# As many objects more for each Job stay.
+STAYS: Final = 0.1
 SHOWN: Final = 12
 
 
@@ -119,7 +119,8 @@ class Child:
 
 @contextlib.contextmanager
 def children(url: str, folder: Path, *, trace: bool) -> Iterator[list[Child]]:
-    """Both services, ended at the end of the block."""
+    """Both services, ended at the end of the block, SIGTERM included."""
+    signal.signal(signal.SIGTERM, end)
     found: list[Child] = []
     try:
         for service in SERVICES:
@@ -264,7 +265,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--pods", type=int, default=2, help="pods of a Job")
-    parser.add_argument("--at-once", type=int, default=24, help="Jobs that are there together")
+    parser.add_argument("--at-once", type=int, default=64, help="Jobs that are there together")
     parser.add_argument("--limit", type=float, default=600, help="seconds one Job may take")
     parser.add_argument("--trace", action="store_true", help="tell lines of code that keep memory")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
@@ -275,7 +276,6 @@ def main() -> int:
     """Run the bench and print what it found; exit 1 as the module says."""
     arguments = parse()
     quiet()
-    os.environ.setdefault("PYTHONMALLOC", "pymalloc")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rackgate-soak-") as folder:
         found = asyncio.run(soak(arguments, Path(folder)))

@@ -38,9 +38,15 @@ class SoakWorld(World):
         self.counted: Counter[str] = Counter()
         self._signals: dict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 
-    async def one(self, name: str, pods: int) -> None:
-        """The life of one Job, from its creation to the deletion of all that was made for it."""
-        self.submit(name, pods, required=RACK, cpu="1")
+    async def one(self, name: str, pods: int, cpu: str = "100m") -> None:
+        """The life of one Job, from its creation to the deletion of all that was made for it.
+
+        Args:
+            name: of the Job.
+            pods: how many.
+            cpu: of each; a node has 8.
+        """
+        self.submit(name, pods, required=RACK, cpu=cpu)
         await self._signals[name, "started"].wait()
         made = [self._pod(name, number) for number in range(pods)]
         for pod in made:

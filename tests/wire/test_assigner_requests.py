@@ -170,6 +170,7 @@ async def test_a_workload_that_no_watch_ever_showed_is_created_anew(
         assert creations(world) == 2
 
 
+@pytest.mark.requirement("OPS-07")
 async def test_nothing_is_kept_of_creations_that_were_seen(world: LaggingWorld) -> None:
     async with assigner(world) as replica:
         world.submit("train", required=RACK)
