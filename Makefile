@@ -77,6 +77,8 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: decoding watch events" $(BIN)/python -m bench.decode
 	@$(STEP) "bench: workflows for KAI" $(BIN)/python -m bench.osmo
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
+	@$(STEP) "bench: requests of a Job" $(BIN)/python -m bench.requests
+	@$(STEP) "bench: memory while Jobs come and go" $(BIN)/python -m bench.soak
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices

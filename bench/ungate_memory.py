@@ -125,7 +125,7 @@ async def memory(pods: int) -> Memory:
         with _ungater(server.url, port) as child:
             pid = child.pid
             async with asyncio.timeout(READY_LIMIT_S):
-                while not await _ready(port):
+                while not await ready(port):
                     assert child.poll() is None, f"the ungater ended with {child.returncode}"
                     await asyncio.sleep(0.1)
             synced_s = time.perf_counter() - began
@@ -174,7 +174,8 @@ def _ungater(url: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
             child.wait()
 
 
-async def _ready(port: int) -> bool:
+async def ready(port: int) -> bool:
+    """Whether the service with this health port is ready."""
     try:
         async with (
             aiohttp.ClientSession() as http,

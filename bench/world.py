@@ -84,7 +84,8 @@ def quiet() -> None:
     )
 
 
-def _end(number: int, _frame: types.FrameType | None) -> NoReturn:
+def end(number: int, _frame: types.FrameType | None) -> NoReturn:
+    """A signal handler: leave through all `finally` blocks."""
     raise SystemExit(128 + number)
 
 
@@ -97,7 +98,7 @@ def playground(
     audit: bool = False,
 ) -> Iterator[Playground]:
     """A playground of its own, ended and removed however the block is left, SIGTERM included."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end)
     os.environ.update(SERVICE_DEFAULTS)
     with tempfile.TemporaryDirectory(prefix="rackgate-bench-") as folder:
         started = start_playground(

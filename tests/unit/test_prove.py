@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ ALL = faults()
 OPEN = {"TAS-34", "UNG-20"}
 
 
+@cache
 def marked_rows(path: str) -> set[str]:
     """Rows named by marks in a file or folder of tests."""
     place = ROOT / path

@@ -288,7 +288,7 @@ def settings(**changes: Any) -> AssignerSettings:
     """Quick rounds, and usage checked after every cycle."""
     given: Mapping[str, Any] = {
         "cycle": {"minInterval": 0.01, "messageInterval": 0, "checkUsage": True},
-        "queueStatus": {"minInterval": 0.2},
+        "queueStatus": {"minInterval": 0.2, "maxInterval": 0.2},
         "identity": "test",
         **changes,
     }

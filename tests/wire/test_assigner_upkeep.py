@@ -13,7 +13,7 @@ import pytest_asyncio
 from rackgate.kube import resources as kinds
 from rackgate.kube.resources import Resource
 from tests.support.objects import RACK
-from tests.wire.assigner_world import World, assigner, eventually, furnish
+from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 
 
 @pytest_asyncio.fixture
@@ -50,6 +50,35 @@ async def test_queue_status_is_counted_once_and_then_rests(world: World) -> None
             replica.statuses.mark_all()
             await asyncio.sleep(0.3)  # one whole round
         assert replica.statuses.writes == before
+
+
+async def test_counts_of_a_queue_that_changes_on_and_on_are_written_now_and_then(
+    world: World,
+) -> None:
+    """Written in every round there would be fifteen writes about each of the two queues."""
+    spaced = settings(queueStatus={"minInterval": 0.2, "maxInterval": 60})
+    async with assigner(world, configured=spaced) as replica:
+        loop = asyncio.get_running_loop()
+        end, number = loop.time() + 3.0, 0
+        while loop.time() < end:
+            world.submit(f"train-{number}", 1, queue="plain", cpu="1")
+            await eventually(world.shows(f"train-{number}", "PodsReady", "True"))
+            world.complete(f"train-{number}")
+            await eventually(world.shows(f"train-{number}", "Finished", "True"))
+            number += 1
+        assert replica.statuses.writes <= 16
+        # Another condition does not wait for its turn.
+        world.change(kinds.CLUSTER_QUEUES, "plain", lambda o: o["spec"].update(stopPolicy="Hold"))
+        stopped = functools.partial(_is_active, world, "plain")
+        await eventually(lambda: stopped() is False)
+
+
+def _is_active(world: World, name: str) -> bool | None:
+    found: Any = world.get(kinds.CLUSTER_QUEUES, name)
+    for condition in found.get("status", {}).get("conditions", []):
+        if condition["type"] == "Active":
+            return bool(condition["status"] == "True")
+    return None
 
 
 async def test_an_idle_cluster_is_left_alone(world: World) -> None:

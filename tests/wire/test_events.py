@@ -96,6 +96,21 @@ async def test_after_the_window_it_is_news_again(server: FakeApiServer) -> None:
     await running.stop()
 
 
+async def test_what_may_be_written_again_is_not_remembered(server: FakeApiServer) -> None:
+    """Jobs that are long gone take no memory."""
+    running = Running(server, window_s=0.2)
+    for number in range(100):
+        running.pending(f"no room {number}")
+    assert len(running.recorder._recent) > 50  # no other sign of a leak
+    await until(lambda: _told_more(running) <= 2)
+    await running.stop()
+
+
+def _told_more(running: Running) -> int:
+    running.pending("one more")
+    return len(running.recorder._recent)
+
+
 async def test_events_of_cluster_scoped_objects_live_in_default(
     server: FakeApiServer, running: Running
 ) -> None:

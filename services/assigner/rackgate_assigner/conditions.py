@@ -208,7 +208,7 @@ def backoff_finished() -> list[Change]:
 def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
     """Conditions of a Workload that is over; of one that succeeded, all pods have succeeded."""
     changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
-    if reason == FinishedReason.SUCCEEDED and _unready(workload):
+    if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
         changes += pods_ready(workload, ready=True)
     return changes
 
@@ -218,13 +218,10 @@ def finished_drop(workload: Workload, reason: FinishedReason) -> tuple[str, ...]
 
     A job that failed waits for no pod: `PodsReady` does not say so for ever.
     """
-    over = reason != FinishedReason.SUCCEEDED and _unready(workload)
-    return (WorkloadCondition.PODS_READY,) if over else ()
-
-
-def _unready(workload: Workload) -> bool:
     known = workload.condition(WorkloadCondition.PODS_READY)
-    return known is not None and known.status != TRUE
+    waits = known is not None and known.status != TRUE
+    over = reason != FinishedReason.SUCCEEDED and waits
+    return (WorkloadCondition.PODS_READY,) if over else ()
 
 
 def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:

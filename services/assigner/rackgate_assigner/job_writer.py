@@ -121,18 +121,17 @@ class StepTaker:
         """Steps that write the Workload; False for the others."""
         match step:
             case steps.DeleteWorkload(workload, why):
-                await self._writer.delete(workload)
+                self._written(workload, await self._writer.delete(workload))
                 log.info("workload_deleted", workload=workload.metadata.key, reason=why)
                 self._tell(job, "DeletedWorkload", f"deleted {workload.metadata.key}: {why}")
             case steps.ReleaseFinalizer(workload):
                 await self._writer.release_finalizer(workload)
             case steps.FinishWorkload(workload, reason, message):
                 answer = await self._writer.finish(workload, reason, message)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
-                self._tell(job, "FinishedWorkload", f"{workload.metadata.key}: {message}")
+                self._written(workload, answer.metadata)
             case steps.UpdateWorkload(workload, ops):
                 answer = await self._writer.patch(workload, ops)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
                 self._tell(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
             case steps.EvictWorkload(workload, reason, message, requeue):
                 await self._writer.evict(workload, reason, message, requeue=requeue)
@@ -142,19 +141,24 @@ class StepTaker:
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
             case steps.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
             case steps.MarkPods(workload, ready):
                 answer = await self._writer.mark_pods(workload, ready=ready)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
             case steps.ForgetPods(workload):
                 answer = await self._writer.forget_pods(workload)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
             case steps.Reclaim(workload, done):
                 answer = await self._writer.reclaim(workload, done)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
             case _:
                 return False
         return True
+
+    def _written(self, workload: Workload, answer: Meta) -> None:
+        """Note a write on a Workload, unless the watch has shown already that it is gone."""
+        if workload.metadata.key in self._stores.workloads:
+            self.own_writes.written(WORKLOADS.kind, workload.metadata, answer)
 
     async def _take_job_step(self, job: JobLike, step: steps.Step) -> None:
         match step:
@@ -211,7 +215,6 @@ class StepTaker:
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
         log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
-        self._report.job(job, "CreatedWorkload", f"created Workload {namespace}/{name}")
 
     async def _start(self, job: JobLike, workload: Workload) -> None:
         admission = workload.status.admission

@@ -33,11 +33,12 @@ from rackgate_assigner.job_facts import (
     unmanaged_namespaces,
 )
 from rackgate_assigner.job_starting import brought, is_bare
-from rackgate_assigner.job_steps import Nothing, Remind
+from rackgate_assigner.job_steps import CreateWorkload, Nothing, Remind
 from rackgate_assigner.job_writer import StepTaker, Stores
 from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from rackgate_assigner.kinds import KINDS, Gates, JobLike, Kind, kind_of, owner_of, part_of_owner
 from rackgate_assigner.kinds.podsets import pods_given, pods_ungated
+from rackgate_assigner.own_writes import OwnCreations
 from rackgate_assigner.recovery import Recovery, pause_left_s
 from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.workqueue import WorkQueue
@@ -45,6 +46,8 @@ from rackgate_assigner.writer import WorkloadWriter
 
 POLL_S: Final = 0.5
 WAIT_S: Final = 30.0
+# For so long a Workload that holds nothing is left to the garbage collector, without a question.
+COLLECTED_S: Final = 30.0
 _NO_GATES: Final[Gates] = {}
 _NO_TIMEOUT: Final = Recovery()
 
@@ -99,7 +102,7 @@ class JobController:
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
         self._stores, self._report, self._gates = stores, reporter, gates
         self._steps = StepTaker(stores, client, writer, reporter, waits_for=self._waits_for)
-        self._own_writes = self._steps.own_writes
+        self._own_writes, self._created = self._steps.own_writes, OwnCreations()
         self._by_owner: dict[str, set[str]] = defaultdict(set)
         self._parts: dict[str, set[str]] = defaultdict(set)
         self.waiting: dict[Key, str] = {}
@@ -112,11 +115,17 @@ class JobController:
         # Owners that were found to exist: uid of the child to that of the owner.
         self._verified: dict[str, str] = {}
         self._refused: set[str] = set()
+        # Finished Workloads whose job is not followed any more: until when they are left alone.
+        self._left: dict[str, float] = {}
+        # Workloads whose owner was found to be gone, each with its uid: no uid ever comes back.
+        self._vanished: dict[str, str] = {}
         self._unready: dict[Key, tuple[int, float]] = {}  # generation, and since when
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
         self._own_writes.clear()
+        self._created.clear()
+        self._left.clear()
         jobs = [Key(kind, name) for kind, store in self._stores.jobs.items() for name in store]
         workloads = [Key(WORKLOADS.kind, name) for name in self._stores.workloads]
         await self.queue.run([*jobs, *workloads])
@@ -134,6 +143,7 @@ class JobController:
         self._unready.pop(key, None)
         self._verified.pop(job.metadata.uid, None)
         self._own_writes.forget(key.kind, key.name)
+        self._created.settle(job.metadata.uid)
         for name in self._by_owner.get(job.metadata.uid, ()):
             self.queue.add(Key(WORKLOADS.kind, name))
 
@@ -166,6 +176,7 @@ class JobController:
             _discard(self._by_job, before.job_uid, key)
         if owner is not None:
             self._by_owner[owner.uid].add(key)
+            self._created.settle(owner.uid)
         if workload.job_uid:
             self._by_job[workload.job_uid].add(key)
         self._add_for(workload)
@@ -174,6 +185,8 @@ class JobController:
         """A Workload was deleted."""
         self._own_writes.forget(WORKLOADS.kind, workload.metadata.key)
         self._refused.discard(workload.metadata.key)
+        self._left.pop(workload.metadata.key, None)
+        self._vanished.pop(workload.metadata.key, None)
         self._stripped.discard(workload.metadata.key)
         _drop(self._by_owner, workload)
         _discard(self._by_job, workload.job_uid, workload.metadata.key)
@@ -342,7 +355,24 @@ class JobController:
             return
         if own is not None and facts.stopped and isinstance(step, Nothing):
             self._tell_ready(own.metadata.key)
-        await self._steps.take(job, step)
+        if isinstance(step, CreateWorkload):
+            await self._create(key, job, step)
+        else:
+            await self._steps.take(job, step)
+
+    async def _create(self, key: Key, job: JobLike, step: CreateWorkload) -> None:
+        """Create the Workload of a job, unless it was and the watch has yet to show it."""
+        uid, now = job.metadata.uid, clock.monotonic()
+        wait_s = self._created.wait_s(uid, now)
+        if wait_s > 0:
+            self.queue.add_later(key, wait_s)
+            return
+        self._created.expect(uid, now)
+        try:
+            await self._steps.take(job, step)
+        except BaseException:
+            self._created.settle(uid)
+            raise
 
     def _timed(self, key: Key, job: JobLike, workload: Workload | None) -> Facts:
         """All facts, those that time alone changes included: the key comes back for these."""
@@ -402,7 +432,7 @@ class JobController:
 
     async def _reconcile_workload(self, key: Key) -> None:
         workload = self._stores.workloads.get(key.name)
-        if workload is None:
+        if workload is None or self._own_writes.behind(WORKLOADS.kind, workload.metadata):
             return
         living = self._held_pods(workload.job_uid)
         if workload.metadata.controller is None:
@@ -417,16 +447,35 @@ class JobController:
             return  # the controller of that kind looks after it
         job = self.job_of(workload)
         if job is not None:
+            self._left.pop(workload.metadata.key, None)
             self.queue.add(_key(job))
             return
+        wait_s = self._collected_s(workload)
+        if wait_s > 0:
+            self.queue.add_later(key, wait_s)
+            return
         await self._ask_for_owner(key, workload, *owner)
+
+    def _collected_s(self, workload: Workload) -> float:
+        """Seconds to leave a Workload to the garbage collector, which deletes it with its job.
+
+        Only one that is over and holds nothing: its job was deleted, most likely, or else lost its
+        queue label, and nobody waits for what becomes of it.
+        """
+        meta = workload.metadata
+        over = workload.is_true(names.WorkloadCondition.FINISHED)
+        if not over or names.IN_USE_FINALIZER in meta.finalizers:
+            return 0.0
+        now = clock.monotonic()
+        return max(0.0, self._left.setdefault(meta.key, now + COLLECTED_S) - now)
 
     async def _ask_for_owner(
         self, key: Key, workload: Workload, kind: Kind[Any], owner: str
     ) -> None:
         """Jobs without the queue label are not followed, and a watch may lag behind: ask."""
-        live = await self._steps.read_job(kind, owner)
+        live = None if self._is_vanished(workload) else await self._steps.read_job(kind, owner)
         if live is None or not owned_by(workload, live.metadata.uid):
+            self._note_vanished(workload)
             living = self._held_pods(workload.job_uid)
             await self._steps.take(None, plan_orphan(workload, living))
         elif names.QUEUE_LABEL in live.metadata.labels:
@@ -440,6 +489,16 @@ class JobController:
             # Of pods that have to go first the pod watch tells.
             waits = isinstance(step, Nothing) and self._held_pods(workload.job_uid) > 0
             self.queue.add_later(key, WAIT_S if waits else POLL_S)
+
+    def _is_vanished(self, workload: Workload) -> bool:
+        meta = workload.metadata
+        known = self._vanished.get(meta.key)
+        return known is not None and meta.controller is not None and known == meta.controller.uid
+
+    def _note_vanished(self, workload: Workload) -> None:
+        meta = workload.metadata
+        if meta.controller is not None and meta.key in self._stores.workloads:
+            self._vanished[meta.key] = meta.controller.uid
 
     def _is_strange(self, workload: Workload) -> bool:
         """Whether a Workload of a job was given another owner, which answers for no pods."""

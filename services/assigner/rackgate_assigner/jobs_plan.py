@@ -299,9 +299,15 @@ def _came_back(workload: Workload, facts: Facts) -> str:
 
 
 def _pods_ready_changes(workload: Workload, facts: Facts) -> bool:
+    """Whether PodsReady has to be written.
+
+    Not before the pods are ready for the first time: a Workload without it says the same.
+    """
     wanted = conditions.pods_ready(workload, ready=facts.ready)[0]
     present = workload.condition(WorkloadCondition.PODS_READY)
-    return present is None or (present.status, present.reason) != (wanted.status, wanted.reason)
+    if present is None:
+        return facts.ready
+    return (present.status, present.reason) != (wanted.status, wanted.reason)
 
 
 def _newly_done(workload: Workload, facts: Facts) -> dict[str, int] | None:

@@ -1,8 +1,14 @@
-"""Which versions our own writes have outdated, until the watch shows the newer ones."""
+"""What our own writes changed, until the watch shows it."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from rackgate.wire.core import Meta
+
+# A watch shows what was created within moments. What it never shows, because it went again while
+# the watch was away, is created anew after this.
+UNSEEN_S: Final = 10.0
 
 
 class OwnWrites:
@@ -32,3 +38,33 @@ class OwnWrites:
     def clear(self) -> None:
         """Forget all."""
         self._outdated.clear()
+
+
+class OwnCreations:
+    """Owners whose object was created, and has yet to appear in the watch.
+
+    Creating it again can only be answered with AlreadyExists. Expected before the request is sent,
+    so that the watch may show it before the answer comes.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def expect(self, uid: str, now: float) -> None:
+        """An object of this owner is about to be created, at this monotonic time."""
+        self._until[uid] = now + UNSEEN_S
+
+    def wait_s(self, uid: str, now: float) -> float:
+        """Seconds for which nothing may be created for this owner; 0 for none."""
+        return max(0.0, self._until.get(uid, now) - now)
+
+    def settle(self, uid: str) -> None:
+        """The object was seen, was not created, or its owner is gone."""
+        self._until.pop(uid, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._until.clear()

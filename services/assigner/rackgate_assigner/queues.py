@@ -1,6 +1,8 @@
 """Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
 
-Rounds are coalesced and have a budget of their own, so that counting never delays admitting.
+Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
+counts of a queue that changes all the time are written further and further apart (`Spacing`); its
+conditions at once, and its gauges in every round.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from rackgate.wire.core import Meta
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.conditions import Change, condition_list, differs
+from rackgate_assigner.spacing import Spacing
 
 log = structlog.get_logger()
 
@@ -47,11 +50,14 @@ class QueueStatuses:
         *,
         features: Mapping[str, bool],
         min_interval_s: float = 0.5,
+        max_interval_s: float = 5.0,
     ) -> None:
         self._cache, self._client = cache, client
         self._cluster_queues, self._local_queues = cluster_queues, local_queues
         self._features = dict(features)
         self._dirty = Batcher[Key](min_interval_s)
+        self._spacing = Spacing[Key](min_interval_s, max_interval_s)
+        self._waiting: set[Key] = set()
         self._backoff = Backoff(base_s=0.5, cap_s=60.0)
         self._open = False
         self.writes = 0
@@ -88,6 +94,7 @@ class QueueStatuses:
     async def run(self) -> None:
         """Write until cancelled. Only the holder of the Lease may call this."""
         self._open = True
+        self._waiting.clear()
         self.mark_all()
         try:
             while True:
@@ -101,6 +108,7 @@ class QueueStatuses:
     def gone(self, kind: str, meta: Meta) -> None:
         """A queue was deleted."""
         self._backoff.reset(Key(kind, meta.key))
+        self._spacing.forget(Key(kind, meta.key))
 
     async def _update(self, key: Key) -> None:
         try:
@@ -127,18 +135,28 @@ class QueueStatuses:
             if queue is None:
                 return
             wanted = self._cache.cluster_queue_status(key.name, features=self._features)
-            await self._apply(CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
+            await self._apply(key, CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
         else:
             local = self._local_queues.get(key.name)
             if local is None:
                 return
             wanted = self._cache.local_queue_status(key.name, features=self._features)
-            await self._apply(LOCAL_QUEUES, local.metadata, local.status, wanted)
+            await self._apply(key, LOCAL_QUEUES, local.metadata, local.status, wanted)
 
     async def _apply(
-        self, resource: Resource, meta: Meta, present: QueueStatus, wanted: Mapping[str, Any]
+        self,
+        key: Key,
+        resource: Resource,
+        meta: Meta,
+        present: QueueStatus,
+        wanted: Mapping[str, Any],
     ) -> None:
         if not status_differs(present, wanted):
+            return
+        now = clock.monotonic()
+        wait_s = self._spacing.wait_s(key, now)
+        if wait_s > 0 and not differs(present.conditions, _changes(wanted)):
+            self._wait(key, wait_s)
             return
         metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
         if resource.namespaced:
@@ -151,7 +169,18 @@ class QueueStatuses:
         }
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
+        self._spacing.written(key, now)
         self.writes += 1
+
+    def _wait(self, key: Key, wait_s: float) -> None:
+        """Compare a queue once more in a while, however often it changes until then."""
+        if key not in self._waiting:
+            self._waiting.add(key)
+            asyncio.get_running_loop().call_later(wait_s, self._waited, key)
+
+    def _waited(self, key: Key) -> None:
+        self._waiting.discard(key)
+        self._mark(key)
 
 
 def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:

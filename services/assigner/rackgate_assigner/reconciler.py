@@ -92,6 +92,7 @@ class Assigner:
             _budget(client, budgets.queues),
             features=features,
             min_interval_s=settings.queue_status.min_interval,
+            max_interval_s=settings.queue_status.max_interval,
         )
         nodes = NodeWriter(admission, self._report)
         self.failures = NodeFailures(

@@ -53,6 +53,9 @@ class QueueStatusSettings(ConfigModel):
 
     min_interval: float = Field(default=0.5, ge=0.2, le=60)
     """Seconds between two rounds at least; each queue is written once a round, if it changed."""
+    max_interval: float = Field(default=5.0, ge=0.2, le=300)
+    """Seconds between two writes about a queue whose counts change all the time; it is reached
+    step by step. A change of its conditions is written at once."""
 
 
 class ResourcesSettings(ConfigModel):

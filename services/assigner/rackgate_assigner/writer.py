@@ -19,6 +19,7 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
+from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Admission, RequeueState, Workload
 from rackgate_assigner import conditions, metrics
@@ -40,6 +41,15 @@ log = structlog.get_logger()
 
 MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
 _decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+
+class _Bare(View, frozen=True):
+    """What every answer to a deletion can be read as: the object, or a Status."""
+
+    metadata: Meta = Meta()
+
+
+_decode_bare = msgspec.json.Decoder(_Bare).decode
 
 
 class WorkloadWriter:
@@ -104,8 +114,6 @@ class WorkloadWriter:
         )
         if workload.parent is not None:
             return  # gone in a moment: Events on its parent tell how far the resize is
-        note = f"quota reserved in ClusterQueue {queue}, wait time {wait_s:.0f}s"
-        self._report.workload(workload, "QuotaReserved", note)
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
         self._report.workload(workload, "Admitted", note)
 
@@ -254,13 +262,20 @@ class WorkloadWriter:
         path = WORKLOADS.path(body["metadata"]["namespace"])
         await self._jobs.create(path, msgspec.json.encode(body))
 
-    async def delete(self, workload: Workload) -> None:
-        """Delete this very Workload; one that is gone already is fine."""
+    async def delete(self, workload: Workload) -> Meta:
+        """Delete this very Workload; one that is gone already is fine.
+
+        Returns:
+            Its metadata afterwards, with a later version if a finalizer keeps it.
+        """
         options = {"preconditions": {"uid": workload.metadata.uid}}
         try:
-            await self._jobs.delete(path_of(workload), msgspec.json.encode(options))
+            answer = await self._jobs.delete(path_of(workload), msgspec.json.encode(options))
         except NotFoundError:
-            return
+            return workload.metadata
+        kept = _decode_bare(answer).metadata
+        # Without a finalizer it is gone: the answer tells of it as it was last, or is a Status.
+        return kept if kept.uid == workload.metadata.uid else workload.metadata
 
     async def release_finalizer(self, workload: Workload) -> None:
         """Take our finalizer off; one that is gone already is fine."""

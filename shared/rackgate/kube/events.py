@@ -121,7 +121,14 @@ class EventRecorder:
             return
         self._recent[key] = now
         self._recent.move_to_end(key)
-        while len(self._recent) > MAX_REMEMBERED:
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """Forget what may be written again, oldest first, and what there is no room for."""
+        while self._recent:
+            at = next(iter(self._recent.values()))
+            if now - at < self._window_s and len(self._recent) <= MAX_REMEMBERED:
+                return
             self._recent.popitem(last=False)
 
     async def run(self) -> None:

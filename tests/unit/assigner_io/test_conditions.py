@@ -130,21 +130,30 @@ def test_pods_ready_knows_recovery_from_start(
 
 
 @pytest.mark.requirement("OPS-09")
-def test_a_finished_workload_waits_for_no_pod() -> None:
-    lost = workload(conditions={"PodsReady": ("False", "WaitForRecovery")})
-    well = conditions.finished(lost, FinishedReason.SUCCEEDED, "done")
-    assert [(c.type, c.status, c.reason) for c in well] == [
-        ("Finished", "True", "Succeeded"),
-        ("PodsReady", "True", "Recovered"),
-    ]
-    assert conditions.finished_drop(lost, FinishedReason.SUCCEEDED) == ()
-    failed = conditions.finished(lost, FinishedReason.FAILED, "backoff limit")
-    assert [c.type for c in failed] == ["Finished"]
-    assert conditions.finished_drop(lost, FinishedReason.FAILED) == ("PodsReady",)
-    ready = workload(conditions={"PodsReady": ("True", "Started")})
-    for own in (ready, workload()):
-        assert conditions.finished_drop(own, FinishedReason.FAILED) == ()
-        assert len(conditions.finished(own, FinishedReason.SUCCEEDED, "done")) == 1
+@pytest.mark.parametrize(
+    ("before", "reason", "told", "dropped"),
+    [
+        (None, FinishedReason.SUCCEEDED, {"PodsReady": "Started"}, ()),
+        (("True", "Started"), FinishedReason.SUCCEEDED, {}, ()),
+        (("False", "WaitForRecovery"), FinishedReason.SUCCEEDED, {"PodsReady": "Recovered"}, ()),
+        (None, FinishedReason.FAILED, {}, ()),
+        (("True", "Started"), FinishedReason.FAILED, {}, ()),
+        (("False", "WaitForRecovery"), FinishedReason.FAILED, {}, ("PodsReady",)),
+    ],
+)
+def test_a_finished_workload_waits_for_no_pod(
+    before: tuple[str, str] | None,
+    reason: FinishedReason,
+    told: dict[str, str],
+    dropped: tuple[str, ...],
+) -> None:
+    own = workload(conditions={"PodsReady": before} if before else {})
+    found = conditions.finished(own, reason, "m")
+    assert {c.type: c.reason for c in found if c.status == "True"} == {
+        "Finished": reason.value,
+        **told,
+    }
+    assert conditions.finished_drop(own, reason) == dropped
 
 
 def test_messages_are_cut() -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rackgate.api import names
 from rackgate.govern.life import StopPhase
-from rackgate.wire.batch import Job
+from rackgate.wire.batch import Job, UncountedPods
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import job_steps as steps
 from rackgate_assigner.job_facts import (
@@ -28,6 +29,13 @@ FAILED_TO_START = {"Finished": ("True", "FailedToStart")}
 
 def step(of: Job, own: Workload | None = None, priority: Priority | None = None) -> steps.Step:
     return plan_job(of, [own] if own is not None else [], facts(of, own, priority))
+
+
+def replace_status(of: Job, *, succeeded: int, uncounted: tuple[str, ...]) -> Job:
+    status = structs.replace(
+        of.status, succeeded=succeeded, uncounted_terminated_pods=UncountedPods(uncounted)
+    )
+    return structs.replace(of, status=status)
 
 
 def phase(found: steps.Step) -> StopPhase:
@@ -189,6 +197,22 @@ def test_readiness_is_written_when_it_changes() -> None:
     assert step(running, own) == steps.MarkPods(own, True)
     ready = workload(running, admitted=True, conditions=READY)
     assert step(job(suspend=False, started=True, ready=3), ready) == steps.MarkPods(ready, False)
+
+
+def test_readiness_is_not_written_before_the_pods_are_ready_for_the_first_time() -> None:
+    starting = job(suspend=False, started=True, ready=3)
+    assert step(starting, workload(starting, admitted=True)) == steps.Nothing("running")
+
+
+def test_pods_that_have_ended_and_are_not_counted_yet_are_ready() -> None:
+    """Else a Job that is about to complete would be said to have lost its pods."""
+    running = job(suspend=False, started=True, ready=1)
+    own = workload(running, admitted=True, conditions=READY)
+    status = replace_status(running, succeeded=1, uncounted=("u1", "u2"))
+    assert step(status, own) == steps.Nothing("running")
+    assert step(replace_status(running, succeeded=1, uncounted=("u1",)), own) == steps.MarkPods(
+        own, False
+    )
 
 
 @pytest.mark.parametrize(("end", "reason"), [("Complete", "Succeeded"), ("Failed", "Failed")])
