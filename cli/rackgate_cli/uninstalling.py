@@ -68,6 +68,7 @@ class Survey:
         gated: pods behind a gate of ours.
         counts: queues, flavors, topologies and Workloads, by kind.
         shared: what else lives in the namespace, which is kept then.
+        acts: it is the installation that the cluster is marked with: what is held is its own.
     """
 
     namespace: str
@@ -76,6 +77,7 @@ class Survey:
     gated: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     shared: list[str] = field(default_factory=list)
+    acts: bool = True
 
 
 @dataclass
@@ -102,6 +104,7 @@ class Uninstalling:
 
     def __init__(self, client: Client, namespace: str, jobs: str, timeout_s: float) -> None:
         self._client, self._namespace = client, namespace
+        self._acts = True
         self._jobs, self._timeout_s = Jobs(jobs), timeout_s
 
     @classmethod
@@ -109,20 +112,21 @@ class Uninstalling:
         cls, client: Client, namespace: str | None, *, jobs: str, timeout_s: float
     ) -> Uninstalling:
         """The installation in `namespace`, by default the one that the cluster is marked with."""
-        if namespace is None:
-            marks = await listed(
-                client, kinds.CLUSTER_ROLE_BINDINGS, fieldSelector=f"metadata.name={MARK}"
-            )
-            subjects = marks[0].get("subjects") or () if marks else ()
-            namespace = next(
-                (one["namespace"] for one in subjects if one.get("namespace")),
-                names.SYSTEM_NAMESPACE,
-            )
-        return cls(client, namespace, jobs, timeout_s)
+        marks = await listed(
+            client, kinds.CLUSTER_ROLE_BINDINGS, fieldSelector=f"metadata.name={MARK}"
+        )
+        subjects = marks[0].get("subjects") or () if marks else ()
+        acting = next((one["namespace"] for one in subjects if one.get("namespace")), None)
+        found = cls(client, namespace or acting or names.SYSTEM_NAMESPACE, jobs, timeout_s)
+        found._acts = acting in (None, found._namespace)
+        return found
 
     async def survey(self) -> Survey:
         """What there is; only reads."""
-        found = Survey(self._namespace, gated=await gated_pods(self._client))
+        found = Survey(self._namespace, shared=await self._shared(), acts=self._acts)
+        if not self._acts:
+            return found
+        found.gated = await gated_pods(self._client)
         for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
             for job in await self._found(kind, labelSelector=names.QUEUE_LABEL):
                 if job["spec"].get("suspend"):
@@ -131,7 +135,6 @@ class Uninstalling:
                     found.running += 1
         for kind in _QUEUES:
             found.counts[kind.kind] = len(await self._found(kind))
-        found.shared = await self._shared()
         return found
 
     async def run(
@@ -159,21 +162,22 @@ class Uninstalling:
         bindings = await self._mine(kinds.CLUSTER_ROLE_BINDINGS)
         rights = [one for one in bindings if _name(one) != MARK]
         done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
-        say("jobs, Workloads, queues: what was held is given back")
-        done.report = await release_all(
-            self._client,
-            system_namespace=self._namespace,
-            jobs=self._jobs,
-            patience_s=self._timeout_s,
-        )
-        done.pods = await release_pods(self._client)
+        if self._acts:
+            say("jobs, Workloads, queues: what was held is given back")
+            done.report = await release_all(
+                self._client,
+                system_namespace=self._namespace,
+                jobs=self._jobs,
+                patience_s=self._timeout_s,
+            )
+            done.pods = await release_pods(self._client)
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
         done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
-        if delete_crds:
+        if delete_crds and self._acts:
             say("kinds: they are deleted with all their objects")
             done.crds = await self._delete_crds(done)
         say("roles, accounts, namespace")
-        await self._delete_rest(done, users=delete_crds)
+        await self._delete_rest(done, users=delete_crds and self._acts)
         return done
 
     async def _stop_services(self, done: Done) -> list[str]:

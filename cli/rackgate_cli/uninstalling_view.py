@@ -14,6 +14,10 @@ _SHOWN: Final = 10
 def plan(survey: Survey, jobs: str, *, delete_crds: bool) -> list[str]:
     """What will be done, for whom who is asked."""
     lines = [f"Rackgate in namespace {survey.namespace} will be removed."]
+    if not survey.acts:
+        lines.append(
+            "Another installation acts in this cluster: jobs, queues and kinds are its own."
+        )
     if survey.running and jobs == "leave":
         lines.append(
             f"{_jobs(survey.running)} running: they go on. Pods that they make later, such as for "
@@ -33,7 +37,9 @@ def plan(survey: Survey, jobs: str, *, delete_crds: bool) -> list[str]:
             "without a place of their own."
         )
     counts = ", ".join(f"{count} {kind}" for kind, count in survey.counts.items() if count)
-    if delete_crds:
+    if not survey.acts:
+        pass
+    elif delete_crds:
         lines.append(f"The kinds are DELETED with all their objects: {counts or 'there are none'}.")
     else:
         lines.append(f"Kinds, queues and Workloads stay ({counts or 'there are none'}).")

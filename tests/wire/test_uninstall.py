@@ -37,7 +37,7 @@ BINDING, _ROLE, ACCOUNT = OWN
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with World() as found:
-        found.put(kinds.NAMESPACES, {"metadata": {"name": SYSTEM}})
+        found.put(kinds.NAMESPACES, {"metadata": {"name": SYSTEM, "finalizers": ["kubernetes"]}})
         for kind, name, namespace in OWN:
             meta = {"name": name, "namespace": namespace, "finalizers": [FINALIZER, "other/one"]}
             found.put(kind, {"metadata": meta})
@@ -89,6 +89,7 @@ async def looked_at(world: World, path: str, times: int = 3) -> None:
     await until(lambda: sum(path in seen.path for seen in world.requests) >= before + times)
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> None:
     """To change its role it has to be deleted and made anew."""
     async with following(world) as (uninstall, _):
@@ -104,6 +105,7 @@ async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> 
         assert not uninstall.begun.is_set()
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_a_restart_is_no_uninstall_and_writes_nothing(world: World) -> None:
     async with following(world) as (uninstall, _):
         assert not await uninstall.at_stop()
@@ -132,6 +134,7 @@ async def test_a_stop_without_an_api_server_is_no_uninstall(world: World) -> Non
         assert not await asyncio.wait_for(uninstall.at_stop(), 30)
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_finalizers_go_last_and_the_account_after_all_others(world: World) -> None:
     async with following(world) as (uninstall, _):
         deleted(world, *OWN)
@@ -199,6 +202,34 @@ async def test_a_replica_without_rights_leaves_it_to_the_other(world: World) -> 
     assert all(FINALIZER in finalizers(world, which) for which in OWN)
 
 
+async def test_who_is_about_to_act_puts_its_finalizers_and_keeps_those_of_others(
+    world: World,
+) -> None:
+    for kind, name, namespace in OWN:
+        world.put(kind, {"metadata": {"name": name, "namespace": namespace, "finalizers": ["o/1"]}})
+    async with following(world) as (one, _), following(world) as (other, _):
+        await asyncio.gather(one.hold(), other.hold())
+        written = len(world.writes())
+        await one.hold()
+    assert [finalizers(world, which) for which in OWN] == [["o/1", FINALIZER]] * 3
+    assert len(world.writes()) == written, "a restart writes nothing"
+
+
+async def test_what_is_being_deleted_gets_no_finalizer(world: World) -> None:
+    for kind, name, namespace in OWN:
+        world.put(kind, {"metadata": {"name": name, "namespace": namespace, "finalizers": ["o/1"]}})
+    deleted(world, *OWN)
+    async with following(world) as (uninstall, _):
+        await uninstall.hold()
+    assert [finalizers(world, which) for which in OWN] == [["o/1"]] * 3
+
+
+async def test_an_older_role_keeps_nobody_from_acting(world: World) -> None:
+    world.faults.append(Fault.status(403, "Forbidden", path="/serviceaccounts/", times=9))
+    async with following(world) as (uninstall, _):
+        await uninstall.hold()
+
+
 # What is given back.
 
 
@@ -261,6 +292,7 @@ def gates(world: World, name: str) -> list[str]:
     return [gate["name"] for gate in template(world, name)["spec"].get("schedulingGates", ())]
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_jobs_that_run_are_left_and_jobs_that_wait_are_as_their_users_wrote_them(
     world: World,
 ) -> None:
@@ -279,6 +311,7 @@ async def test_jobs_that_run_are_left_and_jobs_that_wait_are_as_their_users_wrot
     assert world.admitted("runs")
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_an_installation_that_comes_back_restarts_nothing_and_holds_everything_again(
     world: World,
 ) -> None:
@@ -350,6 +383,7 @@ def pod(name: str, *gate_names: str, leaving: bool = False) -> Object:
     return {"metadata": meta, "spec": {"schedulingGates": gates}, "status": {"phase": "Pending"}}
 
 
+@pytest.mark.requirement("OPS-14")
 async def test_gated_pods_are_released_and_other_gates_stay(world: World) -> None:
     world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE, "example.com/own"))
     world.put(kinds.PODS, pod("two", names.TOPOLOGY_GATE, names.ELASTIC_GATE))

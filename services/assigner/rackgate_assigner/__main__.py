@@ -52,7 +52,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
                 spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, assigner.follow(), "follow"),
             ]
-            leading = spawn(group, _lead(assigner, lease, installation), "lead")
+            leading = spawn(group, _lead(assigner, lease, installation, uninstall), "lead")
             await first_of(stop, uninstall.begun)
             # The Lease goes first, while the watches still show what was written.
             leading.cancel()
@@ -73,8 +73,11 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
         await client.close()
 
 
-async def _lead(assigner: Assigner, lease: LeaseHolder, installation: Installation) -> None:
+async def _lead(
+    assigner: Assigner, lease: LeaseHolder, installation: Installation, uninstall: Uninstall
+) -> None:
     await installation.sole()
+    await uninstall.hold()
     await assigner.synced()
     await lease.run(assigner.act)
 

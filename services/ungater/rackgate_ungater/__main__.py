@@ -65,7 +65,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),
             ]
-            leading = spawn(group, _lead(keeper, installation), "shards")
+            leading = spawn(group, _lead(keeper, installation, uninstall), "shards")
             await first_of(stop, uninstall.begun)
             ends.set()
             # The last requests may end, and then the Leases are released: as long as two may take.
@@ -89,8 +89,9 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
         await client.close()
 
 
-async def _lead(keeper: ShardKeeper, installation: Installation) -> None:
+async def _lead(keeper: ShardKeeper, installation: Installation, uninstall: Uninstall) -> None:
     await installation.sole()
+    await uninstall.hold()
     await keeper.run()
 
 

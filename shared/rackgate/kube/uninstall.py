@@ -1,10 +1,11 @@
 """The end of an installation: noticed by its services, and finished by them.
 
 `kubectl delete -k deploy` deletes everything at once, while Workloads carry finalizers that only
-our services take off. So the ServiceAccount, ClusterRole and ClusterRoleBinding of a service that
-holds something carry a finalizer of ours: deleted, they stay, and with them the service's token
-(for about a minute) and its rights. The service notices, stops its ordinary work, gives back what
-it holds, and takes these finalizers off, the ServiceAccount's last.
+our services take off. So a service that is about to hold something puts a finalizer on its own
+ServiceAccount, ClusterRole and ClusterRoleBinding: deleted, they stay, and with them the service's
+token (for about a minute) and its rights. The service notices, stops its ordinary work, gives back
+what it holds, and takes these finalizers off, the ServiceAccount's last. An installation that never
+acted has no such finalizer: nothing keeps its objects, and nothing of others is given back.
 
 An uninstall is the deletion of both, the service's own binding and its own ServiceAccount. Either
 alone is none: a binding is deleted to be made anew, and a restart or an upgrade deletes neither.
@@ -79,6 +80,23 @@ def is_uninstall(binding: Meta | None, account: Meta | None) -> bool:
     )
 
 
+def with_finalizer(found: Meta) -> bytes | None:
+    """A JSON patch that puts the finalizer on the object as read; None where it cannot be. Pure."""
+    if FINALIZER in found.finalizers or found.deletion_timestamp is not None:
+        return None
+    return msgspec.json.encode(
+        [
+            {"op": "test", "path": "/metadata/uid", "value": found.uid},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": found.resource_version},
+            {
+                "op": "add",
+                "path": "/metadata/finalizers",
+                "value": [*found.finalizers, FINALIZER],
+            },
+        ]
+    )
+
+
 def without_finalizer(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
     """A JSON patch that takes a finalizer off the object as read; None without it. Pure."""
     if finalizer not in found.finalizers:
@@ -136,6 +154,17 @@ class Uninstall:
             on_delete=lambda _gone: self._changed.set(),
             params={"fieldSelector": f"metadata.name={self._full}"},
         )
+
+    async def hold(self) -> None:
+        """Say that the service is about to hold something: before it acts, at every start.
+
+        A role that is older than the service is no reason not to act.
+        """
+        try:
+            for path in (self._account_path, self._role_path, self._binding_path):
+                await self._change(path, with_finalizer)
+        except KubeError as error:
+            log.error("uninstall_not_guarded", error=str(error)[:300])  # noqa: TRY400
 
     async def run(self) -> None:
         """Follow the binding until cancelled."""
@@ -206,7 +235,7 @@ class Uninstall:
                 await work()
                 # The account last: the role that allows this is not deleted, the token is.
                 for path in (self._binding_path, self._role_path, self._account_path):
-                    await self._take_off(path)
+                    await self._change(path, without_finalizer)
         except TimeoutError:
             log.error("uninstall_unfinished", binding=self._full, after_s=GIVE_BACK_S)  # noqa: TRY400
         except (ForbiddenError, UnauthorizedError) as error:
@@ -214,11 +243,11 @@ class Uninstall:
         else:
             log.warning("uninstall_done", binding=self._full)
 
-    async def _take_off(self, path: str) -> None:
+    async def _change(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
         for _ in range(_TRIES):
             try:
                 found = _decode(await self._client.get(path)).metadata
-                patch = without_finalizer(found)
+                patch = wanted(found)
                 if patch is None:
                     return
                 await self._client.patch(path, patch, PatchType.JSON)
@@ -229,7 +258,7 @@ class Uninstall:
             except (ConflictError, UnprocessableError):
                 continue
             except KubeError as error:
-                log.info("finalizer_not_removed", path=path, error=str(error)[:300])
+                log.info("finalizer_not_changed", path=path, error=str(error)[:300])
                 await asyncio.sleep(POLL_S)
 
     async def _read(self, path: str) -> Meta | None:
