@@ -115,7 +115,7 @@ def trivial_handler() -> Iterator[tuple[str, bytes, int]]:
 async def registration(started: Playground) -> tuple[str, bytes]:
     """Where the API server would call the webhook, and whom it trusts there."""
     async with started.client() as client:
-        path = kinds.MUTATING_CONFIGS.path(None, "rackgate-mutating")
+        path = kinds.MUTATING_CONFIGS.path(None, "rackgate-mutating.rackgate-system")
         config = json.loads(await client.get(path))["webhooks"][0]["clientConfig"]
     return config["url"], base64.b64decode(config["caBundle"])
 

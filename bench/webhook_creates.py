@@ -74,8 +74,8 @@ async def creates(started: Playground, jobs: int) -> Creates:
         registered = [
             (kind, json.loads(await client.get(kind.path(None, name))))
             for kind, name in (
-                (kinds.MUTATING_CONFIGS, "rackgate-mutating"),
-                (kinds.VALIDATING_CONFIGS, "rackgate-validating"),
+                (kinds.MUTATING_CONFIGS, "rackgate-mutating.rackgate-system"),
+                (kinds.VALIDATING_CONFIGS, "rackgate-validating.rackgate-system"),
             )
         ]
         number = 0

@@ -31,6 +31,8 @@ VERBS: Final = {
     "explain": "rackgate_cli.explain",
     "osmo": "rackgate_cli.osmo",
     "invariants": "rackgate_cli.checker.command",
+    "preflight": "rackgate_cli.preflight",
+    "uninstall": "rackgate_cli.uninstall",
 }
 
 

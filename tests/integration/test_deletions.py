@@ -50,11 +50,13 @@ async def delete_above_its_pods(cluster: Cluster, name: str) -> None:
         return True
 
     assert not await deleted(), "refused where the policy holds"
-    await cluster.merge(binding, "rackgate-orphans", here)
+    await cluster.merge(binding, "rackgate-orphans.rackgate-system", here)
     try:
         await until("the policy does not hold here", deleted)
     finally:
-        await cluster.merge(binding, "rackgate-orphans", {"spec": {"matchResources": None}})
+        await cluster.merge(
+            binding, "rackgate-orphans.rackgate-system", {"spec": {"matchResources": None}}
+        )
 
 
 async def nothing_left(cluster: Cluster, *, pods: int = 0) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 DEPLOY = deploy_dir()
 OSMO = DEPLOY / "osmo"
 INJECT = "cert-manager.io/inject-ca-from"
-VALIDATING = ("ValidatingWebhookConfiguration", "rackgate-validating")
+VALIDATING = ("ValidatingWebhookConfiguration", "rackgate-validating.rackgate-system")
 (REGISTRATION,) = install.documents(OSMO / "webhooks.yaml")
 
 Object = dict[str, Any]
@@ -47,10 +47,10 @@ def test_the_overlay_for_cert_manager_changes_nothing_but_the_certificate(render
     assert {kind for kind, _ in added} == {"Certificate", "Issuer"}
     changed = {name for name in before if now[name] != before[name]}
     assert changed == {
-        ("ClusterRole", "rackgate-webhook"),
+        ("ClusterRole", "rackgate-webhook.rackgate-system"),
         ("Role", "rackgate-webhook"),
         ("ConfigMap", "rackgate-webhook"),
-        ("MutatingWebhookConfiguration", "rackgate-mutating"),
+        ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system"),
         VALIDATING,
     }
     for name in sorted(changed):

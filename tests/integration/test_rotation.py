@@ -75,7 +75,7 @@ async def served(address: tuple[str, int]) -> str:
 async def test_a_certificate_is_replaced_without_a_failed_call(
     playground: Playground, cluster: Cluster, tmp_path: Path
 ) -> None:
-    config = await cluster.get(kinds.MUTATING_CONFIGS, "rackgate-mutating")
+    config = await cluster.get(kinds.MUTATING_CONFIGS, "rackgate-mutating.rackgate-system")
     url = urlsplit(config["webhooks"][0]["clientConfig"]["url"])
     address = (str(url.hostname), int(url.port or 443))
     before = await until("the certificate is served", lambda: served(address))

@@ -283,8 +283,8 @@ async def test_every_registration_carries_the_bundle_of_the_secret(cluster: Clus
     path = kinds.SECRETS.path(names.SYSTEM_NAMESPACE, "rackgate-webhook-tls")
     secret = json.loads(await cluster.client.get(path))
     for kind, name in (
-        (kinds.MUTATING_CONFIGS, "rackgate-mutating"),
-        (kinds.VALIDATING_CONFIGS, "rackgate-validating"),
+        (kinds.MUTATING_CONFIGS, "rackgate-mutating.rackgate-system"),
+        (kinds.VALIDATING_CONFIGS, "rackgate-validating.rackgate-system"),
     ):
         for webhook in (await cluster.get(kind, name))["webhooks"]:
             assert webhook["clientConfig"]["caBundle"] == secret["data"]["ca.crt"]

@@ -60,9 +60,9 @@ def kustomized(
     return [entry for entry in yaml.load_all(text, loader) if entry]
 
 
-def moved(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def moved(documents: list[dict[str, Any]], namespace: str = NAMESPACE) -> list[dict[str, Any]]:
     """The documents after the documented substitution."""
-    text = yaml.safe_dump_all(documents).replace("rackgate-system", NAMESPACE)
+    text = yaml.safe_dump_all(documents).replace("rackgate-system", namespace)
     return list(yaml.safe_load_all(text))
 
 
@@ -73,18 +73,23 @@ class Elsewhere:
     Attributes:
         ports: health port by service, and `reviews`.
         level: log level of the services.
+        namespace: of the installation.
     """
 
     playground: Playground
     folder: Path
     ports: dict[str, int]
     level: str = "debug"
+    namespace: str = NAMESPACE
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     configurations: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def install(self) -> None:
         """Apply everything, and write the services' tokens and configurations."""
-        documents = moved(kustomized(self.playground, self.folder))
+        # The playground comes with an installation of its own, which nobody serves.
+        self.playground.run("uninstall", "--yes")
+        cluster = kustomized(self.playground, self.folder, base=("cluster",))
+        documents = moved([*cluster, *kustomized(self.playground, self.folder)], self.namespace)
         url = f"https://{HOST}:{self.ports['reviews']}"
         documents = [with_local_webhook(entry, url) for entry in documents]
         self.configurations = {
@@ -103,7 +108,9 @@ class Elsewhere:
             self._kubectl("apply", "--server-side", "--force-conflicts", "-f", str(manifest))
         for service in SERVICES:
             account = f"rackgate-{service}"
-            token = self._kubectl("create", "token", account, "-n", NAMESPACE, "--duration=24h")
+            token = self._kubectl(
+                "create", "token", account, "-n", self.namespace, "--duration=24h"
+            )
             self.token_file(service).write_text(token.strip())
 
     def _kubectl(self, *arguments: str) -> str:

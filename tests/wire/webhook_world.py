@@ -29,7 +29,7 @@ from tests.support.waiting import until
 from tests.unit.webhook.reviews import body
 
 NAMESPACE, SECRET = "rackgate-system", "rackgate-webhook-tls"
-MUTATING, VALIDATING = "rackgate-mutating", "rackgate-validating"
+MUTATING, VALIDATING = "rackgate-mutating.rackgate-system", "rackgate-validating.rackgate-system"
 REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 JSON = {"Content-Type": "application/json"}
 LIMIT_S = 90.0  # a slow machine

@@ -11,6 +11,7 @@ RACK_LABEL: Final = "cloud.provider.com/topology-rack"
 NODE_GROUP_LABEL: Final = "cloud.provider.com/node-group"
 NODE_GROUP: Final = "tas"
 NODES_PER_RACK: Final = 8
+QUEUE: Final = "default"
 RACKS_PER_BLOCK: Final = 4
 PER_NODE: Final = {"cpu": 8, "memory": 32, "nvidia.com/gpu": 8}
 _PODS_PER_NODE: Final = "110"
@@ -81,13 +82,13 @@ def queue_documents(nodes: int) -> list[Document]:
         ),
         _own(
             "ClusterQueue",
-            "default",
+            QUEUE,
             {
                 "namespaceSelector": {},
                 "resourceGroups": [{"coveredResources": list(quota), "flavors": [flavor]}],
             },
         ),
-        _own("LocalQueue", "default", {"clusterQueue": "default"}, namespace="default"),
+        _own("LocalQueue", "default", {"clusterQueue": QUEUE}, namespace="default"),
     ]
 
 

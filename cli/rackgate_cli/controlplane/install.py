@@ -267,7 +267,7 @@ async def apply_basics(
     grants the services what the roles say.
     """
     extra = deploy / "osmo"
-    rbac = documents(deploy / "rbac", *([extra / "rbac.yaml"] if osmo else []))
+    rbac = documents(deploy / "rbac", deploy / "cluster", *([extra / "rbac.yaml"] if osmo else []))
     spaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
     await apply_all(client, spaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]
@@ -311,6 +311,15 @@ async def nodes_ready(client: Client, wanted: Iterable[str]) -> None:
         return not left
 
     await until("all simulated nodes are ready", ready)
+
+
+async def queue_active(client: Client, name: str) -> None:
+    """Wait until the assigner finds a ClusterQueue complete, with its flavors and Topologies."""
+
+    async def active() -> bool:
+        return _has(json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name))), "Active")
+
+    await until(f"ClusterQueue {name} is active", active)
 
 
 async def webhook_answers(client: Client) -> None:

@@ -92,6 +92,8 @@ async def _fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None
             documents = defaults.node_documents(nodes)
             await install.apply_all(client, defaults.queue_documents(nodes))
             await install.nodes_ready(client, [node["metadata"]["name"] for node in documents])
+            if "assigner" in services:
+                await install.queue_active(client, defaults.QUEUE)
 
 
 @contextlib.asynccontextmanager

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from rackgate.kube.config import connect
 from rackgate.kube.installation import Installation
 from rackgate.kube.lease import LeaseHolder
+from rackgate.kube.uninstall import Uninstall
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
-from rackgate.runtime.tasks import spawn
+from rackgate.runtime.tasks import first_of, spawn
 from rackgate_assigner.reconciler import Assigner
 from rackgate_assigner.settings import AssignerSettings
+from rackgate_assigner.uninstall import release_all, tell
 
 LEASE = "rackgate-assigner"
 DESCRIPTION = (
@@ -36,7 +38,9 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             settings.identity,
             duration_s=settings.leader_election.lease_duration,
         )
-        installation = Installation(client, "assigner", settings.leader_election.namespace)
+        namespace = settings.leader_election.namespace
+        installation = Installation(client, namespace)
+        uninstall = Uninstall(client.budget(0, 0), "assigner", namespace)
         health = HealthServer(
             settings.health.port,
             lambda: client.versions.missing() + installation.missing() + assigner.missing(),
@@ -46,23 +50,35 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             background = [
                 spawn(group, client.versions.rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
+                spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, assigner.follow(), "follow"),
             ]
-            leading = spawn(group, _lead(assigner, lease, installation), "lead")
-            await stop.wait()
+            leading = spawn(group, _lead(assigner, lease, installation, uninstall), "lead")
+            await first_of(stop, uninstall.begun)
             # The Lease goes first, while the watches still show what was written.
             leading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
             await assigner.recorder.drain()
+            if await uninstall.at_stop():
+                stop.set()
+
+                async def give_back() -> None:
+                    report = await release_all(client.budget(0, 0), system_namespace=namespace)
+                    tell(report)
+
+                await uninstall.give_back(give_back)
             for task in background:
                 task.cancel()
     finally:
         await client.close()
 
 
-async def _lead(assigner: Assigner, lease: LeaseHolder, installation: Installation) -> None:
+async def _lead(
+    assigner: Assigner, lease: LeaseHolder, installation: Installation, uninstall: Uninstall
+) -> None:
     await installation.sole()
+    await uninstall.hold()
     await assigner.synced()
     await lease.run(assigner.act)
 

@@ -364,6 +364,18 @@ def _elastic_ops(workload: Workload, facts: Facts) -> list[JsonPatchOp]:
     return [{"op": "add", "path": _ELASTIC, "value": "true"}]
 
 
+def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
+    """JSON patch operations after which a Workload is let go by us alone.
+
+    It is made so; an installation that was uninstalled took the finalizer off what it left.
+    """
+    finalizers = workload.metadata.finalizers
+    if names.IN_USE_FINALIZER in finalizers:
+        return ()
+    value = [*finalizers, names.IN_USE_FINALIZER]
+    return ({"op": "add", "path": "/metadata/finalizers", "value": value},)
+
+
 def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
     """JSON patch operations that bring the Workload's priority up to date."""
     if priority.missing is not None:

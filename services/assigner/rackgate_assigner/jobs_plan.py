@@ -14,7 +14,14 @@ from rackgate.api.names import EvictionReason, FinishedReason, WorkloadCondition
 from rackgate.govern.life import NextStep, StopPhase
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import conditions
-from rackgate_assigner.job_facts import Facts, creation_marks, name_of, priority_ops, spec_ops
+from rackgate_assigner.job_facts import (
+    Facts,
+    creation_marks,
+    finalizer_ops,
+    name_of,
+    priority_ops,
+    spec_ops,
+)
 from rackgate_assigner.job_steps import (
     CleanParts,
     CreateWorkload,
@@ -189,6 +196,9 @@ def _with_finished_workload(job: JobLike, workload: Workload, facts: Facts) -> S
 
 
 def _with_live(job: JobLike, workload: Workload, facts: Facts) -> Step:
+    held = finalizer_ops(workload)
+    if held:
+        return UpdateWorkload(workload, held)
     if workload.status.admission is None:
         return _with_pending(job, workload, facts)
     if workload.is_true(WorkloadCondition.EVICTED):

@@ -6,24 +6,34 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from rackgate.kube.config import connect
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.installation import Installation
+from rackgate.kube.uninstall import Uninstall
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
-from rackgate.runtime.tasks import spawn
+from rackgate.runtime.tasks import first_of, spawn
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards_keeper import ShardKeeper
+from rackgate_ungater.uninstall import release_pods
 from rackgate_ungater.writer import Writer
 
 SERVICE = "ungater"
+# How long a deleted installation waits for requests under way.
+LEAVE_S = 5.0
+# Names of released pods in its last words.
+SHOWN = 50
 DESCRIPTION = (
     "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
     "to its assigned domain, in one write, never more pods than a domain was assigned. "
     "Any number of replicas share the Workloads."
 )
+
+log = structlog.get_logger()
 
 
 async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
@@ -37,8 +47,11 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))
     # A budget of its own: no other traffic may delay a renewal.
-    keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, stop)
-    installation = Installation(client, SERVICE, settings.leader_election.namespace)
+    ends = asyncio.Event()
+    keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, ends)
+    namespace = settings.leader_election.namespace
+    installation = Installation(client, namespace)
+    uninstall = Uninstall(client.budget(qps=0, burst=1), SERVICE, namespace)
     health = HealthServer(
         settings.health.port,
         lambda: (
@@ -54,14 +67,27 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
             background = [
                 spawn(group, client.versions.rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
+                spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),
             ]
-            leading = spawn(group, _lead(keeper, installation), "shards")
-            await stop.wait()
+            leading = spawn(group, _lead(keeper, installation, uninstall), "shards")
+            await first_of(stop, uninstall.begun)
+            ends.set()
             # The last requests may end, and then the Leases are released: as long as two may take.
             limit_s = 2 * settings.connection.request_timeout + 1.0 if installation.known else 0.0
+            if uninstall.begun.is_set():
+                limit_s = min(limit_s, LEAVE_S)  # its Leases are gone already
             await asyncio.wait((leading,), timeout=limit_s)
+            if await uninstall.at_stop():
+                stop.set()
+                leading.cancel()
+
+                async def give_back() -> None:
+                    released = await release_pods(client.budget(qps=0, burst=1))
+                    log.warning("pods_released", count=len(released), pods=sorted(released)[:SHOWN])
+
+                await uninstall.give_back(give_back)
             for task in (leading, *background):
                 task.cancel()
         await recorder.drain()
@@ -69,8 +95,9 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
         await client.close()
 
 
-async def _lead(keeper: ShardKeeper, installation: Installation) -> None:
+async def _lead(keeper: ShardKeeper, installation: Installation, uninstall: Uninstall) -> None:
     await installation.sole()
+    await uninstall.hold()
     await keeper.run()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rackgate.kube.config import connect
+from rackgate.kube.installation import Installation
 from rackgate.runtime.features import BOTH_LEVELS, OSMO_POOLS
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
@@ -86,6 +87,12 @@ class WebhookService:
                     spawn(group, client.versions.rewound(), "versions"),
                     spawn(group, keeper.run(self._check, changed), "certificates"),
                     spawn(group, follow(client, settings.certificates, changed), "follow"),
+                    # Beside another installation, or Kueue, it ends; it waits for neither answer.
+                    spawn(
+                        group,
+                        Installation(client, settings.certificates.namespace).run(),
+                        "installation",
+                    ),
                 ]
                 try:
                     await self._serve(keeper, stop)

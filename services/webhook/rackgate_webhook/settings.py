@@ -60,7 +60,11 @@ class CertificateSettings(ConfigModel):
     check_interval: float = Field(default=10.0, gt=0, le=3600)
     """Seconds between two looks at Secret and registrations while a rotation is under way."""
     configuration_names: list[str] = Field(
-        default=["rackgate-mutating", "rackgate-validating"], max_length=16
+        default=[
+            f"rackgate-mutating.{SYSTEM_NAMESPACE}",
+            f"rackgate-validating.{SYSTEM_NAMESPACE}",
+        ],
+        max_length=16,
     )
     """Mutating and validating webhook configurations that get the CA bundle."""
 

@@ -1,10 +1,11 @@
 """One installation acts in a cluster; a second one is told so, and ends.
 
-The marker is the ClusterRoleBinding of the service itself. There is only one of that name: it
-names the installation that was applied last, and grants rights to no other. A process of another
-namespace ends with exit code 3 before it acts, and so does one that runs already when the binding
-changes. Two that start at once read the same object, so at most one of them acts. Kueue is known
-by its webhook configuration: it would admit the same Workloads.
+The mark is the ClusterRoleBinding `rackgate`, the one cluster-wide object whose name does not carry
+the namespace of its installation. What it binds is a role of that installation, and a roleRef never
+changes: the API server refuses the mark of a second one. A process of another namespace ends with
+exit code 3 before it acts, and so does one that runs already when the mark changes. Two that start
+at once read the same object, so at most one of them acts. Kueue is known by its webhook
+configuration: it would admit the same Workloads.
 
 Both objects are watched, so that at rest nobody asks for them again.
 """
@@ -24,6 +25,7 @@ from rackgate.runtime.service import ConflictingInstallationError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta, View
 
+MARK: Final = "rackgate"
 KUEUE_CONFIGURATION: Final = "kueue-mutating-webhook-configuration"
 # Rights that were granted a moment ago may take as long to hold.
 PATIENCE_S: Final = 10.0
@@ -46,13 +48,12 @@ class Marker(View, frozen=True):
     subjects: tuple[Subject, ...] | None = None
 
 
-def conflict(namespace: str, name: str, binding: Marker | None, kueue: Marker | None) -> str:
+def conflict(namespace: str, binding: Marker | None, kueue: Marker | None) -> str:
     """Why a service must not act in this cluster, "" when it may. Pure.
 
     Args:
         namespace: of its own installation.
-        name: of its ClusterRoleBinding.
-        binding: as it is; None when there is none, which says nothing.
+        binding: the mark as it is; None when there is none, which says nothing.
         kueue: Kueue's webhook configuration, None without Kueue.
     """
     if kueue is not None:
@@ -67,7 +68,7 @@ def conflict(namespace: str, name: str, binding: Marker | None, kueue: Marker | 
     if not others:
         return ""
     return (
-        f"Rackgate is installed in namespace {others} (ClusterRoleBinding {name}), and this "
+        f"Rackgate is installed in namespace {others} (ClusterRoleBinding {MARK}), and this "
         f"service belongs to an installation in namespace {namespace}. Both would admit the same "
         f"Workloads. Remove one of the two: {SEE}"
     )
@@ -76,17 +77,16 @@ def conflict(namespace: str, name: str, binding: Marker | None, kueue: Marker | 
 class Installation:
     """Whether a service may act in this cluster."""
 
-    def __init__(self, client: Client, service: str, namespace: str) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
         """Prepare; nothing is sent.
 
         Args:
             client: its budget is charged for lists and watches.
-            service: short name, as in `rackgate-<service>`.
-            namespace: of its installation.
+            namespace: of the installation.
         """
-        self._namespace, self._name = namespace, f"rackgate-{service}"
+        self._namespace = namespace
         self._changed = asyncio.Event()
-        self._binding = self._informer(client, CLUSTER_ROLE_BINDINGS, self._name)
+        self._binding = self._informer(client, CLUSTER_ROLE_BINDINGS, MARK)
         self._kueue = self._informer(client, MUTATING_CONFIGS, KUEUE_CONFIGURATION)
 
     def _informer(self, client: Client, resource: Resource, name: str) -> Informer[Marker]:
@@ -107,8 +107,7 @@ class Installation:
     def missing(self) -> list[str]:
         """What keeps this service from being ready."""
         found = self._binding.missing()
-        # The binding itself grants the right to read it.
-        words = f"; ClusterRoleBinding {self._name} must name namespace {self._namespace}, {SEE}"
+        words = f"; ClusterRoleBinding {MARK} must name namespace {self._namespace}, {SEE}"
         return [f"{line}{words}" for line in found] + self._kueue.missing()
 
     async def sole(self) -> None:
@@ -124,7 +123,7 @@ class Installation:
             ConflictingInstallationError: this service must not act in this cluster.
         """
         async with asyncio.TaskGroup() as group:
-            spawn(group, self._binding.run(), f"watch clusterrolebinding {self._name}")
+            spawn(group, self._binding.run(), f"watch clusterrolebinding {MARK}")
             spawn(group, self._kueue.run(), f"watch {KUEUE_CONFIGURATION}")
             spawn(group, self._tell(), "installation unknown")
             while True:
@@ -133,9 +132,9 @@ class Installation:
                 self._judge()
 
     def _judge(self) -> None:
-        binding = self._binding.store.get(self._name)
+        binding = self._binding.store.get(MARK)
         kueue = self._kueue.store.get(KUEUE_CONFIGURATION)
-        found = conflict(self._namespace, self._name, binding, kueue)
+        found = conflict(self._namespace, binding, kueue)
         if found:
             raise ConflictingInstallationError(found)
 

@@ -28,6 +28,16 @@ def start(coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return asyncio.create_task(coro, name=name)
 
 
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waits = [start(event.wait(), "event") for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
 async def supervise(
     name: str, work: Callable[[], Awaitable[None]], *, backoff: Backoff | None = None
 ) -> None:

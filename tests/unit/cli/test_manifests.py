@@ -24,6 +24,10 @@ from rackgate_cli.locations import deploy_dir
 
 DEPLOY = deploy_dir()
 ROOT = DEPLOY.parent
+WEBHOOK = "rackgate-webhook.rackgate-system"
+# Of the cluster, whoever is installed; all other names carry the namespace of their installation.
+SHARED = {"rackgate", "rackgate-users:view", "rackgate-users:edit", "rackgate-users:batch-admin"}
+WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
 def objects(folder: str, kind: str) -> dict[str, dict[str, Any]]:
@@ -45,11 +49,11 @@ def settings_of(service: str) -> type[BaseServiceSettings]:
 
 def test_the_kustomizations_have_every_manifest() -> None:
     folders = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
-    assert folders == ["crds", "rbac", "services", "webhook"]
-    for folder in folders:
+    assert folders == ["rbac", "services", "webhook"]
+    for folder in (*folders, "cluster", "crds"):
         listed = yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text())["resources"]
         there = {path.name for path in (DEPLOY / folder).glob("*.yaml")}
-        assert sorted(listed) == sorted(there - {"kustomization.yaml"})
+        assert sorted(set(listed) - {"../crds"}) == sorted(there - {"kustomization.yaml"})
 
 
 @pytest.mark.requirement("OPS-02")
@@ -123,10 +127,17 @@ def test_no_role_of_a_service_has_a_wildcard_or_reads_all_secrets() -> None:
             if any("webhookconfigurations" in name for name in rule["resources"]):
                 reads = set(rule["verbs"]) == {"list", "watch"}
                 assert rule["resourceNames"] == (
-                    [KUEUE_CONFIGURATION] if reads else ["rackgate-mutating", "rackgate-validating"]
+                    [KUEUE_CONFIGURATION]
+                    if reads
+                    else [
+                        "rackgate-mutating.rackgate-system",
+                        "rackgate-validating.rackgate-system",
+                    ]
                 )
             if "clusterrolebindings" in rule["resources"]:
-                assert rule["resourceNames"] == [role["metadata"]["name"]]
+                # The mark of the cluster, and its own, by whose deletion it knows its end.
+                own = [] if role["metadata"]["name"] == WEBHOOK else [role["metadata"]["name"]]
+                assert rule["resourceNames"] == ["rackgate", *own]
                 assert set(rule["verbs"]) == {"list", "watch"}
 
 
@@ -138,13 +149,72 @@ def test_only_the_ungater_may_write_pods_and_only_the_assigner_jobs() -> None:
             if set(rule["verbs"]) & {"create", "update", "patch", "delete"}:
                 for resource in rule["resources"]:
                     writers.setdefault(resource, set()).add(role["metadata"]["name"])
-    assert writers["pods"] == {"rackgate-ungater"}
-    assert writers["jobs"] == {"rackgate-assigner"}
-    assert writers["workloads/status"] == {"rackgate-assigner"}
+    assert writers["pods"] == {"rackgate-ungater.rackgate-system"}
+    assert writers["jobs"] == {"rackgate-assigner.rackgate-system"}
+    assert writers["workloads/status"] == {"rackgate-assigner.rackgate-system"}
+
+
+@pytest.mark.requirement("OPS-05")
+def test_the_right_to_give_up_an_installation_is_for_finalizers_of_its_own_alone() -> None:
+    (role,) = (
+        one
+        for name, one in objects("cluster", "ClusterRole").items()
+        if not name.startswith("rackgate-users:")
+    )
+    named = {
+        (resource, name)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+    held = {
+        (f"{entry['kind'].lower()}s", entry["metadata"]["name"])
+        for entry in install.documents(DEPLOY / "rbac")
+        if entry["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+        and entry["metadata"]["name"].startswith(("rackgate-assigner", "rackgate-ungater"))
+    }
+    assert len(held) == 6, "account, role and binding of the two that hold something"
+    assert named == {*held, ("namespaces", "rackgate-system")}
+    verbs = {(tuple(rule["resources"]), *rule["verbs"]) for rule in role["rules"]}
+    assert verbs == {
+        (("namespaces",), "get"),
+        (("serviceaccounts",), "get", "patch"),
+        (("clusterroles", "clusterrolebindings"), "get", "patch"),
+    }
+
+
+@pytest.mark.requirement("OPS-06")
+def test_names_of_cluster_wide_objects_carry_the_namespace_of_their_installation() -> None:
+    kinds = ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")
+    kinds += ("ValidatingAdmissionPolicyBinding", *WEBHOOKS)
+    found = [
+        entry
+        for folder in ("cluster", "rbac", "webhook")
+        for entry in install.documents(DEPLOY / folder)
+        if entry["kind"] in kinds
+    ]
+    bare = {
+        entry["metadata"]["name"]
+        for entry in found
+        if not entry["metadata"]["name"].endswith(".rackgate-system")
+    }
+    assert len(found) > 30
+    assert bare == SHARED
+    (mark,) = (
+        entry
+        for entry in found
+        if entry["kind"] == "ClusterRoleBinding"
+        and "roleRef" in entry
+        and entry["metadata"]["name"] == "rackgate"
+    )
+    # A roleRef never changes: another installation cannot take the mark.
+    assert mark["roleRef"]["name"] == "rackgate.rackgate-system"
 
 
 def test_every_object_is_of_a_kind_that_up_can_apply() -> None:
-    documents = install.documents(DEPLOY / "crds", DEPLOY / "rbac", DEPLOY / "webhook")
+    documents = install.documents(
+        *(DEPLOY / folder for folder in ("crds", "cluster", "rbac", "webhook"))
+    )
     documents += [*defaults.node_documents(1), *defaults.queue_documents(1)]
     unknown = {
         (entry["apiVersion"], entry["kind"])

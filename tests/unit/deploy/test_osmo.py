@@ -101,12 +101,12 @@ def test_the_registration_covers_both_kinds() -> None:
 
 @pytest.mark.requirement("OPS-05")
 def test_services_get_what_the_gate_needs_and_no_more() -> None:
-    assert rights("rackgate-webhook:osmo") == {
+    assert rights("rackgate-webhook-osmo.rackgate-system") == {
         ("get", OSMO_GROUP, "pools"),
         ("list", OSMO_GROUP, "workflows"),
     }
     kai = {("list"), ("watch"), ("create"), ("patch"), ("delete")}
-    assert rights("rackgate-assigner:osmo") == {
+    assert rights("rackgate-assigner-osmo.rackgate-system") == {
         ("list", OSMO_GROUP, "pools"),
         ("watch", OSMO_GROUP, "pools"),
         ("patch", OSMO_GROUP, "pools/status"),
@@ -118,7 +118,7 @@ def test_services_get_what_the_gate_needs_and_no_more() -> None:
         if entry["kind"] == "ClusterRoleBinding"
     }
     for service in ("assigner", "webhook"):
-        (subject,) = bound[f"rackgate-{service}:osmo"]
+        (subject,) = bound[f"rackgate-{service}-osmo.rackgate-system"]
         assert subject["name"] == f"rackgate-{service}"
 
 

@@ -51,7 +51,7 @@ def test_each_line_of_what_is_enforced_names_a_test() -> None:
 
 
 def test_users_who_view_write_nothing() -> None:
-    roles = {one["metadata"]["name"]: one for one in install.documents(deploy_dir() / "rbac")}
+    roles = {one["metadata"]["name"]: one for one in install.documents(deploy_dir() / "cluster")}
     verbs = {verb for rule in roles["rackgate-users:view"]["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "watch"}
 

@@ -72,8 +72,8 @@ def test_the_kinds_that_need_it_are_registered() -> None:
 
 # Policies that look at deletions, and what else they look at.
 DELETIONS = {
-    "rackgate-orphans": {"CREATE", "UPDATE", "DELETE"},
-    "rackgate-part-deletions": {"DELETE"},
+    "rackgate-orphans.rackgate-system": {"CREATE", "UPDATE", "DELETE"},
+    "rackgate-part-deletions.rackgate-system": {"DELETE"},
 }
 
 
@@ -103,9 +103,9 @@ def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
     """One patch with a label selector changes them all, see docs/operators.md."""
     asking = [document for document in POLICIES if "variables.operators" in str(document["spec"])]
     assert {document["metadata"]["name"] for document in asking} == {
-        "rackgate-part-deletions",
-        "rackgate-parts",
-        "rackgate-pods",
+        "rackgate-part-deletions.rackgate-system",
+        "rackgate-parts.rackgate-system",
+        "rackgate-pods.rackgate-system",
     }
     firsts = [document["spec"]["variables"][0] for document in asking]
     assert all(first == firsts[0] for first in firsts)
@@ -147,7 +147,7 @@ def test_what_a_jobset_or_raycluster_makes_is_left_alone_wherever_jobs_are_looke
             policy
             for policy in POLICIES
             if policy["kind"] == "ValidatingAdmissionPolicy"
-            and policy["metadata"]["name"].removeprefix("rackgate-") in JOBS
+            and policy["metadata"]["name"].removeprefix("rackgate-").split(".")[0] in JOBS
         ),
     ]
     assert len(holders) == 9

@@ -1,0 +1,467 @@
+"""An operator's day, on a control plane of its own, by the commands of docs/operators.md.
+
+Kueue is in the way, then another installation; install, upgrade, restore, uninstall with jobs
+running, install again. The services are processes beside the cluster, with the tokens and the
+configurations of their manifests; pods of their Deployments are simulated, as all pods are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.api import names
+from rackgate.kube import resources as kinds
+from rackgate.kube.errors import ForbiddenError, NotFoundError, UnprocessableError
+from rackgate.kube.uninstall import FINALIZER
+from rackgate_cli.controlplane.install import with_local_webhook
+from rackgate_cli.controlplane.ports import reserved
+from rackgate_cli.locations import deploy_dir
+from tests.support.cluster import Cluster, until
+from tests.support.elsewhere import Elsewhere, kustomized, moved
+from tests.support.objects import RACK, Object, job
+from tests.support.playground import SERVICES, start_playground
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+SYSTEM, OTHER, TEAM = "rackgate-system", "team-infra", "team"
+MANAGER = "--field-manager=rackgate"
+A_MINUTE = 60.0
+COMPONENTS = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
+CRD = "workloads.kueue.x-k8s.io"
+Answer = tuple[int, str]
+
+
+class Day(Elsewhere):
+    """A control plane without Rackgate, and what an operator types."""
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.playground.run("kubectl", *arguments)
+
+    def tried(self, *arguments: str) -> Answer:
+        """A verb that may fail: exit code, and all that it said."""
+        state = ("--state", str(self.playground.state))
+        command = [sys.executable, "-m", "rackgate_cli", arguments[0], *state, *arguments[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def documents(self, *, namespace: str = SYSTEM) -> list[Object]:
+        """What `kubectl kustomize deploy` says, with webhooks that are called at this machine."""
+        url = f"https://127.0.0.1:{self.ports['reviews']}"
+        built = moved(kustomized(self.playground, self.folder), namespace)
+        return [with_local_webhook(entry, url) for entry in built]
+
+    def written(self, name: str, documents: list[Object]) -> str:
+        path = self.folder / f"{name}.json"
+        listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+        path.write_text(json.dumps(listed))
+        return str(path)
+
+    def apply(self, documents: list[Object]) -> None:
+        """The second of the two commands that install."""
+        self.kubectl("apply", "--server-side", MANAGER, "-f", self.written("all", documents))
+
+    def begin(self) -> None:
+        """Install as documented, and start the services."""
+        cluster = str(deploy_dir() / "cluster")
+        self.kubectl("apply", "--server-side", MANAGER, "-k", cluster)
+        self.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
+        documents = self.documents()
+        self.apply(documents)
+        self.configurations = configurations(documents)
+        self.tokens()
+        self.start(*SERVICES)
+
+    def tokens(self, namespace: str = SYSTEM) -> None:
+        for service in SERVICES:
+            token = self.kubectl(
+                *("create", "token", f"rackgate-{service}", "-n", namespace, "--duration=24h")
+            )
+            self.token_file(service).write_text(token.strip())
+
+
+def configurations(documents: list[Object]) -> dict[str, Object]:
+    return {
+        entry["metadata"]["name"].removeprefix("rackgate-"): yaml.safe_load(
+            entry["data"]["config.yaml"]
+        )
+        for entry in documents
+        if entry["kind"] == "ConfigMap"
+    }
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    folder = tmp_path_factory.mktemp("day")
+    playground = start_playground(folder / "state", nodes=0, services=())
+    with reserved(dict.fromkeys((*SERVICES, "reviews"))) as ports:
+        there = Day(playground, folder, ports, level="info", namespace=SYSTEM)
+        try:
+            yield there
+        finally:
+            there.stop(*SERVICES)
+            playground.stop()
+
+
+@asynccontextmanager
+async def team(day: Day) -> AsyncIterator[Cluster]:
+    async with day.playground.client() as client:
+        yield Cluster(client, TEAM, "day")
+
+
+async def ready(day: Day, cluster: Cluster) -> None:
+    """Every service is ready, and the API server calls the webhook."""
+    for service in SERVICES:
+
+        async def answers(service: str = service) -> bool:
+            return await asyncio.to_thread(day.ready, service)
+
+        await until(f"{service} is ready", answers)
+
+    async def suspends() -> bool:
+        body = json.dumps(job("probe", 1)).encode()
+        try:
+            answer = await cluster.client.create(kinds.JOBS.path(TEAM), body, {"dryRun": "All"})
+        except (ForbiddenError, UnprocessableError):
+            return False
+        return json.loads(answer)["spec"].get("suspend") is True
+
+    await until("the API server calls the webhook", suspends)
+
+
+async def steady(cluster: Cluster, name: str) -> dict[str, Any]:
+    """What must not change of a job that runs: the Job's spec, and where its pods are."""
+    found = await cluster.get(kinds.JOBS, name)
+    pods = await cluster.pods_of(name)
+    return {
+        "spec": found["spec"],
+        "uid": found["metadata"]["uid"],
+        "pods": {pod["metadata"]["uid"]: pod["spec"].get("nodeName") for pod in pods},
+    }
+
+
+async def held(cluster: Cluster) -> list[str]:
+    """What carries a finalizer that only Rackgate takes off."""
+    return [
+        f"{kind.kind} {item['metadata']['name']}"
+        for kind in (kinds.WORKLOADS, kinds.CLUSTER_QUEUES, kinds.FLAVORS, kinds.TOPOLOGIES)
+        for item in await cluster.list_all(kind)
+        if names.IN_USE_FINALIZER in item["metadata"].get("finalizers", ())
+    ]
+
+
+def kueue(crd: Object) -> list[Object]:
+    """As an operator finds it: a kind with a conversion webhook, a Deployment, a webhook."""
+    service = {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}
+    (version,) = crd["spec"]["versions"]
+    theirs = {
+        "apiVersion": crd["apiVersion"],
+        "kind": crd["kind"],
+        "metadata": {"name": crd["metadata"]["name"]},
+        "spec": {
+            **crd["spec"],
+            "versions": [version, {**version, "name": "v1beta1", "storage": False}],
+            "conversion": {
+                "strategy": "Webhook",
+                "webhook": {
+                    "clientConfig": {"service": service},
+                    "conversionReviewVersions": ["v1"],
+                },
+            },
+        },
+    }
+    theirs["spec"]["versions"][1].pop("selectableFields", None)
+    labels = {"app.kubernetes.io/name": "kueue"}
+    container = {"name": "manager", "image": "registry.k8s.io/kueue/kueue:v0.14.0"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "kueue-controller-manager", "namespace": "kueue-system"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    webhook = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "kueue-mutating-webhook-configuration"},
+        "webhooks": [],
+    }
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
+    return [space, theirs, deployment, webhook]
+
+
+async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
+    day.kubectl("get", "ns")
+    code, said = day.tried("uninstall", "--yes", "--delete-crds")
+    assert code == 0, said  # what the playground comes with; no service of it ever ran
+    code, said = day.tried("preflight")
+    assert (code, "nothing stands in the way" in said) == (0, True), said
+    crd = next(
+        yaml.safe_load_all((deploy_dir() / "crds" / "kueue.x-k8s.io_workloads.yaml").read_text())
+    )
+    path = day.written("kueue", kueue(crd))
+    day.kubectl("apply", "--server-side", "-f", path)
+    async with team(day) as cluster:
+        before = await cluster.get(kinds.CRDS, CRD)
+        code, said = day.tried("preflight")
+        assert code == 3
+        for sign in ("Deployment kueue-system/kueue-controller-manager", "webhook-configuration"):
+            assert f"conflict: Kueue's {sign}" in said or sign in said, said
+        assert f"conversion webhook: {CRD}" in said
+        # Who does not ask before is refused by the API server: another manager has these fields.
+        cluster_wide = str(deploy_dir() / "cluster")
+        code, said = day.tried("kubectl", "apply", "--server-side", MANAGER, "-k", cluster_wide)
+        assert code != 0
+        assert 'conflict with "kubectl"' in said, said
+        assert ".spec.conversion.strategy" in said, said
+        after = await cluster.get(kinds.CRDS, CRD)
+        assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], 1)
+        # The services with all rights.
+        day.configurations = configurations(day.documents())
+        for service in ("assigner", "ungater"):
+            code, said = await asyncio.to_thread(day.second, service, SYSTEM)
+            assert (code, "Kueue is installed in this cluster" in said) == (3, True), said[-500:]
+    day.kubectl("delete", "-f", path, "--wait=true")
+    day.kubectl("delete", "-k", str(deploy_dir() / "cluster"), "--ignore-not-found")
+    code, said = day.tried("preflight")
+    assert code == 0, said
+
+
+async def installed_as_documented_jobs_run(day: Day) -> None:
+    await asyncio.to_thread(day.begin)
+    async with team(day) as cluster:
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
+        await cluster.create(kinds.NAMESPACES, space)
+        await ready(day, cluster)
+        await cluster.add_fx_a()
+        await cluster.add_queue()
+        await cluster.submit("steady", 4, required=RACK)
+        await cluster.bound("steady", 4)
+        await cluster.submit("waits", 60, required=RACK)
+        await cluster.condition("waits", "QuotaReserved", "False")
+        account = await cluster.get(kinds.CLUSTER_ROLES, f"rackgate-assigner.{SYSTEM}")
+        assert FINALIZER in account["metadata"]["finalizers"]
+
+
+async def a_second_installation_changes_nothing_of_the_first(day: Day) -> None:
+    code, said = day.tried("preflight", "--namespace", OTHER)
+    assert (code, f"Rackgate is installed in namespace {SYSTEM}" in said) == (3, True), said
+    second = day.documents(namespace=OTHER)
+    path = day.written("second", second)
+    own = [
+        (kind, f"{name}.{SYSTEM}")
+        for kind, name in (
+            (kinds.CLUSTER_ROLES, "rackgate-assigner"),
+            (kinds.CLUSTER_ROLE_BINDINGS, "rackgate-assigner"),
+            (kinds.MUTATING_CONFIGS, "rackgate-mutating"),
+            (kinds.ADMISSION_POLICIES, "rackgate-jobs"),
+        )
+    ]
+    async with team(day) as cluster:
+        own.append((kinds.CLUSTER_ROLE_BINDINGS, "rackgate"))
+        before = [await cluster.get(*one) for one in own]
+        # By whatever manager, and by force: a roleRef never changes.
+        code, said = day.tried(
+            *("kubectl", "apply", "--server-side", "--force-conflicts", "-f", path)
+        )
+        assert code != 0
+        assert "cannot change roleRef" in said, said
+        assert [await cluster.get(*one) for one in own] == before
+        # Its services know, by their own rights, and the first goes on under both sets of policies.
+        there = Day(day.playground, day.folder / OTHER, day.ports, namespace=OTHER)
+        there.folder.mkdir()
+        there.tokens(OTHER)
+        there.configurations = configurations(second)
+        for service in SERVICES:
+            code, said = await asyncio.to_thread(alone, there, service)
+            assert code == 3, said[-800:]
+            assert f"Rackgate is installed in namespace {SYSTEM}" in said
+        await cluster.submit("beside", 2, required=RACK)
+        await cluster.bound("beside", 2)
+        code, said = await asyncio.to_thread(day.tried, "uninstall", "--namespace", OTHER, "--yes")
+        assert code == 0, said
+        assert [await cluster.get(*one) for one in own] == before
+        assert "Workload" not in said
+        assert await held(cluster), "what the first holds is its own"
+        with pytest.raises(NotFoundError):
+            await cluster.get(kinds.NAMESPACES, OTHER)
+        await cluster.submit("after", 1)
+        await cluster.bound("after", 1)
+
+
+def alone(there: Day, service: str) -> Answer:
+    """Run a service with its own account until it ends by itself."""
+    with reserved({service: None, "reviews": None}) as ports:
+        there.ports = dict(ports)
+        there.start(service)
+        code = there.running.pop(service).wait(100)
+    return code, there.log_file(service).read_text()
+
+
+async def an_upgrade_leaves_jobs_alone_and_ends_nothing(day: Day) -> None:
+    async with team(day) as cluster:
+        before = await steady(cluster, "steady")
+        documents = day.documents()
+        for entry in documents:
+            if entry["kind"] == "Deployment":
+                entry["spec"]["template"]["spec"]["containers"][0]["image"] = "rackgate:0.2.0"
+        await asyncio.to_thread(day.apply, documents)
+        codes = await asyncio.to_thread(day.stop, *SERVICES)
+        assert set(codes.values()) == {0}
+        assert await held(cluster), "a stop gives nothing back"
+        await asyncio.to_thread(day.start, *SERVICES)
+        await ready(day, cluster)
+        assert await steady(cluster, "steady") == before
+        role = await cluster.get(kinds.CLUSTER_ROLES, f"rackgate-assigner.{SYSTEM}")
+        assert FINALIZER in role["metadata"]["finalizers"]
+        assert "uninstall_begun" not in day.log_file("assigner").read_text()
+
+
+async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
+    store = day.playground.state / "etcd"
+    saved = day.folder / "saved"
+
+    def exchange(before: Path, after: Path) -> None:
+        for name in COMPONENTS:
+            day.playground.run("stop", name)
+        if after.exists():
+            shutil.rmtree(after)
+        shutil.copytree(before, after)
+        for name in reversed(COMPONENTS):
+            day.playground.run("start", name)
+
+    async with team(day) as cluster:
+        before = await steady(cluster, "steady")
+        await asyncio.to_thread(exchange, store, saved)
+        await cluster.submit("forgotten", 1)
+        await cluster.bound("forgotten", 1)
+        # The services first, then the store, then the services.
+        await asyncio.to_thread(day.stop, *SERVICES)
+        await asyncio.to_thread(exchange, saved, store)
+        await asyncio.to_thread(day.start, *SERVICES)
+        await ready(day, cluster)
+        assert await cluster.find(kinds.JOBS, "forgotten") is None
+        assert await steady(cluster, "steady") == before
+        await cluster.submit("restored", 1)
+        await cluster.bound("restored", 1)
+
+
+async def surplus(cluster: Cluster) -> list[str]:
+    """Gated pods that nobody will release: more than the job was granted."""
+    await cluster.merge(kinds.JOBS, "steady", {"spec": {"parallelism": 6, "completions": 6}})
+
+    async def gated() -> list[str]:
+        pods = await cluster.pods_of("steady")
+        return [p["metadata"]["name"] for p in pods if p["spec"].get("schedulingGates")]
+
+    async def both() -> bool:
+        return len(await gated()) == 2
+
+    await until("two pods are gated", both)
+    return await gated()
+
+
+async def kubectl_delete_ends_in_a_minute_with_jobs_running(day: Day) -> None:
+    async with team(day) as cluster:
+        before = await steady(cluster, "restored")
+        names_ = await surplus(cluster)
+        began = time.monotonic()
+        # Deleted after the accounts, as the namespace controller deletes them at once.
+        await asyncio.to_thread(
+            day.kubectl, "delete", "-k", str(deploy_dir()), "--ignore-not-found", "--timeout=60s"
+        )
+        assert time.monotonic() - began < A_MINUTE
+        codes = {name: day.running.pop(name).wait(60) for name in ("assigner", "ungater")}
+        assert codes == {"assigner": 0, "ungater": 0}
+        await asyncio.to_thread(day.stop, "webhook")
+        assert await held(cluster) == []
+        for kind in (kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS, kinds.ADMISSION_POLICIES):
+            left = [one["metadata"]["name"] for one in await cluster.list_all(kind)]
+            ours = [name for name in left if name.startswith("rackgate")]
+            assert all("users" in name or "uninstall" in name for name in ours), ours
+        assert await cluster.find(kinds.NAMESPACES, SYSTEM) is None
+        # Kinds and queues are there, running jobs run, and the user's template is the user's.
+        assert await cluster.get(kinds.CRDS, CRD)
+        assert await steady(cluster, "restored") == before
+        waits = await cluster.get(kinds.JOBS, "waits")
+        assert waits["spec"]["suspend"] is True
+        assert "schedulingGates" not in waits["spec"]["template"]["spec"]
+        # Gated pods were given to the scheduler, and named.
+        assert all(f"{TEAM}/{name}" in day.log_file("ungater").read_text() for name in names_)
+        for name in names_:
+            pod = await cluster.get(kinds.PODS, name)
+            assert not pod["spec"].get("schedulingGates")
+
+
+async def an_installation_that_comes_back_goes_on_with_what_runs(day: Day) -> None:
+    async with team(day) as cluster:
+        before = await steady(cluster, "restored")
+        await asyncio.to_thread(day.begin)
+        await ready(day, cluster)
+        await cluster.submit("again", 1)
+        await cluster.bound("again", 1)
+
+        async def holds() -> bool:
+            return "Workload" in " ".join(await held(cluster))
+
+        await until("Workloads are held again", holds)
+        assert await steady(cluster, "restored") == before
+
+
+async def the_command_ends_it_without_any_service(day: Day) -> None:
+    async with team(day) as cluster:
+        await asyncio.to_thread(day.stop, *SERVICES)
+        assert await held(cluster)
+        code, said = day.tried("uninstall")
+        assert (code, "--yes" in said) == (1, True), said
+        began = time.monotonic()
+        arguments = ("uninstall", "--yes", "--jobs", "suspend")
+        code, said = await asyncio.to_thread(day.tried, *arguments)
+        assert (code, time.monotonic() - began < A_MINUTE) == (0, True), said
+        assert await held(cluster) == []
+        stopped = await cluster.get(kinds.JOBS, "restored")
+        assert stopped["spec"]["suspend"] is True
+        assert "schedulingGates" not in stopped["spec"]["template"]["spec"]
+        assert f"Job {TEAM}/restored" in said
+        # A namespace of users goes, too, and so do the kinds where that is asked for.
+        day.kubectl("delete", "namespace", TEAM, "--timeout=60s")
+        code, said = await asyncio.to_thread(day.tried, "uninstall", "--yes", "--delete-crds")
+        assert code == 0, said
+        assert await cluster.find(kinds.CRDS, CRD) is None
+        left = await cluster.list_all(kinds.CLUSTER_ROLES)
+        assert [one for one in left if one["metadata"]["name"].startswith("rackgate")] == []
+
+
+STEPS = (
+    beside_kueue_nothing_is_changed_and_no_service_acts,
+    installed_as_documented_jobs_run,
+    a_second_installation_changes_nothing_of_the_first,
+    an_upgrade_leaves_jobs_alone_and_ends_nothing,
+    a_store_of_the_past_is_restored_by_the_runbook,
+    kubectl_delete_ends_in_a_minute_with_jobs_running,
+    an_installation_that_comes_back_goes_on_with_what_runs,
+    the_command_ends_it_without_any_service,
+)
+
+
+@pytest.mark.requirement("OPS-02", "OPS-14")
+async def test_an_operators_day(day: Day) -> None:
+    """Each step begins where the one before it ended."""
+    for step in STEPS:
+        began = time.monotonic()
+        await step(day)
+        print(f"{step.__name__}: {time.monotonic() - began:.1f} s")

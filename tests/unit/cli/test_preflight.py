@@ -1,0 +1,170 @@
+"""What stands in the way of an installation, and what a deletion would do: words and verdicts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rackgate_assigner.uninstall import Report
+from rackgate_cli.preflight import told
+from rackgate_cli.preflight_findings import KUEUE_LEASE, OURS, PART_OF, Seen, findings
+from rackgate_cli.uninstalling import Done, Survey
+from rackgate_cli.uninstalling_view import outcome, plan
+
+NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
+LABELS = {PART_OF: OURS}
+SYSTEM = "rackgate-system"
+
+Object = dict[str, Any]
+
+
+def seen(**more: Any) -> Seen:
+    return Seen(version={"major": "1", "minor": "34+"}, now=NOW, **more)
+
+
+def named(kind: str, name: str, namespace: str = "", **metadata: Any) -> Object:
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace, **metadata}}
+
+
+def deployment(name: str, namespace: str, image: str = "x", **metadata: Any) -> Object:
+    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
+    return {**named("Deployment", name, namespace, **metadata), "spec": spec}
+
+
+def crd(strategy: str = "None", stored: tuple[str, ...] = ("v1beta2",), **metadata: Any) -> Object:
+    return {
+        **named("CustomResourceDefinition", "workloads.kueue.x-k8s.io", **metadata),
+        "spec": {"conversion": {"strategy": strategy}, "versions": [{"name": "v1beta2"}]},
+        "status": {"storedVersions": list(stored)},
+    }
+
+
+def mark(namespace: str, **metadata: Any) -> Object:
+    return {
+        **named("ClusterRoleBinding", "rackgate", labels=LABELS, **metadata),
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace}],
+    }
+
+
+def conflicts(found: Seen, namespace: str = SYSTEM) -> list[str]:
+    return [one.what for one in findings(found, namespace) if one.conflict]
+
+
+def test_a_cluster_without_either_and_ones_own_installation_stand_in_nobodys_way() -> None:
+    own = deployment("rackgate-assigner", SYSTEM, labels=LABELS)
+    mine = seen(deployments=[own], bindings=[mark(SYSTEM)], crds=[crd()])
+    assert findings(seen(), SYSTEM) == findings(mine, SYSTEM) == []
+    assert told([], SYSTEM) == [
+        "nothing stands in the way of an installation into namespace rackgate-system"
+    ]
+
+
+@pytest.mark.requirement("OPS-06")
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {
+            "webhooks": [
+                named("MutatingWebhookConfiguration", "kueue-mutating-webhook-configuration")
+            ]
+        },
+        {"webhooks": [named("ValidatingWebhookConfiguration", "my-kueue-validating")]},
+        {"deployments": [deployment("kueue-controller-manager", "kueue-system")]},
+        {"deployments": [deployment("x", "y", labels={"app.kubernetes.io/name": "kueue"})]},
+        {"deployments": [deployment("x", "y", image="registry.k8s.io/kueue/kueue:v0.14.0")]},
+        {"deployments": [deployment("x", "y", image="mirror/kueue@sha256:00")]},
+    ],
+)
+def test_each_sign_of_a_kueue_that_lives_is_a_conflict(sign: dict[str, list[Object]]) -> None:
+    (what,) = conflicts(seen(**sign))
+    assert what.startswith("Kueue's ")
+
+
+@pytest.mark.parametrize(("age_s", "holder", "lives"), [(10, "x", 1), (300, "x", 0), (10, "", 0)])
+def test_a_lease_of_kueue_counts_while_it_is_renewed(age_s: int, holder: str, lives: int) -> None:
+    renewed = (NOW - timedelta(seconds=age_s)).isoformat()
+    lease = named("Lease", KUEUE_LEASE, "kueue-system")
+    lease["spec"] = {"holderIdentity": holder, "renewTime": renewed}
+    assert len(conflicts(seen(leases=[lease]))) == lives
+
+
+def test_kinds_that_kueue_left_are_a_note_and_objects_of_older_versions_a_conflict() -> None:
+    left = findings(seen(crds=[crd("Webhook")]), SYSTEM)
+    assert [one.conflict for one in left] == [False]
+    assert "--force-conflicts" in left[0].remedy
+    older = seen(crds=[crd("Webhook", ("v1beta1", "v1beta2"))])
+    assert conflicts(older) == [
+        "objects may be stored in older versions of workloads.kueue.x-k8s.io"
+    ]
+
+
+@pytest.mark.requirement("OPS-06")
+def test_another_installation_is_known_by_the_mark_and_by_its_deployments() -> None:
+    other = deployment("rackgate-webhook", "team-infra", labels=LABELS)
+    (by_mark,) = conflicts(seen(bindings=[mark("team-infra")]))
+    (by_both,) = conflicts(seen(bindings=[mark("team-infra")], deployments=[other]))
+    assert by_mark == "Rackgate is installed in namespace team-infra (ClusterRoleBinding rackgate)"
+    assert "ClusterRoleBinding rackgate, Deployment rackgate-webhook" in by_both
+    assert conflicts(seen(bindings=[mark("team-infra")]), "team-infra") == []
+
+
+@pytest.mark.parametrize(
+    "leaving",
+    [
+        {"bindings": [mark(SYSTEM, deletionTimestamp="x")]},
+        {"namespace": named("Namespace", SYSTEM, deletionTimestamp="x")},
+        {"crds": [crd(deletionTimestamp="x")]},
+    ],
+)
+def test_what_is_being_deleted_is_waited_for(leaving: dict[str, Any]) -> None:
+    (what,) = conflicts(seen(**leaving))
+    assert what.startswith("being deleted: ")
+
+
+def test_old_names_are_a_note_and_an_old_api_server_is_a_conflict() -> None:
+    old = named("MutatingWebhookConfiguration", "rackgate-mutating", labels=LABELS)
+    (note,) = findings(seen(webhooks=[old]), SYSTEM)
+    assert (note.conflict, "rackgate-mutating" in note.what) == (False, True)
+    assert conflicts(Seen(version={"major": "1", "minor": "29"})) == [
+        "the API server is of Kubernetes 1.29"
+    ]
+
+
+def test_conflicts_are_told_first_and_then_nothing_is_promised() -> None:
+    found = seen(crds=[crd("Webhook")], bindings=[mark("team-infra")])
+    lines = told(findings(found, SYSTEM), SYSTEM)
+    assert [line.split(":")[0] for line in lines] == ["conflict", "note"]
+
+
+def test_the_plan_says_what_becomes_of_every_job_and_pod() -> None:
+    survey = Survey(SYSTEM, running=1, waiting=2, gated=["team/a"], counts={"Workload": 3})
+    said = "\n".join(plan(survey, "leave", delete_crds=False))
+    for words in (
+        "1 job running: they go on. Pods that they make later",
+        "2 jobs waiting: they get their templates back and stay suspended",
+        "1 pod gated: they are released to the scheduler",
+        "Kinds, queues and Workloads stay (3 Workload)",
+    ):
+        assert words in said
+    said = "\n".join(plan(survey, "suspend", delete_crds=True))
+    assert "1 job running: they are suspended, and their pods are deleted" in said
+    assert "The kinds are DELETED with all their objects: 3 Workload." in said
+    other = "\n".join(plan(Survey(SYSTEM, acts=False), "leave", delete_crds=True))
+    assert "Another installation acts in this cluster" in other
+    assert "DELETED" not in other
+
+
+def test_the_outcome_names_what_stays_gated_and_what_is_left() -> None:
+    report = Report(restored={"Job team/waits"}, running=["Job team/runs"], gated=["Job team/runs"])
+    done = Done(report=report, pods={"team/pod"})
+    said = "\n".join(outcome(done, "leave"))
+    for words in ("Job team/waits", "team/pod", "run on: 1 job (Job team/runs)", "stay gated"):
+        assert words in said
+    assert said.endswith("Rackgate is uninstalled")
+    done.left = ["Job team/x: still stopping"]
+    assert outcome(done, "leave")[-2:] == [
+        "  Job team/x: still stopping",
+        "run the same command again",
+    ]
