@@ -12,6 +12,7 @@ from rackgate.kube.installation import Installation
 from rackgate.kube.lease import LeaseHolder
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import spawn
 from rackgate_assigner.reconciler import Assigner
 from rackgate_assigner.settings import AssignerSettings
@@ -26,6 +27,10 @@ DESCRIPTION = (
 async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set."""
     client = await connect(settings.connection, user_agent=user_agent("assigner"))
+    state = open_state(settings.leader_election.state_dir, "assigner", settings.identity)
+    if state is not None:
+        settings.identity = state.identity
+    client.keep(state)
     try:
         assigner = Assigner(settings, client)
         lease = LeaseHolder(
@@ -35,6 +40,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             LEASE,
             settings.identity,
             duration_s=settings.leader_election.lease_duration,
+            state=state,
         )
         installation = Installation(client, "assigner", settings.leader_election.namespace)
         health = HealthServer(

@@ -11,6 +11,7 @@ from rackgate.kube.events import EventRecorder
 from rackgate.kube.installation import Installation
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
@@ -29,6 +30,10 @@ DESCRIPTION = (
 async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set."""
     client = await connect(settings.connection, user_agent=user_agent(SERVICE))
+    state = open_state(settings.leader_election.state_dir, SERVICE, settings.identity)
+    if state is not None:
+        settings.identity = state.identity
+    client.keep(state)
     budget = settings.ungating
     writer = Writer(
         client.budget(budget.qps, budget.burst, budget.concurrency),
@@ -37,7 +42,8 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))
     # A budget of its own: no other traffic may delay a renewal.
-    keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, stop)
+    leases = client.budget(qps=0, burst=1)
+    keeper = ShardKeeper(leases, settings, ungater, stop, state=state)
     installation = Installation(client, SERVICE, settings.leader_election.namespace)
     health = HealthServer(
         settings.health.port,
