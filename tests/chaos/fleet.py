@@ -169,6 +169,8 @@ class Fleet:
         folder, document = self.playground.state, self._document(service)
         door = self.proxy.open(name, self.seed)
         document["connection"]["server"] = door.url
+        if service != "webhook":
+            document["leaderElection"]["stateDir"] = str(folder / "services" / f"{name}.chaos")
         document["clockOffset"] = self.offsets.get(name, 0.0)
         # Held as long as the replicas live, so that a restarted one finds its port free.
         held = self._ports.enter_context(ports.reserved({name: None}))

@@ -48,6 +48,13 @@ def back(playground: Playground) -> None:
         playground.run("start", name)
 
 
+def others_anew(playground: Playground) -> None:
+    """Kubernetes' own controllers do not notice by themselves."""
+    for verb in ("stop", "start"):
+        for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
+            playground.run(verb, name)
+
+
 def data(playground: Playground) -> Path:
     return StateFolder(playground.state).data
 
@@ -114,6 +121,7 @@ async def test_services_notice_at_once_and_go_on_with_what_the_older_store_says(
         workload = await cluster.workload_of(JOB)
         assert "admission" not in workload.get("status", {}), "as in the copy"
         assert await asyncio.to_thread(running.bring_back)
+        await asyncio.to_thread(others_anew, running)
         await admits(client, "None")
         await cluster.bound(JOB, PODS)
         await cluster.clean()

@@ -105,6 +105,8 @@ def configuration(cluster: Cluster, service: str, name: str) -> dict[str, Any]:
             "namespace": names.SYSTEM_NAMESPACE,
         },
     }
+    if service != "webhook":
+        document["leaderElection"]["stateDir"] = str(folder.services / f"{name}.state")
     if playground.feature_gates:
         document["featureGates"] = dict(playground.feature_gates)
     if service == "webhook":

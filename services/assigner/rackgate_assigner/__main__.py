@@ -13,6 +13,7 @@ from rackgate.kube.lease import LeaseHolder
 from rackgate.kube.uninstall import Uninstall
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
 from rackgate_assigner.reconciler import Assigner
 from rackgate_assigner.settings import AssignerSettings
@@ -28,6 +29,10 @@ DESCRIPTION = (
 async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set."""
     client = await connect(settings.connection, user_agent=user_agent("assigner"))
+    state = open_state(settings.leader_election.state_dir, "assigner", settings.identity)
+    if state is not None:
+        settings.identity = state.identity
+    client.keep(state)
     try:
         assigner = Assigner(settings, client)
         lease = LeaseHolder(
@@ -37,6 +42,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             LEASE,
             settings.identity,
             duration_s=settings.leader_election.lease_duration,
+            state=state,
         )
         namespace = settings.leader_election.namespace
         installation = Installation(client, namespace)

@@ -14,6 +14,7 @@ from rackgate.kube.installation import Installation
 from rackgate.kube.uninstall import Uninstall
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
+from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
 from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
@@ -39,6 +40,10 @@ log = structlog.get_logger()
 async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set."""
     client = await connect(settings.connection, user_agent=user_agent(SERVICE))
+    state = open_state(settings.leader_election.state_dir, SERVICE, settings.identity)
+    if state is not None:
+        settings.identity = state.identity
+    client.keep(state)
     budget = settings.ungating
     writer = Writer(
         client.budget(budget.qps, budget.burst, budget.concurrency),
@@ -47,8 +52,9 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     recorder = EventRecorder(client, SERVICE, instance=settings.identity)
     ungater = Ungater(settings, client, writer, Reporter(recorder))
     # A budget of its own: no other traffic may delay a renewal.
+    leases = client.budget(qps=0, burst=1)
     ends = asyncio.Event()
-    keeper = ShardKeeper(client.budget(qps=0, burst=1), settings, ungater, ends)
+    keeper = ShardKeeper(leases, settings, ungater, ends, state=state)
     namespace = settings.leader_election.namespace
     installation = Installation(client, namespace)
     uninstall = Uninstall(client.budget(qps=0, burst=1), SERVICE, namespace)

@@ -23,6 +23,7 @@ from rackgate.kube.lease_record import LeaseSpec, Sighting
 from rackgate.kube.lease_watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.state_file import StateFile
 from rackgate.runtime.tasks import spawn, start
 from rackgate_ungater import metrics
 from rackgate_ungater.membership import Membership
@@ -67,6 +68,7 @@ class ShardKeeper:
         actor: told what to act on.
         stop: set when the process should end.
         fence: what ends the process in time; replaced only where a test lives in-process.
+        state: what our predecessor in the same pod left.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class ShardKeeper:
         stop: asyncio.Event,
         *,
         fence: Fence = PROCESS_FENCE,
+        state: StateFile | None = None,
     ) -> None:
         election = settings.leader_election
         self.held: set[int] = set()
@@ -110,6 +113,7 @@ class ShardKeeper:
                 request_timeout_s=timeout_s,
                 fence=fence,
                 on_written=self._watch.note,
+                state=state,
             )
             for shard in range(SHARDS)
         ]

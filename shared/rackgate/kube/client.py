@@ -46,6 +46,7 @@ from rackgate.kube.versions import Versions
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.pauses import pause
+from rackgate.runtime.state_file import StateFile
 
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_S: Final = 1.0
@@ -118,6 +119,7 @@ class Client:
         self._transport = transport
         self._metadata_only = False
         self._certain: Callable[[], Awaitable[None]] | None = None
+        self._state: StateFile | None = None
         self.versions = Versions()
         self._budget = budget or Budget(0, 0)
         self.request_timeout_s = request_timeout_s
@@ -156,6 +158,12 @@ class Client:
         sibling._certain = certain
         return sibling
 
+    def keep(self, state: StateFile | None) -> None:
+        """Note in the state file which writes are under way; before there are siblings."""
+        self._state = state
+        if state is not None:
+            self.versions.on_back = state.void
+
     def _sibling(self, budget: Budget) -> Client:
         sibling = Client(
             self._transport,
@@ -164,6 +172,7 @@ class Client:
             observe=self._observe,
         )
         sibling._certain, sibling.versions = self._certain, self.versions
+        sibling._state = self._state
         return sibling
 
     async def get(
@@ -401,6 +410,10 @@ class Client:
             floor = self.versions.highest(path)
             if call.deadline is not None and clock.monotonic() >= call.deadline():
                 raise NotSentError(method, path, reason="TooLate", message="its time was over")
+            writing = self._state if method != "GET" else None
+            certain = False
+            if writing is not None:
+                writing.sending()
             sent = clock.monotonic()
             try:
                 async with self._transport.request(
@@ -414,12 +427,17 @@ class Client:
                 ) as response:
                     self.server_date = response.headers.get("Date", "")
                     answer = await read_body(response, call.most)
+                    # After a 5xx it may have been applied all the same.
+                    certain = response.status < 500
             except PageOverflowError:
                 self._count(method, path, "200", clock.monotonic() - sent)
                 raise
             except (aiohttp.ClientError, OSError) as error:
                 self._count(method, path, "none", clock.monotonic() - sent)
                 raise TransportError(method, path, message=_words(error)) from error
+            finally:
+                if writing is not None:
+                    writing.settled(certain=certain)
             self._count(method, path, str(response.status), clock.monotonic() - sent)
         if response.status >= 300:
             raise _refusal(method, path, response, answer)

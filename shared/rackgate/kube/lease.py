@@ -8,6 +8,8 @@
   write of a dead holder may still be on its way, and carries that time limit.
 - A clean stop clears the holder, so the next replica starts at once. A holder whose time was
   nearly over does not: requests that it gave up may still be on their way.
+- A process that follows another one in the same pod takes back what that one held, as soon as
+  nothing of it may be on its way any more (`runtime/state_file.py`).
 
 A process that waits for many Leases need not ask for each: `lease_watch.py` shows all of them,
 and `take` and `hold` are the two halves of `run`.
@@ -39,6 +41,7 @@ from rackgate.kube.lease_record import (
 )
 from rackgate.kube.resources import LEASES
 from rackgate.runtime import clock, metrics
+from rackgate.runtime.state_file import StateFile
 from rackgate.runtime.tasks import start
 
 RENEWALS_PER_DURATION: Final = 3
@@ -67,6 +70,7 @@ class LeaseHolder:
         request_timeout_s: float | None = None,
         fence: Fence = PROCESS_FENCE,
         on_written: Callable[[Lease], None] = lambda _: None,
+        state: StateFile | None = None,
     ) -> None:
         """Prepare; nothing is sent.
 
@@ -80,11 +84,13 @@ class LeaseHolder:
                 client's own limit by default.
             fence: what ends the process in time; replaced only where a test lives in-process.
             on_written: told of each answer to a write of ours.
+            state: shows the Leases of our predecessor in the same pod, and ours to our successor.
         """
         self.name, self.identity, self.duration_s = name, identity, duration_s
         self._client = client
         self._fence = fence
         self._on_written = on_written
+        self._state = state
         self._namespace = namespace
         self._key = f"{namespace}/{name}"
         self._path = LEASES.path(namespace, name)
@@ -119,7 +125,16 @@ class LeaseHolder:
         """From which monotonic second on this process may take the Lease; it may lie ahead."""
         if any(sighting.spec.same_tenure(tenure) for tenure in self._tenures):
             return float("-inf")  # our own record: an answer came late or never, or time ran out
-        return sighting.free_since(self._request_timeout_s, self.duration_s)
+        since = sighting.free_since(self._request_timeout_s, self.duration_s)
+        left = self._left(sighting.spec)
+        return since if left is None else min(since, left)
+
+    def _left(self, spec: LeaseSpec) -> float | None:
+        """From when on we may take back what our predecessor held; None if it did not."""
+        if self._state is None or spec.holder_identity != self.identity:
+            return None
+        acquired, transitions = spec.acquire_time, spec.lease_transitions
+        return self._state.free_at(self.name, acquired, transitions, self._request_timeout_s)
 
     async def take(self, sighting: Sighting) -> bool:
         """Ask once for a Lease that is free; True when it is ours now, and `hold` must follow.
@@ -286,6 +301,7 @@ class LeaseHolder:
         if len(self._tenures) == TENURES:
             del self._tenures[1]  # not the first: the last one that we surely had
         self._tenures.append(spec)
+        self._keep_record(spec, clock.monotonic() + self.duration_s)
         try:
             return await self._write(Lease(metadata=meta, spec=spec))
         except ConflictError:
@@ -293,6 +309,12 @@ class LeaseHolder:
         except KubeError as error:
             self._log.warning("lease_not_acquired", error=str(error)[:300])
             return False
+
+    def _keep_record(self, spec: LeaseSpec, deadline: float) -> None:
+        """Leave to our successor what it needs to know of a Lease that is ours, or may be."""
+        if self._state is not None:
+            acquired, transitions = spec.acquire_time or "", spec.lease_transitions or 0
+            self._state.holds(self.name, acquired, transitions, deadline)
 
     async def _write(self, lease: Lease) -> bool:
         """Write the record; from the moment of sending, `duration_s` of life are ours."""
@@ -327,6 +349,7 @@ class LeaseHolder:
         # The fence first: nothing may believe in a deadline that is not enforced.
         self._fence.arm(self._key, deadline)
         self._lease, self._deadline = lease, deadline
+        self._keep_record(lease.spec, deadline)
         self._tenures.clear()
         self._tenures.append(lease.spec)
         return self.held

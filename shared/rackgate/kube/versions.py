@@ -19,7 +19,7 @@ bookmark, which may come from a cache that lags. Resources may live in stores of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -77,9 +77,14 @@ def collection(path: str) -> str:
 
 
 class Versions:
-    """What was seen of one API server. Shared by all clients of one session."""
+    """What was seen of one API server. Shared by all clients of one session.
+
+    Attributes:
+        on_back: called once, when versions go back.
+    """
 
     def __init__(self) -> None:
+        self.on_back: Callable[[], None] = lambda: None
         self._highest: dict[str, int] = {}
         self._error: RewoundError | None = None
         self._told = asyncio.Event()
@@ -123,6 +128,7 @@ class Versions:
             text = f"version {version} after {known}: restored from a backup?"
             self._error = RewoundError(verb, path, reason="Rewound", message=text)
             self._told.set()
+            self.on_back()
         return self._error
 
     def listed(self, path: str, params: Mapping[str, str], version: str, floor: int) -> None:

@@ -107,6 +107,9 @@ class LeaderElectionSettings(ConfigModel):
     """Seconds after which a silent holder has lost the lease, and is dead."""
     namespace: str = "rackgate-system"
     """Namespace of the Lease and of the services; no job in it is governed."""
+    state_dir: Path | None = None
+    """Folder of this pod that outlives its containers, as an emptyDir does: a container that is
+    restarted takes its own Leases back at once. None: it waits for them as any other."""
 
 
 class LogSettings(ConfigModel):

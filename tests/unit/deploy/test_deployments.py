@@ -105,6 +105,20 @@ def test_memory_is_bounded_and_cpu_is_not(service: str) -> None:
     assert pod(service)["priorityClassName"] == "system-cluster-critical"
 
 
+@pytest.mark.requirement("OPS-06")
+@pytest.mark.parametrize("service", ["assigner", "ungater"])
+def test_who_holds_leases_has_a_folder_that_outlives_its_container_and_no_other_pod_has(
+    service: str,
+) -> None:
+    text = OBJECTS["ConfigMap", f"rackgate-{service}"]["data"]["config.yaml"]
+    folder = yaml.safe_load(text)["leaderElection"]["stateDir"]
+    spec = pod(service)
+    mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert "readOnly" not in mounts[folder]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert set(volumes[mounts[folder]["name"]]) == {"name", "emptyDir"}
+
+
 def test_the_three_agree_in_everything_but_their_names_ports_and_resources() -> None:
     def plain(service: str) -> str:
         spec = yaml.safe_load(yaml.safe_dump(deployment(service)))
@@ -112,6 +126,9 @@ def test_the_three_agree_in_everything_but_their_names_ports_and_resources() -> 
         spec.pop("strategy")
         container = spec["template"]["spec"]["containers"][0]
         container.pop("resources")
+        # Of those with Leases alone.
+        for parts in (container["volumeMounts"], spec["template"]["spec"]["volumes"]):
+            parts[:] = [part for part in parts if part["name"] != "state"]
         container["ports"] = [port for port in container["ports"] if port["name"] == "health"]
         return yaml.safe_dump(spec).replace(service, "SERVICE")
 
