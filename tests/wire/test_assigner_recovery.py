@@ -115,9 +115,9 @@ class LosingKinds(Losing, KindsWorld):
         self._count(name)
 
 
-def train(name: str, depends: str | None) -> Object:
+def train(name: str, depends: str) -> Object:
     """A JobSet whose workers depend on its leader."""
-    more = {"dependsOn": [{"name": "leader", "status": depends}]} if depends else {}
+    more: dict[str, Any] = {"dependsOn": [{"name": "leader", "status": depends}]}
     leader = composite.replicated_job("leader", 1)
     return composite.jobset(name, [leader, composite.replicated_job("workers", 2, **more)])
 
