@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Collection
+
 import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import marks, raycluster, worker_group
 from tests.support.composite_views import (
@@ -18,7 +23,7 @@ from tests.support.composite_views import (
     ray_state,
     used,
 )
-from tests.support.objects import RACK, Object
+from tests.support.objects import BLOCK, RACK, Object
 from tests.support.ray_autoscaler import RayAutoscaler
 
 pytestmark = pytest.mark.integration
@@ -216,3 +221,88 @@ async def test_a_cluster_deleted_while_it_grows_leaves_nothing(cluster: Cluster)
 
     await until("parent and slices are gone", empty)
     await used(cluster, "0")
+
+
+async def ask(cluster: Cluster, delete: Collection[str] = (), **replicas: int) -> None:
+    """What the autoscaler writes for groups of several hosts: replicas, and pods that go."""
+    found = await cluster.get(kinds.RAY_CLUSTERS, NAME)
+    operations = []
+    for index, group in enumerate(found["spec"]["workerGroupSpecs"]):
+        path, name = f"/spec/workerGroupSpecs/{index}", group["groupName"]
+        if name in replicas:
+            operations.append(
+                {"op": "replace", "path": f"{path}/replicas", "value": replicas[name]}
+            )
+            strategy = {"workersToDelete": list(delete)}
+            operations.append({"op": "add", "path": f"{path}/scaleStrategy", "value": strategy})
+    path = kinds.RAY_CLUSTERS.path(cluster.namespace, NAME)
+    await cluster.client.patch(path, json.dumps(operations).encode(), PatchType.JSON)
+
+
+async def counted(cluster: Cluster, **pods: int) -> None:
+    """Wait until the parent was granted so many pods of each group, and has no slice."""
+
+    async def granted() -> bool:
+        admission = (await parent(cluster)).get("status", {}).get("admission", {})
+        given = {it["name"]: it["count"] for it in admission.get("podSetAssignments", [])}
+        return given == {"head": 1, **pods} and not await slices(cluster)
+
+    await until(f"the parent was granted {pods}", granted)
+
+
+@pytest.mark.requirement("SLC-24", "SLC-34", "SLC-36")
+async def test_groups_of_several_hosts_grow_by_replicas_within_a_block_beside_a_head_that_stays(
+    cluster: Cluster,
+) -> None:
+    """Each replica of two hosts in one rack, all of them in one block; another group beside it."""
+    await cluster.add_fx_a()
+    await cluster.add_queue(quota={"cpu": "100", "memory": "100Gi"})
+    in_a_rack = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "2"}
+    wide = marks(in_a_rack, required=BLOCK)
+    groups = [
+        worker_group("wide", 1, hosts=2, cpu="8", annotations=wide),
+        worker_group("small", 1, cpu="1"),
+    ]
+    made = raycluster(NAME, groups, autoscaling=True, head_cpu="1")
+    await cluster.create(kinds.RAY_CLUSTERS, made)
+    (head,) = await bound_pods(cluster, ray_selector(NAME, "headgroup"), 1)
+    first = await bound_pods(cluster, ray_selector(NAME, "wide"), 2)
+    small = await bound_pods(cluster, ray_selector(NAME, "small"), 1)
+    ((block, rack),) = set(await racks_of(cluster, first))
+    await counted(cluster, wide=2, small=1)
+
+    # The other rack of the block is free for one more replica, if head and small left it alone.
+    others = [place for place in await racks_of(cluster, [head, *small]) if place[0] == block]
+    await ask(cluster, wide=3, small=3)
+    await bound_pods(cluster, ray_selector(NAME, "small"), 3)
+    fitting = 2 if others else 4
+    pods = await bound_pods(cluster, ray_selector(NAME, "wide"), fitting)
+    places = Counter(await racks_of(cluster, pods))
+    assert {place[0] for place in places} == {block}
+    assert set(places.values()) == {2}
+
+    async def rest_waits() -> bool:
+        pods = await live_pods(cluster, ray_selector(NAME, "wide"))
+        gated = [pod for pod in pods if pod["spec"].get("schedulingGates")]
+        waiting = [it for it in await slices(cluster) if "admission" not in it.get("status", {})]
+        return len(gated) == 6 - fitting and len(waiting) == (6 - fitting) // 2
+
+    await until("replicas that the block has no room for wait, gated", rest_waits)
+    assert await racks_of(cluster, first) == [(block, rack)] * 2
+    told = conditions(await parent(cluster))
+    assert told["ResizeRequested"]["reason"] == "WaitingForSlices"
+    assert "Evicted" not in told
+
+    # Back to one replica: those that wait, and the pods of the other one.
+    keep = {pod["metadata"]["name"] for pod in first}
+    there = {
+        pod["metadata"]["name"] for pod in await live_pods(cluster, ray_selector(NAME, "wide"))
+    }
+    await ask(cluster, wide=1, delete=sorted(there - keep))
+    await counted(cluster, wide=2, small=3)
+    now = await bound_pods(cluster, ray_selector(NAME, "wide"), 2)
+    assert {pod["metadata"]["name"] for pod in now} == keep
+    (chief,) = await bound_pods(cluster, ray_selector(NAME, "headgroup"), 1)
+    assert chief["metadata"]["uid"] == head["metadata"]["uid"]
+    assert chief["spec"]["nodeName"] == head["spec"]["nodeName"]
+    await used(cluster, "20500m")

@@ -69,6 +69,7 @@ def after_leader(depends: str) -> dict[str, Any]:
     return {"dependsOn": [{"name": "leader", "status": depends}]}
 
 
+@pytest.mark.requirement("TAS-28")
 @pytest.mark.parametrize(
     ("later", "spec"),
     [
@@ -127,6 +128,7 @@ async def held_by(cluster: Cluster, selector: str, gates: list[str]) -> list[Obj
     return await until(f"the pod of {selector} is held by {gates} alone", held)
 
 
+@pytest.mark.requirement("TAS-28")
 async def test_what_is_done_makes_room_for_others_while_what_comes_later_finds_its_own(
     cluster: Cluster,
 ) -> None:

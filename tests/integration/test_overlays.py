@@ -94,11 +94,8 @@ JOB_HOOKS = ("jobs.", "jobsets.", "rayclusters.")
 
 
 @pytest.mark.requirement("OPS-11")
-@pytest.mark.parametrize("base", [(), ("overlays", "cert-manager")], ids=["base", "cert-manager"])
-def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(
-    render: Render, base: tuple[str, ...]
-) -> None:
-    before, now = render(*base), render(*base, components=("namespaces",))
+def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(render: Render) -> None:
+    before, now = render(), render(components=("namespaces",))
     assert set(now) == set(before)
     policies = {"jobs", "jobsets", "rayclusters", "hints", "orphans"}
     registrations = {("MutatingWebhookConfiguration", "rackgate-mutating"), VALIDATING}

@@ -1,4 +1,4 @@
-"""A job gives way to a more important one of its queue, on the real Job controller."""
+"""A job gives way to a more important or an older one, on the real Job controller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.runtime import clock
 from tests.support.cluster import Cluster, until
+from tests.support.composite_views import conditions
+from tests.support.objects import local_queue
 
 pytestmark = pytest.mark.integration
 
@@ -48,3 +51,46 @@ async def test_a_job_gives_way_with_all_its_pods_and_comes_back_at_its_size(
     after = {pod["metadata"]["uid"] for pod in await cluster.bound("large", 3)}
     assert not before & after
     assert (await cluster.condition("large", "Preempted", "False"))["status"]["admission"]
+
+
+async def test_of_equal_priorities_the_older_job_comes_first_and_a_younger_one_waits(
+    cluster: Cluster,
+) -> None:
+    """The oldest was submitted to a queue that was stopped, and comes late."""
+    await cluster.add_fx_a()
+    preemption = {"withinClusterQueue": "LowerOrNewerEqualPriority"}
+    await cluster.add_queue(topology=False, quota={"cpu": "16"}, preemption=preemption)
+    stopped = local_queue("stopped", f"{cluster.pool}-queue")
+    stopped["spec"]["stopPolicy"] = "Hold"
+    await cluster.create(kinds.LOCAL_QUEUES, stopped)
+    await cluster.submit("oldest", 3, queue="stopped")
+    oldest = await cluster.condition("oldest", "QuotaReserved", "False", "Suspended")
+    await a_second_after(oldest["metadata"]["creationTimestamp"])
+    await cluster.submit("young", 3)
+    before = {pod["metadata"]["uid"] for pod in await cluster.bound("young", 3)}
+    young = await cluster.workload_of("young")
+    await a_second_after(young["metadata"]["creationTimestamp"])
+    await cluster.submit("youngest", 3)
+    await cluster.condition("youngest", "QuotaReserved", "False", "WaitingForQuota")
+    assert "Evicted" not in conditions(await cluster.workload_of("young"))
+
+    await cluster.merge(kinds.LOCAL_QUEUES, "stopped", {"spec": {"stopPolicy": "None"}})
+    await cluster.bound("oldest", 3)
+    workload = await cluster.condition("young", "Preempted", "True", "InClusterQueue")
+    assert conditions(workload)["Requeued"]["reason"] == "Preempted"
+    await cluster.condition("youngest", "QuotaReserved", "False", "WaitingForQuota")
+    await cluster.delete(kinds.JOBS, "oldest")
+    after = {pod["metadata"]["uid"] for pod in await cluster.bound("young", 3)}
+    assert not before & after
+    await cluster.condition("youngest", "QuotaReserved", "False", "WaitingForQuota")
+    for name in ("oldest", "youngest"):
+        assert not await cluster.pods_of(name)
+
+
+async def a_second_after(moment: str) -> None:
+    """Ages are told in whole seconds, and of two that are equal neither comes first."""
+
+    async def later() -> bool:
+        return clock.rfc3339(clock.now()) > moment
+
+    await until(f"it is later than {moment}", later)

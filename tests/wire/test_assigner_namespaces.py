@@ -64,6 +64,8 @@ async def test_what_was_admitted_runs_to_its_end_where_nothing_new_is_managed() 
         world.submit("second", 2, queue="plain")
         jobs = found.watches.kinds["Job"].store
         await eventually(lambda: f"{NAMESPACE}/second" in jobs)
+        await eventually(lambda: len(found.jobs.queue) == 0)
+        assert world.runs("first")
         world.complete("first")
         await eventually(world.shows("first", "Finished", "True", "Succeeded"))
         assert [own["metadata"]["ownerReferences"][0]["name"] for own in world.workloads()] == [

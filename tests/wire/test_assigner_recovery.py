@@ -11,9 +11,12 @@ import pytest
 from rackgate.kube import resources as kinds
 from rackgate.runtime import clock
 from rackgate_assigner.reconciler import Assigner
+from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 from tests.wire.killing import Killer, keep_running, while_running
+from tests.wire.kinds_world import KindsWorld
+from tests.wire.kinds_world import furnish as furnish_kinds
 
 pytestmark = pytest.mark.requirement("TAS-32")
 
@@ -101,6 +104,46 @@ async def test_pods_that_come_back_in_time_and_pods_that_never_were_cost_nothing
         for name in ("back", "slow"):
             assert world.runs(name)
             assert world.condition(name, "Evicted") == ("", "")
+
+
+class LosingKinds(Losing, KindsWorld):
+    """The same, with JobSets."""
+
+    def lose_workers(self, name: str) -> None:
+        """The two workers of a running JobSet are not ready now."""
+        self.lose(f"{name}-workers-0", 2)
+        self._count(name)
+
+
+def train(name: str, depends: str) -> Object:
+    """A JobSet whose workers depend on its leader."""
+    more: dict[str, Any] = {"dependsOn": [{"name": "leader", "status": depends}]}
+    leader = composite.replicated_job("leader", 1)
+    return composite.jobset(name, [leader, composite.replicated_job("workers", 2, **more)])
+
+
+async def test_what_a_jobset_lacks_that_starts_in_stages_may_never_have_been_there() -> None:
+    async with LosingKinds() as world, replica(world):
+        furnish_kinds(world)
+        for name, depends in (("staged", "Complete"), ("lost", "Ready")):
+            world.add(kinds.JOBSETS, train(name, depends))
+            await eventually(functools.partial(_ready, world, name))
+            world.lose_workers(name)
+            if depends == "Complete":
+                world.succeed(name, "leader", 0)
+                await eventually(lambda: _told(world, "staged", "PodsReady")[0] == "False")
+        # The one that lost its pods later is evicted, so the time of the other one is over, too.
+        await eventually(lambda: _told(world, "lost", "Evicted") == ("True", "PodsReadyTimeout"))
+        assert _told(world, "staged", "PodsReady") == ("False", "WaitForRecovery")
+        assert _told(world, "staged", "Evicted") == ("", "")
+
+
+def _ready(world: KindsWorld, name: str) -> bool:
+    return _told(world, name, "PodsReady") == ("True", "Started")
+
+
+def _told(world: KindsWorld, name: str, type_: str) -> tuple[str, str]:
+    return world.state(kinds.JOBSETS, name, type_)
 
 
 async def test_without_a_timeout_lost_pods_are_waited_for() -> None:

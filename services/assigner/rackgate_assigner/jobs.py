@@ -380,7 +380,9 @@ class JobController:
         if workload is None:
             return self._facts(job, workload, beyond=beyond)
         now = clock.now()
-        left_s, paused = self._recovery.left_s(workload, now), pause_left_s(workload, now)
+        staged = self._recovery.timeout_s is not None and kind_of(job).staged(job)
+        left_s = None if staged else self._recovery.left_s(workload, now)
+        paused = pause_left_s(workload, now)
         for waits_s in (left_s, paused):
             if waits_s is not None and waits_s > 0:
                 self.queue.add_later(key, waits_s)

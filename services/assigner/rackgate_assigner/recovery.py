@@ -38,7 +38,7 @@ class Recovery:
         """Seconds that lost pods have left to be replaced; None where no time runs.
 
         None for jobs that grow and shrink while they run: pods that these lack may have been asked
-        for a moment ago.
+        for a moment ago. (The same holds for kinds that say so by `staged`.)
         """
         ready = workload.condition(WorkloadCondition.PODS_READY)
         if self.timeout_s is None or ready is None or workload.elastic:

@@ -199,6 +199,17 @@ def test_pods_are_ready_when_all_jobs_that_are_due_are(
     assert facts(of, own_workload(of)).ready is ready
 
 
+@pytest.mark.requirement("TAS-32")
+@pytest.mark.parametrize(
+    ("parts", "staged"),
+    [(PARTS, False), (depending("Ready"), False), (depending("Complete"), True)],
+)
+def test_jobs_that_follow_others_that_completed_come_to_be_due_later(
+    parts: list[dict[str, Any]], staged: bool
+) -> None:
+    assert JOBSET.staged(jobset(parts)) is staged
+
+
 @pytest.mark.parametrize(
     ("options", "done"),
     [

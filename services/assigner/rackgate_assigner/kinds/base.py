@@ -139,6 +139,15 @@ class Kind(ABC, Generic[V]):
             given: pods admitted, by PodSet.
         """
 
+    def staged(self, job: V) -> bool:
+        """Whether pods may come to be due after others were ready: missing ones need not be lost.
+
+        Args:
+            job: as stored.
+        """
+        del job
+        return False
+
     def waits_for_ends(self, job: V) -> list[JsonPatchOp]:
         """Operations after which a pod of the job is made only when the one before it has ended.
 

@@ -41,6 +41,7 @@ from rackgate_assigner.kinds.podsets import without_empty
 
 _ENDS: Final = ("Completed", "Failed")
 _OWN: Final = "jobset.sigs.k8s.io"
+_COMPLETE: Final = "Complete"
 _ALWAYS_RESTARTS: Final = "RestartJobSetAndIgnoreMaxRestarts"
 
 _decode = msgspec.json.Decoder(JobSet).decode
@@ -116,6 +117,17 @@ class JobSetKind(Kind[JobSet]):
                 return False
         return True
 
+    def staged(self, job: JobSet) -> bool:
+        """Whether a replicatedJob waits for another one to complete.
+
+        Those that wait for another to be ready are due together with it: see `ready`.
+        """
+        return any(
+            dependency.get("status") == _COMPLETE
+            for _, _, replicated in replicated_jobs(_manifest(job))
+            for dependency in _dependencies(replicated)
+        )
+
     def end(self, job: JobSet) -> End | None:
         """Completed or Failed, whatever policy led there."""
         conditions = job.status.conditions
@@ -185,7 +197,7 @@ def _reached(
     state, wanted = states.get(name), replicas.get(name)
     if state is None or wanted is None:
         return False
-    far = state.succeeded if dependency.get("status") == "Complete" else state.begun
+    far = state.succeeded if dependency.get("status") == _COMPLETE else state.begun
     return far >= wanted
 
 
