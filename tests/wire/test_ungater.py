@@ -222,7 +222,7 @@ async def test_a_release_is_expected_before_its_request_is_sent(world: World, st
     expected: list[set[str]] = []
 
     async def answer(_: web.Request, handle: Handler) -> web.StreamResponse:
-        expected.append(set(replica.ungater.machine.expectations))
+        expected.append({str(uid) for uid in replica.ungater.machine.expectations})
         return await handle()
 
     world.server.faults.append(Fault(answer, method="PATCH", path="/pods/", times=2))

@@ -124,7 +124,7 @@ def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) 
         lambda: cache.set_pod(pod("w-0", "b", workload="w")),
         lambda: cache.set_workload(workload("w", podsets, version="2", grant=grant)),
     ]
-    for step in steps if first == "pod" else reversed(steps):
+    for step in steps if first == "pod" else steps[::-1]:
         step()
     assert (free(cache, "a"), free(cache, "b")) == (2000, 3000)
 
