@@ -126,6 +126,7 @@ def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) 
     ]
     for step in steps if first == "pod" else steps[::-1]:
         step()
+        cache.forest()
     assert (free(cache, "a"), free(cache, "b")) == (2000, 3000)
 
 
