@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     rows = frozenset(filter(None, config.getoption("--prove-rows").split(",")))
     own = load().get(config.getoption("--prove-fault"), {})
     fresh = config.getoption("--prove-draws") == FRESH
-    examples = Recorder() if fresh else StoredExamples([own])
+    examples: Recorder | StoredExamples = Recorder() if fresh else StoredExamples([own])
     settings.register_profile(
         "prove",
         database=examples,

@@ -313,7 +313,7 @@ def sound_tests_fail(tree: Path, chosen: Sequence[Fault]) -> str | None:
             continue
         tests = sorted({test for fault in of_kind for test in fault.tests})
         rows = {row for fault in of_kind for row in fault.rows}
-        result = run_tests(tree, tests, rows, SOUND_LIMIT_S, run_on=True)
+        result = run_tests(tree, tests, rows, SOUND_LIMIT_S, draws=FRESH, run_on=True)
         if result.code != 0:
             return f"the tests fail without any fault:\n{result.tail}\n"
     return None

@@ -371,6 +371,8 @@ async def test_nothing_is_admitted_before_every_list_was_read(world: World) -> N
 
 @pytest.mark.requirement("CAP-11")
 async def test_room_is_taken_while_an_admission_is_on_its_way(world: World) -> None:
+    """Also from who comes first in the next cycle."""
+    world.put(kinds.WORKLOAD_PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 7})
     world.put(kinds.CLUSTER_QUEUES, objects.cluster_queue("cq", "tas", {"cpu": "1000"}))
     asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -383,7 +385,7 @@ async def test_room_is_taken_while_an_admission_is_on_its_way(world: World) -> N
     async with assigner(world):
         world.submit("first", 16)
         await asyncio.wait_for(asked.wait(), 60)
-        world.submit("second", 16)
+        world.submit("second", 16, labels={names.PRIORITY_CLASS_LABEL: "high"})
         await eventually(lambda: world.condition("second", "QuotaReserved")[0])
         assert world.condition("second", "QuotaReserved") == ("False", "TopologyPlacementFailed")
         answered.set()

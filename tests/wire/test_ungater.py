@@ -195,6 +195,20 @@ async def test_no_more_requests_are_under_way_than_allowed(world: World, start: 
     assert most == 4
 
 
+@pytest.mark.steady_clock
+@pytest.mark.requirement("UNG-17")
+async def test_pods_are_released_no_faster_than_the_rate_allows(world: World, start: Start) -> None:
+    world.workload({R1: 11})
+    world.pods(*range(11))
+    replica = start(lead=False, qps=20)
+    await replica.knows(11)
+    time = asyncio.get_running_loop().time
+    began = time()
+    replica.lead()
+    await world.released(11)
+    assert time() - began >= 10 / 20
+
+
 @pytest.mark.requirement("UNG-18")
 @pytest.mark.parametrize("gone", [False, True])
 async def test_after_a_watch_break_missed_pods_are_released(
@@ -222,7 +236,7 @@ async def test_a_release_is_expected_before_its_request_is_sent(world: World, st
     expected: list[set[str]] = []
 
     async def answer(_: web.Request, handle: Handler) -> web.StreamResponse:
-        expected.append(set(replica.ungater.machine.expectations))
+        expected.append({str(uid) for uid in replica.ungater.machine.expectations})
         return await handle()
 
     world.server.faults.append(Fault(answer, method="PATCH", path="/pods/", times=2))

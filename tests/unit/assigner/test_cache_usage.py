@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,12 +121,13 @@ def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) 
     cache.set_workload(workload("w", podsets))
     grant = admissions(cache.plan())["w"]
     assert domains(grant) == {"a": 2}
-    steps = [
+    steps: list[Callable[[], None]] = [
         lambda: cache.set_pod(pod("w-0", "b", workload="w")),
         lambda: cache.set_workload(workload("w", podsets, version="2", grant=grant)),
     ]
-    for step in steps if first == "pod" else reversed(steps):
+    for step in steps if first == "pod" else steps[::-1]:
         step()
+        cache.forest()
     assert (free(cache, "a"), free(cache, "b")) == (2000, 3000)
 
 
