@@ -28,7 +28,7 @@ from rackgate_cli.playground import open_client
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import DOWN_LIMIT_S, UP_LIMIT_S, rackgate
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROOT = deploy_dir().parent
 BIN = Path(sys.executable).parent
