@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ async def test_what_compose_starts_ungates_a_job_from_end_to_end(
             assert await names(client, kinds.LOCAL_QUEUES) == ["default"]
             with system.running() as processes:
                 for name in processes:
-                    await until(f"{name} is healthy", lambda n=name: soon(system.healthy, n))
+                    await until(f"{name} is healthy", partial(soon, system.healthy, name))
                 try:
                     await follow_a_job(client)
                 except WaitedTooLongError as error:
