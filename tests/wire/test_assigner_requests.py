@@ -287,9 +287,14 @@ async def test_a_claim_answered_after_its_job_went_is_not_kept(world: LaggingWor
     late = Late()
     world.faults.append(Fault(late.answer, method="GET", path="/jobsets/set"))
     parent = world.put(kinds.JOBSETS, {"metadata": {"name": "set", "namespace": "team"}})
-    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set"}
+    owner = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "name": "set",
+        "uid": parent["metadata"]["uid"],
+        "controller": True,
+    }
     child = objects.job("child", 1)
-    owner.update(uid=parent["metadata"]["uid"], controller=True)
     child["metadata"].update(namespace="team", ownerReferences=[owner])
     child["spec"]["suspend"] = True
     async with assigner(world) as replica:
