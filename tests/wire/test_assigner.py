@@ -316,7 +316,8 @@ async def test_a_removed_queue_label_leaves_the_job_as_its_user_wrote_it(world: 
         assert template(world, "train") == original
         assert not world.runs("train")
         await eventually(lambda: world.events("DeletedWorkload"))
-        assert replica.jobs._own_writes._outdated == {}, "nothing is kept of what is not followed"
+        # Nothing is kept of what is not followed.
+        await eventually(lambda: replica.jobs._own_writes._outdated == {})
 
 
 @pytest.mark.requirement("CAP-11")

@@ -14,6 +14,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate_assigner import jobs, own_writes
+from tests.support import objects
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler
 from tests.support.objects import RACK
@@ -230,27 +231,78 @@ async def test_a_pending_workload_of_a_deleted_job_is_asked_about_and_deleted_on
         assert not replica.jobs._own_writes._outdated.keys() & {("Workload", f"team/{owner}")}
 
 
+class Late:
+    """Answers rightly, but not before it may; `asked` tells that it was asked."""
+
+    def __init__(self) -> None:
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, _: web.Request, handle: Handler) -> web.StreamResponse:
+        answer = await handle()
+        self.asked.set()
+        await self.may.wait()
+        return answer
+
+
 async def test_an_answer_that_comes_after_the_workload_went_is_not_kept(
     world: LaggingWorld,
 ) -> None:
-    gone = asyncio.Event()
-
-    async def late(_: web.Request, handle: Handler) -> web.StreamResponse:
-        answer = await handle()
-        await gone.wait()
-        return answer
-
+    late = Late()
     async with assigner(world) as replica:
         world.submit("train", required=RACK)
         await eventually(world.shows("train", "PodsReady", "True"))
         name = world.workload("train")["metadata"]["name"]
-        world.faults.append(Fault(late, method="PATCH", path=f"/workloads/{name}/status"))
+        world.faults.append(Fault(late.answer, method="PATCH", path=f"/workloads/{name}/status"))
         world.complete("train")
-        await eventually(world.shows("train", "Finished", "True"))
+        await eventually(late.asked.is_set)
         world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(finalizers=[]))
         world.delete(kinds.JOBS, "train")
         await eventually(lambda: f"team/{name}" not in replica.watches.workloads.store)
-        gone.set()
+        late.may.set()
         await marker(world, "marker")
         found = replica.jobs._own_writes._outdated
         await eventually(lambda: ("Workload", f"team/{name}") not in found)
+
+
+async def test_a_waiting_reason_answered_after_the_workload_went_is_not_kept(
+    world: LaggingWorld,
+) -> None:
+    late = Late()
+    world.faults.append(Fault(late.answer, method="PATCH", path="/workloads/job-huge"))
+    async with assigner(world) as replica:
+        world.submit("huge", 40, required=RACK)
+        await eventually(late.asked.is_set)
+        name = world.workload("huge")["metadata"]["name"]
+        world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(finalizers=[]))
+        world.delete(kinds.JOBS, "huge")
+        await eventually(lambda: f"team/{name}" not in replica.watches.workloads.store)
+        late.may.set()
+        world.submit("next", 40, required=RACK)
+        await eventually(world.shows("next", "QuotaReserved", "False"))
+        left = {f"team/{one['metadata']['name']}" for one in world.workloads()}
+        await eventually(lambda: left and set(replica.cycle._pace._told) == left)
+
+
+async def test_a_claim_answered_after_its_job_went_is_not_kept(world: LaggingWorld) -> None:
+    late = Late()
+    world.faults.append(Fault(late.answer, method="GET", path="/jobsets/set"))
+    parent = world.put(kinds.JOBSETS, {"metadata": {"name": "set", "namespace": "team"}})
+    owner = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "name": "set",
+        "uid": parent["metadata"]["uid"],
+        "controller": True,
+    }
+    child = objects.job("child", 1)
+    child["metadata"].update(namespace="team", ownerReferences=[owner])
+    child["spec"]["suspend"] = True
+    async with assigner(world) as replica:
+        world.put(kinds.JOBS, child)
+        await eventually(late.asked.is_set)
+        world.delete(kinds.JOBS, "child")
+        await eventually(lambda: "team/child" not in replica.watches.kinds["Job"].store)
+        late.may.set()
+        await marker(world, "marker")
+        await eventually(lambda: not len(replica.jobs.queue))
+        assert replica.jobs._verified == {}

@@ -366,7 +366,8 @@ class SchedulingCycle:
         hold, workload = self._holds.get(key), self._workloads.get(key)
         if hold is None or workload is None or key in self._decided:
             return
-        if await self._writer.hold(workload, hold.reason, hold.message):
+        told = await self._writer.hold(workload, hold.reason, hold.message)
+        if told and key in self._workloads:  # it may have gone meanwhile
             self._pace.told(key, hold.reason, clock.monotonic())
 
     def forget(self, key: str) -> None:

@@ -328,7 +328,8 @@ class JobController:
             )
             self._report.job(job, "OwnerNotFound", note, warning=True)
             return False
-        self._verified[job.metadata.uid] = owner.uid
+        if job.metadata.key in self._stores.jobs[kind_of(job).name]:  # it may have gone meanwhile
+            self._verified[job.metadata.uid] = owner.uid
         return True
 
     async def _let_go(self, key: Key, job: JobLike) -> None:
