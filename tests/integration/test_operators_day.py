@@ -30,6 +30,7 @@ from rackgate_cli.controlplane.ports import reserved
 from rackgate_cli.locations import deploy_dir
 from tests.support.cluster import Cluster, until
 from tests.support.elsewhere import Elsewhere, kustomized, moved
+from tests.support.identities import acting_as
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import SERVICES, start_playground
 
@@ -249,7 +250,7 @@ async def installed_as_documented_jobs_run(day: Day) -> None:
         await ready(day, cluster)
         await cluster.add_fx_a()
         await cluster.add_queue()
-        await cluster.submit("steady", 4, required=RACK)
+        await cluster.submit("steady", 4, cpu="1", required=RACK)
         await cluster.bound("steady", 4)
         await cluster.submit("waits", 60, required=RACK)
         await cluster.condition("waits", "QuotaReserved", "False")
@@ -290,7 +291,7 @@ async def a_second_installation_changes_nothing_of_the_first(day: Day) -> None:
             code, said = await asyncio.to_thread(alone, there, service)
             assert code == 3, said[-800:]
             assert f"Rackgate is installed in namespace {SYSTEM}" in said
-        await cluster.submit("beside", 2, required=RACK)
+        await cluster.submit("beside", 2, cpu="1", required=RACK)
         await cluster.bound("beside", 2)
         code, said = await asyncio.to_thread(day.tried, "uninstall", "--namespace", OTHER, "--yes")
         assert code == 0, said
@@ -299,7 +300,7 @@ async def a_second_installation_changes_nothing_of_the_first(day: Day) -> None:
         assert await held(cluster), "what the first holds is its own"
         with pytest.raises(NotFoundError):
             await cluster.get(kinds.NAMESPACES, OTHER)
-        await cluster.submit("after", 1)
+        await cluster.submit("after", 1, cpu="1")
         await cluster.bound("after", 1)
 
 
@@ -346,8 +347,11 @@ async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
 
     async with team(day) as cluster:
         before = await steady(cluster, "steady")
+        await asyncio.to_thread(day.stop, *SERVICES)
         await asyncio.to_thread(exchange, store, saved)
-        await cluster.submit("forgotten", 1)
+        await asyncio.to_thread(day.start, *SERVICES)
+        await ready(day, cluster)
+        await cluster.submit("forgotten", 1, cpu="1")
         await cluster.bound("forgotten", 1)
         # The services first, then the store, then the services.
         await asyncio.to_thread(day.stop, *SERVICES)
@@ -356,7 +360,7 @@ async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
         await ready(day, cluster)
         assert await cluster.find(kinds.JOBS, "forgotten") is None
         assert await steady(cluster, "steady") == before
-        await cluster.submit("restored", 1)
+        await cluster.submit("restored", 1, cpu="1")
         await cluster.bound("restored", 1)
 
 
@@ -375,10 +379,36 @@ async def surplus(cluster: Cluster) -> list[str]:
     return await gated()
 
 
+async def imitated(day: Day, cluster: Cluster, pod: str) -> None:
+    """A user's ServiceAccount with the name of a service is not taken for that service."""
+    name, group = "rackgate-ungater", "rbac.authorization.k8s.io"
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    await cluster.create(kinds.SERVICE_ACCOUNTS, account)
+    binding: Object = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": TEAM}],
+    }
+    await cluster.create(kinds.ROLE_BINDINGS, binding)
+    async with acting_as(day.playground, cluster, (TEAM, name)) as user:
+
+        async def refused() -> bool:
+            try:
+                await user.merge(kinds.PODS, pod, {"spec": {"schedulingGates": []}})
+            except ForbiddenError as error:
+                return f"rackgate-pods.{SYSTEM}" in error.message  # and not for want of a right
+            pytest.fail("a gate was taken off")
+
+        await until("the policy refuses", refused)
+
+
 async def kubectl_delete_ends_in_a_minute_with_jobs_running(day: Day) -> None:
     async with team(day) as cluster:
         before = await steady(cluster, "restored")
         names_ = await surplus(cluster)
+        await imitated(day, cluster, names_[0])
         began = time.monotonic()
         # Deleted after the accounts, as the namespace controller deletes them at once.
         await asyncio.to_thread(
@@ -412,7 +442,7 @@ async def an_installation_that_comes_back_goes_on_with_what_runs(day: Day) -> No
         before = await steady(cluster, "restored")
         await asyncio.to_thread(day.begin)
         await ready(day, cluster)
-        await cluster.submit("again", 1)
+        await cluster.submit("again", 1, cpu="1")
         await cluster.bound("again", 1)
 
         async def holds() -> bool:

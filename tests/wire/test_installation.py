@@ -22,8 +22,7 @@ from tests.support.waiting import until
 from tests.wire.test_ungater_process import ready
 
 OWN, OTHER = "rackgate-system", "team-infra"
-KINDS = {"assigner": "AssignerConfiguration", "ungater": "UngaterConfiguration"}
-SERVICES = sorted(KINDS)
+SERVICES = ["assigner", "ungater"]
 
 
 @pytest.fixture
@@ -64,11 +63,14 @@ async def start(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Any]:
         async def begin(service: str, namespace: str) -> Run:
             document = {
                 "apiVersion": "config.rackgate.dev/v1alpha1",
-                "kind": KINDS[service],
+                "kind": f"{service.capitalize()}Configuration",
                 "connection": {"server": server.url, "requestTimeout": 5},
                 "health": {"host": "127.0.0.1", "port": held[namespace]},
                 "leaderElection": {"leaseDuration": 12, "namespace": namespace},
             }
+            if service == "webhook":
+                document["serving"] = {"host": "127.0.0.1", "port": 0}
+                document["certificates"] = {"namespace": namespace}
             path = tmp_path / f"{namespace}.yaml"
             path.write_text(yaml.safe_dump(document))
             process = await asyncio.create_subprocess_exec(
@@ -157,6 +159,18 @@ async def test_kueue_beside_it_is_told_before_and_while_it_acts(
     late = await start(service, OWN)
     code, error = await late.ended()
     assert (code, error.startswith("Kueue is installed in this cluster")) == (3, True)
+
+
+@pytest.mark.requirement("OPS-06")
+@pytest.mark.parametrize("other", ["Rackgate", "Kueue"])
+async def test_the_webhook_ends_too(server: FakeApiServer, start: Any, other: str) -> None:
+    """Two sets of webhooks would mutate the same jobs; without one, policies go on."""
+    if other == "Kueue":
+        server.put(MUTATING_CONFIGS, {"metadata": {"name": KUEUE_CONFIGURATION}})
+    else:
+        server.put(CLUSTER_ROLE_BINDINGS, binding("assigner", OTHER))
+    code, error = await (await start("webhook", OWN)).ended()
+    assert (code, error.startswith(f"{other} is installed")) == (3, True)
 
 
 async def test_without_the_right_to_know_it_waits_unready(

@@ -317,7 +317,10 @@ async def queue_active(client: Client, name: str) -> None:
     """Wait until the assigner finds a ClusterQueue complete, with its flavors and Topologies."""
 
     async def active() -> bool:
-        return _has(json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name))), "Active")
+        queue = json.loads(await client.get(kinds.CLUSTER_QUEUES.path(None, name)))
+        # One that its user stopped in an earlier run stays as it is.
+        stopped = queue.get("spec", {}).get("stopPolicy", "None") != "None"
+        return stopped or _has(queue, "Active")
 
     await until(f"ClusterQueue {name} is active", active)
 

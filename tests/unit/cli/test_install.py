@@ -144,3 +144,28 @@ async def test_the_services_rights_are_waited_for() -> None:
     server = Server(yes, create=[yes, no, no, busy()])
     await install._rights_hold(server.client, rbac)
     assert len(server.asked) == count + 1 + 2, "only those that were not there are asked for again"
+
+
+def queue(status: str, **spec: str) -> dict[str, Any]:
+    conditions = [{"type": "Active", "status": status}] if status else None
+    return {"spec": spec, "status": {"conditions": conditions}}
+
+
+@pytest.mark.requirement("OPS-10")
+async def test_a_queue_is_waited_for_until_it_is_active() -> None:
+    """Else the first line of the demo is that it is not."""
+    server = Server(get=[queue(""), queue("False"), busy(), queue("True")])
+    await install.queue_active(server.client, "default")
+    assert server.asked == ["get"] * 4
+
+
+async def test_a_queue_that_its_user_stopped_holds_nobody_up() -> None:
+    server = Server(get=[queue("False", stopPolicy="Hold")])
+    await install.queue_active(server.client, "default")
+    assert server.asked == ["get"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_queue_that_never_gets_active_is_told() -> None:
+    with pytest.raises(CommandError, match="ClusterQueue default is active: not within"):
+        await install.queue_active(Server(queue("False")).client, "default")
