@@ -161,7 +161,7 @@ class _Walk:
         assignments = replacement.get("assignments") or {}
         skip = self.gates.get("SkipReassignmentForPodOwnedWorkloads", True)
         result: Json = {}
-        for podset in self.podsets:
+        for podset in _together(self.podsets):
             current = assignments.get(podset["name"])
             if current is None:
                 continue
@@ -242,4 +242,19 @@ def _added_up(share: Share) -> Share:
         sums[leaf.path] = (leaf, sums.get(leaf.path, (leaf, 0))[1] + pods)
     return [
         sums[path] for path in sorted(sums, key=lambda path: [value.encode() for value in path])
+    ]
+
+
+def _together(podsets: list[Json]) -> list[Json]:
+    """Pod sets in the order of their units: members of a group where its first one stands."""
+    places: dict[str, int] = {}
+    for at, podset in enumerate(podsets):
+        if podset.get("group") is not None:
+            places.setdefault(podset["group"], at)
+    return [
+        podset
+        for _, podset in sorted(
+            enumerate(podsets),
+            key=lambda pair: (places.get(pair[1].get("group"), pair[0]), pair[0]),
+        )
     ]
