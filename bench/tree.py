@@ -1,7 +1,7 @@
 """Time of node events and snapshots against node count, beside building the trees from scratch.
 
-Run: python -m bench.tree [--nodes N ...]
-Exit code 1 when an aim is missed, or a ratio lost more than a third of the recorded one.
+Run: python -m bench.tree [--nodes N ...] [--record | --widen]
+Exit code 1 when an aim is missed, or a ratio fell below its floor in bench/floors.toml.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -44,26 +44,14 @@ MOVES: Final = ("Ready flips", "delete, add", "other rack")
 # Microseconds to note an event, and milliseconds until the cycle after it has its snapshot.
 NOTE_AIM_US: Final = 50.0
 SNAPSHOT_AIM_MS: Final = 1.0
-AIMS_MS: Final = {"stays": 1.0, "moves": 10.0}
+AIMS_MS: Final = {"stays": 0.5, "moves": 0.5}
+SECTION: Final = "tree"
 AIMS_UP_TO: Final = 40_960
 
 
 def ratio_name(count: int, event: str) -> str:
     """What a ratio is recorded under."""
     return f"{count} nodes, {event}"
-
-
-# How many times as long a rebuild takes as an event with the snapshot after it.
-RECORDED: Final = {
-    ratio_name(count, event): ratio
-    for count, ratios in {
-        5_120: (250, 400, 80, 80, 75),
-        10_240: (400, 800, 75, 75, 70),
-        40_960: (800, 2_000, 100, 100, 75),
-        102_400: (450, 2_000, 110, 110, 80),
-    }.items()
-    for event, ratio in zip(("allocatable", "label", *MOVES), ratios, strict=True)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +214,13 @@ def measure(count: int) -> Found:
     return found
 
 
-def complaints(found: Found) -> list[str]:
+def complaints(found: Found, recorded: Mapping[str, floors.Range]) -> list[str]:
     """Aims missed and ratios lost."""
-    lost = floors.losses(found.ratios, RECORDED)
+    lost = floors.losses(found.ratios, recorded)
     return [*found.missed(), *map(str, lost)]
 
 
-def best_of_tries(count: int) -> tuple[Found, list[str]]:
+def best_of_tries(count: int, recorded: Mapping[str, floors.Range]) -> tuple[Found, list[str]]:
     """Measure again while there is something to complain about."""
     for left in reversed(range(TRIES)):
         gc.collect()
@@ -241,7 +229,7 @@ def best_of_tries(count: int) -> tuple[Found, list[str]]:
             found = measure(count)
         finally:
             gc.enable()
-        bad = complaints(found)
+        bad = complaints(found, recorded)
         if not (bad and left):
             return found, bad
     raise AssertionError("the last try always answers")
@@ -289,16 +277,23 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
+    floors.add_options(parser)
+    arguments = parser.parse_args()
     console = Console()
     found, bad = [], []
-    for count in parser.parse_args().nodes:
-        one, complaint = best_of_tries(count)
+    kept = arguments.record or arguments.widen
+    recorded = {} if kept else floors.read(section=SECTION)
+    for count in arguments.nodes:
+        one, complaint = best_of_tries(count, recorded)
         found.append(one)
         bad += complaint
     console.print(size_table(found))
     console.print(event_table(found))
     for line in bad:
         console.print(f"missed: {line}")
+    if kept:
+        ratios = {name: ratio for one in found for name, ratio in one.ratios.items()}
+        floors.write(ratios, section=SECTION, widen=arguments.widen)
     return int(bool(bad))
 
 
