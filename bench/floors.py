@@ -162,6 +162,7 @@ def _sections(path: Path) -> dict[str, dict[str, Range]]:
 
 def _range(name: str, value: object) -> Range:
     numbers = value if isinstance(value, list) else [value, value]
-    if len(numbers) != 2 or not all(isinstance(one, int | float) for one in numbers):
+    ratios = [float(one) for one in numbers if isinstance(one, int | float)]
+    if not len(ratios) == len(numbers) == 2:
         raise ValueError(f'"{name}": a number, or the least and the most, not {value!r}')
-    return Range(float(numbers[0]), float(numbers[1]))
+    return Range(*ratios)

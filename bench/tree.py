@@ -29,7 +29,8 @@ from rackgate_assigner.cache.totals import Holding
 from rackgate_assigner.cache.trees import Trees
 from rackgate_assigner.core.admission.queues import FlavorRow
 from rackgate_assigner.core.forest import Forest
-from rackgate_assigner.core.model import NodeFacts
+from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.core.placement import place
 from rackgate_assigner.core.rows import Charge, PodRow
 
 SIZES: Final = (640, 5_120, 10_240, 40_960, 102_400)
@@ -116,6 +117,8 @@ class Found:
     Attributes:
         note_us: by event.
         taken_in_ms: by event, from the event to the snapshot after it.
+        placed_ms: by event, from the event to the first placement on that snapshot, which reads
+            all numbers and judges all nodes.
     """
 
     count: int
@@ -126,6 +129,7 @@ class Found:
     first_charge_ms: float = 0
     note_us: dict[str, float] = field(default_factory=dict)
     taken_in_ms: dict[str, float] = field(default_factory=dict)
+    placed_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -169,6 +173,14 @@ def apply(cache: Cache, event: Event, node: NodeFacts, number: int) -> None:
         cache.put_node(changed)
 
 
+def first_placement(cache: Cache) -> None:
+    """One Workload that asks for a rack, first in the cycle."""
+    grove = cache.forest().copy().groves["f"]
+    asked = PodSetRequest("workers", HOSTS_PER_RACK, REQUESTS, TopologyRequest(required=LEVELS[1]))
+    if place(grove.tree, grove.capacity, [asked], topology_name="t").refused is not None:
+        raise AssertionError("a rack that is half full takes 16 pods")
+
+
 def measure_event(cache: Cache, facts: list[NodeFacts], event: Event, found: Found) -> None:
     """Note the event of many nodes; then one event and the next cycle's snapshot at a time."""
     some = facts[:: max(1, len(facts) // EVENTS)][:EVENTS]
@@ -183,11 +195,15 @@ def measure_event(cache: Cache, facts: list[NodeFacts], event: Event, found: Fou
         cache.put_node(node)
     cache.forest().copy()
     middle = facts[len(facts) // 2]
-    taken_in = []
+    taken_in, placed = [], []
     for number in range(ROUNDS):
         apply(cache, event, middle, number)
         taken_in.append(spent_ms(lambda: cache.forest().copy()))
+    for number in range(ROUNDS):
+        apply(cache, event, middle, number)
+        placed.append(spent_ms(lambda: first_placement(cache)))
     found.taken_in_ms[event.name] = statistics.median(taken_in)
+    found.placed_ms[event.name] = statistics.median(placed)
     cache.put_node(middle)
     cache.forest()
 
@@ -257,7 +273,14 @@ def size_table(sizes: list[Found]) -> Table:
 def event_table(sizes: list[Found]) -> Table:
     """One row per size and event."""
     table = Table(title="one node event (CPU time)")
-    for name in ("nodes", "event", "to note, us", "to the next snapshot, ms", "rebuild / both"):
+    for name in (
+        "nodes",
+        "event",
+        "to note, us",
+        "to the next snapshot, ms",
+        "rebuild / both",
+        "with a placement, ms",
+    ):
         table.add_column(name, justify="left" if name == "event" else "right")
     for one in sizes:
         for event in EVENTS_OF_NODES:
@@ -268,6 +291,7 @@ def event_table(sizes: list[Found]) -> Table:
                 f"{one.note_us[name]:.0f}",
                 f"{one.taken_in_ms[name]:.2f}",
                 f"{one.ratios[ratio_name(one.count, name)]:.0f}x",
+                f"{one.placed_ms[name]:.2f}",
             )
         table.add_section()
     return table

@@ -16,6 +16,8 @@ from rackgate_assigner.core.topology.order import FEW_STEPS, MANY_BLOCKS, Order
 # One change: old places that are left, and old places before which something new stands.
 Step = tuple[list[int], list[int]]
 
+coins: st.SearchStrategy[bool] = st.booleans()
+
 
 @st.composite
 def steps(draw: Any, *, most: int = 12) -> tuple[int, list[Step]]:
@@ -111,7 +113,7 @@ def test_numbers_that_are_read_late_are_those_that_are_read_at_once(
             expected[:, leaf] = column
             assert block.column(leaf).tolist() == column.tolist()
         versions.append((block, expected))
-        if data.draw(st.booleans()):
+        if data.draw(coins):
             read, right = data.draw(st.sampled_from(versions))
             assert read.array().tolist() == right.tolist()
             assert not read.noted
@@ -136,7 +138,7 @@ def test_names_find_the_leaves_of_their_own_version(
         back = sorted(known - set(now))
         fresh = []
         for _ in step[1]:
-            if back and data.draw(st.booleans()):
+            if back and data.draw(coins):
                 fresh.append(back.pop())
             else:
                 fresh.append(names)
@@ -148,7 +150,8 @@ def test_names_find_the_leaves_of_their_own_version(
         now = then
         known |= set(now)
         versions.append((index, list(now)))
-        for one, members in versions if data.draw(st.booleans()) else ():
+        asked = versions if data.draw(coins) else []
+        for one, members in asked:
             for name in sorted(known):
                 found = members.index(name) if name in members else None
                 assert one.get(str(name)) == found

@@ -247,14 +247,9 @@ def _added_up(share: Share) -> Share:
 
 def _together(podsets: list[Json]) -> list[Json]:
     """Pod sets in the order of their units: members of a group where its first one stands."""
-    places: dict[str, int] = {}
+    firsts: dict[str, int] = {}
+    places = []
     for at, podset in enumerate(podsets):
-        if podset.get("group") is not None:
-            places.setdefault(podset["group"], at)
-    return [
-        podset
-        for _, podset in sorted(
-            enumerate(podsets),
-            key=lambda pair: (places.get(pair[1].get("group"), pair[0]), pair[0]),
-        )
-    ]
+        group = podset.get("group")
+        places.append(at if group is None else firsts.setdefault(group, at))
+    return [podsets[at] for at in sorted(range(len(podsets)), key=lambda at: (places[at], at))]

@@ -192,7 +192,7 @@ def _place(tree: TopologyTree, node: NodeFacts) -> int:
     leaf = bisect_left(tree.paths[-1], tree.path_of(node))
     if leaf == tree.leaf_count:
         return len(tree.nodes)
-    start, end = tree.node_offsets[leaf : leaf + 2].tolist()
+    start, end = tree.node_offsets.item(leaf), tree.node_offsets.item(leaf + 1)
     if tree.paths[-1][leaf] != tree.path_of(node):
         return start
     return bisect_left(tree.nodes, node.name, start, end, key=node_name)
