@@ -135,7 +135,7 @@ def parse() -> argparse.Namespace:
         "--feature-gates", default="", metavar="NAME=BOOL,...", help="of the services, in all modes"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--record", action="store_true", help="make this run's ratio the floor")
+    floors.add_options(parser)
     if "--large" in sys.argv:
         parser.set_defaults(**LARGE)
     return parser.parse_args()
@@ -159,7 +159,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps(document, indent=1))
     lines, holds = verdict(found)
     ratio = {ratio_name(arguments): found["rackgate_against"]["limit"]["median"]}
-    said, kept = floors.judge(ratio, SECTION, record=arguments.record)
+    said, kept = floors.judge(ratio, SECTION, arguments)
     wrong = measured.wrong or ["every pod of ours is bound, in its Job's one rack, by its rank"]
     say("\n".join([*table(found), "", *lines, *wrong, *said]))
     return 0 if holds and kept and not measured.wrong else 1

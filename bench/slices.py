@@ -7,7 +7,7 @@ whose pods carry a foreign gate that a bare patch takes off the moment the pod i
 Workload, so the rest is what slices cost. Writes are counted in the API server's audit log.
 
 Exit code 1: after a step pods without a gate, the Workload's counts and the size differ, or a
-slice is left; `rackgate invariants` finds a breach; or a ratio lost a third of its record.
+slice is left; `rackgate invariants` finds a breach; or a ratio fell below its floor.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=float, default=240, help="seconds a step may take")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--record", action="store_true", help="make this run's ratios the floors")
+    floors.add_options(parser)
     if "--full" in sys.argv:
         parser.set_defaults(**FULL)
     found = parser.parse_args()
@@ -228,7 +228,7 @@ def main() -> int:
     say("\n".join(cpu_ratios(arguments, measured.steps)))
     say(f"load {load:.1f} at the start, {share:.0%} of the work foreign, leases lost: {lost}")
     say("\n".join(measured.wrong) or "all invariants hold")
-    said, kept = floors.judge(found, SECTION, record=arguments.record)
+    said, kept = floors.judge(found, SECTION, arguments)
     say("\n".join(said)) if said else None
     return int(bool(measured.wrong) or not kept)
 

@@ -255,7 +255,7 @@ def parse() -> argparse.Namespace:
         "--seen", type=int, default=100_000, help="pods for memory; 0 leaves that out"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--record", action="store_true", help="make this run's ratio the floor")
+    floors.add_options(parser)
     return parser.parse_args()
 
 
@@ -292,7 +292,7 @@ def main() -> int:
         document["memory"] = [asdict(one) for one in seen]
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1))
-    said, kept = floors.judge({RATIO: ratio}, SECTION, record=arguments.record)
+    said, kept = floors.judge({RATIO: ratio}, SECTION, arguments)
     say("\n".join(said)) if said else None
     return int(not (placed and kept))
 

@@ -6,7 +6,7 @@ shows. The load is open (see `bench.load`) and comes from processes of its own. 
 through a real API server with the webhook called, with the label missing, and with no webhook
 registered at all, in turns.
 
-Exit code 1: a request timed out or failed, a ratio lost a third of its record, or p99 missed its
+Exit code 1: a request timed out or failed, a ratio fell below its floor, or p99 missed its
 aim on a machine where the handler that decides nothing kept it.
 """
 
@@ -258,7 +258,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="of each server at each rate")
     parser.add_argument("--jobs", type=int, default=400, help="creates of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--record", action="store_true", help="make this run's ratios the floors")
+    floors.add_options(parser)
     return parser.parse_args()
 
 
@@ -282,7 +282,7 @@ def main() -> int:
         document["creates"] = found.figures
         document["ratios"] = ratios
         arguments.json.write_text(json.dumps(document, indent=1))
-    said, kept = floors.judge(ratios, SECTION, record=arguments.record)
+    said, kept = floors.judge(ratios, SECTION, arguments)
     say("\n".join(said)) if said else None
     return int(not (holds and kept))
 

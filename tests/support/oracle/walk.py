@@ -161,7 +161,7 @@ class _Walk:
         assignments = replacement.get("assignments") or {}
         skip = self.gates.get("SkipReassignmentForPodOwnedWorkloads", True)
         result: Json = {}
-        for podset in self.podsets:
+        for podset in _together(self.podsets):
             current = assignments.get(podset["name"])
             if current is None:
                 continue
@@ -243,3 +243,13 @@ def _added_up(share: Share) -> Share:
     return [
         sums[path] for path in sorted(sums, key=lambda path: [value.encode() for value in path])
     ]
+
+
+def _together(podsets: list[Json]) -> list[Json]:
+    """Pod sets in the order of their units: members of a group where its first one stands."""
+    firsts: dict[str, int] = {}
+    places = []
+    for at, podset in enumerate(podsets):
+        group = podset.get("group")
+        places.append(at if group is None else firsts.setdefault(group, at))
+    return [podsets[at] for at in sorted(range(len(podsets)), key=lambda at: (places[at], at))]

@@ -43,3 +43,9 @@ def test_unknown_names_refuse_and_name_the_nearest() -> None:
 def test_names_are_unique_and_purposes_written() -> None:
     assert len({gate.name for gate in GATES}) == len(GATES)
     assert all(gate.purpose for gate in GATES)
+
+
+def test_what_a_gate_costs_is_said_where_it_is_on() -> None:
+    table = (*TABLE, Gate("Dear", False, Stage.ALPHA, "z", "half of it"))
+    assert FeatureGates(table=table).prices() == {}
+    assert FeatureGates({"Dear": True, "Off": True}, table).prices() == {"Dear": "half of it"}

@@ -64,6 +64,18 @@ def test_a_requested_stop_is_success() -> None:
     assert run() == 0
 
 
+def test_a_gate_with_a_price_is_told_at_the_start_where_it_is_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("--set", "featureGates.RackgateFewestDomains=true") == 0
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (told,) = [line for line in said if line["event"] == "feature_gate_on"]
+    assert told["gate"] == "RackgateFewestDomains"
+    assert "where 6 to 9 % do without the gate" in told["price"]
+    assert run() == 0
+    assert "feature_gate_on" not in capsys.readouterr().err
+
+
 @pytest.mark.requirement("OPS-12")
 def test_a_replica_can_be_given_a_clock_that_is_ahead() -> None:
     assert run("--set", "ending=late", "--set", "clockOffset=1800") == 0

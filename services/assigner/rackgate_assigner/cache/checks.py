@@ -135,7 +135,6 @@ def _tree_parts(
         "hostIndex": lambda one: list(map(one.leaf_of_host, hosts)),
     }
     arrays: dict[str, Callable[[TopologyTree], Sequence[IntVector]]] = {
-        "splits": lambda one: [one.splits],
         "parents": lambda one: one.parents,
         "children": lambda one: one.children,
         "leafRanges": lambda one: one.leaf_ranges,

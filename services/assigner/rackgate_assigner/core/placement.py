@@ -91,7 +91,8 @@ def replace(
     """Replace the pods of the first unhealthy node and keep the others where they are.
 
     `capacity` is charged with the current assignments (the broken node's pods included, as they
-    are still admitted). Pure, like `place`. Without unhealthy nodes everything stays.
+    are still admitted). Pure, like `place`. PodSets are walked in its order, each of them alone.
+    Without unhealthy nodes everything stays.
 
     Returns:
         New assignments of the PodSets that had one; `refused` for the first that finds no place.
@@ -102,7 +103,7 @@ def replace(
     flags = read_gates(gates)
     search = Search(tree, capacity, topology_name, flavor_tolerations, flags)
     assignments: dict[str, TopologyAssignment] = {}
-    for podset in podsets:
+    for podset in (member for unit in _units(podsets) for member in unit.members):
         current = replacement.assignments.get(podset.name)
         if current is None:
             continue

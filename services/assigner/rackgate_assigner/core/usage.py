@@ -84,7 +84,7 @@ class Usage:
 
     def leaves_charged_by(self, flavors: set[str], tree: TopologyTree) -> set[int]:
         """Leaves of a tree, above the hosts, that some of these flavors placed pods in."""
-        if tree.hosts:
+        if tree.hosts or not flavors:
             return set()
         found = {
             tree.leaf_of_values(values)

@@ -103,3 +103,20 @@ def test_podsets_without_an_assignment_are_left_alone() -> None:
 
 def test_without_a_broken_node_everything_stays() -> None:
     assert spots(moved(podset(2), {"x2": 2})) == {"x2": 2}
+
+
+@pytest.mark.requirement("TAS-21")
+def test_a_group_is_replaced_where_its_first_member_stands_and_a_failure_ends_the_walk() -> None:
+    names = ("first", "alone", "second")
+    wants = [podset(1, name=name, group="g" if name != "alone" else None) for name in names]
+    given = Replacement(("gone",), {name: at({"gone": 1}) for name in names})
+    two_free = capacity({"b1/r1/x1": 1, "b1/r1/x2": 1})
+    answer = replace(two_free.tree, two_free, wants, given, topology_name="t")
+    assert list(answer.assignments) == ["first", "second"]
+    assert answer.refused is not None
+    assert answer.refused.podset == "alone"
+    one_free = capacity({"b1/r1/x1": 1})
+    answer = replace(one_free.tree, one_free, wants, given, topology_name="t")
+    assert list(answer.assignments) == ["first"]
+    assert answer.refused is not None
+    assert answer.refused.podset == "second"

@@ -1,32 +1,29 @@
 """The next tree after some nodes came, went or changed, without building it anew.
 
-What a few nodes change is patched; whatever shifts by it moves in whole blocks. The result is the
-tree that `TopologyTree.build` would make of the same nodes, and the old one stays as it was.
+A few nodes change a few places of every array; what shifts by it moves in whole blocks, and what
+follows from the arrays is derived when it is asked for. The result is the tree that
+`TopologyTree.build` would make of the same nodes, and the old one stays as it was.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-import numpy as np
 
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.topology.columns import Memo
 from rackgate_assigner.core.topology.index import Index
 from rackgate_assigner.core.topology.order import Order
-from rackgate_assigner.core.topology.structure import IntVector, found_at, parting
+from rackgate_assigner.core.topology.register import Picked
+from rackgate_assigner.core.topology.structure import Structure, counting, followed, found_at
 from rackgate_assigner.core.topology.tree import (
-    PODS,
     TopologyTree,
-    clamped,
-    column_value,
     hostname,
+    is_named_apart,
     node_name,
-    renamed,
 )
 
 # A node that takes part, or why it does not, or None for one that is gone.
@@ -52,12 +49,14 @@ class _Changes:
     """Nodes by what happens to them, with old positions.
 
     Attributes:
+        states: what was told, by Node name.
         gone: positions that are left.
         joined: nodes at a new place.
         changed: nodes that stay at their place, by position.
         offers: by resource, how many nodes more offer it.
     """
 
+    states: Mapping[str, State]
     gone: list[int] = field(default_factory=list)
     joined: list[NodeFacts] = field(default_factory=list)
     changed: dict[int, NodeFacts] = field(default_factory=dict)
@@ -73,8 +72,9 @@ def amended(tree: TopologyTree, states: Mapping[str, State]) -> Amendment:
 
     Args:
         tree: stays as it is.
-        states: by Node name, all others stay the same. Hostnames are unique among those that take
-            part, where the hostname is the lowest level.
+        states: by Node name, all others stay the same. Where one node is given, all with its
+            hostname before or now are. Hostnames are unique among those that take part, where the
+            hostname is the lowest level.
     """
     changes = _sort_out(tree, states)
     texts = {
@@ -88,15 +88,18 @@ def amended(tree: TopologyTree, states: Mapping[str, State]) -> Amendment:
     twin = copy(tree)
     if texts:
         twin.left_out = tree.left_out.amended(texts)
-    if moves:
-        return _moved(tree, twin, changes)
-    if changes.changed:
-        return _patched(tree, twin, changes)
-    return Amendment(twin, None, frozenset())
+    if not (moves or changes.changed):
+        return Amendment(twin, None, frozenset())
+    if any(changes.offers.values()):
+        twin.set_offers(_offers(tree, changes))
+    found = _moved(tree, twin, changes) if moves else _patched(tree, twin, changes)
+    if twin.register.wasteful(len(twin.nodes)):
+        _start_register(twin)
+    return found
 
 
 def _sort_out(tree: TopologyTree, states: Mapping[str, State]) -> _Changes:
-    changes = _Changes()
+    changes = _Changes(states)
     for name, state in states.items():
         at = _position(tree, name)
         old = None if at is None else tree.nodes[at]
@@ -130,134 +133,112 @@ def _position(tree: TopologyTree, name: str) -> int | None:
     return bisect_left(tree.nodes, name, start, end, key=lambda node: node.name)
 
 
+def _offers(tree: TopologyTree, changes: _Changes) -> dict[str, int]:
+    offers = {**tree.offers}
+    for resource, more in changes.offers.items():
+        offers[resource] = offers.get(resource, 0) + more
+    return {resource: count for resource, count in offers.items() if count}
+
+
 def _patched(tree: TopologyTree, twin: TopologyTree, changes: _Changes) -> Amendment:
     """All nodes stay at their place."""
-    nodes = list(tree.nodes)
+    numbers = tree.numbers.copy()
     for at, node in changes.changed.items():
-        nodes[at] = node
-    twin.nodes = nodes
+        numbers[at] = tree.register.enter(node)
+    twin.set_members(tree.register, numbers)
     pairs = [(tree.nodes[at], node) for at, node in changes.changed.items()]
     if any((old.labels, old.taints) != (new.labels, new.taints) for old, new in pairs):
-        _carry_columns(tree, twin, None, changes.changed)
+        twin.memo, twin.columns = Memo(), Memo()
         if any(hostname(old) != hostname(new) for old, new in pairs):
-            twin.hostnames = _carry_index(tree.hostnames, None, changes.changed, twin, hostname)
-    touched = frozenset(tree.node_leaves[list(changes.changed)].tolist())
+            _carry_indexes(tree, twin, None, changes, {})
     if any(old.allocatable != new.allocatable for old, new in pairs):
-        _sum_again(tree, twin, changes, None, touched)
-    return Amendment(twin, None, touched)
+        twin.set_offers(twin.offers)
+    touched = {_leaf_at(tree, at) for at in changes.changed}
+    return Amendment(twin, None, frozenset(touched))
 
 
 def _moved(tree: TopologyTree, twin: TopologyTree, changes: _Changes) -> Amendment:
     """Nodes come or go: everything behind them shifts."""
-    if not tree.nodes:
-        return _first(twin, changes)
     order = _node_order(tree, changes)
-    nodes = order.items(tree.nodes, changes.joined)
-    fresh = dict(zip(order.fresh, changes.joined, strict=True))
-    if changes.changed:
-        places = order.places(len(tree.nodes))
-        for at, node in changes.changed.items():
-            nodes[places[at]] = fresh[int(places[at])] = node
-    twin.nodes = nodes
-    twin.splits = _splits(tree, twin, order)
-    leaves = _leaf_order(tree, twin, order)
-    firsts = (twin.splits < len(tree.levels)).nonzero()[0]
-    new_paths = [tree.path_of(nodes[first]) for first in firsts[leaves.fresh].tolist()]
-    known = [
-        (paths, all(found_at(paths, path[: level + 1]) is not None for path in new_paths))
-        for level, paths in enumerate(tree.paths[:-1])
-    ]
-    twin.set_structure(leaves.items(tree.paths[-1], new_paths), known)
-    _carry_columns(tree, twin, order, fresh)
-    twin.names = _carry_index(tree.names, order, fresh, twin, node_name)
-    twin.hostnames = _carry_index(tree.hostnames, order, fresh, twin, hostname)
-    touched = set(twin.node_leaves[list(fresh)].tolist())
-    lost = np.unique(tree.node_leaves[changes.gone])
-    touched.update(np.isin(leaves.old, lost).nonzero()[0].tolist())
-    _sum_again(tree, twin, changes, leaves, frozenset(touched))
-    return Amendment(twin, leaves, frozenset(touched))
-
-
-def _first(twin: TopologyTree, changes: _Changes) -> Amendment:
-    """Where nothing was, nothing can move."""
-    found = TopologyTree(twin.levels, changes.joined, {})
-    found.left_out = twin.left_out
-    leaves = Order(np.full(found.leaf_count, -1, dtype=np.int64))
-    return Amendment(found, leaves, frozenset(range(len(leaves))))
+    places = dict(zip(order.fresh, changes.joined, strict=True))
+    for old, node in changes.changed.items():
+        at = order.place(old)
+        if at is not None:
+            places[at] = node
+    numbers = order.numbers(tree.numbers)
+    for at, node in places.items():
+        numbers[at] = tree.register.enter(node)
+    twin.set_members(tree.register, numbers)
+    twin.memo, twin.columns = Memo(), Memo()
+    twin.set_offers(twin.offers)
+    lost = [tree.path_of(tree.nodes[at]) for at in changes.gone]
+    gained = [tree.path_of(node) for node in changes.joined]
+    hosts = (order, Picked(tree.register.paths, numbers)) if tree.hosts else None
+    found, leaves = followed(tree.structure, lost, gained, leaves=hosts)
+    twin.set_structure(found)
+    touched = {node.name: _leaf_at(twin, at) for at, node in places.items()}
+    _carry_indexes(tree, twin, leaves, changes, touched)
+    left = () if tree.hosts else (found_at(twin.paths[-1], path) for path in lost)
+    kept = {leaf for leaf in left if leaf is not None}
+    return Amendment(twin, leaves, frozenset(kept.union(touched.values())))
 
 
 def _node_order(tree: TopologyTree, changes: _Changes) -> Order:
-    def key(node: NodeFacts) -> tuple[object, str]:
-        return tree.path_of(node), node.name
-
-    at = [bisect_left(tree.nodes, key(node), key=key) for node in changes.joined]
-    return Order.after(len(tree.nodes), changes.gone, at)
+    return Order(len(tree.nodes), changes.gone, [_place(tree, node) for node in changes.joined])
 
 
-def _splits(tree: TopologyTree, twin: TopologyTree, order: Order) -> IntVector:
-    splits = order.numbers(tree.splits)
-    for place in order.seams:
-        path = tree.path_of(twin.nodes[place])
-        splits[place] = parting(path, tree.path_of(twin.nodes[place - 1])) if place else 0
-    return splits
+def _place(tree: TopologyTree, node: NodeFacts) -> int:
+    """The old position before which a node goes that was not at its path."""
+    leaf = bisect_left(tree.paths[-1], tree.path_of(node))
+    if leaf == tree.leaf_count:
+        return len(tree.nodes)
+    start, end = tree.node_offsets.item(leaf), tree.node_offsets.item(leaf + 1)
+    if tree.paths[-1][leaf] != tree.path_of(node):
+        return start
+    return bisect_left(tree.nodes, node.name, start, end, key=node_name)
 
 
-def _leaf_order(tree: TopologyTree, twin: TopologyTree, order: Order) -> Order:
-    if tree.hosts or not len(order):
-        return order
-    old_leaves = np.where(order.old < 0, -1, tree.node_leaves.take(order.old))
-    firsts = (twin.splits < len(tree.levels)).nonzero()[0]
-    # A leaf that kept any of its nodes is the leaf that it was.
-    return Order(np.maximum.reduceat(old_leaves, firsts))
+def _leaf_at(tree: TopologyTree, at: int) -> int:
+    return at if tree.hosts else int(tree.node_offsets.searchsorted(at, side="right")) - 1
 
 
-def _carry_columns(
-    tree: TopologyTree, twin: TopologyTree, order: Order | None, fresh: Mapping[int, NodeFacts]
-) -> None:
-    """Give the next tree the columns at hand; judgements by them are made anew."""
-    twin.memo, twin.columns = Memo(), Memo()
-    for key, column in tree.columns.kept():
-        values = {at: column_value(key, node) for at, node in fresh.items()}
-        carried = column.amended(order, values)
-        if carried is not None:
-            twin.columns.put(key, carried)
-
-
-def _carry_index(
-    index: Index,
-    order: Order | None,
-    fresh: Mapping[int, NodeFacts],
-    twin: TopologyTree,
-    name_of: Callable[[NodeFacts], str | None],
-) -> Index:
-    if index.wasteful:
-        return Index.of(map(name_of, twin.nodes), twin.node_leaves)
-    names = {at: name_of(node) for at, node in fresh.items()}
-    return index.amended(order, names, twin.node_leaves)
-
-
-def _sum_again(
+def _carry_indexes(
     tree: TopologyTree,
     twin: TopologyTree,
+    order: Order | None,
     changes: _Changes,
-    leaves: Order | None,
-    touched: frozenset[int],
+    leaves: Mapping[str, int],
 ) -> None:
-    """Move the sums to the leaves' new places, and make those of touched leaves anew."""
-    if any(changes.offers.values()):
-        offers = {**tree.offers}
-        for resource, more in changes.offers.items():
-            offers[resource] = offers.get(resource, 0) + more
-        twin.offers = {resource: count for resource, count in offers.items() if count}
-        twin.resources = tuple(sorted({PODS, *twin.offers}))
-    rows = tree.allocatable.copy() if leaves is None else leaves.numbers(tree.allocatable)
-    if tree.resources != twin.resources:
-        rows = renamed(rows, tree.resources, twin.resources)
-    row_of = {resource: row for row, resource in enumerate(twin.resources)}
-    for leaf in touched:
-        rows[:, leaf] = 0
-        for node in twin.nodes_of_leaf(leaf):
-            for resource, amount in node.allocatable.items():
-                rows[row_of[resource], leaf] += clamped(amount)
-    rows.flags.writeable = False
-    twin.allocatable = rows
+    """Move the names to the leaves' new places; `leaves` are those of new and changed nodes."""
+    joined, changed = changes.joined, list(changes.changed.values())
+    names: dict[str, int | None] = {tree.nodes[at].name: None for at in changes.gone}
+    names |= leaves
+    twin.names = tree.names.amended(order, names)
+    if twin.names.wasteful(len(twin.nodes)):
+        twin.names = Index.of(map(node_name, twin.nodes), twin.node_leaves)
+    if tree.hostnames is tree.names and not any(map(is_named_apart, [*joined, *changed])):
+        twin.hostnames = twin.names
+        return
+    before = [tree.nodes[at] for at in (*changes.gone, *changes.changed)]
+    hosts: dict[str, int | None] = {
+        host: None for host in map(hostname, [*before, *joined, *changed]) if host is not None
+    }
+    for state in changes.states.values():
+        host = hostname(state) if isinstance(state, NodeFacts) else None
+        if isinstance(state, NodeFacts) and host in hosts:
+            leaf = found_at(twin.paths[-1], tree.path_of(state))
+            # Of nodes with one hostname the last one has it.
+            hosts[host] = max((one for one in (hosts[host], leaf) if one is not None), default=None)
+    twin.hostnames = tree.hostnames.amended(order, hosts)
+    if twin.hostnames.wasteful(len(twin.nodes)):
+        twin.hostnames = Index.of(map(hostname, twin.nodes), twin.node_leaves)
+
+
+def _start_register(twin: TopologyTree) -> None:
+    """Forget nodes as no tree has them any more; older trees keep the register they have."""
+    register, numbers = twin.register.anew(twin.numbers), counting(len(twin.nodes))
+    twin.set_members(register, numbers)
+    if twin.hosts:
+        found = twin.structure
+        paths = (*found.paths[:-1], Picked(register.paths, numbers))
+        twin.set_structure(Structure(paths, found.leaf_ranges, found.node_offsets))

@@ -13,6 +13,7 @@ import numpy as np
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.domains import TopologyAssignment
+from rackgate_assigner.core.topology.block import Block
 from rackgate_assigner.core.topology.keeping import Kept
 from rackgate_assigner.core.topology.order import Order
 from rackgate_assigner.core.topology.tree import (
@@ -45,11 +46,8 @@ class Capacity:
     """
 
     __slots__ = (
-        "_allocatable",
-        "_free",
-        "_numbers",
+        "_block",
         "_shared",
-        "_usage",
         "kept",
         "resources",
         "rows",
@@ -66,18 +64,26 @@ class Capacity:
         self.tree = tree
         self.resources = tree.resources if resources is None else tuple(sorted({PODS, *resources}))
         self.rows = {name: row for row, name in enumerate(self.resources)}
-        self._allocatable = _select_rows(tree, self.resources)
         # One block for both, so that a snapshot's first charge allocates and copies once.
-        self._numbers = np.zeros((2, *self._allocatable.shape), dtype=np.int64)
-        self._free, self._usage = self._numbers
-        self._free[:] = self._allocatable
-        self._shared = False
+        numbers = np.zeros((2, len(self.resources), tree.leaf_count), dtype=np.int64)
+        numbers[0] = _select_rows(tree, self.resources)
+        self._block, self._shared = Block(numbers), False
         self.kept: Kept[Any] = Kept()
+
+    @property
+    def _free(self) -> IntMatrix:
+        rows: IntMatrix = self._block.array()[0]
+        return rows
+
+    @property
+    def _usage(self) -> IntMatrix:
+        rows: IntMatrix = self._block.array()[1]
+        return rows
 
     @property
     def allocatable(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what the nodes offer (CAP-01)."""
-        return _view(self._allocatable)
+        return _view(_select_rows(self.tree, self.resources))
 
     @property
     def usage(self) -> IntMatrix:
@@ -87,7 +93,7 @@ class Capacity:
     @property
     def other_usage(self) -> IntMatrix:
         """Shape (leaves, resources), a copy: what pods not placed by TAS take (CAP-03)."""
-        other: IntMatrix = (self._allocatable - self._free - self._usage).T
+        other: IntMatrix = self.allocatable - (self._free + self._usage).T
         return other
 
     @property
@@ -146,8 +152,7 @@ class Capacity:
         """A snapshot: shares the numbers until either side charges something."""
         twin = object.__new__(Capacity)
         twin.tree, twin.resources, twin.rows = self.tree, self.resources, self.rows
-        twin._allocatable, twin._numbers = self._allocatable, self._numbers
-        twin._free, twin._usage = self._free, self._usage
+        twin._block = self._block
         twin._shared = self._shared = True
         twin.kept = Kept()
         return twin
@@ -164,16 +169,13 @@ class Capacity:
         twin = object.__new__(Capacity)
         twin.tree, twin.resources = tree, tree.resources
         twin.rows = {name: row for row, name in enumerate(tree.resources)}
-        twin._allocatable = tree.allocatable
         twin.kept = Kept()
-        same = tree.resources == self.resources
-        if leaves is None and same:
-            twin._numbers, twin._shared = self._numbers, self._shared
-        else:
-            numbers = self._numbers if leaves is None else leaves.numbers(self._numbers)
-            twin._numbers = numbers if same else renamed(numbers, self.resources, tree.resources)
-            twin._shared = False
-        twin._free, twin._usage = twin._numbers
+        twin._block, twin._shared = self._block, self._shared
+        if leaves is not None:
+            twin._block, twin._shared = self._block.moved(leaves), False
+        if tree.resources != self.resources:
+            numbers = renamed(twin._block.array(), self.resources, tree.resources)
+            twin._block, twin._shared = Block(numbers), False
         return twin
 
     def put(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
@@ -184,22 +186,25 @@ class Capacity:
             usage: by resource, what TAS placed.
             other: by resource, what pods not placed by TAS take.
         """
-        used = np.array([_within(usage.get(name, 0)) for name in self.resources], dtype=np.int64)
-        taken = np.array([_within(other.get(name, 0)) for name in self.resources], dtype=np.int64)
-        free = self._allocatable[:, leaf] - used - taken
-        if (self._usage[:, leaf] == used).all() and (self._free[:, leaf] == free).all():
+        offered = self.tree.offered(leaf)
+        column = np.zeros((2, len(self.resources)), dtype=np.int64)
+        for row, name in enumerate(self.resources):
+            used, taken = _within(usage.get(name, 0)), _within(other.get(name, 0))
+            column[:, row] = offered.get(name, 0) - used - taken, used
+        if np.array_equal(self._block.column(leaf), column):
             return  # nothing to copy a shared block for
+        if (self._shared or self._block.noted) and not self._block.full:
+            self.kept.note((leaf,))
+            self._block, self._shared = self._block.put(leaf, column), False
+            return
         self._own((leaf,))
-        self._usage[:, leaf] = used
-        self._free[:, leaf] = free
+        self._block.array()[..., leaf] = column
 
     def _own(self, leaves: Iterable[int]) -> None:
         """Before these leaves are written to."""
         self.kept.note(leaves)
         if self._shared:
-            self._numbers = self._numbers.copy()
-            self._free, self._usage = self._numbers
-            self._shared = False
+            self._block, self._shared = Block(self._block.array().copy()), False
 
     def _amounts(
         self, requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT

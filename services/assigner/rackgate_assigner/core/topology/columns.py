@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, ItemsView, Iterable, Mapping
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rackgate_assigner.core.topology.order import Order
-
 T = TypeVar("T")
 
 # Shapes and label keys come from users: what is kept for them is bounded.
 MEMO_LIMIT = 64
-# So many values of no node may stay in an amended column, and as many more as it has nodes.
-SPARE_VALUES = 64
 
 
 class Column:
@@ -23,23 +19,14 @@ class Column:
 
     Attributes:
         codes: shape (nodes,): index into `values`.
-        values: distinct values; None means absent. Shared with the columns this one was amended
-            from and to, and only ever added to: some may be those of no node of this one.
+        values: distinct values; None means absent. Only ever added to, and shared: some may be
+            those of no node of this tree.
     """
 
-    __slots__ = ("_index", "codes", "values")
+    __slots__ = ("codes", "values")
 
-    def __init__(
-        self, codes: npt.NDArray[np.int64], values: list[Any], index: dict[Hashable, int]
-    ) -> None:
-        self.codes, self.values, self._index = codes, values, index
-
-    @classmethod
-    def of(cls, items: Iterable[Hashable]) -> Column:
-        """Number the distinct values of `items`."""
-        index: dict[Hashable, int] = {}
-        codes = [index.setdefault(item, len(index)) for item in items]
-        return cls(np.array(codes, dtype=np.int64), list(index), index)
+    def __init__(self, codes: npt.NDArray[np.int64], values: list[Any]) -> None:
+        self.codes, self.values = codes, values
 
     def where(self, rule: Callable[[Any], bool]) -> npt.NDArray[np.bool_]:
         """Judge every node: shape (nodes,), `rule` called once per distinct value."""
@@ -51,23 +38,56 @@ class Column:
         table = np.fromiter(map(number, self.values), dtype=np.int64, count=len(self.values))
         return table[self.codes]
 
-    def amended(self, order: Order | None, items: Mapping[int, Hashable]) -> Column | None:
-        """The column after nodes came, went or changed; None when making it anew is better.
 
-        Args:
-            order: of the nodes; None: all stay where they are.
-            items: values of nodes that are new or changed, by new position.
-        """
-        if order is None and all(self.values[self.codes[at]] == v for at, v in items.items()):
-            return self
-        codes = self.codes.copy() if order is None else order.numbers(self.codes)
-        for at, value in items.items():
-            code = self._index.setdefault(value, len(self.values))
-            if code == len(self.values):
-                self.values.append(value)
-            codes[at] = code
-        full = len(self.values) > 2 * len(codes) + SPARE_VALUES
-        return None if full else Column(codes, self.values, self._index)
+class Coded:
+    """Values as small integers, for a list that only grows.
+
+    Attributes:
+        values: distinct values, by code.
+    """
+
+    __slots__ = ("_block", "_count", "_index", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._index: dict[Hashable, int] = {}
+        self._block = np.zeros(0, dtype=np.int64)
+        self._count = 0
+
+    @classmethod
+    def of(cls, codes: npt.NDArray[np.int64], values: Sequence[Any]) -> Coded:
+        """Values that have codes already; those that nothing has are dropped."""
+        found = cls()
+        used, found._block = np.unique(codes, return_inverse=True)
+        found._count = len(codes)
+        found.values = [values[code] for code in used.tolist()]
+        found._index = {value: code for code, value in enumerate(found.values)}
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def codes(self) -> npt.NDArray[np.int64]:
+        """Index into `values` of every member, not to be written to."""
+        return self._block[: self._count]
+
+    def extend(self, items: Iterable[Hashable]) -> None:
+        """Add members at the end."""
+        more = [self._code(item) for item in items]
+        count = self._count + len(more)
+        if count > len(self._block):
+            block = np.zeros(count + count // 8, dtype=np.int64)
+            block[: self._count] = self._block[: self._count]
+            self._block = block
+        self._block[self._count : count] = more
+        self._count = count
+
+    def _code(self, item: Hashable) -> int:
+        code = self._index.setdefault(item, len(self.values))
+        if code == len(self.values):
+            self.values.append(item)
+        return code
 
 
 class Memo:

@@ -16,60 +16,108 @@ from rackgate_assigner.core.topology.structure import IntVector
 
 # Names that no node has any more are kept until they are this many more than the others.
 SPARE = 1024
+# So many leaves or names may have changed, or names been asked for, before the leaves are numbered.
+NOTED_LIMIT = 32
+LOOKUPS = 64
 
 
 class Index:
-    """Leaf by name, as of one version of a tree."""
+    """Leaf by name, as of one version of a tree.
 
-    __slots__ = ("_leaves", "_numbers", "_of_nodes")
+    How the leaves moved is noted, and looked up for each name that is asked about; for many names
+    the leaves are numbered anew.
+    """
 
-    def __init__(self, numbers: dict[str, int], of_nodes: IntVector, leaves: IntVector) -> None:
+    __slots__ = ("_asked", "_leaves", "_numbers", "_order", "_patch")
+
+    def __init__(self, numbers: dict[str, int], leaves: IntVector) -> None:
         """Prepare.
 
         Args:
-            numbers: of all names; only ever added to, by any version that shares it.
-            of_nodes: shape (nodes,): number of each node's name, -1 for none.
-            leaves: shape (nodes,): leaf of each node. Of nodes with one name the last counts.
+            numbers: of all names; only ever added to, by any index that shares it.
+            leaves: by number, -1 where no node has the name. Names with numbers beyond are those
+                of later versions.
         """
-        self._numbers, self._of_nodes = numbers, of_nodes
-        self._leaves = np.full(len(numbers), -1, dtype=np.int64)
-        named = of_nodes >= 0
-        self._leaves[of_nodes[named]] = leaves[named]
+        self._numbers, self._leaves = numbers, leaves
+        self._order: Order | None = None
+        self._patch: dict[str, int | None] = {}
+        self._asked = 0
 
     @classmethod
     def of(cls, names: Iterable[str | None], leaves: IntVector) -> Index:
-        """Number the names of all nodes; None for a node without one."""
-        numbers: dict[str, int] = {}
-        found = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-        return cls(numbers, np.array(found, dtype=np.int64), leaves)
+        """Number the names of all nodes, None for none; of nodes with one name the last counts.
+
+        Args:
+            names: of the nodes, in order.
+            leaves: shape (nodes,): leaf of each node.
+        """
+        pairs = zip(names, leaves.tolist(), strict=True)
+        last = {name: leaf for name, leaf in pairs if name is not None}
+        numbers = {name: number for number, name in enumerate(last)}
+        return cls(numbers, np.fromiter(last.values(), dtype=np.int64, count=len(last)))
 
     def get(self, name: str) -> int | None:
         """The leaf, or None when no node of this version has the name."""
+        if self._order is not None or self._patch:
+            self._asked += 1
+            if self._asked <= LOOKUPS:
+                return self._patch[name] if name in self._patch else self._moved(name)
+            self._settle()
+        return self._settled(name)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def wasteful(self, nodes: int) -> bool:
+        """Whether most names are those of nodes that are gone."""
+        return len(self._numbers) > 2 * nodes + SPARE
+
+    def amended(self, order: Order | None, leaves: Mapping[str, int | None]) -> Index:
+        """The index of the next version.
+
+        Args:
+            order: of the leaves; None: all stay where they are.
+            leaves: new leaf by name, wherever another node has the name now, or the node with the
+                name another leaf; None: nobody has it.
+        """
+        for name in leaves:
+            self._numbers.setdefault(name, len(self._numbers))
+        before = self._order
+        steps = sum(len(one.gone) + len(one.at) for one in (before, order) if one is not None)
+        if steps + len(self._patch) + len(leaves) > NOTED_LIMIT:
+            self._settle()
+            before = None
+        twin = Index(self._numbers, self._leaves)
+        twin._order = before if order is None else order
+        if before is not None and order is not None:
+            twin._order = before.then(order)
+        twin._patch = {
+            name: leaf if leaf is None or order is None else order.place(leaf)
+            for name, leaf in self._patch.items()
+        }
+        twin._patch |= leaves
+        return twin
+
+    def _settled(self, name: str) -> int | None:
         number = self._numbers.get(name)
-        # Names of later versions have numbers beyond what this one has leaves for.
         if number is None or number >= len(self._leaves):
             return None
         leaf = self._leaves.item(number)
         return leaf if leaf >= 0 else None
 
-    @property
-    def wasteful(self) -> bool:
-        """Whether most names are those of nodes that are gone."""
-        return len(self._numbers) > 2 * len(self._of_nodes) + SPARE
+    def _moved(self, name: str) -> int | None:
+        leaf = self._settled(name)
+        return leaf if leaf is None or self._order is None else self._order.place(leaf)
 
-    def amended(
-        self, order: Order | None, names: Mapping[int, str | None], leaves: IntVector
-    ) -> Index:
-        """The index of the next version.
-
-        Args:
-            order: of the nodes; None: all stay where they are.
-            names: of nodes that are new or have another name now, by new position.
-            leaves: shape (nodes,): leaf of each node.
-        """
-        of_nodes = self._of_nodes.copy() if order is None else order.numbers(self._of_nodes)
-        for position, name in names.items():
-            of_nodes[position] = (
-                -1 if name is None else self._numbers.setdefault(name, len(self._numbers))
-            )
-        return Index(self._numbers, of_nodes, leaves)
+    def _settle(self) -> None:
+        """Number the leaves anew; says the same of every name."""
+        if self._order is None and not self._patch:
+            return
+        found = self._leaves.copy() if self._order is None else self._order.renumbered(self._leaves)
+        at = {self._numbers[name]: leaf for name, leaf in self._patch.items()}
+        more = max(at, default=0) + 1 - len(found)
+        if more > 0:
+            found = np.append(found, np.full(more, -1, dtype=np.int64))
+        for number, leaf in at.items():
+            found[number] = -1 if leaf is None else leaf
+        self._leaves, self._order, self._patch = found, None, {}

@@ -2,90 +2,135 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-
-from rackgate_assigner.core.topology.structure import IntVector
+import numpy.typing as npt
 
 T = TypeVar("T")
 
 # With more blocks than this one gather is faster than copying them one by one.
 MANY_BLOCKS = 256
+# So many steps are taken over all numbers, one after another, before a table of them is made.
+FEW_STEPS = 3
 
 
 class Order:
-    """Where every member of the new sequence was before.
+    """What happened to the places of a sorted sequence.
+
+    Everything but `numbers` and `renumbered` takes time by what came and went, not by how many
+    members there are.
 
     Attributes:
-        old: shape (members,): old position, -1 for what was not there before.
-        seams: positions whose predecessor is another one than before, ascending, with 0.
+        count: members before.
+        gone: old places that are left, ascending.
+        at: old places before which something new stands, ascending.
+        fresh: new places of what was not there before, ascending; one for each of `at`.
     """
 
-    __slots__ = ("_blocks", "old", "seams")
+    __slots__ = ("_blocks", "_length", "at", "count", "fresh", "gone")
 
-    def __init__(self, old: IntVector) -> None:
-        self.old = old
-        broken = np.ones(len(old), dtype=np.bool_)
-        broken[1:] = (old[1:] != old[:-1] + 1) | (old[:-1] < 0)
-        self.seams: list[int] = broken.nonzero()[0].tolist()
-        edges = pairwise([*self.seams, len(old)])
-        self._blocks = [(start, end, int(old[start])) for start, end in edges]
-
-    @classmethod
-    def after(cls, count: int, gone: Sequence[int], at: Sequence[int]) -> Order:
-        """The order after members left and others came.
-
-        Args:
-            count: members before.
-            gone: old positions that leave, ascending.
-            at: old positions before which the new members go, ascending.
-        """
-        leaving = np.array(gone, dtype=np.int64)
-        kept = np.delete(np.arange(count, dtype=np.int64), leaving)
-        where = np.array(at, dtype=np.int64)
-        return cls(np.insert(kept, where - np.searchsorted(leaving, where), -1))
+    def __init__(self, count: int, gone: Sequence[int], at: Sequence[int]) -> None:
+        self.count, self.gone, self.at = count, gone, at
+        self.fresh: list[int] = []
+        # Of members that stay together: new place, how many, old place.
+        self._blocks: list[tuple[int, int, int]] = []
+        old = new = 0
+        # What is new at an old place stands before it, whether or not that one leaves.
+        steps = sorted([*((place, True) for place in gone), *((place, False) for place in at)])
+        for place, leaves in steps:
+            if place > old:
+                self._blocks.append((new, place - old, old))
+                new, old = new + place - old, place
+            if leaves:
+                old += 1
+            else:
+                self.fresh.append(new)
+                new += 1
+        if count > old:
+            self._blocks.append((new, count - old, old))
+        self._length = new + count - old
 
     def __len__(self) -> int:
-        return len(self.old)
+        return self._length
 
-    @property
-    def fresh(self) -> list[int]:
-        """New positions of what was not there before, ascending."""
-        places: list[int] = (self.old < 0).nonzero()[0].tolist()
-        return places
+    def place(self, old: int) -> int | None:
+        """New place of a member, or None when it is gone."""
+        index = bisect_right(self._blocks, old, key=lambda block: block[2]) - 1
+        if index < 0:
+            return None
+        new, length, start = self._blocks[index]
+        return new + old - start if old < start + length else None
 
-    def places(self, count: int) -> IntVector:
-        """New position of each of the `count` members before; -1 where it left."""
-        found = np.full(count, -1, dtype=np.int64)
-        stayed = self.old >= 0
-        found[self.old[stayed]] = stayed.nonzero()[0]
-        return found
+    def old_place(self, new: int) -> int | None:
+        """Old place of a member, or None when it was not there before."""
+        index = bisect_right(self._blocks, new, key=lambda block: block[0]) - 1
+        if index < 0:
+            return None
+        start, length, old = self._blocks[index]
+        return old + new - start if new < start + length else None
+
+    def then(self, after: Order) -> Order:
+        """Both as one: this order, and what happened to its members after it."""
+        gone, at = list(self.gone), dict(zip(self.fresh, self.at, strict=True))
+        more = [self._old_before(place) for place in after.at]
+        for place in after.gone:
+            old = self.old_place(place)
+            if old is None:
+                del at[place]
+            else:
+                gone.append(old)
+        return Order(self.count, sorted(gone), sorted([*at.values(), *more]))
+
+    def _old_before(self, new: int) -> int:
+        """An old place before which something new stands when it stands before this new place."""
+        if new == len(self):
+            return self.count
+        old = self.old_place(new)
+        return self.at[bisect_left(self.fresh, new)] if old is None else old
 
     def items(self, items: Sequence[T], fresh: Sequence[T]) -> list[T]:
         """A list in its new order; what was not there before is taken from `fresh`, in turn."""
         found: list[T] = []
-        new = iter(fresh)
-        for start, end, old in self._blocks:
-            if old < 0:
-                found.append(next(new))
-            else:
-                found += items[old : old + end - start]
+        filled = 0
+        for new, length, old in self._blocks:
+            more = new - len(found)
+            found += fresh[filled : filled + more]
+            filled += more
+            found += items[old : old + length]
+        found += fresh[filled:]
         return found
 
-    def numbers(self, numbers: IntVector) -> IntVector:
+    def numbers(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """An array whose last axis is in its new order; a copy. What is new is 0.
 
         Args:
             numbers: shape (..., members before).
         """
-        if len(self._blocks) > MANY_BLOCKS and numbers.shape[-1]:
-            taken: IntVector = numbers.take(self.old, axis=-1)
-            taken[..., self.old < 0] = 0
-            return taken
-        found = np.empty((*numbers.shape[:-1], len(self.old)), dtype=np.int64)
-        for start, end, old in self._blocks:
-            found[..., start:end] = 0 if old < 0 else numbers[..., old : old + end - start]
+        found = np.empty((*numbers.shape[:-1], self._length), dtype=np.int64)
+        if len(self._blocks) > MANY_BLOCKS:
+            stayed = np.delete(np.arange(self.count), self.gone)
+            places = np.delete(np.arange(self._length), self.fresh)
+            found[..., places] = numbers[..., stayed]
+        else:
+            for new, length, old in self._blocks:
+                found[..., new : new + length] = numbers[..., old : old + length]
+        found[..., self.fresh] = 0
+        return found
+
+    def renumbered(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Old places as new ones, a copy; -1 stays. What a place that is left becomes is open."""
+        if len(self.gone) + len(self.at) > FEW_STEPS:
+            table = np.full(self.count + 1, -1, dtype=np.int64)
+            for new, length, old in self._blocks:
+                table[old : old + length] = np.arange(new, new + length)
+            moved: npt.NDArray[np.int64] = table.take(places)  # the last one stands for -1
+            return moved
+        found = places.copy()
+        for place in self.at:
+            found += places >= place
+        for place in self.gone:
+            found -= places > place
         return found

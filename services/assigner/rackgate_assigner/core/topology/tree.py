@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -21,6 +22,8 @@ from rackgate_assigner.core.model import NodeFacts
 from rackgate_assigner.core.topology import structure
 from rackgate_assigner.core.topology.columns import Column, Memo, Overlay
 from rackgate_assigner.core.topology.index import Index
+from rackgate_assigner.core.topology.register import Picked, Register
+from rackgate_assigner.core.topology.structure import Structure, counting
 
 IntVector: TypeAlias = npt.NDArray[np.int64]
 IntMatrix: TypeAlias = npt.NDArray[np.int64]
@@ -86,23 +89,23 @@ class TopologyTree:
     Attributes:
         levels: node label keys, coarsest first.
         hosts: the lowest level is the hostname, so a leaf is one node.
-        nodes: nodes that take part, sorted by path; in the host case `nodes[i]` is leaf `i`.
-        splits: shape (nodes,), where each node's path parts from the one before it: see
-            `structure`.
-        node_leaves: shape (nodes,): leaf of every node.
+        register: every node with a number; shared with the trees before and after this one.
+        numbers: shape (nodes,): number of each node that takes part, sorted by path.
+        nodes: these nodes; in the host case `nodes[i]` is leaf `i`.
+        structure: all domains.
         node_offsets: shape (leaves + 1,): first node of each leaf.
         paths: per level, the domains' value tuples; the index is the domain's id.
-        parents: per level, each domain's parent id one level up (zeros at the highest level).
         children: per level but the lowest, offsets (domains + 1) into the next level.
         leaf_ranges: per level, offsets (domains + 1) into the leaves.
         names: leaf by Node name; read it through `leaf_of_node`.
-        hostnames: leaf by hostname label; read it through `leaf_of_host`.
+        hostnames: leaf by hostname label; read it through `leaf_of_host`. The very `names` where
+            all hostnames are the names of their nodes.
         offers: by resource, how many nodes offer it.
         resources: every resource that some node offers, and always `pods`; sorted.
-        allocatable: shape (resources, leaves), read-only: sums over the nodes of a leaf.
         memo: judgements of nodes by their names, labels and taints, never by amounts.
         columns: labels by key, and taints under None; read them through `column`.
         left_out: texts behind `skipped`.
+        sums: what `allocatable` found out.
     """
 
     def __init__(
@@ -110,20 +113,18 @@ class TopologyTree:
     ) -> None:
         self.levels = tuple(levels)
         self.hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
-        self.nodes: Sequence[NodeFacts] = list(nodes)
         self.left_out = Overlay(dict(skipped))
+        self.sums: IntMatrix | None = None
         self.memo = Memo()
         self.columns = Memo()
-        paths = [self.path_of(node) for node in nodes]
-        self.splits = structure.splits_of(paths)
-        firsts = (self.splits < len(self.levels)).nonzero()[0].tolist()
-        self.set_structure([paths[first] for first in firsts])
+        register = Register(self.levels, nodes)
+        self.set_members(register, counting(len(nodes)))
+        self.set_structure(structure.built(register.paths, len(self.levels)))
         self.names = Index.of(map(node_name, nodes), self.node_leaves)
-        self.hostnames = Index.of(map(hostname, nodes), self.node_leaves)
-        self.offers: Mapping[str, int] = Counter(
-            chain.from_iterable(node.allocatable for node in nodes)
-        )
-        self._sum_allocatable()
+        self.hostnames = self.names
+        if any(map(is_named_apart, nodes)):
+            self.hostnames = Index.of(map(hostname, nodes), self.node_leaves)
+        self.set_offers(Counter(chain.from_iterable(node.allocatable for node in nodes)))
 
     @classmethod
     def build(
@@ -148,7 +149,7 @@ class TopologyTree:
 
     def path_of(self, node: NodeFacts) -> Domain:
         """Values of a node that takes part, one for each level."""
-        return tuple(map(node.labels.__getitem__, self.levels))
+        return self.register.path_of(node)
 
     def leaf_of_node(self, name: str) -> int | None:
         """Leaf that holds the node of this object name, or None when it does not take part."""
@@ -203,26 +204,55 @@ class TopologyTree:
 
     def _column(self, key: str | None) -> Column:
         return self.columns.get(
-            key, lambda: Column.of(column_value(key, node) for node in self.nodes)
+            key, lambda: self.register.column(key, partial(column_value, key), self.numbers)
         )
 
-    def set_structure(
-        self, leaf_paths: list[Domain], known: Sequence[tuple[list[Domain], bool]] = ()
-    ) -> None:
-        """Fill paths, parents and offsets from `splits`; for the making of trees alone."""
-        found = structure.structure(self.splits, leaf_paths, len(self.levels), known)
-        self.paths, self.parents, self.children = found.paths, found.parents, found.children
-        self.leaf_ranges = found.leaf_ranges
-        self.node_leaves, self.node_offsets = found.node_leaves, found.node_offsets
+    @property
+    def parents(self) -> tuple[IntVector, ...]:
+        """Per level, each domain's parent id one level up (zeros at the highest level)."""
+        return self.structure.parents
 
-    def _sum_allocatable(self) -> None:
-        self.resources = tuple(sorted({PODS, *self.offers}))
-        rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
-        for row, resource in zip(rows, self.resources, strict=True):
-            amounts = [clamped(node.allocatable.get(resource, 0)) for node in self.nodes]
-            np.add.at(row, self.node_leaves, np.array(amounts, dtype=np.int64))
-        rows.flags.writeable = False
-        self.allocatable: IntMatrix = rows
+    @property
+    def node_leaves(self) -> IntVector:
+        """Shape (nodes,): leaf of every node."""
+        return self.structure.node_leaves
+
+    @property
+    def allocatable(self) -> IntMatrix:
+        """Shape (resources, leaves), read-only: sums over the nodes of a leaf, made when asked."""
+        if self.sums is None:
+            rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
+            for row, resource in zip(rows, self.resources, strict=True):
+                amounts = [clamped(node.allocatable.get(resource, 0)) for node in self.nodes]
+                np.add.at(row, self.node_leaves, np.array(amounts, dtype=np.int64))
+            rows.flags.writeable = False
+            self.sums = rows
+        return self.sums
+
+    def offered(self, leaf: int) -> dict[str, int]:
+        """What the nodes of one leaf offer, by resource."""
+        total: dict[str, int] = {}
+        for node in self.nodes_of_leaf(leaf):
+            for resource, amount in node.allocatable.items():
+                total[resource] = total.get(resource, 0) + clamped(amount)
+        return total
+
+    def set_members(self, register: Register, numbers: IntVector) -> None:
+        """Set the nodes; for the making of trees alone, as are the other setters."""
+        self.register, self.numbers = register, numbers
+        self.nodes: Sequence[NodeFacts] = Picked(register.nodes, numbers)
+
+    def set_structure(self, found: Structure) -> None:
+        """Set the domains."""
+        self.structure = found
+        self.paths, self.children = found.paths, found.children
+        self.leaf_ranges, self.node_offsets = found.leaf_ranges, found.node_offsets
+
+    def set_offers(self, offers: Mapping[str, int]) -> None:
+        """Set how many nodes offer each resource; what they offer is summed up when asked for."""
+        self.offers = offers
+        self.resources = tuple(sorted({PODS, *offers}))
+        self.sums = None
 
 
 def renamed(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
@@ -257,6 +287,11 @@ def node_name(node: NodeFacts) -> str:
 def hostname(node: NodeFacts) -> str | None:
     """Hostname label of a node; it may differ from the node's name."""
     return node.labels.get(HOSTNAME_LABEL)
+
+
+def is_named_apart(node: NodeFacts) -> bool:
+    """Whether a node's hostname label is missing, or not its name."""
+    return hostname(node) != node.name
 
 
 def column_value(key: Hashable, node: NodeFacts) -> Hashable:
