@@ -75,7 +75,7 @@ async def test_objects_of_both_profiles_and_pods_are_taken(cluster: Cluster) -> 
         for profile in Profile:
             built = build_podgroups(pool, workflow, profile=profile, kai=KaiVersion.V0_13)
             objects += [(kinds.KAI_POD_GROUPS, group) for group in built.pod_groups]
-            objects += [(kinds.PODS, pod) for pod in build_pods(workflow, built, document)]
+            objects += [(kinds.PODS, pod) for pod in build_pods(pool, workflow, built, document)]
     await create_strictly(cluster, objects)
 
 
