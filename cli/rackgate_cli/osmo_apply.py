@@ -113,6 +113,7 @@ async def _apply(
         missing_queue,
         of_pool,
         topologies_of,
+        untied,
     )
 
     topology, groups = found.built.topology, found.built.pod_groups
@@ -124,9 +125,9 @@ async def _apply(
         saved = found.inputs.pool_of_cluster or await has_pool(client, pool)
         if topology is not None and saved:
             topology = of_pool(topology, pool)
-        warning = await missing_queue(client, pool)
-        if warning is not None:
-            outcome.warnings.append(warning)
+        for warning in (await missing_queue(client, pool), await untied(client, pool)):
+            if warning is not None:
+                outcome.warnings.append(warning)
         namespace = groups[0]["metadata"]["namespace"]
         applier = Applier(
             client,

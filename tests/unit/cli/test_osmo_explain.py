@@ -469,6 +469,19 @@ def test_pods_of_several_sizes_are_counted_as_large_as_the_largest(asking: Askin
     )
     assert "counts each as large as the largest" in reason["text"]
     assert asking.said(asked, [{"cpu": 8, "labels": labels("a", "1")}])["kaiResult"] == "scheduled"
+    # A mere preference is counted so, too; but then the robust profile helps.
+    for resource in asked["resources"].values():
+        resource["topology"] = [{"key": "rack", "requirementType": "preferred"}]
+    short = asking.said(asked, rack)
+    (reason,) = short["groups"][0]["kai"]["deviations"]
+    assert (short["answer"], short["kaiResult"], reason["name"]) == (
+        *("scheduled", "pending"),
+        "mixed sizes",
+    )
+    assert "use --profile robust, with which KAI places it" in reason["help"]
+    assert asking.said(asked, rack, "--profile", "robust")["kaiResult"] == "scheduled"
+    for resource in asked["resources"].values():
+        resource["topology"] = [{"key": "rack"}]
     # With GPUs in some of the pods only, it goes by sums; then nothing speaks against it.
     asked["resources"]["s"]["gpu"] = 1
     mixed = asking.said(asked, [{"cpu": 6, "gpu": 2, "labels": labels("a", "1")}])
