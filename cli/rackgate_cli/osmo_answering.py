@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,19 +16,16 @@ from rackgate.partners.osmo import (
     Toleration,
     Workflow,
     build_podgroups,
-    tolerates,
     tolerations_of,
 )
-from rackgate_assigner.core.engine.matching import BLOCKING_EFFECTS
-from rackgate_assigner.core.model import NodeFacts
+from rackgate.partners.osmo.sizes import is_sized
 from rackgate_cli import osmo_explanation as said
-from rackgate_cli.osmo_certain import Piece
+from rackgate_cli.osmo_certain import Certainty, Piece
 from rackgate_cli.osmo_placing import STEPS, Spots, charge, find_spots, solve
 from rackgate_cli.osmo_prediction import (
     Foretold,
     Known,
     Objects,
-    View,
     foretell,
     objects_of,
     partly,
@@ -36,11 +33,9 @@ from rackgate_cli.osmo_prediction import (
 from rackgate_cli.osmo_room import BoundPod, Nodes, Room, Shape, path_told
 from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
 from rackgate_cli.osmo_shortage import Shortage, shortages
-from rackgate_cli.osmo_telling import keys_told, shortage_told, subgroups_told, summary_of
-from rackgate_cli.osmo_wishes import KeptFrom, Wishes, plan_of, wishes_of
-
-_LISTED = 3  # names of nodes of a kind
-_CORDONED = "unschedulable"
+from rackgate_cli.osmo_telling import counted, keys_told, shortage_told, subgroups_told, summary_of
+from rackgate_cli.osmo_view import View, sift, view_of
+from rackgate_cli.osmo_wishes import Wishes, plan_of, wishes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +67,7 @@ class _Turn:
         question: as asked.
         room: what the groups before leave, if they are placed as is shown.
         view: the nodes as KAI sees them, without the workflow's pending pods.
+        certain: what KAI places for certain in that view.
         own: bound pods by PodGroup.
         before: pods of the groups before, as far as KAI may place them.
         charged: whether the room of a group before is taken in `room`.
@@ -81,6 +77,7 @@ class _Turn:
     question: Question
     room: Room
     view: View
+    certain: Certainty
     own: Mapping[str, Sequence[BoundPod]]
     before: dict[Profile, list[Piece]] = field(default_factory=dict)
     charged: bool = False
@@ -99,7 +96,8 @@ def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
     }
     view = view_of(pool, usable, nodes)
     own = _own(question, built[question.profile], nodes.pods)
-    turn = _Turn(question, view.room.copy(), view, own)
+    certain = Certainty(view.room, question.kai, view.counted)
+    turn = _Turn(question, view.room.copy(), view, certain, own)
     groups = _groups(turn, wishes, built)
     answer = _overall([group.answer for group in groups])
     pending = [one for one in wishes if not _runs(one, built, own, workflow, question)]
@@ -117,68 +115,9 @@ def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
         keys=keys_told(view.room, pool, wishes, question.top),
         left_out=left_out,
         groups=groups,
-        warnings=nodes.warnings,
+        warnings=(*nodes.warnings, *_unsized(workflow)),
     )
     return summary_of(found)
-
-
-def view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> View:
-    """The nodes as KAI sees them, with the room of bound pods taken."""
-    labels = [key.label for key in pool.topology_keys]
-
-    def labelled(some: Iterable[NodeFacts]) -> list[NodeFacts]:
-        return [node for node in some if all(label in node.labels for label in labels)]
-
-    def room(some: Sequence[NodeFacts], pods: Iterable[BoundPod]) -> Room:
-        found = Room(labels, some)
-        found.charge_pods(pods)
-        return found
-
-    everything = room(usable, nodes.pods)
-    carrying = labelled(usable)
-    narrow = everything if len(carrying) == len(usable) else room(carrying, nodes.pods)
-    staying = [pod for pod in nodes.pods if not pod.terminating]
-    wide = room(labelled((*nodes.nodes, *nodes.others)), staying)
-    names = {node.name for node in usable}
-    counted = [
-        tuple(node.labels[label] for label in labels)
-        for node in labelled((*nodes.nodes, *nodes.others))
-        if node.name in names or (node.unschedulable and node.ready)
-    ]
-    tied = pool.node_selector.items()
-    untied = sum(tied <= node.labels.items() for node in nodes.others)
-    return View(everything, narrow, wide, counted, untied)
-
-
-def sift(
-    nodes: Iterable[NodeFacts], tolerations: Collection[tuple[Toleration, ...]]
-) -> tuple[list[NodeFacts], tuple[said.LeftOut, ...], KeptFrom]:
-    """Tell nodes that pods may use from those that none may, these by reason.
-
-    Args:
-        nodes: of the pool.
-        tolerations: those of each kind of task.
-
-    Returns:
-        Nodes that the pods of some tasks may use; the others; and which nodes of the first the
-        pods of each kind may not use.
-    """
-    usable: list[NodeFacts] = []
-    left: dict[str, list[str]] = {}
-    kept: dict[tuple[Toleration, ...], set[str]] = {kind: set() for kind in tolerations}
-    for node in nodes:
-        whys = {kind: _why_not(node, kind) for kind in tolerations}
-        if not all(whys.values()):
-            usable.append(node)
-            for kind in (kind for kind, why in whys.items() if why):
-                kept[kind].add(node.name)
-        else:
-            left.setdefault(sorted(str(why) for why in whys.values())[0], []).append(node.name)
-    left_out = tuple(
-        said.LeftOut(why=why, nodes=len(names), names=tuple(sorted(names)[:_LISTED]))
-        for why, names in sorted(left.items())
-    )
-    return usable, left_out, {kind: frozenset(names) for kind, names in kept.items()}
 
 
 def fit_together(room: Room, wishes: Sequence[Wishes], steps: int) -> bool | None:
@@ -309,21 +248,24 @@ def _foretold(
 ) -> dict[Profile, Foretold]:
     """What KAI does with the objects of each profile; the next group is then judged after it."""
     question = turn.question
-    crowded = (
-        bool(turn.placed)
-        and alone is True
-        and fit_together(turn.view.room, [*(turn.placed or ()), wishes], question.steps) is False
-    )
-    found = {
-        profile: foretell(
-            turn.view,
-            one,
-            question.kai,
-            Known(turn.before.get(profile, ()), alone, crowded),
-            question.steps,
-        )
-        for profile, one in objects.items()
-    }
+
+    def ask(*, crowded: bool) -> dict[Profile, Foretold]:
+        return {
+            profile: foretell(
+                turn.view,
+                one,
+                turn.certain,
+                Known(turn.before.get(profile, ()), alone, crowded),
+                question.steps,
+            )
+            for profile, one in objects.items()
+        }
+
+    found = ask(crowded=False)
+    if turn.placed and alone and any(one.result == "unknown" for one in found.values()):
+        whole = [*turn.placed, wishes]
+        if fit_together(turn.view.room, whole, question.steps) is False:
+            found = ask(crowded=True)
     for profile, foretold in found.items():
         if foretold.result != "pending":
             turn.before.setdefault(profile, []).extend(objects[profile].pieces())
@@ -377,23 +319,22 @@ def _runs(
     return bool(own.get(built[question.profile].pod_groups[index]["metadata"]["name"]))
 
 
+def _unsized(workflow: Workflow) -> Iterator[str]:
+    """A warning where pods ask for less than their tasks are counted with."""
+    tasks = [task for group in workflow.groups for task in group.tasks if task.image is not None]
+    bare = sum(not is_sized(workflow.resource_of(task)) for task in tasks)
+    if bare:
+        yield (
+            f"{counted(bare, 'task')} of no size counted as one cpu each, but the pods that apply "
+            "makes of them request nothing: KAI finds room for them on any node"
+        )
+
+
 def _tolerations(question: Question) -> set[tuple[Toleration, ...]]:
     """What the pods of each kind of task tolerate."""
     workflow = question.workflow
     tasks = (task for group in workflow.groups for task in group.tasks)
     return {tolerations_of(question.pool, workflow.resource_of(task)) for task in tasks}
-
-
-def _why_not(node: NodeFacts, tolerations: Sequence[Toleration]) -> str | None:
-    if not node.ready:
-        return "not ready"
-    if node.unschedulable:
-        return _CORDONED
-    for taint in node.taints:
-        blocks = taint.effect in BLOCKING_EFFECTS
-        if blocks and not tolerates(tolerations, taint.key, taint.value, taint.effect):
-            return f"taint {taint.key}"
-    return None
 
 
 def _overall(answers: Sequence[said.Answer]) -> said.Answer:

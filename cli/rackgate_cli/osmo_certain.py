@@ -76,28 +76,35 @@ class Certainty:
     def __init__(
         self,
         room: Room,
-        shapes: Mapping[str, Shape],
         kai: KaiVersion,
         counted: Sequence[tuple[str, ...]],
     ) -> None:
-        """Prepare.
+        """Prepare; good for many questions.
 
         Args:
-            room: only read; its levels are those of the Topology.
-            shapes: of the tasks, by name.
+            room: does not change; its levels are those of the Topology.
             kai: the scheduler.
             counted: label values of every node with all labels that KAI counts, whether or not
                 pods may use it.
         """
-        self._room, self._shapes, self._kai, self._counted = room, shapes, kai, counted
+        self.kai = kai
+        self._room, self._counted = room, counted
+        self._shapes: Mapping[str, Shape] = {}
         self._budget = Budget(STEPS)
         everywhere = range(room.tree.leaf_count)
         self._bare = [leaf for leaf in everywhere if MISSING in room.path_of_leaf(leaf)]
         self._slots: dict[tuple[Shape, bool, int], list[int]] = {}
         self._single: dict[int, dict[tuple[str, ...], bool]] = {}
 
-    def places(self, top: Part, before: Sequence[Piece]) -> bool:
-        """Whether KAI places a PodGroup wherever it puts those before it; False: cannot know."""
+    def places(self, top: Part, shapes: Mapping[str, Shape], before: Sequence[Piece]) -> bool:
+        """Whether KAI places a PodGroup wherever it puts those before it; False: cannot know.
+
+        Args:
+            top: the PodGroup.
+            shapes: of its tasks, by name.
+            before: pods that are placed earlier.
+        """
+        self._shapes, self._budget = shapes, Budget(STEPS)
         try:
             return self._placed(top, 0, 0, before, bound=False)
         except UndecidedError:
@@ -105,7 +112,7 @@ class Certainty:
 
     def may_hide(self, part: Part, *, level: int = 0, domain: int = 0, nested: bool) -> bool:
         """Whether KAI may not see the level of a part among the nodes of a domain."""
-        if not hides_level(part, self._room.depth - 1, self._kai, nested=nested):
+        if not hides_level(part, self._room.depth - 1, self.kai, nested=nested):
             return False
         own = part.required if part.required is not None else part.preferred
         finer = (own or 0) + 2

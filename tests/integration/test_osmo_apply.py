@@ -96,12 +96,19 @@ class Story:
         cluster.created.append((kinds.KAI_TOPOLOGIES, None, self.topology))
 
     async def apply(
-        self, *keys: str, code: int = 0, args: tuple[str, ...] = (), image: str = "trainer:1"
+        self,
+        *keys: str,
+        code: int = 0,
+        args: tuple[str, ...] = (),
+        image: str = "trainer:1",
+        variable: str = "AT",
     ) -> Any:
         """Apply the workflow on a pool with these keys; what was printed, as JSON."""
         labels = [{"key": key, "label": f"example.com/{key}"} for key in keys]
         pool = {"name": self.cluster.pool, "topology_keys": labels, "node_selector": SELECTOR}
-        tasks = [{"name": f"t{at}", "image": image, "environment": {"AT": at}} for at in range(2)]
+        tasks = [
+            {"name": f"t{at}", "image": image, "environment": {variable: at}} for at in range(2)
+        ]
         resources = {"default": {"cpu": 0.1, "gpu": 1, "topology": [{"key": "rack"}]}}
         workflow = {"name": "train", "groups": [{"name": "g", "tasks": tasks}]}
         (self._folder / "pool.yaml").write_text(yaml.safe_dump(pool))
@@ -197,7 +204,7 @@ async def test_a_workflow_that_changed_is_made_anew_when_that_is_asked_for(story
     assert results(tried)[2:] == [("Pod", "replaced")] * 2
     assert await story.pods() == before
     # What the API server refuses is known before anything is deleted.
-    said = await story.apply("rack", image="trainer:2 ", code=1, args=("--replace",))
+    said = await story.apply("rack", variable="A=B", code=1, args=("--replace",))
     assert "is refused" in said
     assert await story.pods() == before
     made = await story.apply("rack", image="trainer:2", args=("--replace",))

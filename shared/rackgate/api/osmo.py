@@ -130,8 +130,9 @@ class PoolSpec(_AsWritten):
         default_factory=list, max_length=16, json_schema_extra=ATOMIC
     )
     """Tolerations of all the pool's pods."""
-    gpu_toleration: bool = True
-    """Whether pods that ask for GPUs tolerate taints of the key `nvidia.com/gpu`."""
+    gpu_toleration: bool | None = None
+    """Whether pods that ask for GPUs tolerate taints of the key `nvidia.com/gpu`; they do unless it
+    is false."""
 
 
 class PoolStatus(ApiModel):

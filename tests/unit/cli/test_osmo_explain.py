@@ -501,3 +501,13 @@ def test_nodes_outside_the_pool_leave_it_open_unless_pods_are_tied_to_the_pool(
     assert main(["osmo", "explain", *line, "--nodes", asking.file("nodes.yaml", found)]) == 0
     said = json.loads(asking.capsys.readouterr().out)
     assert (said["answer"], said["kaiResult"], said["nodes"]) == ("pending", "pending", 3)
+
+
+def test_pods_that_request_nothing_are_warned_of(asking: Asking) -> None:
+    asked = workflow(2, cpu=None)
+    pod = {"kind": "Pod", "metadata": {"name": "other", "namespace": "default"}}
+    found = printed(printed_node("n1", "a", "1"), pod)
+    assert asking.said(asked, found)["warnings"] == []  # nobody knows their pods
+    asked["workflow"]["groups"][0]["tasks"][0]["image"] = "trainer:1"
+    (warning,) = asking.said(asked, found)["warnings"]
+    assert warning.startswith("1 task of no size counted as one cpu each")

@@ -43,7 +43,7 @@ _SUBDOMAIN: Final = re.compile(SUBDOMAIN)
 _MAX_PREFIX: Final = 253
 _MAX_LABEL_NAME: Final = 63
 _SCHEDULERS: Final = (KAI, "kai-scheduler")
-_LISTS: Final = ("topology_keys", "node_selector", "tolerations")
+_OPTIONAL: Final = ("topology_keys", "node_selector", "tolerations", "gpu_toleration")
 _name: Final = TypeAdapter(Name)
 
 
@@ -61,7 +61,7 @@ def read_pool(data: Any) -> Pool:
         message = f"{len(keys)} keys are too many: KAI takes {MAX_KEYS} levels at most"
         raise RefusedError([Refusal("pool", "levels", "topology_keys", len(keys), message)])
     # Written without a value, a field reads as null.
-    empty = [field for field in _LISTS if field in data and data[field] is None]
+    empty = [field for field in _OPTIONAL if field in data and data[field] is None]
     data = {name: value for name, value in data.items() if name not in empty}
     try:
         pool = Pool.model_validate(data)

@@ -32,6 +32,11 @@ def requests_of(resource: Resource | None) -> Requests:
     return tuple(sorted((name, size) for name, size in given.items() if size)) if given else UNSIZED
 
 
+def is_sized(resource: Resource | None) -> bool:
+    """Whether any size is given."""
+    return resource is not None and any(getattr(resource, field) is not None for field in SIZES)
+
+
 def counted_by_largest(pods: Collection[Requests]) -> bool:
     """Whether KAI counts each pod of a part as large as the largest, resource by resource.
 
