@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
 
 from rackgate.partners.osmo import (
     Built,
     KaiVersion,
     Pool,
     Profile,
+    Toleration,
     Workflow,
     build_podgroups,
+    tolerations_of,
 )
-from rackgate.partners.osmo.model import DEFAULT_RESOURCE
-from rackgate_assigner.core.engine.matching import BLOCKING_EFFECTS
-from rackgate_assigner.core.model import NodeFacts
+from rackgate.partners.osmo.sizes import is_sized
 from rackgate_cli import osmo_explanation as said
+from rackgate_cli.osmo_certain import Certainty, Piece
 from rackgate_cli.osmo_placing import STEPS, Spots, charge, find_spots, solve
-from rackgate_cli.osmo_prediction import Tried, explained, objects_of, predict
-from rackgate_cli.osmo_room import Nodes, Room, Shape
+from rackgate_cli.osmo_prediction import (
+    Foretold,
+    Known,
+    Objects,
+    foretell,
+    objects_of,
+    partly,
+)
+from rackgate_cli.osmo_room import BoundPod, Nodes, Room, Shape, path_told
 from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
 from rackgate_cli.osmo_shortage import Shortage, shortages
 from rackgate_cli.osmo_telling import counted, keys_told, shortage_told, subgroups_told, summary_of
-from rackgate_cli.osmo_wishes import GPU, Wishes, plan_of, shape_of, wishes_of
-
-_LISTED = 3  # names of nodes of a kind
+from rackgate_cli.osmo_view import View, sift, view_of
+from rackgate_cli.osmo_wishes import Wishes, plan_of, wishes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,7 @@ class Question:
 
     Attributes:
         names: PodGroup names by task group, where they are not the usual ones.
-        tolerated: keys of taints that the pods tolerate.
+        namespace: of the workflow's pods; None: any, if only one has pods of these names.
         steps: tries of a domain for each search.
         top: domains to list each time.
     """
@@ -44,64 +54,70 @@ class Question:
     profile: Profile = Profile.SEED
     kai: KaiVersion = KaiVersion.V0_13
     names: Mapping[str, str] | None = None
-    tolerated: Collection[str] = ()
+    namespace: str | None = None
     steps: int = STEPS
     top: int = 3
 
 
-def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
-    """Whether and where each task group can go, and what KAI will do.
+@dataclass(slots=True)
+class _Turn:
+    """Task groups judged one after another, in the order in which KAI takes them.
 
-    Task groups are PodGroups of their own, which KAI takes one after another: each is judged on
-    the room that those before it leave when KAI places them (or we, where KAI does not).
+    Attributes:
+        question: as asked.
+        room: what the groups before leave, if they are placed as is shown.
+        view: the nodes as KAI sees them, without the workflow's pending pods.
+        certain: what KAI places for certain in that view.
+        own: bound pods by PodGroup.
+        before: pods of the groups before, as far as KAI may place them.
+        charged: whether the room of a group before is taken in `room`.
+        placed: groups before that KAI places for certain; None once there is one that it may not.
     """
+
+    question: Question
+    room: Room
+    view: View
+    certain: Certainty
+    own: Mapping[str, Sequence[BoundPod]]
+    before: dict[Profile, list[Piece]] = field(default_factory=dict)
+    charged: bool = False
+    placed: list[Wishes] | None = field(default_factory=list)
+
+
+def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
+    """Whether and where each task group can go, and what KAI will do where that is known."""
     pool, workflow = question.pool, question.workflow
-    tolerated = {*question.tolerated, *_asked_for(workflow)}
-    usable, left_out = sift(nodes.nodes, tolerated)
-    room = Room([key.label for key in pool.topology_keys], usable)
-    for pod in nodes.pods:
-        leaf = room.tree.leaf_of_node(pod.node)
-        if leaf is not None:
-            room.charge(leaf, dict(pod.requests))
-    wishes = [wishes_of(group, workflow, pool) for group in workflow.groups]
-    keys = keys_told(room, pool, wishes, question.top)
-    groups = _groups(question, room.copy(), wishes)
+    usable, left_out, kept_from = sift(nodes.nodes, _tolerations(question))
+    wishes = [wishes_of(group, workflow, pool, kept_from) for group in workflow.groups]
+    built = {
+        # Without `nodes`: `apply` and the assigner list every key of the pool.
+        profile: build_podgroups(pool, workflow, question.names, profile=profile, kai=question.kai)
+        for profile in {question.profile, Profile.ROBUST}
+    }
+    view = view_of(pool, usable, nodes)
+    own = _own(question, built[question.profile], nodes.pods)
+    certain = Certainty(view.room, question.kai, view.counted)
+    turn = _Turn(question, view.room.copy(), view, certain, own)
+    groups = _groups(turn, wishes, built)
     answer = _overall([group.answer for group in groups])
-    together = answer == "scheduled" or fit_together(room, wishes, question.steps)
+    pending = [one for one in wishes if not _runs(one, built, own, workflow, question)]
+    together = answer == "scheduled" or fit_together(view.room, pending, question.steps)
     found = said.WorkflowExplanation(
         workflow=workflow.name,
         pool=pool.name,
         profile=question.profile.value,
         kai_version=question.kai.value,
-        nodes=len(room.nodes),
+        nodes=len(view.room.nodes),
         answer=answer,
         together=together,
         kai_result=_overall_kai([group.kai.result for group in groups]),
         summary="",
-        keys=keys,
+        keys=keys_told(view.room, pool, wishes, question.top),
         left_out=left_out,
         groups=groups,
-        warnings=(*nodes.warnings, *_half_tolerated(question, usable, wishes)),
+        warnings=(*nodes.warnings, *_unsized(workflow)),
     )
     return summary_of(found)
-
-
-def sift(
-    nodes: Iterable[NodeFacts], tolerated: Collection[str]
-) -> tuple[list[NodeFacts], tuple[said.LeftOut, ...]]:
-    """Tell nodes that pods may use from those that they may not, these by reason."""
-    usable: list[NodeFacts] = []
-    left: dict[str, list[str]] = {}
-    for node in nodes:
-        why = _why_not(node, tolerated)
-        if why is None:
-            usable.append(node)
-        else:
-            left.setdefault(why, []).append(node.name)
-    return usable, tuple(
-        said.LeftOut(why=why, nodes=len(names), names=tuple(sorted(names)[:_LISTED]))
-        for why, names in sorted(left.items())
-    )
 
 
 def fit_together(room: Room, wishes: Sequence[Wishes], steps: int) -> bool | None:
@@ -123,58 +139,85 @@ def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> 
     return Item(item.level, tuple(counts.get(shape, 0) for shape in shapes), children)
 
 
-def _groups(question: Question, room: Room, wishes: Sequence[Wishes]) -> tuple[said.Group, ...]:
-    """Task groups in the order in which KAI takes them; `room` is used up."""
-    # Without `nodes`: `apply` and the assigner list every key of the pool.
-    built = {
-        profile: build_podgroups(
-            question.pool,
-            question.workflow,
-            question.names,
-            profile=profile,
-            kai=question.kai,
-        )
-        for profile in {question.profile, Profile.ROBUST}
-    }
-    names = [group["metadata"]["name"] for group in built[question.profile].pod_groups]
+def _groups(
+    turn: _Turn, wishes: Sequence[Wishes], built: Mapping[Profile, Built]
+) -> tuple[said.Group, ...]:
+    """Task groups in the order in which KAI takes them."""
+    names = [group["metadata"]["name"] for group in built[turn.question.profile].pod_groups]
     order = sorted(range(len(wishes)), key=lambda at: names[at])
-    return tuple(_group(question, room, wishes[at], built, at) for at in order)
+    found = []
+    for at in order:
+        objects = {
+            profile: objects_of(one, at, wishes[at].group.name, wishes[at].tasks)
+            for profile, one in built.items()
+        }
+        running = turn.own.get(names[at], ())
+        if running:
+            found.append(_running(turn, wishes[at], objects, running))
+        else:
+            found.append(_pending(turn, wishes[at], objects))
+    return tuple(found)
 
 
-def _group(
-    question: Question,
-    room: Room,
-    wishes: Wishes,
-    built: Mapping[Profile, Built],
-    index: int,
-) -> said.Group:
-    objects = {profile: objects_of(one, index, wishes) for profile, one in built.items()}
-    spots, lacking, undecided = _placed(question, room, wishes)
-    tried = predict(room, objects, question.profile, question.kai)
-    mine = objects[question.profile]
-    kai = explained(room, mine, question.kai, question.profile, tried, possible=spots is not None)
-    subgroups = subgroups_told(room, question.pool, wishes, spots)
+def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) -> said.Group:
+    """A task group of which no pod runs."""
+    question, pods = turn.question, len(wishes.group.tasks)
+    spots, lacking, undecided = _placed(question, turn.room, wishes)
+    alone = True if spots is not None else _alone(turn, wishes, undecided)
+    foretold = _foretold(turn, wishes, objects, alone)
+    told = tuple(shortage_told(one, turn.room, question.pool, question.top) for one in lacking)
     answer: said.Answer = "scheduled" if spots is not None else "pending"
-    told = tuple(shortage_told(one, room, question.pool, question.top) for one in lacking)
-    pods = len(wishes.group.tasks)
     summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
     if undecided:
         answer = "undecided"
         summary = f"not decided within {question.steps} steps; ask for more with --steps"
     elif spots is None:
         summary = told[0].text if told else "there is no place"
-    _charge(room, wishes, spots, tried[0])
+    subgroups = subgroups_told(turn.room, question.pool, wishes, spots)
+    if spots is not None:
+        charge(turn.room, wishes, spots)
+        turn.charged = True
     return said.Group(
         name=wishes.group.name,
-        pod_group=mine.pod_group["metadata"]["name"],
+        pod_group=objects[question.profile].name,
         pods=pods,
         answer=answer,
         summary=summary,
         complete=spots is None or spots.complete,
         subgroups=subgroups,
         shortages=told,
-        kai=kai,
+        kai=_told(question, foretold),
     )
+
+
+def _running(
+    turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects], own: Sequence[BoundPod]
+) -> said.Group:
+    """A task group of which pods run: they are its own, and no obstacle to it."""
+    question, pods = turn.question, len(wishes.group.tasks)
+    all_run = len(own) >= pods
+    paths = Counter(_path_of(turn.room, pod) for pod in own)
+    foretold = Foretold("scheduled") if all_run else partly(len(own), pods)
+    if not all_run:
+        turn.placed = None  # whether the others are placed is not known
+    verb = "run" if all_run else "are on nodes"
+    return said.Group(
+        name=wishes.group.name,
+        pod_group=objects[question.profile].name,
+        pods=pods,
+        answer="scheduled" if all_run else "undecided",
+        summary=f"all {pods} pods run" if all_run else f"{len(own)} of {pods} pods {verb}",
+        complete=True,
+        subgroups=subgroups_told(turn.room, question.pool, wishes, None),
+        shortages=(),
+        kai=_told(question, dict.fromkeys(objects, foretold)),
+        running=tuple(said.DomainRoom(domain=path, pods=n) for path, n in sorted(paths.items())),
+    )
+
+
+def _path_of(room: Room, pod: BoundPod) -> tuple[str, ...]:
+    leaf = room.tree.leaf_of_node(pod.node)
+    return () if leaf is None else path_told(room.path_of_leaf(leaf))
 
 
 def _placed(
@@ -193,49 +236,105 @@ def _placed(
         return None, (), False
 
 
-def _charge(room: Room, wishes: Wishes, spots: Spots | None, tried: Tried) -> None:
-    """Take the room of a task group, as KAI would; where KAI does not, as it could be."""
-    if tried.where:
-        for node, shape in tried.where:
-            room.charge(node, dict(shape.requests))
-    elif spots is not None:
-        charge(room, wishes, spots)
+def _alone(turn: _Turn, wishes: Wishes, undecided: bool) -> bool | None:
+    """Whether a group that finds no place after the others has one without them."""
+    if not turn.charged:
+        return None if undecided else False
+    return fit_together(turn.view.room, [wishes], turn.question.steps)
 
 
-def _asked_for(workflow: Workflow) -> set[str]:
-    """Taint keys that are names of resources which tasks ask for.
+def _foretold(
+    turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects], alone: bool | None
+) -> dict[Profile, Foretold]:
+    """What KAI does with the objects of each profile; the next group is then judged after it."""
+    question = turn.question
 
-    Nodes with devices are often tainted with the device's name, and who asks for the device gets
-    the toleration by admission.
-    """
-    tasks = (task for group in workflow.groups for task in group.tasks)
-    used = {task.resource or DEFAULT_RESOURCE for task in tasks}
-    shapes = (shape_of(workflow.resources.get(name)) for name in used)
-    return {GPU} if any(GPU in dict(shape.requests) for shape in shapes) else set()
+    def ask(*, crowded: bool) -> dict[Profile, Foretold]:
+        return {
+            profile: foretell(
+                turn.view,
+                one,
+                turn.certain,
+                Known(turn.before.get(profile, ()), alone, crowded),
+                question.steps,
+            )
+            for profile, one in objects.items()
+        }
+
+    found = ask(crowded=False)
+    if turn.placed and alone and any(one.result == "unknown" for one in found.values()):
+        whole = [*turn.placed, wishes]
+        if fit_together(turn.view.room, whole, question.steps) is False:
+            found = ask(crowded=True)
+    for profile, foretold in found.items():
+        if foretold.result != "pending":
+            turn.before.setdefault(profile, []).extend(objects[profile].pieces())
+    result = found[question.profile].result
+    if turn.placed is not None and result == "scheduled":
+        turn.placed.append(wishes)
+    elif result == "unknown":
+        turn.placed = None
+    return found
 
 
-def _half_tolerated(
-    question: Question, usable: Iterable[NodeFacts], wishes: Iterable[Wishes]
-) -> Iterator[str]:
-    """A warning where only some of the tasks tolerate the taint of nodes that count for all."""
-    asking = {GPU in dict(shape.requests) for one in wishes for shape in one.shapes}
-    tainted = sum(_why_not(node, question.tolerated) == f"taint {GPU}" for node in usable)
-    if len(asking) == 2 and tainted:
+def _told(question: Question, found: Mapping[Profile, Foretold]) -> said.Kai:
+    """The answer of the profile in use, and whether the other one helps."""
+    mine, robust = found[question.profile], found[Profile.ROBUST]
+    reasons = mine.reasons
+    if mine.result != "scheduled" and robust.result == "scheduled":
+        reasons = tuple(
+            msgspec.structs.replace(
+                one, help=f"use --profile robust, with which KAI places it; or {one.help}"
+            )
+            for one in reasons
+        )
+    return said.Kai(result=mine.result, robust=robust.result, deviations=reasons)
+
+
+def _own(
+    question: Question, built: Built, pods: Iterable[BoundPod]
+) -> Mapping[str, Sequence[BoundPod]]:
+    """Bound pods of the workflow's PodGroups, by their names."""
+    names = {group["metadata"]["name"] for group in built.pod_groups}
+    found = [pod for pod in pods if pod.group in names and not pod.terminating]
+    spaces = {pod.namespace for pod in found}
+    wanted = question.namespace
+    if wanted is None:
+        wanted = next(iter(spaces)) if len(spaces) == 1 else None
+    groups: dict[str, list[BoundPod]] = {}
+    for pod in found:
+        if pod.namespace == wanted:
+            groups.setdefault(pod.group, []).append(pod)
+    return groups
+
+
+def _runs(
+    wishes: Wishes,
+    built: Mapping[Profile, Built],
+    own: Mapping[str, Sequence[BoundPod]],
+    workflow: Workflow,
+    question: Question,
+) -> bool:
+    index = workflow.groups.index(wishes.group)
+    return bool(own.get(built[question.profile].pod_groups[index]["metadata"]["name"]))
+
+
+def _unsized(workflow: Workflow) -> Iterator[str]:
+    """A warning where pods ask for less than their tasks are counted with."""
+    tasks = [task for group in workflow.groups for task in group.tasks if task.image is not None]
+    bare = sum(not is_sized(workflow.resource_of(task)) for task in tasks)
+    if bare:
         yield (
-            "tasks without GPUs are counted as if they, too, could run on "
-            f"{counted(tainted, 'node')} tainted {GPU}: there may be less room for them"
+            f"{counted(bare, 'task')} of no size counted as one cpu each, but the pods that apply "
+            "makes of them request nothing: KAI finds room for them on any node"
         )
 
 
-def _why_not(node: NodeFacts, tolerated: Collection[str]) -> str | None:
-    if not node.ready:
-        return "not ready"
-    if node.unschedulable:
-        return "unschedulable"
-    for taint in node.taints:
-        if taint.effect in BLOCKING_EFFECTS and taint.key not in tolerated:
-            return f"taint {taint.key}"
-    return None
+def _tolerations(question: Question) -> set[tuple[Toleration, ...]]:
+    """What the pods of each kind of task tolerate."""
+    workflow = question.workflow
+    tasks = (task for group in workflow.groups for task in group.tasks)
+    return {tolerations_of(question.pool, workflow.resource_of(task)) for task in tasks}
 
 
 def _overall(answers: Sequence[said.Answer]) -> said.Answer:
@@ -247,10 +346,8 @@ def _overall(answers: Sequence[said.Answer]) -> said.Answer:
 
 
 def _overall_kai(results: Sequence[said.KaiResult]) -> said.KaiResult:
-    grave: tuple[said.KaiResult, ...] = ("unknown", "misplaced")
-    for result in grave:
-        if result in results:
-            return result
+    if "unknown" in results:
+        return "unknown"
     if all(result == "scheduled" for result in results):
         return "scheduled"
     return "partly" if "scheduled" in results else "pending"

@@ -9,7 +9,14 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.osmo_arguments import add_cluster, add_kai, add_objects, add_workflow, verb
+from rackgate_cli.osmo_arguments import (
+    add_cluster,
+    add_kai,
+    add_objects,
+    add_reach,
+    add_workflow,
+    verb,
+)
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
@@ -23,11 +30,13 @@ _DESCRIPTION: Final = (
     "Creates what is not there and changes what differs. KAI's Topology cannot be changed: for "
     "other keys it is deleted and created again, which pods that run do not notice. A PodGroup "
     "takes no other shape while it has pods that have not ended, and a pod is never changed: both "
-    "are refused before anything is written."
+    "are refused before anything is written, unless --replace says that the pods of such a task "
+    "group may be deleted and made anew."
 )
 _EPILOG: Final = """examples:
   rackgate osmo apply -f workflow.yaml --pool my-pool -n team-a
   rackgate osmo apply -f workflow.yaml --pool pool.yaml --dry-run
+  rackgate osmo apply -f workflow.yaml --pool my-pool --replace --dry-run   # what it would delete
   rackgate osmo apply -f workflow.yaml --pool pool.yaml --state ./mine   # on a playground
 
 exit codes:
@@ -48,11 +57,18 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_workflow(parser)
     parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
     add_kai(parser)
+    add_reach(parser)
     add_objects(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="let the API server judge every object, and write nothing",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="delete all pods of each task group that changed, wait until they are gone, and make "
+        "the group anew; groups that did not change run on",
     )
     add_cluster(parser)
     parser.set_defaults(run=verb(run))
@@ -78,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     tell_left_out(found)
     outcome = Outcome()
     try:
-        asyncio.run(_apply(door, found, outcome, dry_run=arguments.dry_run))
+        asyncio.run(_apply(door, found, outcome, arguments))
     except (CommandError, KubeError):
         _print(arguments, outcome, complete=False)
         raise
@@ -86,7 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _apply(door: Door, found: Objects, outcome: Outcome, *, dry_run: bool) -> None:
+async def _apply(
+    door: Door, found: Objects, outcome: Outcome, arguments: argparse.Namespace
+) -> None:
     from rackgate.kube.resources import KAI_POD_GROUPS
     from rackgate_cli.osmo_applying import Applier
     from rackgate_cli.osmo_served import (
@@ -95,6 +113,7 @@ async def _apply(door: Door, found: Objects, outcome: Outcome, *, dry_run: bool)
         missing_queue,
         of_pool,
         topologies_of,
+        untied,
     )
 
     topology, groups = found.built.topology, found.built.pod_groups
@@ -106,11 +125,17 @@ async def _apply(door: Door, found: Objects, outcome: Outcome, *, dry_run: bool)
         saved = found.inputs.pool_of_cluster or await has_pool(client, pool)
         if topology is not None and saved:
             topology = of_pool(topology, pool)
-        warning = await missing_queue(client, pool)
-        if warning is not None:
-            outcome.warnings.append(warning)
+        for warning in (await missing_queue(client, pool), await untied(client, pool)):
+            if warning is not None:
+                outcome.warnings.append(warning)
         namespace = groups[0]["metadata"]["namespace"]
-        applier = Applier(client, namespace, outcome, dry_run=dry_run)
+        applier = Applier(
+            client,
+            namespace,
+            outcome,
+            dry_run=arguments.dry_run,
+            replacing=arguments.replace,
+        )
         await applier.apply(topology, groups, found.pods)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -41,6 +41,7 @@ from rackgate_cli.osmo_plan import (
     plan_topology,
     stranded,
 )
+from rackgate_cli.osmo_replacing import Replacing, listed
 from rackgate_cli.osmo_served import topologies_of
 
 MANAGER: Final = "rackgate-osmo"
@@ -55,7 +56,7 @@ Judge: TypeAlias = Callable[[Object | None], Awaitable[Step]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one object: created, changed, replaced or unchanged."""
+    """What became of one object: created, changed, replaced, deleted or unchanged."""
 
     kind: str
     namespace: str | None
@@ -81,7 +82,13 @@ class Applier:
     """Brings the objects of one workflow to one cluster."""
 
     def __init__(
-        self, client: Client, namespace: str, outcome: Outcome, *, dry_run: bool = False
+        self,
+        client: Client,
+        namespace: str,
+        outcome: Outcome,
+        *,
+        dry_run: bool = False,
+        replacing: bool = False,
     ) -> None:
         """Prepare.
 
@@ -90,12 +97,14 @@ class Applier:
             namespace: of PodGroups and pods.
             outcome: grows while objects are settled; after an error it tells what was done.
             dry_run: send every write as one that the server only tries.
+            replacing: delete the pods of groups that cannot be changed as they are.
         """
         self._client, self._namespace, self._dry_run = client, namespace, dry_run
         self._params = {"fieldValidation": "Strict", "fieldManager": MANAGER}
         if dry_run:
             self._params["dryRun"] = "All"
-        self._outcome = outcome
+        self._outcome, self._replacing = outcome, replacing
+        self._cleared: frozenset[str] = frozenset()
 
     async def apply(
         self, topology: Object | None, groups: Sequence[Object], pods: Sequence[Object]
@@ -114,14 +123,26 @@ class Applier:
             KubeError: the cluster cannot be read.
         """
         pods = [marked(pod) for pod in pods]
+        if self._replacing:
+            await self._clear(groups, pods)
         there = await self._refuse_early(groups, pods)
         if topology is not None:
             await self._topology(topology, groups)
         await self._each(partial(self._group, group) for group in groups)
         await self._each(partial(self._pod, pod, there) for pod in pods)
         made = {done.result for done in self._outcome.results if done.kind == "Pod"}
-        if "created" in made and not self._dry_run:
+        if made & {"created", "replaced"} and not self._dry_run:
             await self._check_groups(groups)
+
+    async def _clear(self, groups: Sequence[Object], pods: Sequence[Object]) -> None:
+        replacing = Replacing(self._client, self._namespace, self._params, self._dry_run)
+        try:
+            await replacing.clear(groups, pods)
+        finally:
+            self._cleared = frozenset(replacing.deleted)
+            self._outcome.results += [
+                Result("Pod", self._namespace, name, "deleted") for name in replacing.deleted
+            ]
 
     # -- one object ------------------------------------------------------------------------
 
@@ -189,12 +210,18 @@ class Applier:
 
     def _done(self, result: Result, word: str, note: str) -> None:
         done = Result(result.kind, result.namespace, result.name, word, note)
+        if result.kind == "Pod" and result.name in self._cleared:
+            done = replace(done, result="replaced")
+            gone = replace(done, result="deleted")
+            self._outcome.results.remove(gone)
         self._outcome.results.append(done)
 
     async def _write(self, kind: Resource, wanted: Object, step: Step) -> None:
         namespace = self._namespace if kind.namespaced else None
         path = kind.path(namespace, wanted["metadata"]["name"])
-        if isinstance(step, Create):
+        if isinstance(step, Create) and self._dry_run and self._is_cleared(kind, wanted):
+            await self._try_new(kind, wanted)
+        elif isinstance(step, Create):
             await self._client.create(kind.path(namespace), _body(wanted), self._params)
         elif isinstance(step, Change):
             await self._client.patch(path, _body(step.patch), PatchType.MERGE, self._params)
@@ -211,9 +238,19 @@ class Applier:
         """Let the server judge an object whose name is taken until the old one is deleted."""
         metadata = {**wanted["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
+        namespace = self._namespace if kind.namespaced else None
         await self._client.create(
-            kind.path(), _body({**wanted, "metadata": metadata}), self._params
+            kind.path(namespace), _body({**wanted, "metadata": metadata}), self._params
         )
+
+    def _is_cleared(self, kind: Resource, item: Object) -> bool:
+        return kind == kinds.PODS and item["metadata"]["name"] in self._cleared
+
+    async def _pods(self) -> list[Object]:
+        """Pods of the namespace; in a dry run without those that would be gone by now."""
+        found = await listed(self._client, kinds.PODS.path(self._namespace))
+        gone = self._cleared if self._dry_run else frozenset()
+        return [pod for pod in found if pod["metadata"]["name"] not in gone]
 
     async def _read(self, kind: Resource, name: str) -> Object | None:
         path = kind.path(self._namespace if kind.namespaced else None, name)
@@ -258,7 +295,7 @@ class Applier:
     async def _warn_of_stranded(self, topology: Object, ours: Sequence[Object]) -> None:
         own = {f"{self._namespace}/{group['metadata']['name']}" for group in ours}
         try:
-            found = stranded(topology, await self._listed(kinds.KAI_POD_GROUPS.path()))
+            found = stranded(topology, await listed(self._client, kinds.KAI_POD_GROUPS.path()))
         except ForbiddenError:
             self._outcome.warnings.append(
                 "PodGroups of other namespaces may not be listed: whether one uses a level that "
@@ -280,8 +317,7 @@ class Applier:
         async def judge(stored: Object | None) -> Step:
             live: list[str] = []
             if differs(wanted, stored):
-                pods = await self._listed(kinds.PODS.path(self._namespace))
-                live = live_pods(pods, wanted["metadata"]["name"])
+                live = live_pods(await self._pods(), wanted["metadata"]["name"])
             return plan_pod_group(wanted, stored, live)
 
         return judge
@@ -317,7 +353,7 @@ class Applier:
         names = {pod["metadata"]["name"] for pod in pods}
         there = {
             pod["metadata"]["name"]: pod
-            for pod in (await self._listed(kinds.PODS.path(self._namespace)) if pods else ())
+            for pod in (await self._pods() if pods else ())
             if pod["metadata"]["name"] in names
         }
         for pod in pods:
@@ -346,12 +382,6 @@ class Applier:
                     f'PodGroup "{name}" was changed or deleted by somebody else while its pods '
                     "were made, which may keep them from running: look at it, then apply again"
                 )
-
-    async def _listed(self, path: str) -> list[Object]:
-        found: list[Object] = []
-        async for page in self._client.list_pages(path):
-            found += json.loads(page)["items"]
-        return found
 
     async def _each(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         """Take steps side by side; after a failure none is begun.

@@ -65,6 +65,18 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def add_objects(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which objects are made, and how they are called."""
+    add_names(parser)
+    parser.add_argument(
+        "--pods",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="make a Pod of each task that has an image",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names PodGroups."""
     parser.add_argument(
         "--names",
         action="append",
@@ -73,13 +85,24 @@ def add_objects(parser: argparse.ArgumentParser) -> None:
         help="name of a task group's PodGroup, several times or separated by commas "
         "(default: made of the names of workflow and group)",
     )
+
+
+def add_reach(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what the pods tolerate beside what the pool says."""
     parser.add_argument(
-        "--pods",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="make a Pod of each task that has an image",
+        "--tolerate",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="the pods tolerate taints of this key (repeat for more)",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--gpu-toleration",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="pods that ask for GPUs tolerate taints of the key nvidia.com/gpu "
+        "(default: as the pool says, which is yes unless it sets gpu_toleration)",
+    )
 
 
 def verb(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = (
     "Warns of traps of the KAI scheduler that no schema and no webhook tells of: nodes without a "
     "label, a required level that KAI does not see, subgroups in an order that takes room away, "
-    "label values with dots. Without --nodes it tells where a trap is possible, with them where "
-    "it is there. Places nothing; asks a cluster for nothing but the pool, and only when POOL is "
-    "not a file."
+    "tasks of several sizes, label values with dots. Each cause is told once: without --nodes what "
+    "lies in the workflow, with them what is there. Places nothing; asks a cluster for nothing but "
+    "the pool, and only when POOL is not a file."
 )
 _EPILOG: Final = """examples:
   rackgate osmo check -f workflow.yaml --pool pool.yaml
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = read_inputs(arguments)
     nodes = None
     if arguments.nodes is not None:
-        nodes = [node.labels for node in nodes_of(arguments).nodes]
+        nodes = [node.labels for node in nodes_of(arguments, inputs.pool).nodes]
     found = check(
         inputs.pool,
         inputs.workflow,
@@ -92,13 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _blocks(workflow: str, found: Sequence[Warning_], nodes: bool) -> Iterator[Block]:
     from rackgate_cli.tables import Grid, Line
 
-    if not found:
+    if found:
+        number = "1 trap" if len(found) == 1 else f"{len(found)} traps"
+        yield Line(f"workflow {workflow}: {number} of KAI", "bold")
+    else:
         yield Line(f"workflow {workflow}: no trap of KAI is known that it could meet", "green")
-        return
-    number = "1 trap" if len(found) == 1 else f"{len(found)} traps"
-    yield Line(f"workflow {workflow}: {number} of KAI", "bold")
     if not nodes:
-        yield Line("nodes are not known: what follows is possible; --nodes tells what is there")
+        yield Line("nodes are not known: --nodes tells whether they carry all labels, and more")
     for one in found:
         yield Line("")
         yield Line(f"{one.why} at {one.path}", "yellow")

@@ -9,12 +9,21 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.osmo_arguments import add_cluster, add_kai, add_workflow, verb
+from rackgate_cli.osmo_arguments import (
+    add_cluster,
+    add_kai,
+    add_names,
+    add_reach,
+    add_workflow,
+    verb,
+)
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
     from argparse import _SubParsersAction
 
+    from rackgate.partners.osmo import Pool
+    from rackgate_cli.osmo_inputs import Inputs
     from rackgate_cli.osmo_room import Nodes
 
 DEFAULT_STEPS: Final = 100_000  # `osmo_placing.STEPS`, which takes longer to import
@@ -71,13 +80,13 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_workflow(parser)
     add_nodes(parser)
     add_kai(parser)
+    add_reach(parser)
+    add_names(parser)
     parser.add_argument(
-        "--tolerate",
-        metavar="KEY",
-        action="append",
-        default=[],
-        help="the pods tolerate taints of this key (repeat for more); nvidia.com/gpu is tolerated "
-        "by who asks for GPUs",
+        "-n",
+        "--namespace",
+        help="of the workflow's pods, which are no obstacle to it where they run (default: that "
+        "of the Workflow object, else that of the cluster's context)",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--schema", action=_Schema, nargs=0, help="print the JSON schema of --json")
@@ -113,7 +122,8 @@ def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the clus
         metavar="LABEL=VALUE,...",
         type=_selector,
         default={},
-        help="only nodes with these labels belong to the pool (default: all)",
+        help="only nodes with these labels belong to the pool (default: those that its "
+        "node_selector chooses)",
     )
 
 
@@ -148,17 +158,19 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.osmo_answering import Question, explain
     from rackgate_cli.osmo_explain_view import blocks
     from rackgate_cli.osmo_inputs import read_inputs
+    from rackgate_cli.osmo_objects import names_of
     from rackgate_cli.tables import show
 
     check_streams(arguments)
     inputs = read_inputs(arguments)
-    nodes = nodes_of(arguments)
+    nodes = nodes_of(arguments, inputs.pool)
     question = Question(
         inputs.pool,
         inputs.workflow,
         Profile(arguments.profile),
         KaiVersion(arguments.kai),
-        tolerated=tuple(arguments.tolerate),
+        names=names_of(arguments.names, inputs.workflow),
+        namespace=_namespace(arguments, inputs),
         steps=arguments.steps,
         top=arguments.top,
     )
@@ -184,8 +196,23 @@ def check_streams(arguments: argparse.Namespace) -> None:
         raise UsageError("only one of workflow, pool and nodes can come from standard input")
 
 
-def nodes_of(arguments: argparse.Namespace) -> Nodes:
+def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
+    """Where the workflow's pods are; None where nothing tells."""
+    from rackgate_cli.osmo_objects import namespace_of
+    from rackgate_cli.osmo_pools import entrance
+
+    found = namespace_of(arguments.namespace, inputs.namespace)
+    if found is None and arguments.nodes is None:
+        return entrance(arguments).namespace
+    return found
+
+
+def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
     """The pool's nodes: of the file that is named, else of the cluster.
+
+    Args:
+        arguments: name the file or the cluster, and may choose nodes by their labels.
+        pool: chooses nodes, too; None where nothing but the file does.
 
     Raises:
         CommandError: the cluster cannot be read.
@@ -202,5 +229,7 @@ def nodes_of(arguments: argparse.Namespace) -> Nodes:
         found = nodes_of_file(arguments.nodes)
     else:
         found = asyncio.run(nodes_of_cluster(entrance(arguments)))
-    wanted = arguments.selector.items()
-    return replace(found, nodes=tuple(n for n in found.nodes if wanted <= n.labels.items()))
+    chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
+    mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
+    others = tuple(node for node in found.nodes if not chosen <= node.labels.items())
+    return replace(found, nodes=mine, others=others)

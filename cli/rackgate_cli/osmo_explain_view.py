@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -29,8 +28,7 @@ _KAI: Final = {
     "scheduled": "scheduled",
     "partly": "some task groups stay pending",
     "pending": "stays pending",
-    "misplaced": "scheduled, but against a requirement",
-    "unknown": "not followed to the end",
+    "unknown": "cannot be known",
 }
 
 
@@ -83,11 +81,11 @@ def _group(group: Group, found: WorkflowExplanation) -> Iterator[Block]:
 
 
 def _kai(group: Group, found: WorkflowExplanation) -> Iterator[Block]:
+    if group.running:
+        yield Line(f"on nodes: {_domains(group.running)}")
     kai = group.kai
     style = "" if kai.result == group.answer else "yellow"
-    # Said only where it goes another way.
-    where = f", at {_domains(kai.places)}" if kai.places and kai.places != _whole(group) else ""
-    yield Line(f"KAI v{found.kai_version} ({found.profile}): {_KAI[kai.result]}{where}", style)
+    yield Line(f"KAI v{found.kai_version} ({found.profile}): {_KAI[kai.result]}", style)
     for one in kai.deviations:
         yield Grid((), [("because", f"{one.name}: {one.text}"), ("what would help", one.help)])
 
@@ -106,14 +104,6 @@ def _domains(places: Sequence[DomainRoom]) -> str:
     if more > 0:
         parts.append(f"and {more} more")
     return ", ".join(parts)
-
-
-def _whole(group: Group) -> tuple[DomainRoom, ...]:
-    """Where all pods of a task group would go."""
-    pods: Counter[tuple[str, ...]] = Counter()
-    for one in group.subgroups:
-        pods.update({place.domain: place.pods for place in one.places})
-    return tuple(DomainRoom(domain=path, pods=count) for path, count in sorted(pods.items()))
 
 
 def _path(domain: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ API_VERSION: Final = "explain.rackgate.dev/v1"
 KIND: Final = "WorkflowExplanation"
 
 Answer: TypeAlias = Literal["scheduled", "partly", "pending", "undecided"]
-KaiResult: TypeAlias = Literal["scheduled", "partly", "pending", "misplaced", "unknown"]
+KaiResult: TypeAlias = Literal["scheduled", "partly", "pending", "unknown"]
 Requirement: TypeAlias = Literal["required", "preferred", "none"]
 
 
@@ -78,7 +78,7 @@ class Shortage(Said, frozen=True):
 
 
 class Deviation(Said, frozen=True):
-    """A reason why KAI does not do what is possible."""
+    """A reason why KAI does not do what is possible, or why what it does cannot be known."""
 
     name: str
     text: str
@@ -86,18 +86,16 @@ class Deviation(Said, frozen=True):
 
 
 class Kai(Said, frozen=True):
-    """What KAI would do with one task group.
+    """What KAI does with one task group. Where it puts pods is not foretold.
 
     Attributes:
-        result: "misplaced": it runs, but a required constraint does not hold.
+        result: "unknown": it does not follow from what is known of KAI.
         robust: the same with `--profile robust`.
-        places: where its pods would go, by the finest key.
-        deviations: why it is not what is possible; empty where it is.
+        deviations: why it is not what is possible, or is not known; else empty.
     """
 
     result: KaiResult
     robust: KaiResult
-    places: tuple[DomainRoom, ...] = ()
     deviations: tuple[Deviation, ...] = ()
 
 
@@ -105,7 +103,9 @@ class Group(Said, frozen=True):
     """One task group: one PodGroup.
 
     Attributes:
-        answer: whether it can be placed on the room that the groups before it leave.
+        answer: whether it can be placed on the room that the groups before it leave, if they
+            are placed as is shown.
+        running: where its pods are that are on nodes already, by the finest key.
         complete: False where the search for further preferences was cut off.
     """
 
@@ -118,6 +118,7 @@ class Group(Said, frozen=True):
     subgroups: tuple[Subgroup, ...]
     shortages: tuple[Shortage, ...]
     kai: Kai
+    running: tuple[DomainRoom, ...] = ()
 
 
 class LeftOut(Said, frozen=True):

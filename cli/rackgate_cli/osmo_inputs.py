@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rackgate.kube.resources import OSMO_WORKFLOWS as _KIND
-from rackgate.partners.osmo import Pool, Workflow, read_workflow
+from rackgate.partners.osmo import Pool, Toleration, Workflow, read_workflow
 from rackgate_cli.errors import UsageError
 from rackgate_cli.input_files import STDIN
 from rackgate_cli.osmo_documents import read_documents
@@ -59,7 +59,18 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
     workflow = judged(
         arguments.file, lambda: read_workflow(document, pool, strict=arguments.strict)
     )
-    return Inputs(pool, workflow, not in_file, document, namespace)
+    return Inputs(_reaching(pool, arguments), workflow, not in_file, document, namespace)
+
+
+def _reaching(pool: Pool, arguments: argparse.Namespace) -> Pool:
+    """The pool with what the command line says of taints."""
+    more = tuple(
+        Toleration(key=key, operator="Exists") for key in getattr(arguments, "tolerate", ())
+    )
+    update: dict[str, Any] = {"tolerations": (*pool.tolerations, *more)} if more else {}
+    if getattr(arguments, "gpu_toleration", None) is not None:
+        update["gpu_toleration"] = arguments.gpu_toleration
+    return pool.model_copy(update=update) if update else pool
 
 
 def _one(path: str) -> Any:

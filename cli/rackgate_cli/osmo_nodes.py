@@ -11,6 +11,7 @@ from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
+from rackgate.partners.osmo.model import POD_GROUP_ANNOTATION
 from rackgate.quantity import QuantityError, amount
 from rackgate.wire import core
 from rackgate_assigner.core.model import NodeFacts
@@ -19,7 +20,7 @@ from rackgate_assigner.watches import BOUND
 from rackgate_cli.doors import Door, Progress
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.osmo_documents import read_documents
-from rackgate_cli.osmo_room import Nodes
+from rackgate_cli.osmo_room import BoundPod, Nodes
 
 MAX_NODES: Final = 50_000
 # What a kubelet takes unless it is told otherwise; the short form need not say it.
@@ -212,5 +213,13 @@ def _nodes(nodes: list[NodeFacts], pods: Any, source: str, warnings: tuple[str, 
         if node.name in names:
             raise UsageError(f'{source} has two nodes called "{node.name}"')
         names.add(node.name)
-    rows = tuple(row for row in map(pod_row, pods) if row is not None)
+    rows = tuple(row for row in map(_bound, pods) if row is not None)
     return Nodes(tuple(nodes), rows, warnings)
+
+
+def _bound(pod: core.Pod) -> BoundPod | None:
+    row, meta = pod_row(pod), pod.metadata
+    if row is None:
+        return None
+    group = meta.annotations.get(POD_GROUP_ANNOTATION, "")
+    return BoundPod(row.node, dict(row.requests), meta.namespace, group, row.terminating)

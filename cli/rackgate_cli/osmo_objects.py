@@ -60,8 +60,8 @@ def objects_of(
         UsageError: an argument is wrong, or pool or workflow are refused.
     """
     inputs = read_inputs(arguments)
-    namespace = _namespace(arguments.namespace, inputs.namespace) or default
-    names = _names(arguments.names, inputs.workflow)
+    namespace = namespace_of(arguments.namespace, inputs.namespace) or default
+    names = names_of(arguments.names, inputs.workflow)
 
     def build() -> tuple[Built, list[Object]]:
         built = build_podgroups(
@@ -75,14 +75,14 @@ def objects_of(
         )
         if not arguments.pods:
             return built, []
-        return built, build_pods(inputs.workflow, built, inputs.document, namespace)
+        return built, build_pods(inputs.pool, inputs.workflow, built, inputs.document, namespace)
 
     built, pods = judged(arguments.file, build)
     rest = left_out(inputs.workflow) if pods else []
     return Objects(inputs, built, tuple(pods), tuple(rest))
 
 
-def _namespace(asked: str | None, written: str | None) -> str | None:
+def namespace_of(asked: str | None, written: str | None) -> str | None:
     """The namespace that the command line or the Workflow object names."""
     found = asked or written
     if found is not None and not _NAMESPACE.fullmatch(found):
@@ -97,7 +97,7 @@ def _namespace(asked: str | None, written: str | None) -> str | None:
     return found
 
 
-def _names(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | None:
+def names_of(given: Iterable[str], workflow: Workflow) -> Mapping[str, str] | None:
     """PodGroup names by task group."""
     found: dict[str, str] = {}
     known = [group.name for group in workflow.groups]

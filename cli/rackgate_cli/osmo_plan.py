@@ -112,8 +112,8 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
     if changed and live:
         return Refuse(
             f"{', '.join(changed)} would change, and pods of it have not ended ({_some(live)}): "
-            "KAI would leave out or evict pods of another shape; delete them first, or give the "
-            "group another name with --names"
+            "KAI would leave out or evict pods of another shape; --replace deletes them and starts "
+            "the group anew, or give it another name with --names"
         )
     metadata = {**preconditions_of(stored), "labels": labels}
     patch: Object = {
@@ -176,7 +176,64 @@ def plan_pod(wanted: Object, stored: Object | None) -> Step:
     metadata = {**wanted["metadata"], "annotations": mine}
     if same and _within(metadata, {**stored["metadata"], "annotations": its}):
         return Keep()
-    return Refuse("another pod of this name is there: delete it first, or name the workflow anew")
+    return Refuse(
+        "another pod of this name is there: delete it first, have --replace delete the pods of its "
+        "group and start it anew, or name the workflow anew"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """Pods of a task group that go before it is made anew.
+
+    Attributes:
+        pods: as stored.
+    """
+
+    pods: tuple[Object, ...]
+
+
+def plan_clearing(
+    wanted: Object, stored: Object | None, mine: Sequence[Object], there: Sequence[Object]
+) -> Clearing | Refuse | None:
+    """What goes of a task group that cannot be changed as it is; None where nothing has to.
+
+    A gang starts together, so all its pods go, also those that would stay the same. Ended pods
+    stay, unless their names are needed. Only what `apply` made is deleted.
+
+    Args:
+        wanted: the PodGroup as built.
+        stored: as read.
+        mine: its pods as built, `marked`.
+        there: pods of the namespace, as read.
+    """
+    group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
+    by_name = {pod["metadata"]["name"]: pod for pod in there}
+    live = set(live_pods(there, group))
+    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Refuse) or any(
+        isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Refuse) for pod in mine
+    )
+    if not refused:
+        return None
+    going = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
+    foreign = [pod["metadata"]["name"] for pod in going if not _applied(pod, group)]
+    if foreign:
+        return Refuse(
+            "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
+            f"{_some(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
+            "what is not needed, or name the workflow anew"
+        )
+    return Clearing(tuple(going))
+
+
+def _applied(pod: Object, group: str) -> bool:
+    """Whether a pod was made here for a PodGroup, and belongs to no controller."""
+    annotations = _annotations(pod)
+    return (
+        APPLIED in annotations
+        and annotations.get(POD_GROUP_ANNOTATION) == group
+        and not pod["metadata"].get("ownerReferences")
+    )
 
 
 def _annotations(item: Object) -> dict[str, str]:

@@ -10,37 +10,34 @@ from typing import Any, Final
 from rackgate.partners.osmo import (
     Built,
     PodMarks,
+    Pool,
     Refusal,
     RefusedError,
     Resource,
     Task,
     Workflow,
+    tolerations_of,
 )
 from rackgate.partners.osmo.model import DEFAULT_RESOURCE, SCHEDULER_NAME
 from rackgate.partners.osmo.names import pod_group_names
+from rackgate.partners.osmo.sizes import SIZES
 from rackgate.quantity import to_milli
 
 Object = dict[str, Any]
 
-# Of a task's resource -> of Kubernetes.
-SIZES: Final = {
-    "cpu": "cpu",
-    "memory": "memory",
-    "storage": "ephemeral-storage",
-    "gpu": "nvidia.com/gpu",
-}
 CONTAINER: Final = "task"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 def build_pods(
-    workflow: Workflow, built: Built, document: Any, namespace: str | None = None
+    pool: Pool, workflow: Workflow, built: Built, document: Any, namespace: str | None = None
 ) -> list[Object]:
     """A Pod for each task that has an image, in the workflow's order.
 
     It has no owner, because KAI regroups the pods of an owner.
 
     Args:
+        pool: says which nodes its pods may use.
         workflow: carries image, command, args and environment of its tasks.
         built: the marks of every task.
         document: what the workflow was read from, for the paths of refusals.
@@ -60,7 +57,7 @@ def build_pods(
         for task in group.tasks:
             if task.image is not None:
                 metadata = _metadata(names[task.name], tasks[task.name], namespace)
-                pods.append(_pod(metadata, task, workflow.resource_of(task)))
+                pods.append(_pod(metadata, pool, task, workflow.resource_of(task)))
     return pods
 
 
@@ -80,8 +77,12 @@ def _metadata(name: str, marks: PodMarks, namespace: str | None) -> Object:
     return metadata
 
 
-def _pod(metadata: Object, task: Task, resource: Resource | None) -> Object:
+def _pod(metadata: Object, pool: Pool, task: Task, resource: Resource | None) -> Object:
     spec: Object = {"schedulerName": SCHEDULER_NAME, "restartPolicy": "Never"}
+    if pool.node_selector:
+        spec["nodeSelector"] = dict(pool.node_selector)
+    if tolerated := tolerations_of(pool, resource):
+        spec["tolerations"] = [one.written() for one in tolerated]
     if resource is not None and resource.nodesExcluded:
         spec["affinity"] = _elsewhere(resource)
     spec["containers"] = [_container(task, resource)]

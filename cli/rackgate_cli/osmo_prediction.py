@@ -1,197 +1,263 @@
-"""What KAI makes of a task group, and which of its habits is to blame where it does worse."""
+"""What KAI does with a task group, where that follows from what is known of it; else, why not.
+
+Three answers: it places the group (`osmo_certain`: whatever it chooses), it leaves it pending (one
+of the reasons below rules every place out), or that cannot be known. None of them follows KAI's
+own steps.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, Final
 
-from rackgate.partners.osmo import Built, KaiVersion, Profile
-from rackgate_cli.osmo_explanation import Deviation, DomainRoom, Kai, KaiResult
-from rackgate_cli.osmo_kai import Habit, NeverError, Part, Scheduler, broken, parts_of
-from rackgate_cli.osmo_room import Room, Shape, path_told
-from rackgate_cli.osmo_search import UndecidedError
-from rackgate_cli.osmo_wishes import Wishes
-
-SUBGROUP_LABEL: Final = "kai.scheduler/subgroup-name"
-STEPS: Final = 40_000_000  # looks at what a node takes: some seconds
-_BLAMED: Final = (Habit.UNLABELLED, Habit.ONE_DOMAIN, Habit.SIBLINGS)
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """How KAI fared.
-
-    Attributes:
-        where: nodes and shapes of the pods that it placed.
-        broken: subgroups whose required domain does not hold.
-    """
-
-    result: KaiResult
-    where: Sequence[tuple[int, Shape]] = ()
-    broken: tuple[str, ...] = ()
+from rackgate.partners.osmo import Built, KaiVersion
+from rackgate.partners.osmo.parts import Part, hides_level, levels_of, part_of
+from rackgate.partners.osmo.sizes import Requests, blown_up
+from rackgate_cli import osmo_reasons as reasons
+from rackgate_cli.osmo_certain import (
+    Certainty,
+    Piece,
+    largest,
+    pieces_of,
+)
+from rackgate_cli.osmo_explanation import Deviation, KaiResult
+from rackgate_cli.osmo_placing import solve
+from rackgate_cli.osmo_room import Shape
+from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
+from rackgate_cli.osmo_view import View
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of one profile, as far as one task group is concerned."""
+    """A task group's PodGroup of one profile.
 
-    pod_group: Mapping[str, Any]
+    Attributes:
+        name: of the PodGroup.
+        top: the PodGroup.
+        levels: node labels of the Topology.
+        shapes: of its tasks, by name.
+    """
+
+    name: str
+    top: Part
     levels: tuple[str, ...]
-    members: Mapping[str, Sequence[Shape]]
+    shapes: Mapping[str, Shape]
 
-    def top(self) -> Part:
-        """The PodGroup as a tree.
+    def of(self, part: Part) -> list[Shape]:
+        """Shapes of a part's pods."""
+        return [self.shapes[task] for task in part.tasks]
 
-        Raises:
-            NeverError: KAI would not even try.
-        """
-        return parts_of(self.pod_group, self.levels, self.members)
+    def requests(self, part: Part) -> list[Requests]:
+        """What a part's pods ask for."""
+        return [self.shapes[task].requests for task in part.tasks]
 
+    def pieces(self) -> list[Piece]:
+        """Its pods as later groups meet them."""
+        return list(pieces_of(self.top, self.shapes))
 
-def objects_of(built: Built, index: int, wishes: Wishes) -> Objects:
-    """The PodGroup of the `index`-th task group, with its Topology and pods."""
-    spec = built.topology["spec"] if built.topology is not None else {"levels": []}
-    members: dict[str, list[Shape]] = {}
-    for task, shape in wishes.tasks.items():
-        labels = built.pods[(wishes.group.name, task)].labels
-        members.setdefault(labels.get(SUBGROUP_LABEL, ""), []).append(shape)
-    levels = tuple(level["nodeLabel"] for level in spec["levels"])
-    return Objects(built.pod_groups[index], levels, members)
+    def constrained(self) -> list[Part]:
+        """The parts that name a level."""
+        return [part for part in self.top.walk() if part.constrained]
 
 
-def attempt(
-    room: Room, objects: Objects, kai: KaiVersion, without: Collection[Habit] = ()
-) -> Tried:
-    """Let KAI place a task group on the room there is."""
-    try:
-        top = objects.top()
-        scheduler = Scheduler(room, objects.levels, kai, without)
-        if not scheduler.place(top, STEPS):
-            return Tried("pending")
-    except NeverError:
-        return Tried("pending")
-    except UndecidedError:
-        return Tried("unknown")
-    wrong = tuple(broken(top, scheduler))
-    where = [(node, shape) for _, node, shape in scheduler.where]
-    return Tried("misplaced" if wrong else "scheduled", where, wrong)
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What KAI does with a task group, and why; nothing is said where it does what is possible."""
+
+    result: KaiResult
+    reasons: tuple[Deviation, ...] = ()
 
 
-def predict(
-    room: Room, by_profile: Mapping[Profile, Objects], profile: Profile, kai: KaiVersion
-) -> tuple[Tried, Tried]:
-    """What KAI does with the objects of the profile in use, and with those of `robust`."""
-    tried = attempt(room, by_profile[profile], kai)
-    if profile is Profile.ROBUST:
-        return tried, tried
-    return tried, attempt(room, by_profile[Profile.ROBUST], kai)
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known when a task group has its turn.
+
+    Attributes:
+        before: pods of task groups that come first, wherever KAI puts them.
+        alone: whether it fits without the workflow's other groups; None: not decided.
+        crowded: it cannot fit beside the groups before it, which KAI places for certain.
+    """
+
+    before: Sequence[Piece]
+    alone: bool | None
+    crowded: bool
 
 
-def explained(
-    room: Room,
+def objects_of(built: Built, index: int, group: str, shapes: Mapping[str, Shape]) -> Objects:
+    """The PodGroup of the `index`-th task group."""
+    name = built.pod_groups[index]["metadata"]["name"]
+    return Objects(name, part_of(built, index, group), levels_of(built), shapes)
+
+
+def foretell(
+    view: View,
     objects: Objects,
-    kai: KaiVersion,
-    profile: Profile,
-    tried: tuple[Tried, Tried],
-    *,
-    possible: bool,
-) -> Kai:
-    """The prediction with the reasons for what is not as it could be.
+    certain: Certainty,
+    known: Known,
+    steps: int,
+) -> Foretold:
+    """What KAI does with a PodGroup.
 
     Args:
-        room: as it was for the attempt.
-        objects: of the profile in use.
-        kai: as for the attempt.
-        profile: in use.
-        tried: of `predict`.
-        possible: whether there is a place for the task group.
+        view: without the workflow's own pods.
+        objects: what KAI is given.
+        certain: of the view.
+        known: of the task groups before, and of the exact search.
+        steps: tries of a domain, should nodes without labels be searched apart.
     """
-    mine, robust = tried
-    found: list[Deviation] = []
-    if mine.result == "misplaced":
-        found.append(_dots(mine.broken))
-    elif mine.result == "pending" and possible:
-        helps = profile is Profile.SEED and robust.result == "scheduled"
-        found = [_told(habit, room, objects, helps) for habit in _blame(room, objects, kai)]
-    pods = Counter(path_told(room.path_of_leaf(node)) for node, _ in mine.where)
-    places = tuple(DomainRoom(domain=path, pods=count) for path, count in sorted(pods.items()))
-    return Kai(result=mine.result, robust=robust.result, places=places, deviations=tuple(found))
+    constrained = objects.constrained()
+    if constrained and view.alike is not None:
+        return Foretold("unknown", (reasons.dots(*view.alike),))
+    if known.alone is not False and certain.places(objects.top, objects.shapes, known.before):
+        return Foretold("scheduled")
+    if view.untied:
+        return Foretold("unknown", (reasons.untied(view.untied),))
+    if known.alone is None:
+        return Foretold("unknown", (reasons.cut_off(),))
+    if not known.alone or known.crowded:
+        return Foretold("pending")
+    if constrained:
+        found = (
+            _unlabelled(view, objects, constrained, steps),
+            _one_domain(view, objects, certain.kai),
+            _mixed(view, objects, constrained),
+        )
+        if any(found):
+            return Foretold("pending", tuple(one for one in found if one is not None))
+    return Foretold("unknown", tuple(_doubts(view, objects, certain, known.before)))
 
 
-def _blame(room: Room, objects: Objects, kai: KaiVersion) -> tuple[Habit, ...]:
-    """The fewest habits without which KAI would find a place."""
-    for number in range(1, len(_BLAMED) + 1):
-        for habits in combinations(_BLAMED, number):
-            if attempt(room, objects, kai, habits).result in ("scheduled", "misplaced"):
-                return habits
-    # No order of siblings by size does it, but going back would.
-    return (Habit.SIBLINGS,)
+# -- what rules every place out --------------------------------------------------------------
 
 
-def _told(habit: Habit, room: Room, objects: Objects, helps: bool) -> Deviation:
-    text, help_ = _WORDS[habit](room, objects)
-    if helps:
-        help_ = f"use --profile robust, with which KAI finds the place; or {help_}"
-    return Deviation(name=habit.value, text=text, help=help_)
+def _unlabelled(
+    view: View, objects: Objects, constrained: Sequence[Part], steps: int
+) -> Deviation | None:
+    """Nodes with all labels alone do not hold the pods that a constraint is about."""
+    if not view.bare:
+        return None
+    tasks = {task for part in constrained for task in part.tasks}
+    shapes = tuple(dict.fromkeys(objects.shapes[task] for task in objects.shapes if task in tasks))
+    root = _item(objects, objects.top, shapes, tasks, 0)
+    try:
+        if solve(Tables(view.labelled, shapes), root, Budget(steps)) is not None:
+            return None
+    except UndecidedError:
+        return None
+    return reasons.unlabelled(view, objects.levels)
 
 
-def _unlabelled(room: Room, objects: Objects) -> tuple[str, str]:
-    lacking = {
-        label: sum(label not in node.labels for node in room.nodes) for label in objects.levels
-    }
-    bare = sum(any(label not in node.labels for label in objects.levels) for node in room.nodes)
-    shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
-    return (
-        f"{bare} of {len(room.nodes)} nodes lack a label of the Topology ({shown}); for any "
-        "constraint, also a mere preference, KAI counts only nodes that carry all of its labels, "
-        "also those of keys that the workflow does not use",
-        "label these nodes, or take the keys that they lack out of the pool",
-    )
+def _item(
+    objects: Objects, part: Part, shapes: Sequence[Shape], tasks: set[str], level: int
+) -> Item:
+    """A part as the search has it: groups are the parts that require a level."""
+    loose = [0] * len(shapes)
+    children: list[Item] = []
+
+    def gather(part: Part) -> None:
+        for below in part.parts:
+            if below.required is None:
+                gather(below)
+            else:
+                inner = below.required + 1
+                children.append(_item(objects, below, shapes, tasks, inner))
+        if not part.parts:
+            for task in part.tasks:
+                if task in tasks:
+                    loose[shapes.index(objects.shapes[task])] += 1
+
+    if level == 0 and part.required is not None:
+        children.append(_item(objects, part, shapes, tasks, part.required + 1))
+    else:
+        gather(part)
+    return Item(level, tuple(loose), children)
 
 
-def _one_domain(room: Room, objects: Objects) -> tuple[str, str]:
+def _one_domain(view: View, objects: Objects, kai: KaiVersion) -> Deviation | None:
+    """All nodes with labels are in one domain below a level that nothing above narrows down."""
     finest = len(objects.levels) - 1
-    required = sorted(
-        {
-            objects.levels[part.required]
-            for part in objects.top().walk()
-            if part.required is not None and part.required < finest
-        }
+    paths = [path[:-1] for path in view.wide.tree.paths[-1]]
+    open_parts = [objects.top]
+    while open_parts:
+        part = open_parts.pop()
+        if not part.constrained:
+            open_parts += part.parts
+        elif hides_level(part, finest, kai):
+            level = part.required if part.required is not None else part.preferred
+            if level is not None and len({path[: level + 2] for path in paths}) == 1:
+                return reasons.one_domain(objects.levels, level)
+    return None
+
+
+def _mixed(view: View, objects: Objects, constrained: Sequence[Part]) -> Deviation | None:
+    """No domain has room for a part if each pod is as large as the largest."""
+    for part in constrained:
+        shapes = objects.of(part)
+        if not blown_up(objects.requests(part)):
+            continue
+        big = Shape(largest(shapes).requests)
+        level = 0 if part.required is None else part.required + 1
+        room = max(view.wide.sums(level, view.wide.fits(big)), default=0)
+        if room < len(shapes):
+            where = objects.levels[level - 1] if level else "the nodes"
+            told = f"no {where} has" if level else f"{where} have"
+            return reasons.mixed(part, f"so {told} room for its {len(shapes)} pods")
+    return None
+
+
+# -- what leaves it open ---------------------------------------------------------------------
+
+
+def _doubts(
+    view: View, objects: Objects, certain: Certainty, before: Sequence[Piece]
+) -> Iterator[Deviation]:
+    """What may keep KAI from a place that is there."""
+    told = False
+    for one in _of_parts(view, objects, certain):
+        told = True
+        yield one
+    if before:
+        yield reasons.groups_before()
+    elif not told:
+        yield reasons.siblings(objects.top, objects.name)
+
+
+def _of_parts(view: View, objects: Objects, certain: Certainty) -> Iterator[Deviation]:
+    for part, nested in _with_nesting(objects.top, bound=False):
+        if part.constrained and _may_hide_anywhere(view, certain, part, nested):
+            level = part.required if part.required is not None else part.preferred
+            yield reasons.one_domain(objects.levels, level or 0)
+            break
+    mixed = [part for part in objects.top.walk() if len(set(objects.requests(part))) > 1]
+    if mixed:
+        blown = [one for one in mixed if one.constrained and blown_up(objects.requests(one))]
+        if blown:
+            yield reasons.mixed(blown[-1], "a domain that holds them may seem too small to it")
+        else:
+            yield reasons.packing()
+    for part in objects.top.walk():
+        if len(part.parts) > 1:
+            yield reasons.siblings(part, objects.name)
+            break
+
+
+def _with_nesting(part: Part, *, bound: bool) -> Iterator[tuple[Part, bool]]:
+    yield part, bound
+    for below in part.parts:
+        yield from _with_nesting(below, bound=bound or part.constrained)
+
+
+def _may_hide_anywhere(view: View, certain: Certainty, part: Part, nested: bool) -> bool:
+    own = part.required if part.required is not None else part.preferred
+    levels = range((own or 0) + 1) if nested else range(1)
+    return any(
+        certain.may_hide(part, level=level, domain=domain, nested=nested)
+        for level in levels
+        for domain in range(view.room.domains(level))
+        if view.room.labelled(level, domain)
     )
-    return (
-        "the nodes that KAI has to choose from all lie in one domain of a finer level, and it then "
-        f"does not see the level that is required ({', '.join(required)})",
-        "require the pool's finest key instead, or add nodes in a second domain of "
-        f"{objects.levels[-1]}",
-    )
 
 
-def _siblings(room: Room, objects: Objects) -> tuple[str, str]:
-    names = [part.name for part in objects.top().order(by_size=False)]
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return (
-        f"KAI places subgroups one after another in the order of their names ({shown}), each into "
-        "the fullest domain that fits, and does not go back when a later one finds no room",
-        "rename groups so that larger ones sort first",
-    )
-
-
-def _dots(names: Sequence[str]) -> Deviation:
-    shown = ", ".join(name or "all pods" for name in names[:5])
-    return Deviation(
-        name=Habit.DOTS.value,
-        text="KAI joins label values with dots, so that two domains read alike, and places "
-        f"subgroups over both although one is required ({shown})",
-        help="take the dots out of the node labels' values, or make the values of the finer key "
-        "unique in the cluster",
-    )
-
-
-_WORDS: Final = {
-    Habit.UNLABELLED: _unlabelled,
-    Habit.ONE_DOMAIN: _one_domain,
-    Habit.SIBLINGS: _siblings,
-}
+def partly(running: int, pods: int) -> Foretold:
+    """Of a task group of which some pods run."""
+    return Foretold("unknown", (reasons.partly(running, pods),))

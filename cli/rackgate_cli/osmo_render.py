@@ -9,7 +9,14 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.osmo_arguments import add_cluster, add_kai, add_objects, add_workflow, verb
+from rackgate_cli.osmo_arguments import (
+    add_cluster,
+    add_kai,
+    add_objects,
+    add_reach,
+    add_workflow,
+    verb,
+)
 from rackgate_cli.osmo_explain import add_nodes, check_streams, nodes_of
 
 if TYPE_CHECKING:
@@ -49,6 +56,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: none written)")
     add_kai(parser)
     add_nodes(parser, "not known; only --profile robust heeds them")
+    add_reach(parser)
     add_objects(parser)
     add_cluster(parser)
     parser.set_defaults(run=verb(run))
@@ -107,6 +115,7 @@ def _document(found: Objects) -> dict[str, Any]:
 def _marks(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
     """What the pods of tasks must carry; tasks of equal marks are one entry."""
     entries: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Any]] = {}
+    selector = found.inputs.pool.node_selector
     for member, marks in found.built.pods.items():
         if member in without:
             continue
@@ -119,6 +128,7 @@ def _marks(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[st
                 "annotations": dict(marks.annotations),
                 "labels": dict(marks.labels),
                 "schedulerName": marks.scheduler_name,
+                **({"nodeSelector": dict(selector)} if selector else {}),
             },
         )
         entry["tasks"].append(member[1])
@@ -146,6 +156,8 @@ def _comments(found: Objects) -> Iterator[str]:
         name = entries[0]["schedulerName"]
         yield "No Pods here of these tasks: they have no image, or none was asked for. Their pods"
         yield f"need spec.schedulerName {name}, no owner, and in their metadata:"
+        if "nodeSelector" in entries[0]:
+            yield f"(and spec.nodeSelector {json.dumps(entries[0]['nodeSelector'])})"
     for entry in entries:
         # Escaped as JSON: a name cannot end its comment.
         yield from _lines([json.dumps(task) for task in entry["tasks"]])

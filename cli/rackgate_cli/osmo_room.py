@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,29 @@ from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_assigner.core.engine.counting import Room as EngineRoom
 from rackgate_assigner.core.engine.counting import fit
 from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.rows import PodRow
 from rackgate_assigner.core.topology.capacity import Capacity, per_pod
 from rackgate_assigner.core.topology.tree import TopologyTree
 
 # No label value: those hold no control characters.
 MISSING: Final = "\x00"
 _LEVEL: Final = "level"
+
+
+class BoundPod(NamedTuple):
+    """A pod on a node that has not ended.
+
+    Attributes:
+        requests: effective amounts by resource, without the implied 1 of `pods`.
+        namespace: of the pod.
+        group: PodGroup that it says it belongs to, or "".
+        terminating: it is being deleted.
+    """
+
+    node: str
+    requests: Mapping[str, int]
+    namespace: str = ""
+    group: str = ""
+    terminating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +54,13 @@ class Nodes:
         nodes: as they came, those that pods may not use too.
         pods: bound pods that have not ended.
         warnings: what is not known.
+        others: nodes of the cluster that are not the pool's.
     """
 
     nodes: tuple[NodeFacts, ...]
-    pods: tuple[PodRow, ...] = ()
+    pods: tuple[BoundPod, ...] = ()
     warnings: tuple[str, ...] = ()
+    others: tuple[NodeFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,13 @@ class Room:
         self.tree = TopologyTree.build([*levels, HOSTNAME_LABEL], marked)
         self.capacity = Capacity(self.tree)
         self.nodes = [by_name[node.name] for node in self.tree.nodes]
+
+    def charge_pods(self, pods: Iterable[BoundPod]) -> None:
+        """Take the room of pods that are bound to these nodes."""
+        for pod in pods:
+            leaf = self.tree.leaf_of_node(pod.node)
+            if leaf is not None:
+                self.charge(leaf, pod.requests)
 
     def copy(self) -> Room:
         """A snapshot: what is charged to it is not charged here."""

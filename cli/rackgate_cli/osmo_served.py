@@ -15,6 +15,8 @@ from rackgate_cli.errors import CommandError
 from rackgate_cli.osmo_pools import find_pool
 from rackgate_cli.tables import clean
 
+_NAMED: Final = 5  # pools in a warning
+
 Object = dict[str, Any]
 
 # KAI's releases before 0.12 read the Topology of Kueue, in a version that Rackgate does not serve.
@@ -93,6 +95,34 @@ async def has_pool(client: Client, pool: Pool) -> bool:
             f"follows them: change that pool, or use it with --pool {pool.name}"
         )
     return saved is not None
+
+
+async def untied(client: Client, pool: Pool) -> str | None:
+    """A warning where pods of a pool may run on nodes that are not its own.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        pages = [json.loads(p) async for p in client.list_pages(kinds.OSMO_POOLS.path())]
+    except (ForbiddenError, NotFoundError):
+        return None
+    saved = {item["metadata"]["name"]: item for page in pages for item in page["items"]}
+    same = saved.pop(pool.name, None)
+    if same is not None:
+        selector = (same.get("spec") or {}).get("node_selector") or {}
+        if selector != pool.node_selector:
+            return (
+                f'pool "{pool.name}" of the cluster has another node_selector '
+                f"({json.dumps(selector)}): its pods may run elsewhere than these"
+            )
+    if pool.node_selector or not saved:
+        return None
+    others = ", ".join(sorted(saved)[:_NAMED]) + (", ..." if len(saved) > _NAMED else "")
+    return (
+        f'pool "{pool.name}" has no node_selector: its pods may run on nodes of other pools '
+        f"({others})"
+    )
 
 
 def of_pool(topology: Object, pool: Pool) -> Object:

@@ -177,16 +177,21 @@ def summary_of(found: said.WorkflowExplanation) -> said.WorkflowExplanation:
 
 def _possible(found: said.WorkflowExplanation) -> str:
     pods = counted(sum(group.pods for group in found.groups), "pod")
+    if all(group.running for group in found.groups) and found.answer == "scheduled":
+        return f"Running: its {pods} are on nodes."
     if found.answer == "scheduled":
         return f"Possible: there is a place for its {pods}."
+    if any(group.kai.deviations and group.running for group in found.groups):
+        half = ", ".join(group.name for group in found.groups if group.running)
+        return f"Not decided: of {half} only a part of the pods runs."
     waiting = [group.name for group in found.groups if group.answer != "scheduled"]
     names = ", ".join(waiting[:_NAMES]) + (", ..." if len(waiting) > _NAMES else "")
     if found.answer == "undecided":
         return f"Not decided: the search for {names} was cut off; give it more --steps."
     if found.together:
         return (
-            f"Possible for all at once, but KAI takes task groups one after another: {names} "
-            "finds no place after the others. Submit it first."
+            f"Possible for all at once, but KAI takes task groups one after another, and {names} "
+            "may find no place after the others. Submit it first."
         )
     if found.answer == "partly":
         return f"Not possible for all: {names} finds no place after the others."
@@ -196,13 +201,14 @@ def _possible(found: said.WorkflowExplanation) -> str:
 def _of_kai(found: said.WorkflowExplanation) -> str:
     kai = f"KAI v{found.kai_version}"
     wrong = [group for group in found.groups if group.kai.deviations]
+    names = ", ".join(sorted({one.name for group in wrong for one in group.kai.deviations}))
+    which = ", ".join(group.name for group in wrong[:_NAMES])
+    if all(group.running for group in found.groups) and found.kai_result == "scheduled":
+        return ""
     if found.kai_result == "unknown":
-        return f"What {kai} does was not followed to the end."
+        return f"What {kai} does with {which} cannot be known: {names}."
     if not wrong and found.answer == found.kai_result:
         return f"{kai} does the same."
     if not wrong:
         return f"{kai} {_DOES[found.kai_result]}."
-    names = sorted({one.name for group in wrong for one in group.kai.deviations})
-    which = ", ".join(group.name for group in wrong[:_NAMES])
-    what = "places it wrongly" if found.kai_result == "misplaced" else f"leaves {which} pending"
-    return f"But {kai} {what}: {', '.join(names)}."
+    return f"But {kai} leaves {which} pending: {names}."

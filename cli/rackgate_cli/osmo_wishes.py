@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TypeAlias
 
-from rackgate.partners.osmo import Kind, Node, Pool, Resource, TaskGroup, Workflow, tree_of
-from rackgate.quantity import amount
+from rackgate.partners.osmo import (
+    Kind,
+    Node,
+    Pool,
+    Resource,
+    TaskGroup,
+    Toleration,
+    Workflow,
+    tolerations_of,
+    tree_of,
+)
+from rackgate.partners.osmo.model import DEFAULT_RESOURCE
+from rackgate.partners.osmo.sizes import requests_of
 from rackgate_cli.osmo_room import Shape
 from rackgate_cli.osmo_search import Counts, Item
 
-GPU: Final = "nvidia.com/gpu"
-_UNSIZED: Final = (("cpu", 1000),)  # OSMO's default, in thousandths
-# Sizes of a resource, and what Kubernetes calls them.
-_SIZES: Final = {"cpu": "cpu", "memory": "memory", "gpu": GPU, "storage": "ephemeral-storage"}
+# Nodes that pods with these tolerations may not run on, by name.
+KeptFrom: TypeAlias = Mapping[tuple[Toleration, ...], frozenset[str]]
 
 
-def shape_of(resource: Resource | None) -> Shape:
+def shape_of(resource: Resource | None, kept_from: frozenset[str] = frozenset()) -> Shape:
     """What a task of a resource takes; one cpu where no size is given at all."""
-    if resource is None:
-        return Shape(_UNSIZED)
-    sizes = {name: getattr(resource, field_) for field_, name in _SIZES.items()}
-    requests = {name: amount(name, size) for name, size in sizes.items() if size is not None}
-    given = tuple(sorted((name, size) for name, size in requests.items() if size))
-    return Shape(given if requests else _UNSIZED, frozenset(resource.nodesExcluded))
+    excluded = frozenset(resource.nodesExcluded) if resource is not None else frozenset()
+    return Shape(requests_of(resource), excluded | kept_from)
 
 
 @dataclass(slots=True)
@@ -68,10 +73,27 @@ class Plan:
     homes: Mapping[int, Item]
 
 
-def wishes_of(group: TaskGroup, workflow: Workflow, pool: Pool) -> Wishes:
-    """What a task group asks for."""
+def wishes_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, kept_from: KeptFrom | None = None
+) -> Wishes:
+    """What a task group asks for.
+
+    Args:
+        group: of the workflow.
+        workflow: holds the resources.
+        pool: holds the levels, and what its pods tolerate.
+        kept_from: none by default.
+    """
     root = tree_of(group, workflow, pool)
-    tasks = {task.name: shape_of(workflow.resource_of(task)) for task in group.tasks}
+    found: dict[str, Shape] = {}
+    tasks = {}
+    for one in group.tasks:
+        name = one.resource or DEFAULT_RESOURCE
+        if name not in found:
+            resource = workflow.resource_of(one)
+            kept = (kept_from or {}).get(tolerations_of(pool, resource), frozenset())
+            found[name] = shape_of(resource, kept)
+        tasks[one.name] = found[name]
     shapes = tuple(dict.fromkeys(tasks.values()))
     index = {shape: at for at, shape in enumerate(shapes)}
     counts = []

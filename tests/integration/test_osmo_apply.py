@@ -27,6 +27,7 @@ POOL = {"apiVersion": kinds.OSMO_POOLS.api_version, "kind": "Pool"}
 STRICT = {"fieldValidation": "Strict"}
 ACCEPTED = sorted(name for name, case in cases().items() if "expected" in case)
 AT_ONCE = 8
+SELECTOR = {"example.com/pool": "a"}
 
 
 async def create_strictly(cluster: Cluster, objects: list[tuple[kinds.Resource, Object]]) -> None:
@@ -75,7 +76,7 @@ async def test_objects_of_both_profiles_and_pods_are_taken(cluster: Cluster) -> 
         for profile in Profile:
             built = build_podgroups(pool, workflow, profile=profile, kai=KaiVersion.V0_13)
             objects += [(kinds.KAI_POD_GROUPS, group) for group in built.pod_groups]
-            objects += [(kinds.PODS, pod) for pod in build_pods(workflow, built, document)]
+            objects += [(kinds.PODS, pod) for pod in build_pods(pool, workflow, built, document)]
     await create_strictly(cluster, objects)
 
 
@@ -94,14 +95,21 @@ class Story:
         self.topology = f"osmo-pool-{cluster.pool}-topology"
         cluster.created.append((kinds.KAI_TOPOLOGIES, None, self.topology))
 
-    async def apply(self, *keys: str, code: int = 0, args: tuple[str, ...] = ()) -> Any:
+    async def apply(
+        self,
+        *keys: str,
+        code: int = 0,
+        args: tuple[str, ...] = (),
+        image: str = "trainer:1",
+        variable: str = "AT",
+    ) -> Any:
         """Apply the workflow on a pool with these keys; what was printed, as JSON."""
         labels = [{"key": key, "label": f"example.com/{key}"} for key in keys]
-        pool = {"name": self.cluster.pool, "topology_keys": labels}
+        pool = {"name": self.cluster.pool, "topology_keys": labels, "node_selector": SELECTOR}
         tasks = [
-            {"name": f"t{at}", "image": "trainer:1", "environment": {"AT": at}} for at in range(2)
+            {"name": f"t{at}", "image": image, "environment": {variable: at}} for at in range(2)
         ]
-        resources = {"default": {"cpu": 0.1, "topology": [{"key": "rack"}]}}
+        resources = {"default": {"cpu": 0.1, "gpu": 1, "topology": [{"key": "rack"}]}}
         workflow = {"name": "train", "groups": [{"name": "g", "tasks": tasks}]}
         (self._folder / "pool.yaml").write_text(yaml.safe_dump(pool))
         document = {"workflow": workflow, "resources": resources}
@@ -159,8 +167,9 @@ async def test_apply_creates_keeps_and_replaces(story: Story) -> None:
 
     made = await story.apply("rack")
     assert results(made) == [(kind, "created") for kind in everything]
-    (warning,) = made["warnings"]
-    assert f'no queue "osmo-pool-{story.cluster.pool}"' in warning
+    # Other tests may have pools of theirs, which is told, too.
+    queue = f'no queue "osmo-pool-{story.cluster.pool}"'
+    assert [queue in warning for warning in made["warnings"]].count(True) == 1
     pods = await story.pods()
     group = await story.cluster.get(kinds.KAI_POD_GROUPS, "train-g")
     assert group["spec"]["topologyConstraint"]["requiredTopologyLevel"] == "example.com/rack"
@@ -178,6 +187,39 @@ async def test_apply_creates_keeps_and_replaces(story: Story) -> None:
     ]
     assert await story.levels() == ["example.com/zone", "example.com/rack"]
     assert await story.pods() == pods
+
+
+@pytest.mark.requirement("OSM-17")
+async def test_a_workflow_that_changed_is_made_anew_when_that_is_asked_for(story: Story) -> None:
+    await story.apply("rack")
+    before = await story.pods()
+    for pod in await story.cluster.list_all(kinds.PODS):
+        assert pod["spec"]["nodeSelector"] == SELECTOR
+        keys = [one["key"] for one in pod["spec"]["tolerations"] if one["operator"] == "Exists"]
+        assert "nvidia.com/gpu" in keys
+    said = await story.apply("rack", image="trainer:2", code=1)
+    assert "nothing is written:" in said
+    assert "--replace" in said
+    tried = await story.apply("rack", image="trainer:2", args=("--replace", "--dry-run"))
+    assert results(tried)[2:] == [("Pod", "replaced")] * 2
+    assert await story.pods() == before
+    # What the API server refuses is known before anything is deleted.
+    said = await story.apply("rack", variable="A=B", code=1, args=("--replace",))
+    assert "is refused" in said
+    assert await story.pods() == before
+    made = await story.apply("rack", image="trainer:2", args=("--replace",))
+    assert results(made)[1:] == [
+        ("PodGroup", "unchanged"),
+        ("Pod", "replaced"),
+        ("Pod", "replaced"),
+    ]
+    after = await story.pods()
+    assert set(after) == set(before)
+    assert not set(after.values()) & set(before.values())
+    images = {
+        pod["spec"]["containers"][0]["image"] for pod in await story.cluster.list_all(kinds.PODS)
+    }
+    assert images == {"trainer:2"}
 
 
 async def test_a_group_changes_once_its_pods_are_gone(story: Story) -> None:

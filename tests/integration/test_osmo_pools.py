@@ -168,8 +168,19 @@ async def test_the_api_server_itself_keeps_wrong_pools_out(cluster: Cluster) -> 
         ([{"key": f"k{n}", "label": f"l{n}"} for n in range(17)], ("spec.topology_keys", "16")),
     ):
         await refused(keyed(cluster, *keys), *words)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"node_selector": {"pool": "-"}}, "spec.node_selector"),
+        ({"tolerations": [{"value": "a"}]}, "operator must be Exists"),
+        ({"node_selector": {"no label": "a"}}, "no label"),  # of the webhook
+    )
+    for fields, word in wrong:
+        await refused(cluster.merge(OSMO_POOLS, cluster.pool, {"spec": fields}), word)
     stored = await cluster.get(OSMO_POOLS, cluster.pool)
     assert stored["spec"] == UNCHANGED
+    mine = {"node_selector": {"pool": "a"}, "tolerations": [{"key": "team", "operator": "Exists"}]}
+    await cluster.merge(OSMO_POOLS, cluster.pool, {"spec": mine})
+    stored = await cluster.get(OSMO_POOLS, cluster.pool)
+    assert stored["spec"] == UNCHANGED | mine
 
 
 @pytest.mark.requirement("OSM-04", "OSM-06")

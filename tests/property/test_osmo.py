@@ -22,6 +22,7 @@ from rackgate.partners.osmo import (
     tree_of,
 )
 from rackgate.partners.osmo.model import SUBGROUP_LABEL
+from rackgate.partners.osmo.parts import Part, part_of
 from tests.support import osmo_oracle as oracle
 from tests.support.osmo_cases import SUBGROUP_NAME, leaf_tasks, structure
 from tests.support.osmo_drawing import Document, submissions
@@ -194,6 +195,8 @@ def test_robust_differs_from_seed_only_as_its_functions_say(
 ) -> None:
     pool, document = drawn
     accepted(pool, document)
+    for resource in document["resources"].values():
+        resource["gpu"] = 1  # one size: what several change is below
     seed, robust = (
         built(pool, document, profile=profile, kai=kai)
         for profile in (Profile.SEED, Profile.ROBUST)
@@ -210,6 +213,51 @@ def test_robust_differs_from_seed_only_as_its_functions_say(
         assert structure(
             subgroups(other), leaf_tasks(group["name"], robust), names=False
         ) == structure(entries, wanted.tasks, names=False)
+
+
+@pytest.mark.requirement("OSM-20")
+@settings(max_examples=2 * EXAMPLES)
+@given(submissions(), st.sampled_from(KaiVersion))
+def test_in_robust_only_what_is_required_is_of_several_sizes(
+    drawn: tuple[Document, Document], kai: KaiVersion
+) -> None:
+    pool, document = drawn
+    accepted(pool, document)
+    read = read_pool(pool)
+    workflow = read_workflow(document, read)
+    seed, robust = (
+        build_podgroups(read, workflow, profile=profile, kai=kai)
+        for profile in (Profile.SEED, Profile.ROBUST)
+    )
+    for index, group in enumerate(workflow.groups):
+        gpus = {}
+        for task in group.tasks:
+            resource = workflow.resource_of(task)
+            assert resource is not None
+            gpus[task.name] = resource.gpu
+
+        def check(part: Part, bound: bool, gpus: dict[str, Any] = gpus) -> None:
+            bound = bound or part.required is not None
+            sizes = {gpus[task] for task in part.tasks}
+            assert bound or not part.constrained or len(sizes) == 1
+            for below in part.parts:
+                check(below, bound)
+
+        check(part_of(robust, index, group.name), bound=False)
+        # Nothing is kept together that was not, and what is required is the same.
+        assert required(robust, index, group.name) == required(seed, index, group.name)
+        for part in part_of(robust, index, group.name).walk():
+            assert not part.constrained or any(
+                set(part.tasks) <= set(one.tasks)
+                for one in part_of(seed, index, group.name).walk()
+                if one.constrained
+            )
+
+
+def required(found: Built, index: int, group: str) -> set[tuple[int, frozenset[str]]]:
+    """Required levels with their tasks."""
+    parts = part_of(found, index, group).walk()
+    return {(one.required, frozenset(one.tasks)) for one in parts if one.required is not None}
 
 
 def constraint(holder: Document) -> Document:

@@ -9,23 +9,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rackgate.partners.osmo import (
-    KaiVersion,
     Pool,
-    Profile,
     RefusedError,
     Workflow,
-    build_podgroups,
     read_pool,
     read_workflow,
 )
 from rackgate_assigner.core.model import NodeFacts
 from rackgate_cli.osmo_packing import Lot, Packing
 from rackgate_cli.osmo_placing import find_spots, solve
-from rackgate_cli.osmo_prediction import attempt, objects_of
 from rackgate_cli.osmo_room import Room, Shape
 from rackgate_cli.osmo_search import Budget, Item, Tables
 from rackgate_cli.osmo_wishes import Wishes, wishes_of
@@ -190,23 +186,6 @@ def test_neither_the_order_of_nodes_nor_of_tasks_decides(world: World, random: A
     group = world.workflow.groups[0].model_copy(update={"tasks": tuple(tasks)})
     other = World(world.pool, world.workflow.model_copy(update={"groups": (group,)}), tuple(nodes))
     assert (found_picks(world) is None) == (found_picks(other) is None)
-
-
-@pytest.mark.parametrize("kai", KaiVersion)
-@pytest.mark.parametrize("profile", Profile)
-@given(world=worlds())
-@settings(max_examples=25)
-def test_kai_places_nothing_that_is_not_possible(
-    world: World, profile: Profile, kai: KaiVersion
-) -> None:
-    # Every level is listed: one that is left out is one that KAI does not ask of anybody.
-    built = build_podgroups(world.pool, world.workflow, profile=profile, kai=kai)
-    wishes = world.wishes()
-    tried = attempt(world.room(), objects_of(built, 0, wishes), kai)
-    assert tried.result in ("scheduled", "pending")
-    if tried.result == "scheduled":
-        assert len(tried.where) == len(wishes.tasks)
-        assert find_spots(world.room(), wishes) is not None
 
 
 @st.composite

@@ -254,11 +254,16 @@ class FakeApiServer:
             return 200, self._replace(target, known, json.loads(seen.body))
         if seen.method == "PATCH":
             kind = seen.headers["Content-Type"]
-            return 200, self._replace(target, known, apply_patch(known, kind, seen.body))
+            patched = apply_patch(known, kind, seen.body)
+            if "dryRun" in seen.query:
+                _check_preconditions(known, patched.get("metadata", {}))
+                return 200, patched
+            return 200, self._replace(target, known, patched)
         if seen.method == "DELETE":
-            wanted = json.loads(seen.body or b"{}").get("preconditions", {})
-            _check_preconditions(known, wanted)
-            self._drop(target.full_name, target.key)
+            options = json.loads(seen.body or b"{}")
+            _check_preconditions(known, options.get("preconditions", {}))
+            if not options.get("dryRun"):
+                self._drop(target.full_name, target.key)
             return 200, known
         raise Refused(405, "MethodNotAllowed", seen.method)
 

@@ -49,18 +49,25 @@ def workflow(second: str = "b") -> Object:
 class Wanted:
     """The objects of a workflow on a pool."""
 
-    def __init__(self, keys: tuple[str, ...] = ("zone", "rack"), second: str = "b") -> None:
+    def __init__(
+        self, keys: tuple[str, ...] = ("zone", "rack"), second: str = "b", image: str = "trainer:1"
+    ) -> None:
         document = workflow(second)
+        for task in document["workflow"]["groups"][0]["tasks"][:1]:
+            task["image"] = image
         self.pool = read_pool(pool(*keys))
         read = read_workflow(document, self.pool)
         built = build_podgroups(self.pool, read, namespace=SPACE)
         assert built.topology is not None
         self.topology, self.groups = built.topology, built.pod_groups
-        self.pods = build_pods(read, built, document, SPACE)
+        self.pods = build_pods(self.pool, read, built, document, SPACE)
 
-    async def apply(self, client: Client, outcome: Outcome | None = None) -> Outcome:
+    async def apply(
+        self, client: Client, outcome: Outcome | None = None, **options: bool
+    ) -> Outcome:
         outcome = Outcome() if outcome is None else outcome
-        await Applier(client, SPACE, outcome).apply(self.topology, self.groups, self.pods)
+        applier = Applier(client, SPACE, outcome, **options)
+        await applier.apply(self.topology, self.groups, self.pods)
         return outcome
 
     def is_in(self, server: FakeApiServer) -> bool:

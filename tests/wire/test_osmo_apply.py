@@ -24,7 +24,7 @@ from rackgate_cli import osmo_applying
 from rackgate_cli.errors import CommandError
 from rackgate_cli.osmo_applying import Applier, Outcome
 from rackgate_cli.osmo_pools import find_pool
-from rackgate_cli.osmo_served import check_served, has_pool, missing_queue, of_pool
+from rackgate_cli.osmo_served import check_served, has_pool, missing_queue, of_pool, untied
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.apiserver_faults import Fault
 from tests.wire.osmo_world import (
@@ -389,3 +389,26 @@ async def test_a_queue_that_is_not_there_is_told(server: FakeApiServer, client: 
     assert warning.startswith('there is no queue "osmo-pool-my-pool"')
     server.put(KAI_QUEUES, {"metadata": {"name": "osmo-pool-my-pool"}, "spec": {}})
     assert await missing_queue(client, found) is None
+
+
+@pytest.mark.requirement("OSM-17")
+async def test_pods_that_no_selector_ties_to_their_pool_are_told(
+    server: FakeApiServer, client: Client
+) -> None:
+    mine = Wanted().pool
+    tied = mine.model_copy(update={"node_selector": {"pool": "a"}})
+    assert await untied(client, mine) is None
+    api = {"apiVersion": OSMO_POOLS.api_version, "kind": "Pool"}
+    server.put(OSMO_POOLS, {**api, "metadata": {"name": "other"}, "spec": {}})
+    warning = await untied(client, mine)
+    assert warning is not None
+    assert warning.endswith("may run on nodes of other pools (other)")
+    assert await untied(client, tied) is None
+    spec = {"node_selector": {"pool": "b"}}
+    server.put(OSMO_POOLS, {**api, "metadata": {"name": "my-pool"}, "spec": spec})
+    for pool_ in (mine, tied):
+        told = await untied(client, pool_)
+        assert told is not None
+        assert 'has another node_selector ({"pool": "b"})' in told
+    server.faults.append(Fault.status(403, "Forbidden", path="pools"))
+    assert await untied(client, mine) is None

@@ -16,8 +16,10 @@ from rackgate.api.meta import (
     ApiModel,
     ApiObject,
     Conditions,
+    LabelValue,
     ObjectName,
     Schema,
+    Toleration,
     rule,
     rules,
 )
@@ -122,6 +124,15 @@ class PoolSpec(_AsWritten):
         ),
     )
     """Keys, coarsest first; none: workflows of the pool cannot ask for topology."""
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=16)
+    """Labels of the pool's nodes, which its pods select; none: they run on any node."""
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=16, json_schema_extra=ATOMIC
+    )
+    """Tolerations of all the pool's pods."""
+    gpu_toleration: bool | None = None
+    """Whether pods that ask for GPUs tolerate taints of the key `nvidia.com/gpu`; they do unless it
+    is false."""
 
 
 class PoolStatus(ApiModel):

@@ -63,7 +63,10 @@ def test_schemas_hold_only_what_the_api_server_takes() -> None:
 def test_a_pool_is_spelled_as_users_write_it_with_their_defaults() -> None:
     schema = schema_of(Pool)
     spec = schema[".spec"]["properties"]
-    assert set(spec) == {"description", "backend", "scheduler", "topology_keys"}
+    assert set(spec) == {
+        *("description", "backend", "scheduler", "topology_keys"),
+        *("node_selector", "tolerations", "gpu_toleration"),
+    }
     assert (spec["scheduler"]["default"], spec["topology_keys"]["default"]) == ("kai", [])
     assert spec["topology_keys"]["maxItems"] == model.MAX_KEYS
     assert set(schema[".spec.topology_keys[]"]["properties"]) == set(model.TopologyKey.model_fields)

@@ -115,6 +115,37 @@ def test_render_prints_topology_group_and_pods(capsys: pytest.CaptureFixture[str
     ]
 
 
+def reach(folder: Path, capsys: pytest.CaptureFixture[str], more: str, *args: str) -> object:
+    """Node selector and tolerations of the pod, with more lines in the pool's file."""
+    (folder / "pool.yaml").write_text(f"{POOL}{more}")
+    spec = rendered(capsys, *args)[-1]["spec"]
+    return spec.get("nodeSelector"), [one["key"] for one in spec.get("tolerations", ())]
+
+
+@pytest.mark.requirement("OSM-17")
+def test_pods_are_tied_to_the_nodes_of_their_pool_and_tolerate_their_taints(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = "nvidia.com/gpu"
+    assert reach(folder, capsys, "") == (None, [gpu])
+    assert reach(folder, capsys, "node_selector: {pool: a}\n") == ({"pool": "a"}, [gpu])
+    tainted = "tolerations: [{key: team, operator: Exists}]\n"
+    assert reach(folder, capsys, tainted) == (None, ["team", gpu])
+    assert reach(folder, capsys, tainted, "--tolerate", "b") == (None, ["team", "b", gpu])
+    assert reach(folder, capsys, "", "--no-gpu-toleration") == (None, [])
+    assert reach(folder, capsys, "gpu_toleration: false\n") == (None, [])
+    again = reach(folder, capsys, "gpu_toleration: false\n", "--gpu-toleration")
+    assert again == (None, [gpu])
+
+
+def test_the_selector_is_told_where_pods_are_not_made(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pool.yaml").write_text(f"{POOL}node_selector: {{pool: a}}\n")
+    assert main(["osmo", *RENDER, "--no-pods"]) == 0
+    assert '(and spec.nodeSelector {"pool": "a"})' in capsys.readouterr().out
+
+
 def test_pods_that_are_not_made_are_told_with_what_they_must_carry(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -55,35 +55,72 @@ TWO_RACKS = [node("a", "1", "1"), node("a", "2", "2"), node("b", "3", "3"), node
 ONE_SPINE = [node("a", "1", "1"), node("b", "2", "2")]
 
 
-def test_keys_that_nobody_asks_for_are_a_trap_while_nodes_are_not_known() -> None:
-    assert warned(wishes(RACK)) == [
-        ("unlabelled-nodes", "topology_keys[0].label"),
-        ("unlabelled-nodes", "topology_keys[1].label"),
-    ]
+def test_keys_that_nobody_asks_for_are_no_trap_as_long_as_nodes_are_not_known() -> None:
+    assert warned(wishes(RACK)) == []
+    soft = {"key": "rack", "requirementType": "preferred"}
+    assert warned(wishes(soft), keys=["rack"]) == []
 
 
 def test_nodes_that_carry_every_label_are_no_trap() -> None:
     assert warned(wishes(RACK), TWO_RACKS) == []
 
 
-def test_nodes_without_a_label_are_counted() -> None:
+def test_nodes_without_a_label_are_counted_for_all_keys_at_once() -> None:
     bare = [*TWO_RACKS, {"rack": "9"}]
-    assert warned(wishes(RACK), bare) == [
-        ("unlabelled-nodes", "topology_keys[0].label"),
-        ("unlabelled-nodes", "topology_keys[1].label"),
-    ]
+    assert warned(wishes(RACK), bare) == [("unlabelled-nodes", "topology_keys")]
+    read = read_pool(pool())
+    (found,) = check(read, read_workflow(wishes(RACK), read), nodes=bare)
+    assert found.message.startswith(
+        "1 of 5 nodes lack a label of the pool's keys (zone on 1, spine on 1)"
+    )
 
 
 def test_a_key_that_no_node_carries_is_a_trap_in_the_robust_profile_too() -> None:
     bare = [{"rack": str(at)} for at in range(2)]
     assert warned(wishes(RACK), bare, ["zone", "rack"], profile=Profile.ROBUST) == [
-        ("unlabelled-nodes", "topology_keys[0].label"),
+        ("unlabelled-nodes", "topology_keys"),
     ]
 
 
-def test_tasks_that_only_prefer_are_kept_off_unlabelled_nodes() -> None:
-    soft = {"key": "rack", "requirementType": "preferred"}
-    assert warned(wishes(soft), keys=["rack"]) == [("unlabelled-nodes", "groups[0].tasks")]
+@pytest.mark.requirement("OSM-20")
+def test_an_ordinary_workflow_is_warned_once_of_each_cause() -> None:
+    asked = wishes(ZONE, RACK, groups=(1, 2, 2, 3))
+    groups = asked["workflow"]["groups"]
+    asked["workflow"]["groups"] = [{**groups[0], "name": f"g{at}"} for at in range(5)]
+    assert warned(asked) == [("one-domain", "groups[0]"), ("sibling-order", "groups[0]")]
+    read = read_pool(pool())
+    told = check(read, read_workflow(asked, read))
+    assert [one.message.endswith(" (4 places more in this workflow)") for one in told] == [True] * 2
+    assert warned(wishes(RACK, groups=(3, 2))) == []
+
+
+def sized(*cpus: int, gpu: int | None = None, kind: str = "preferred") -> dict[str, Any]:
+    """One group of tasks of these sizes; the first asks for GPUs, if any."""
+    topology = [{"key": "rack", "requirementType": kind}]
+    resources: dict[str, Any] = {
+        f"r{at}": {"cpu": cpu, "topology": topology} for at, cpu in enumerate(cpus)
+    }
+    if gpu is not None:
+        resources["r0"]["gpu"] = gpu
+    tasks = [{"name": name, "resource": name} for name in resources]
+    return {
+        "workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]},
+        "resources": resources,
+    }
+
+
+@pytest.mark.requirement("OSM-20")
+def test_tasks_of_several_sizes_are_a_trap_unless_only_some_use_gpus() -> None:
+    where = [("mixed-sizes", "groups[0]")]
+    assert warned(sized(1, 2)) == warned(sized(1, 2, kind="required")) == where
+    assert warned(sized(1, 1)) == []
+    assert warned(sized(1, 2, gpu=1)) == []
+    read = read_pool(pool())
+    helps = [
+        check(read, read_workflow(sized(1, 2, kind=kind), read))[0].help
+        for kind in ("preferred", "required")
+    ]
+    assert ["robust" in help_ for help_ in helps] == [True, False]
 
 
 def test_a_required_zone_is_a_trap_where_one_holds_a_single_finer_domain() -> None:
@@ -139,7 +176,7 @@ def test_a_workflow_without_requirements_is_never_warned() -> None:
 
 
 def files(folder: Path, asked: Any) -> list[str]:
-    (folder / "workflow.yaml").write_text(yaml.safe_dump(asked))
+    (folder / "workflow.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(asked))))
     (folder / "pool.yaml").write_text(yaml.safe_dump(pool()))
     return ["-f", str(folder / "workflow.yaml"), "--pool", str(folder / "pool.yaml")]
 
@@ -147,7 +184,7 @@ def files(folder: Path, asked: Any) -> list[str]:
 def test_warnings_do_not_fail_unless_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["osmo", "check", *files(tmp_path, wishes(RACK))]
+    given = ["osmo", "check", *files(tmp_path, wishes(ZONE, RACK, groups=(1, 2)))]
     assert main(given) == 0
     out = capsys.readouterr().out
     assert out.startswith("workflow w: 2 traps of KAI\n")
@@ -158,7 +195,8 @@ def test_warnings_do_not_fail_unless_that_is_asked_for(
 def test_programs_get_every_warning_with_path_and_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["osmo", "check", *files(tmp_path, wishes(RACK)), "--json"]) == 0
+    asked = wishes(ZONE, RACK, groups=(1, 2))
+    assert main(["osmo", "check", *files(tmp_path, asked), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["warnings"]
     assert [set(one) for one in found] == [{"why", "path", "message", "help"}] * 2
 
@@ -168,4 +206,8 @@ def test_what_has_no_trap_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixtu
     nodes.write_text(yaml.safe_dump([{"count": 1, "labels": dict(one)} for one in TWO_RACKS]))
     given = ["osmo", "check", *files(tmp_path, wishes(RACK)), "--nodes", str(nodes)]
     assert main([*given, "--strict-exit"]) == 0
-    assert "no trap of KAI is known" in capsys.readouterr().out
+    known = capsys.readouterr().out
+    assert "no trap of KAI is known" in known
+    assert "nodes are not known" not in known
+    assert main(given[:-2]) == 0
+    assert "nodes are not known" in capsys.readouterr().out

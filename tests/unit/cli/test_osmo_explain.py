@@ -99,7 +99,7 @@ def test_what_is_possible_and_what_kai_does_are_told_apart(asking: Asking) -> No
     asked = workflow(topology=[{"key": "zone"}])
     _, out, _ = asking.run(asked, nodes(("a", "1", 4)))
     assert "Possible: there is a place for its 4 pods. But KAI v0.13 leaves g pending" in out
-    assert "use --profile robust, with which KAI finds the place" in out
+    assert "use --profile robust, with which KAI places it" in out
     robust = asking.said(asked, nodes(("a", "1", 4)), "--profile", "robust")
     assert (robust["kaiResult"], robust["groups"][0]["kai"]["deviations"]) == ("scheduled", [])
 
@@ -204,26 +204,24 @@ def test_a_search_that_is_cut_off_claims_nothing(asking: Asking) -> None:
     said = asking.said(workflow(), nodes(("a", "1", 4)), "--steps", "1")
     assert (said["answer"], said["together"]) == ("undecided", None)
     assert "--steps" in said["summary"]
-    assert "KAI v0.13 places it." in said["summary"]
+    assert "KAI v0.13 places it." in said["summary"]  # which follows without a search
 
 
-def test_label_values_with_dots_are_told_when_kai_would_place_over_two_racks(
+def test_label_values_with_dots_are_told_where_kai_may_place_over_two_racks(
     asking: Asking,
 ) -> None:
     said = asking.said(workflow(), nodes(("a", "b.c", 2), ("a.b", "c", 2)))
-    assert (said["answer"], said["kaiResult"]) == ("pending", "misplaced")
+    assert (said["answer"], said["kaiResult"]) == ("pending", "unknown")
     (deviation,) = said["groups"][0]["kai"]["deviations"]
     assert deviation["name"] == "dots in label values"
 
 
-def test_several_habits_of_kai_are_named_when_only_together_they_are_to_blame(
-    asking: Asking,
-) -> None:
+def test_every_reason_that_rules_a_place_out_is_named(asking: Asking) -> None:
     asked = workflow(topology=[{"key": "zone"}])
-    found = [{"count": 4, "labels": {ZONE: "a"}}]
+    found = [{"count": 3, "labels": {ZONE: "a"}}, *nodes(("a", "1", 1))]
     said = asking.said(asked, found)
     names = [one["name"] for one in said["groups"][0]["kai"]["deviations"]]
-    assert names == ["unlabelled nodes", "one-domain defect"]
+    assert (said["kaiResult"], names) == ("pending", ["unlabelled nodes", "one-domain defect"])
 
 
 @pytest.mark.parametrize(
@@ -346,17 +344,21 @@ def test_nodes_that_are_left_out_are_told_first_and_not_said_to_lack_labels(
     assert "carries the label" not in out
 
 
-def test_a_taint_that_only_some_tasks_tolerate_is_warned_of(asking: Asking) -> None:
-    node = printed_node("n1", "a", "1", taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
-    node["status"]["allocatable"]["nvidia.com/gpu"] = "8"
-    pod = {"kind": "Pod", "metadata": {"name": "other", "namespace": "default"}}
+@pytest.mark.requirement("OSM-25")
+def test_a_taint_that_only_some_tasks_tolerate_keeps_the_others_away(asking: Asking) -> None:
+    taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
+    tainted = printed_node("n1", "a", "1", "4", taints=taints)
+    tainted["status"]["allocatable"]["nvidia.com/gpu"] = "8"
     asked = workflow(1, gpu=1)
-    assert asking.said(asked, printed(node, pod))["warnings"] == []
     asked["workflow"]["groups"][0]["tasks"].append({"name": "cpu", "resource": "plain"})
-    asked["resources"]["plain"] = {"cpu": 1}
-    (warning,) = asking.said(asked, printed(node, pod))["warnings"]
-    assert "1 node tainted nvidia.com/gpu" in warning
-    assert asking.said(asked, printed(node, pod), "--tolerate", "nvidia.com/gpu")["warnings"] == []
+    asked["resources"]["plain"] = {"cpu": 1, "topology": [{"key": "rack"}]}
+    assert asking.said(asked, printed(tainted))["answer"] == "pending"
+    both = printed(tainted, printed_node("n2", "a", "1"))
+    assert asking.said(asked, both)["answer"] == "scheduled"
+    all_ = asking.said(asked, printed(tainted), "--tolerate", "nvidia.com/gpu")
+    assert all_["answer"] == "scheduled"
+    none = asking.said(asked, both, "--no-gpu-toleration")
+    assert [one["why"] for one in none["leftOut"]] == ["taint nvidia.com/gpu"]
 
 
 def test_a_task_group_that_stays_behind_is_shown_before_those_that_do_not(asking: Asking) -> None:
@@ -395,3 +397,117 @@ def test_a_pool_without_keys_is_a_matter_of_room_alone(asking: Asking) -> None:
     assert asking.said(asked, [{"count": 3, "labels": {}}])["kaiResult"] == "scheduled"
     short = asking.said(asked, [{"count": 2, "labels": {}}])
     assert short["groups"][0]["summary"].startswith("3 pods: the nodes take 2, 1 pod missing")
+
+
+# -- nodes and pods that are there ---------------------------------------------------------
+
+
+def member(name: str, node: str, group: str = "w-g", space: str = "team-a") -> dict[str, Any]:
+    container = {"name": "task", "resources": {"requests": {"cpu": "1"}}}
+    annotations = {"pod-group-name": group}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": space, "annotations": annotations},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
+
+
+@pytest.mark.requirement("OSM-25")
+def test_the_pods_of_a_running_workflow_are_its_own(asking: Asking) -> None:
+    both = [printed_node("n1", "a", "1"), printed_node("n2", "a", "2")]
+    pods = [member(f"p{at}", "n1") for at in range(2)]
+    said = asking.said(workflow(2), printed(*both, *pods))
+    (group,) = said["groups"]
+    assert (said["answer"], said["kaiResult"]) == ("scheduled", "scheduled")
+    assert said["summary"] == "Running: its 2 pods are on nodes."
+    assert group["summary"] == "all 2 pods run"
+    assert group["running"] == [{"domain": ["a", "1"], "pods": 2}]
+    _, out, _ = asking.run(workflow(2), printed(*both, *pods))
+    assert "on nodes: a/1: 2" in out
+    # Those of another group, or of another namespace, are not.
+    others = [member(f"p{at}", f"n{at % 2 + 1}", "other") for at in range(4)]
+    assert asking.said(workflow(2), printed(*both, *others))["answer"] == "pending"
+    assert asking.said(workflow(2), printed(*both, *pods), "-n", "b")["groups"][0]["running"] == []
+    named = [member(f"p{at}", "n1", "mine") for at in range(2)]
+    own = asking.said(workflow(2), printed(*both, *named), "--names", "g=mine")
+    assert own["groups"][0]["summary"] == "all 2 pods run"
+
+
+def test_a_group_of_which_only_some_pods_run_is_not_judged(asking: Asking) -> None:
+    both = [printed_node("n1", "a", "1"), printed_node("n2", "a", "2")]
+    said = asking.said(workflow(2), printed(*both, member("p", "n1")))
+    (group,) = said["groups"]
+    assert (said["answer"], said["kaiResult"]) == ("undecided", "unknown")
+    assert group["summary"] == "1 of 2 pods are on nodes"
+    assert group["kai"]["deviations"][0]["name"] == "partly running"
+    assert said["summary"].startswith("Not decided: of g only a part of the pods runs.")
+
+
+@pytest.mark.requirement("OSM-25")
+def test_cordoned_nodes_take_no_pods_but_kai_still_counts_them(asking: Asking) -> None:
+    asked = workflow(2, topology=[{"key": "zone"}])
+    open_ = printed_node("n1", "a", "1")
+    alone = asking.said(asked, printed(open_))
+    assert (alone["answer"], alone["kaiResult"]) == ("scheduled", "pending")
+    # With a cordoned node in a second rack, KAI sees the zone.
+    both = asking.said(asked, printed(open_, printed_node("n2", "a", "2", unschedulable=True)))
+    assert (both["answer"], both["kaiResult"]) == ("scheduled", "scheduled")
+    assert both["nodes"] == 1
+
+
+@pytest.mark.requirement("OSM-25")
+def test_pods_of_several_sizes_are_counted_as_large_as_the_largest(asking: Asking) -> None:
+    asked = workflow(2, cpu=2)
+    asked["workflow"]["groups"][0]["tasks"] += [{"name": f"s{at}", "resource": "s"} for at in "ab"]
+    asked["resources"]["s"] = {"cpu": 1, "topology": [{"key": "rack"}]}
+    rack = [{"cpu": 6, "labels": labels("a", "1")}]
+    said = asking.said(asked, rack)
+    (reason,) = said["groups"][0]["kai"]["deviations"]
+    assert (said["answer"], said["kaiResult"], reason["name"]) == (
+        *("scheduled", "pending"),
+        "mixed sizes",
+    )
+    assert "counts each as large as the largest" in reason["text"]
+    assert asking.said(asked, [{"cpu": 8, "labels": labels("a", "1")}])["kaiResult"] == "scheduled"
+    # A mere preference is counted so, too; but then the robust profile helps.
+    for resource in asked["resources"].values():
+        resource["topology"] = [{"key": "rack", "requirementType": "preferred"}]
+    short = asking.said(asked, rack)
+    (reason,) = short["groups"][0]["kai"]["deviations"]
+    assert (short["answer"], short["kaiResult"], reason["name"]) == (
+        *("scheduled", "pending"),
+        "mixed sizes",
+    )
+    assert "use --profile robust, with which KAI places it" in reason["help"]
+    assert asking.said(asked, rack, "--profile", "robust")["kaiResult"] == "scheduled"
+    for resource in asked["resources"].values():
+        resource["topology"] = [{"key": "rack"}]
+    # With GPUs in some of the pods only, it goes by sums; then nothing speaks against it.
+    asked["resources"]["s"]["gpu"] = 1
+    mixed = asking.said(asked, [{"cpu": 6, "gpu": 2, "labels": labels("a", "1")}])
+    assert (mixed["answer"], mixed["kaiResult"]) == ("scheduled", "unknown")
+
+
+def test_nodes_outside_the_pool_leave_it_open_unless_pods_are_tied_to_the_pool(
+    asking: Asking,
+) -> None:
+    mine, other = {**labels("a", "1"), "pool": "a"}, {**labels("a", "2"), "pool": "b"}
+    found = [{"count": 3, "labels": mine}, {"count": 4, "labels": other}]
+    said = asking.said(workflow(), found, "-l", "pool=a")
+    assert (said["answer"], said["kaiResult"], said["nodes"]) == ("pending", "unknown", 3)
+    assert said["groups"][0]["kai"]["deviations"][0]["name"] == "nodes outside the pool"
+    tied = asking.file("tied.yaml", {**POOL, "node_selector": {"pool": "a"}})
+    line = ["-f", asking.file("workflow.yaml", workflow()), "--pool", tied, "--json"]
+    assert main(["osmo", "explain", *line, "--nodes", asking.file("nodes.yaml", found)]) == 0
+    said = json.loads(asking.capsys.readouterr().out)
+    assert (said["answer"], said["kaiResult"], said["nodes"]) == ("pending", "pending", 3)
+
+
+def test_pods_that_request_nothing_are_warned_of(asking: Asking) -> None:
+    asked = workflow(2, cpu=None)
+    pod = {"kind": "Pod", "metadata": {"name": "other", "namespace": "default"}}
+    found = printed(printed_node("n1", "a", "1"), pod)
+    assert asking.said(asked, found)["warnings"] == []  # nobody knows their pods
+    asked["workflow"]["groups"][0]["tasks"][0]["image"] = "trainer:1"
+    (warning,) = asking.said(asked, found)["warnings"]
+    assert warning.startswith("1 task of no size counted as one cpu each")

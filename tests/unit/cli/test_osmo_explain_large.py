@@ -37,7 +37,7 @@ def explained(groups: int, racks: int, steps: int = STEPS) -> WorkflowExplanatio
 
 
 @pytest.mark.requirement("OSM-25")
-def test_kai_takes_the_rack_that_is_fullest_after_the_groups_before() -> None:
+def test_where_kai_puts_the_first_subgroup_is_not_guessed() -> None:
     sizes = {"a": 3, "b": 1, "c": 2}
     tasks = [{"name": f"{g}{at}", "resource": g} for g, pods in sizes.items() for at in range(pods)]
     resources = {g: {"cpu": 1, "topology": [{"key": "rack", "group": g}]} for g in sizes}
@@ -46,7 +46,12 @@ def test_kai_takes_the_rack_that_is_fullest_after_the_groups_before() -> None:
     workflow = read_workflow({"workflow": asked, "resources": resources}, pool)
     racks = [{"cpu": 4, "labels": {"zone": "a", "rack": "1"}}]
     racks.append({"cpu": 2, "labels": {"zone": "a", "rack": "2"}})
-    # "a" leaves one cpu in rack 1: "b" goes there, and leaves rack 2 to "c".
+    # "a" leaves one cpu in rack 1. Whether "b" goes there, and leaves rack 2 to "c", is up to KAI.
+    found = explain(Question(pool, workflow), short_nodes("nodes", racks))
+    assert (found.answer, found.kai_result) == ("scheduled", "unknown")
+    assert [one.name for one in found.groups[0].kai.deviations] == ["sibling order"]
+    racks.append({"cpu": 2, "labels": {"zone": "a", "rack": "3"}})
+    # Two racks are large enough for "c", and "b" can block one.
     assert explain(Question(pool, workflow), short_nodes("nodes", racks)).kai_result == "scheduled"
 
 
@@ -58,8 +63,8 @@ def test_what_a_domain_takes_of_many_groups_is_counted_to_the_end() -> None:
 
 
 @pytest.mark.requirement("OSM-25")
-def test_kai_is_followed_to_the_end_over_hundreds_of_racks() -> None:
-    assert explained(300, 300).kai_result != "unknown"
+def test_what_kai_does_is_known_over_hundreds_of_racks_too() -> None:
+    assert explained(300, 300).kai_result == "scheduled"
 
 
 def test_a_name_that_comes_twice_among_many_nodes_is_found_at_once() -> None:

@@ -6,7 +6,15 @@ from typing import Any, Final
 
 import pytest
 
-from rackgate.partners.osmo import Refusal, RefusedError, read_pool, topology_of
+from rackgate.partners.osmo import (
+    Refusal,
+    RefusedError,
+    Resource,
+    read_pool,
+    tolerates,
+    tolerations_of,
+    topology_of,
+)
 
 KEYS: Final = [
     {"key": "zone", "label": "topology.kubernetes.io/zone"},
@@ -91,3 +99,65 @@ def test_a_pool_whose_objects_could_have_no_name_is_refused(name: str) -> None:
 )
 def test_keys_of_the_wrong_form_are_refused(keys: Any, wanted: list[tuple[str, str]]) -> None:
     assert reasons(pool_refused(topology_keys=keys)) == wanted
+
+
+TOLERATION: Final = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
+def test_a_pool_says_which_nodes_are_its_own() -> None:
+    selector = {"example.com/pool": "a"}
+    pool = read_pool({"name": "p", "node_selector": selector, "tolerations": [TOLERATION]})
+    assert pool.node_selector == selector
+    assert [one.written() for one in pool.tolerations] == [TOLERATION]
+    bare = read_pool({"name": "p", "node_selector": None, "tolerations": None})
+    assert (bare.node_selector, bare.tolerations, bare.gpu_toleration) == ({}, (), True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"node_selector": {"no label": "a"}}, ("label", 'node_selector["no label"]')),
+        ({"node_selector": {"pool": "-"}}, ("label-value", "node_selector.pool")),
+        ({"node_selector": {"pool": 1}}, ("type", "node_selector.pool")),
+        ({"tolerations": [{"value": "a"}]}, ("type", "tolerations[0]")),
+        (
+            {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+            ("type", "tolerations[0]"),
+        ),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 3}]}, ("type", "tolerations[0]")),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, ("type", "tolerations[0].effect")),
+        ({"tolerations": [{"keys": "a"}]}, ("unknown-field", "tolerations[0].keys")),
+        ({"gpu_toleration": "yes"}, ("type", "gpu_toleration")),
+    ],
+)
+def test_what_no_pod_could_carry_is_refused(fields: dict[str, Any], where: tuple[str, str]) -> None:
+    assert reasons(pool_refused(**fields)) == [where]
+
+
+@pytest.mark.parametrize(
+    ("toleration", "passes"),
+    [
+        ({"key": "team", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "team", "value": "a"}, True),
+        ({"key": "team", "value": "b"}, False),
+        ({"key": "team", "value": "a", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_a_taint_is_tolerated_as_the_api_server_has_it(
+    toleration: dict[str, Any], passes: bool
+) -> None:
+    pool = read_pool({"name": "p", "tolerations": [toleration]})
+    assert tolerates(tolerations_of(pool, None), "team", "a", "NoSchedule") is passes
+
+
+def test_who_asks_for_gpus_tolerates_their_taint_unless_the_pool_says_no() -> None:
+    def keys(gpu: Any, **fields: Any) -> list[str]:
+        pool = read_pool({"name": "p", **fields})
+        return [one.key for one in tolerations_of(pool, Resource(gpu=gpu))]
+
+    assert (keys(1), keys("0"), keys(None)) == (["nvidia.com/gpu"], [], [])
+    assert keys(1, gpu_toleration=False) == []
+    same = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    assert keys(1, tolerations=[same]) == ["nvidia.com/gpu"]

@@ -127,3 +127,37 @@ def test_seed_takes_no_notice_of_nodes() -> None:
     workflow = read_workflow(submission(case), pool)
     found = build_podgroups(pool, workflow, case["podGroupNames"], nodes=[{"other": "x"}])
     assert found == build_podgroups(pool, workflow, case["podGroupNames"])
+
+
+def sized(kind: str, *gpus: int) -> Built:
+    """Two tasks of each size, all in one rack, required or preferred."""
+    pool = read_pool({"name": "p", "topology_keys": [{"key": "rack", "label": RACK}]})
+    topology = [{"key": "rack", "requirementType": kind}]
+    resources = {f"r{gpu}": {"gpu": gpu, "cpu": 1, "topology": topology} for gpu in gpus}
+    tasks = [{"name": f"{name}-{at}", "resource": name} for name in resources for at in range(2)]
+    document = {"workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]}}
+    workflow = read_workflow({**document, "resources": resources}, pool)
+    return build_podgroups(pool, workflow, profile=Profile.ROBUST)
+
+
+@pytest.mark.requirement("OSM-20")
+def test_a_mere_preference_of_tasks_of_several_sizes_is_one_of_each_size() -> None:
+    built = sized("preferred", 1, 8)
+    spec = spec_of(built)
+    assert levels(spec) == (None, None)
+    assert [(one["name"], one["minMember"], levels(one)) for one in spec["subGroups"]] == [
+        ("0-default-1", 2, (None, RACK)),
+        ("1-default-2", 2, (None, RACK)),
+    ]
+    labels = {task: marks.labels for (_, task), marks in built.pods.items()}
+    # What is larger is placed first.
+    assert labels["r8-0"] == {"kai.scheduler/subgroup-name": "0-default-1"}
+    assert labels["r1-1"] == {"kai.scheduler/subgroup-name": "1-default-2"}
+
+
+@pytest.mark.requirement("OSM-20")
+def test_one_size_gpus_in_some_tasks_only_and_what_is_required_stay_as_they_are() -> None:
+    assert levels(spec_of(sized("preferred", 8))) == (None, RACK)
+    assert levels(spec_of(sized("preferred", 0, 8))) == (None, RACK)
+    required = spec_of(sized("required", 1, 8))
+    assert (levels(required), required["minMember"]) == ((RACK, None), 4)

@@ -13,11 +13,13 @@ from rackgate.partners.osmo.model import (
     Resource,
     Task,
     TaskGroup,
+    Toleration,
     TopologyKey,
     Workflow,
 )
 from rackgate.partners.osmo.node import Kind, Node
 from rackgate.partners.osmo.podgroups import build_podgroups, topology_of
+from rackgate.partners.osmo.reach import tolerates, tolerations_of
 from rackgate.partners.osmo.reading import read_pool, read_workflow
 from rackgate.partners.osmo.refusals import Refusal, RefusedError
 from rackgate.partners.osmo.tree import shared, tree_of
@@ -36,6 +38,7 @@ __all__ = [
     "Resource",
     "Task",
     "TaskGroup",
+    "Toleration",
     "TopologyKey",
     "Warning_",
     "Workflow",
@@ -44,6 +47,8 @@ __all__ = [
     "read_pool",
     "read_workflow",
     "shared",
+    "tolerates",
+    "tolerations_of",
     "topology_of",
     "tree_of",
 ]

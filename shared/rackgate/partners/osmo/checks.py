@@ -1,19 +1,20 @@
 """Traps of the real KAI that neither schema nor webhook tells of, seen without placing anything.
 
 Judged are the objects that `build_podgroups` makes, so a profile that works round a trap is not
-warned of it. Without nodes a trap is told where it is possible; with nodes, where it is there.
+warned of it. Each cause is told once. Without nodes only what lies in the workflow is told; with
+nodes, what they make of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from rackgate.partners.osmo.model import KaiVersion, Object, Pool, Profile, TaskGroup, Workflow
-from rackgate.partners.osmo.node import Node
+from rackgate.partners.osmo.model import KaiVersion, Pool, Profile, Workflow
+from rackgate.partners.osmo.parts import Part, hides_level, levels_of, part_of
 from rackgate.partners.osmo.podgroups import build_podgroups
-from rackgate.partners.osmo.tree import tree_of
+from rackgate.partners.osmo.sizes import Requests, blown_up, requests_of
 
 Labels = Mapping[str, str]
 
@@ -26,8 +27,8 @@ class Warning_:  # noqa: N801 - `Warning` is taken by the language
     """A trap.
 
     Attributes:
-        why: class of trap: `unlabelled-nodes`, `one-domain`, `sibling-order`, `dots` or
-            `long-cycle`.
+        why: class of trap: `unlabelled-nodes`, `one-domain`, `sibling-order`, `mixed-sizes`,
+            `dots` or `long-cycle`.
         path: field that it begins with.
         message: what KAI does.
         help: what helps.
@@ -39,39 +40,20 @@ class Warning_:  # noqa: N801 - `Warning` is taken by the language
     help: str
 
 
-@dataclass(slots=True)
-class _Part:
-    """A PodGroup or a subgroup, as KAI sees it: levels are indices into the Topology."""
-
-    name: str
-    required: int | None
-    preferred: int | None
-    size: int = 0
-    parts: list[_Part] = field(default_factory=list)
-
-    @property
-    def constrained(self) -> bool:
-        return self.required is not None or self.preferred is not None
-
-    def walk(self) -> Iterator[_Part]:
-        yield self
-        for part in self.parts:
-            yield from part.walk()
-
-
 @dataclass(frozen=True, slots=True)
 class _Case:
     """One PodGroup with what it is checked against.
 
     Attributes:
         path: of the task group.
+        sizes: what its tasks ask for, by name.
         levels: node labels of the Topology.
         nodes: labels of the nodes that carry all of `levels`; None: nodes are not known.
     """
 
     path: str
-    group: TaskGroup
-    top: _Part
+    top: Part
+    sizes: Mapping[str, Requests]
     levels: Sequence[str]
     profile: Profile
     kai: KaiVersion
@@ -86,7 +68,7 @@ def check(
     kai: KaiVersion = KaiVersion.V0_13,
     nodes: Sequence[Labels] | None = None,
 ) -> tuple[Warning_, ...]:
-    """What KAI would do wrong with a workflow.
+    """What KAI would do wrong with a workflow: each cause once, with the first place it is at.
 
     Args:
         pool: as `read_pool` returns it.
@@ -102,45 +84,38 @@ def check(
     built = build_podgroups(pool, workflow, profile=profile, kai=kai)
     if built.topology is None:
         return ()
-    levels = [level["nodeLabel"] for level in built.topology["spec"]["levels"]]
+    levels = levels_of(built)
     whole = None if nodes is None else _carrying(nodes, levels)
     cases = []
     for index, group in enumerate(workflow.groups):
-        top = _part_of(built.pod_groups[index], levels, tree_of(group, workflow, pool, profile))
-        case = _Case(f"groups[{index}]", group, top, levels, profile, kai, whole)
+        top = part_of(built, index, group.name)
         if any(part.constrained for part in top.walk()):
-            cases.append(case)
+            sizes = {task.name: requests_of(workflow.resource_of(task)) for task in group.tasks}
+            path = f"groups[{index}]"
+            cases.append(_Case(path, top, sizes, levels, profile, kai, whole))
     if not cases:
         return ()
     return (
-        *_unlabelled(cases, pool, workflow, levels, nodes),
+        *(_unlabelled(levels, nodes) if nodes is not None else ()),
         *(_dots(pool, levels, whole) if whole is not None else ()),
-        *(one for case in cases for one in _one_domain(case)),
-        *(one for case in cases for one in _sibling_order(case)),
-        *(one for case in cases for one in _long_cycle(case)),
+        *_once(cases, _one_domain),
+        *_once(cases, _sibling_order),
+        *_once(cases, _mixed_sizes),
+        *_once(cases, _long_cycle),
     )
 
 
-def _part_of(pod_group: Object, levels: Sequence[str], root: Node) -> _Part:
-    """The tree of a PodGroup, with the number of tasks of each part."""
-    sizes = {node.name: node.size for node in root.subgroups()}
-    spec = pod_group["spec"]
-    top = _part("", spec, levels, root.size)
-    found = {"": top}
-    for sub in spec.get("subGroups", ()):
-        part = _part(sub["name"], sub, levels, sizes[sub["name"]])
-        found[part.name] = part
-        found[sub.get("parent", "")].parts.append(part)
-    return top
-
-
-def _part(name: str, spec: Object, levels: Sequence[str], size: int) -> _Part:
-    constraint = spec.get("topologyConstraint", {})
-    required, preferred = (
-        levels.index(level) if (level := constraint.get(field_)) in levels else None
-        for field_ in ("requiredTopologyLevel", "preferredTopologyLevel")
-    )
-    return _Part(name, required, preferred, size)
+def _once(
+    cases: Sequence[_Case], find: Callable[[_Case], Iterator[Warning_]]
+) -> Iterator[Warning_]:
+    """The first trap of a kind; the others are counted."""
+    found = [one for case in cases for one in find(case)]
+    more = len(found) - 1
+    if more > 0:
+        also = f" ({_times(more, 'place', 'places')} more in this workflow)"
+        yield replace(found[0], message=found[0].message + also)
+    else:
+        yield from found
 
 
 def _carrying(nodes: Sequence[Labels], levels: Sequence[str]) -> list[tuple[str, ...]]:
@@ -152,50 +127,19 @@ def _carrying(nodes: Sequence[Labels], levels: Sequence[str]) -> list[tuple[str,
     ]
 
 
-def _unlabelled(
-    cases: Sequence[_Case],
-    pool: Pool,
-    workflow: Workflow,
-    levels: Sequence[str],
-    nodes: Sequence[Labels] | None,
-) -> Iterator[Warning_]:
-    help_ = "label every node of the pool with each of these keys, or take keys out of the pool"
-    positions = {key.label: index for index, key in enumerate(pool.topology_keys)}
-    if nodes is not None:
-        for level in levels:
-            bare = sum(level not in node for node in nodes)
-            if bare:
-                yield Warning_(
-                    "unlabelled-nodes",
-                    f"topology_keys[{positions[level]}].label",
-                    f"{bare} of {len(nodes)} nodes do not carry {level}; KAI counts only nodes "
-                    "that carry the labels of all keys, whatever key a workflow asks for, also for "
-                    "a mere preference",
-                    help_,
-                )
-        return
-    used = {one.key for resource in workflow.resources.values() for one in resource.topology}
-    for level in levels:
-        key = pool.topology_keys[positions[level]].key
-        if key not in used:
-            yield Warning_(
-                "unlabelled-nodes",
-                f"topology_keys[{positions[level]}].label",
-                f'no task asks for key "{key}", but KAI counts only nodes that carry its label '
-                f"{level} too; without it the workflow stays pending",
-                help_,
-            )
-    for case in cases:
-        weak = [part for part in case.top.walk() if not part.parts and part.constrained]
-        soft = sum(part.size for part in weak if part.required is None)
-        if soft and case.top.required is None:
-            yield Warning_(
-                "unlabelled-nodes",
-                f"{case.path}.tasks",
-                f"{soft} of {case.top.size} tasks require nothing of their own, but KAI keeps them "
-                "off nodes that lack the label of any key of the pool, as for a mere preference",
-                help_,
-            )
+def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[Warning_]:
+    bare = sum(any(level not in node for level in levels) for node in nodes)
+    if bare:
+        lacking = {level: sum(level not in node for node in nodes) for level in levels}
+        shown = ", ".join(f"{level} on {count}" for level, count in lacking.items() if count)
+        yield Warning_(
+            "unlabelled-nodes",
+            "topology_keys",
+            f"{bare} of {len(nodes)} nodes lack a label of the pool's keys ({shown}); KAI counts "
+            "only nodes that carry the labels of all keys, whatever key a workflow asks for, also "
+            "for a mere preference",
+            "label every node of the pool with each of these keys, or take keys out of the pool",
+        )
 
 
 def _dots(
@@ -224,9 +168,9 @@ def _dots(
 def _one_domain(case: _Case) -> Iterator[Warning_]:
     finest = len(case.levels) - 1
 
-    def visit(part: _Part, depths: Sequence[int]) -> Iterator[Warning_]:
+    def visit(part: Part, depths: Sequence[int], nested: bool) -> Iterator[Warning_]:
         level = part.required if part.required is not None else part.preferred
-        if level is not None and level < finest and _sees_no_level(part, finest, case.kai):
+        if level is not None and hides_level(part, finest, case.kai, nested=nested):
             spot = _single(case.nodes, depths, level)
             if spot is not None:
                 yield _told(case, part, level, spot)
@@ -236,18 +180,9 @@ def _one_domain(case: _Case) -> Iterator[Warning_]:
         elif part.preferred is not None:
             inner = range(part.preferred + 2)
         for below in part.parts:
-            yield from visit(below, inner)
+            yield from visit(below, inner, nested or part.constrained)
 
-    yield from visit(case.top, (0,))
-
-
-def _sees_no_level(part: _Part, finest: int, kai: KaiVersion) -> bool:
-    """Whether KAI finds no domain for a part when all candidates are in one finer domain."""
-    if part.preferred == finest:
-        return False
-    if part.required is None:
-        return kai is KaiVersion.V0_10
-    return part.preferred is None or kai is not KaiVersion.V0_13
+    yield from visit(case.top, (0,), False)
 
 
 def _single(
@@ -266,7 +201,7 @@ def _single(
     return None
 
 
-def _told(case: _Case, part: _Part, level: int, spot: tuple[str, ...]) -> Warning_:
+def _told(case: _Case, part: Part, level: int, spot: tuple[str, ...]) -> Warning_:
     label, finer = case.levels[level], case.levels[level + 1]
     who = f'subgroup "{part.name}"' if part.name else "the whole group"
     asks = "requires" if part.required is not None else "prefers"
@@ -288,37 +223,57 @@ def _told(case: _Case, part: _Part, level: int, spot: tuple[str, ...]) -> Warnin
 
 def _sibling_order(case: _Case) -> Iterator[Warning_]:
     for part in case.top.walk():
-        order = sorted(part.parts, key=lambda one: (not one.parts, one.name.encode()))
-        smallest: _Part | None = None
-        for one in order:
-            if smallest is not None and one.size > smallest.size and _requires(one):
+        smallest: Part | None = None
+        for one in part.order():
+            if smallest is not None and len(one.tasks) > len(smallest.tasks) and _requires(one):
                 yield Warning_(
                     "sibling-order",
                     case.path,
-                    f'KAI places subgroup "{smallest.name}" ({smallest.size} tasks) before '
-                    f'"{one.name}" ({one.size} tasks), by the order of their names, each into the '
-                    "fullest domain that fits, and does not go back: the larger one may find its "
-                    "room taken",
+                    f'KAI places subgroup "{smallest.name}" ({len(smallest.tasks)} tasks) before '
+                    f'"{one.name}" ({len(one.tasks)} tasks), by the order of their names, and '
+                    "does not go back: the larger one may find its room taken",
                     "use the robust profile, whose names put larger groups first, or rename groups "
                     "so that larger ones sort first"
                     if case.profile is Profile.SEED
                     else "give the larger group its own task group, submitted first",
                 )
                 break
-            if smallest is None or one.size < smallest.size:
+            if smallest is None or len(one.tasks) < len(smallest.tasks):
                 smallest = one
 
 
-def _requires(part: _Part) -> bool:
+def _requires(part: Part) -> bool:
     return any(one.required is not None for one in part.walk())
 
 
+def _mixed_sizes(case: _Case) -> Iterator[Warning_]:
+    for part in case.top.walk():
+        if part.constrained and blown_up([case.sizes[task] for task in part.tasks]):
+            who = f'subgroup "{part.name}"' if part.name else "the whole group"
+            yield Warning_(
+                "mixed-sizes",
+                case.path,
+                f"the tasks of {who} are of several sizes, and KAI counts each as large as the "
+                "largest, resource by resource, because all or none of them use GPUs: it leaves "
+                "them pending where they would fit, also for a mere preference",
+                "give them one size, or put tasks of another size into a task group of their own"
+                + (
+                    "; where nothing is required, use the robust profile" if _mendable(case) else ""
+                ),
+            )
+            return  # parts inside are of the same tasks
+
+
+def _mendable(case: _Case) -> bool:
+    return case.profile is Profile.SEED and not _requires(case.top)
+
+
 def _long_cycle(case: _Case) -> Iterator[Warning_]:
-    if case.top.size >= MANY_TASKS and case.top.parts:
+    if len(case.top.tasks) >= MANY_TASKS and case.top.parts:
         yield Warning_(
             "long-cycle",
             f"{case.path}.tasks",
-            f"KAI places all {case.top.size} tasks of the group in one scheduling cycle and "
+            f"KAI places all {len(case.top.tasks)} tasks of the group in one scheduling cycle and "
             "schedules nothing else meanwhile; 200 tasks were seen to take 16 seconds, 1000 tasks "
             "70 seconds, on two cores",
             "split the group where its tasks need not start together",

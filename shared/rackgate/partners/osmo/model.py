@@ -43,6 +43,9 @@ MAX_KEY: Final = 63
 MAX_NAME: Final = 253
 # `osmo-pool-<name>` is the value of the queue label, which takes 63 characters.
 MAX_POOL_NAME: Final = 53
+MAX_LABELS: Final = 16
+MAX_TOLERATIONS: Final = 16
+MAX_TAINT: Final = 317
 MAX_TASKS: Final = 20_000
 MAX_GROUPS: Final = 20_000
 MAX_RESOURCES: Final = 20_000
@@ -99,8 +102,38 @@ class TopologyKey(_Written):
     label: str
 
 
+class Toleration(_Written):
+    """A toleration, spelled as Kubernetes has it."""
+
+    key: str = Field(default="", max_length=MAX_TAINT)
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = Field(default="", max_length=63)
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    tolerationSeconds: int | None = None  # noqa: N815 - spelled as users write it
+
+    @model_validator(mode="after")
+    def _one_that_the_api_server_takes(self) -> Self:
+        if not self.key and self.operator != "Exists":
+            raise PydanticCustomError("toleration", "without a key, operator must be Exists")
+        if self.value and self.operator == "Exists":
+            raise PydanticCustomError("toleration", "value must be empty with operator Exists")
+        if self.tolerationSeconds is not None and self.effect != "NoExecute":
+            raise PydanticCustomError("toleration", "tolerationSeconds needs effect NoExecute")
+        return self
+
+    def written(self) -> Object:
+        """As a pod has it."""
+        return self.model_dump(exclude_defaults=True)
+
+
 class Pool(_Written):
-    """A pool: where its pods queue, and its topology keys, coarsest first."""
+    """A pool: where its pods queue, its topology keys, coarsest first, and its nodes.
+
+    Attributes:
+        node_selector: labels that its nodes carry; pods run on no others. Empty: on any node.
+        tolerations: of all its pods.
+        gpu_toleration: whether pods that ask for GPUs tolerate the taint `nvidia.com/gpu`.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -108,6 +141,13 @@ class Pool(_Written):
     backend: str = Field(default="", max_length=MAX_NAME)
     scheduler: str = Field(default=KAI, max_length=MAX_NAME)
     topology_keys: Annotated[tuple[TopologyKey, ...], Field(strict=False)] = ()
+    node_selector: Annotated[dict[str, str], Field(max_length=MAX_LABELS)] = Field(
+        default_factory=dict
+    )
+    tolerations: Annotated[
+        tuple[Toleration, ...], Field(strict=False, max_length=MAX_TOLERATIONS)
+    ] = ()
+    gpu_toleration: bool = True
 
     @property
     def osmo_name(self) -> str:

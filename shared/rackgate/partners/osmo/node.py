@@ -29,6 +29,8 @@ class Node:
         size: number of tasks below.
         gpus_milli: thousandths of GPUs that all tasks below ask for.
         requires: whether this node or one below requires a domain.
+        part: tells leaves of one group and several sizes apart; 0 for a group that is one leaf.
+        relieved: whether its mere preference is left to the nodes below, see `profiles`.
         name: of the subgroup; empty for the root and for levels that all tasks share.
     """
 
@@ -40,6 +42,8 @@ class Node:
     size: int = 0
     gpus_milli: int = 0
     requires: bool = False
+    part: int = 0
+    relieved: bool = False
     name: str = ""
 
     def subgroups(self) -> Iterator[Node]:

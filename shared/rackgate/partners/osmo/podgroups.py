@@ -182,7 +182,7 @@ class _Writer:
         A preference above what is required would keep all waiting (KAI[preferred-coarser]).
         """
         required = _finest(chain, Kind.REQUIRED)
-        preferred = _finest(chain, Kind.PREFERRED)
+        preferred = _finest([node for node in chain if not node.relieved], Kind.PREFERRED)
         if required is not None and preferred is not None and preferred < required:
             preferred = None
         return self._constraint(required, preferred)
@@ -218,7 +218,8 @@ class _Writer:
                 entry["parent"] = parent
             if not child.children:
                 entry["minMember"] = child.size
-            constraint = {} if profiles.is_free(child, bound, self.profile) else self._of(child)
+            free = child.relieved or profiles.is_free(child, bound, self.profile)
+            constraint = {} if free else self._of(child)
             if constraint:
                 entry["topologyConstraint"] = constraint
             yield entry

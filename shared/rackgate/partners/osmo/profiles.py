@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rackgate.partners.osmo.model import KaiVersion, Pool, Profile
 from rackgate.partners.osmo.node import Kind, Node
+from rackgate.partners.osmo.sizes import Requests, blown_up
 
 
 def prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
@@ -34,14 +35,14 @@ def prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
     return found
 
 
-def _weight(node: Node) -> tuple[int, int, int, str]:
+def _weight(node: Node) -> tuple[int, int, int, str, int]:
     if node.kind is Kind.REQUIRED:
         strength = 0
     elif node.requires:
         strength = 1
     else:
         strength = 2 if node.kind is Kind.PREFERRED else 3
-    return strength, -node.gpus_milli, -node.size, node.group
+    return strength, -node.gpus_milli, -node.size, node.group, node.part
 
 
 def levels_served(
@@ -113,6 +114,21 @@ def is_free(node: Node, bound_above: bool, profile: Profile) -> bool:
         profile: see above.
     """
     return profile is Profile.ROBUST and not bound_above and _asks_nothing(node)
+
+
+def is_relieved(pods: Sequence[Requests], *, bound: bool) -> bool:
+    """Whether a mere preference of these pods is left to parts of one size each.
+
+    Where all pods of a part use GPUs, or none does, KAI counts each as large as the largest, also
+    for a preference: a group that fits stays pending. Parts of one size are counted right. Their
+    pods are then kept together size by size, not all of them. What is required stays as it is, and
+    so does all below it: there KAI counts by the largest whatever is written below.
+
+    Args:
+        pods: what each asks for; empty in the `seed` profile, which never does this.
+        bound: whether the part or one above it requires a domain.
+    """
+    return not bound and blown_up(pods)
 
 
 def _asks_nothing(node: Node) -> bool:

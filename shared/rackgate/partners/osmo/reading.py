@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from rackgate.api.meta import LABEL_KEY, SUBDOMAIN
+from rackgate.api.meta import LABEL_KEY, LABEL_VALUE, SUBDOMAIN
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.partners.osmo.model import (
     KAI,
@@ -38,10 +38,12 @@ from rackgate.partners.osmo.rules import Written, refusals_of
 from rackgate.partners.osmo.task_groups import UNREAD, read_groups
 
 _LABEL: Final = re.compile(LABEL_KEY)
+_VALUE: Final = re.compile(LABEL_VALUE)
 _SUBDOMAIN: Final = re.compile(SUBDOMAIN)
 _MAX_PREFIX: Final = 253
 _MAX_LABEL_NAME: Final = 63
 _SCHEDULERS: Final = (KAI, "kai-scheduler")
+_OPTIONAL: Final = ("topology_keys", "node_selector", "tolerations", "gpu_toleration")
 _name: Final = TypeAdapter(Name)
 
 
@@ -58,8 +60,9 @@ def read_pool(data: Any) -> Pool:
         # KAI[topology-17-levels]
         message = f"{len(keys)} keys are too many: KAI takes {MAX_KEYS} levels at most"
         raise RefusedError([Refusal("pool", "levels", "topology_keys", len(keys), message)])
-    if keys is None and "topology_keys" in data:
-        data = {**data, "topology_keys": ()}
+    # Written without a value, a field reads as null.
+    empty = [field for field in _OPTIONAL if field in data and data[field] is None]
+    data = {name: value for name, value in data.items() if name not in empty}
     try:
         pool = Pool.model_validate(data)
     except ValidationError as error:
@@ -103,6 +106,17 @@ def refusals_of_pool(pool: Pool) -> Iterator[Refusal]:
             # KAI[topology-hostname-not-last]
             message = f"{HOSTNAME_LABEL} is the finest level there is: put its key last"
             yield Refusal("pool", "hostname-level", f"{path}.label", one.label, message)
+    for label, value in pool.node_selector.items():
+        path = path_of("node_selector", label)
+        if not _is_label(label):
+            message = f"{shown(label)} is a label that no node can carry"
+            yield Refusal("pool", "label", path, label, message)
+        elif len(value) > _MAX_LABEL_NAME or not _VALUE.fullmatch(value):
+            message = (
+                f"{shown(value)} is no value of a label: use at most {_MAX_LABEL_NAME} letters, "
+                "digits, -, _ and ., with a letter or digit at both ends"
+            )
+            yield Refusal("pool", "label-value", path, value, message)
 
 
 def _seen_before(

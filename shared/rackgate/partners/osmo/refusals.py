@@ -141,6 +141,9 @@ def _of_detail(detail: ErrorDetails, model: type[BaseModel], at: At, where: Loca
     if kind == "extra_forbidden":
         message = _unknown(str(where[-1]), _allowed(model, detail["loc"]))
         return Refusal(at, "unknown-field", path, value, message)
+    if kind == "literal_error" and where[-1] != "requirementType":
+        message = f"{shown(value)} is not one of {context['expected']}"
+        return Refusal(at, "type", path, value, message)
     if kind == "literal_error":
         message = f"{shown(value)} is no requirementType: use required or preferred"
         return Refusal(at, "requirement-type", path, value, message)

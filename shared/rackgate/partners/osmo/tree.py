@@ -21,6 +21,7 @@ from rackgate.partners.osmo.model import (
     Workflow,
 )
 from rackgate.partners.osmo.node import Kind, Node
+from rackgate.partners.osmo.sizes import Requests, requests_of
 from rackgate.quantity import to_milli
 
 ROOT_LEVEL: Final = -1
@@ -33,10 +34,15 @@ class Shape(NamedTuple):
     wishes: Mapping[int, Requirement]
     tasks: Sequence[str]
     gpus_milli: int
+    requests: Requests = ()
 
 
-def shapes_of(group: TaskGroup, workflow: Workflow, pool: Pool) -> list[Shape]:
+def shapes_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
+) -> list[Shape]:
     """The tasks of a group by resource; a resource that is not there asks for nothing.
+
+    What they ask for is only looked at for `robust`.
 
     Raises:
         KeyError: a key that the pool does not have.
@@ -50,7 +56,8 @@ def shapes_of(group: TaskGroup, workflow: Workflow, pool: Pool) -> list[Shape]:
         resource = workflow.resources.get(name)
         wishes = {positions[one.key]: one for one in resource.topology} if resource else {}
         gpus = to_milli(resource.gpu) * len(tasks) if resource and resource.gpu else 0
-        found.append(Shape(name, wishes, tasks, gpus))
+        requests = requests_of(resource) if profile is Profile.ROBUST else ()
+        found.append(Shape(name, wishes, tasks, gpus, requests))
     return found
 
 
@@ -68,15 +75,15 @@ def tree_of(
         group: one of the workflow's task groups.
         workflow: holds the resources.
         pool: holds the levels.
-        profile: decides how subgroups are called.
+        profile: decides how subgroups are called, and whether leaves are of one size.
 
     Returns:
         The root. Levels that all tasks share are a chain of unnamed nodes below it, see `shared`;
         without subgroups its end holds the tasks.
     """
-    shapes = shapes_of(group, workflow, pool)
+    shapes = shapes_of(group, workflow, pool, profile)
     root = Node(ROOT_LEVEL, "", Kind.ROOT)
-    _fill(root, shapes, levels_of(shapes))
+    _fill(root, shapes, levels_of(shapes), bound=False)
     _name(root, profile)
     return root
 
@@ -93,8 +100,15 @@ def shared(root: Node) -> list[Node]:
     return chain
 
 
-def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int]) -> None:
-    """Give a node its children, or its tasks where no level is left."""
+def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: bool) -> None:
+    """Give a node its children, or its tasks where no level is left.
+
+    Args:
+        node: without its tasks.
+        shapes: its tasks.
+        levels: those below it.
+        bound: whether it or a node above requires a domain.
+    """
     node.size = sum([len(shape.tasks) for shape in shapes])
     node.gpus_milli = sum([shape.gpus_milli for shape in shapes])
     node.requires = node.kind is Kind.REQUIRED
@@ -108,11 +122,26 @@ def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int]) -> None:
         members.setdefault(wish.group if wish else None, []).append(shape)
     children = []
     for group, inside in members.items():
-        child = Node(level, group or "", _kind(inside[0].wishes.get(level)))
-        _fill(child, inside, levels[1:])
-        children.append(child)
-        node.requires = node.requires or child.requires
+        kind = _kind(inside[0].wishes.get(level))
+        below = bound or kind is Kind.REQUIRED
+        relieved = profiles.is_relieved([shape.requests for shape in inside], bound=below)
+        leaves = _by_size(inside) if relieved and not levels[1:] else [inside]
+        for part, some in enumerate(leaves, start=1):
+            child = Node(level, group or "", kind)
+            child.part = part if len(leaves) > 1 else 0
+            child.relieved = relieved and len(leaves) == 1
+            _fill(child, some, levels[1:], bound=below)
+            children.append(child)
+            node.requires = node.requires or child.requires
     node.children = tuple(children)
+
+
+def _by_size(shapes: Sequence[Shape]) -> list[list[Shape]]:
+    """Shapes of one size each, in an order that is the same for the same sizes."""
+    found: dict[Requests, list[Shape]] = {}
+    for shape in shapes:
+        found.setdefault(shape.requests, []).append(shape)
+    return [found[requests] for requests in sorted(found, reverse=True)]
 
 
 def _kind(wish: Requirement | None) -> Kind:
@@ -134,9 +163,12 @@ def _name(root: Node, profile: Profile) -> None:
         for child, prefix in zip(parent.children, prefixes, strict=True):
             group = None if child.kind is Kind.FILLER else child.group
             text = before + names.segment(group)
+            own: names.Path = (*path, group)
+            if child.part:  # only leaves have one, so no other path is as long
+                text, own = f"{text}-{child.part}", (*own, str(child.part))
             nodes.append(child)
             texts.append(prefix + text)
-            paths.append((*path, group))
+            paths.append(own)
             if child.children:
                 walk(child, f"{text}-", paths[-1])
 
