@@ -166,7 +166,8 @@ def _kueue_crds(seen: Seen) -> Iterator[Finding]:
 
 
 def _is_converted(crd: Object) -> bool:
-    return (crd["spec"].get("conversion") or {}).get("strategy", "None") == "Webhook"
+    conversion = crd["spec"].get("conversion") or {}
+    return bool(conversion.get("strategy", "None") == "Webhook")
 
 
 def _others(seen: Seen, namespace: str) -> Iterator[Finding]:

@@ -138,7 +138,7 @@ def test_names_find_the_leaves_of_their_own_version(
         back = sorted(known - set(now))
         fresh = []
         for _ in step[1]:
-            if back and data.draw(coins):
+            if data.draw(coins) and back:
                 fresh.append(back.pop())
             else:
                 fresh.append(names)

@@ -185,8 +185,13 @@ def test_the_right_to_give_up_an_installation_is_for_finalizers_of_its_own_alone
 
 @pytest.mark.requirement("OPS-06")
 def test_names_of_cluster_wide_objects_carry_the_namespace_of_their_installation() -> None:
-    kinds = ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")
-    kinds += ("ValidatingAdmissionPolicyBinding", *WEBHOOKS)
+    kinds = {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        *WEBHOOKS,
+    }
     found = [
         entry
         for folder in ("cluster", "rbac", "webhook")
