@@ -40,11 +40,11 @@ async def test_room_of_a_cluster_is_what_its_nodes_offer_less_what_pods_take(
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"name": "p", "topology_keys": KEYS}))
     (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(WORKFLOW))
 
-    async def explained() -> dict[str, Any]:
+    async def explained(*more: str) -> dict[str, Any]:
         line = [
             *("osmo", "explain", "--json", "--state", str(playground.state)),
             *("-f", str(tmp_path / "workflow.yaml"), "--pool", str(tmp_path / "pool.yaml")),
-            *("-l", f"{POOL_LABEL}={cluster.pool}"),
+            *("-l", f"{POOL_LABEL}={cluster.pool}", *more),
         ]
         assert await asyncio.to_thread(main, line) == 0
         return dict(json.loads(capsys.readouterr().out))
@@ -71,3 +71,19 @@ async def test_room_of_a_cluster_is_what_its_nodes_offer_less_what_pods_take(
     (short,) = taken["groups"][0]["shortages"]
     assert (taken["answer"], taken["warnings"]) == ("pending", [])
     assert (short["key"], short["takes"], short["missing"]) == ("rack", 1, 1)
+    # Its own pods, once they are bound, are no obstacle to it.
+    container["resources"] = {"requests": {"cpu": "6"}}
+    for name in ("x2", "x3"):
+        metadata = {"name": f"own-{name}", "annotations": {"pod-group-name": "w-g"}}
+        spec = {"nodeName": f"{cluster.pool}-{name}", "containers": [container]}
+        await cluster.create(
+            kinds.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        )
+    running = await explained("-n", cluster.namespace)
+    assert (running["answer"], running["kaiResult"]) == ("scheduled", "scheduled")
+    assert running["groups"][0]["summary"] == "all 2 pods run"
+    assert [place["domain"] for place in running["groups"][0]["running"]] == [
+        ["b1", "r1"],
+        ["b1", "r2"],
+    ]
+    assert (await explained("-n", "another"))["answer"] == "pending"

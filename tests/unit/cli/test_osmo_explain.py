@@ -511,3 +511,29 @@ def test_pods_that_request_nothing_are_warned_of(asking: Asking) -> None:
     asked["workflow"]["groups"][0]["tasks"][0]["image"] = "trainer:1"
     (warning,) = asking.said(asked, found)["warnings"]
     assert warning.startswith("1 task of no size counted as one cpu each")
+
+
+@pytest.mark.requirement("OSM-25")
+def test_a_large_pod_placed_before_takes_the_room_of_several_small_ones(asking: Asking) -> None:
+    wish = {"key": "rack", "group": "a", "requirementType": "preferred"}
+    tasks = [{"name": "large", "resource": "a"}]
+    tasks += [{"name": f"small{at}", "resource": "b"} for at in range(2)]
+    asked = {
+        "workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]},
+        "resources": {
+            "a": {"cpu": 2, "topology": [wish]},
+            "b": {"cpu": 1, "memory": 1, "topology": [{"key": "rack", "group": "b"}]},
+        },
+    }
+    found = [
+        {"cpu": cpu, "memory": memory, "labels": labels("a", rack)}
+        for cpu, memory, rack in (
+            (3, 8, "1"),
+            (2, 0, "2"),
+        )
+    ]
+    # The large pod may go to rack 1, where it leaves room for one small pod of two.
+    said = asking.said(asked, found)
+    assert (said["answer"], said["kaiResult"]) == ("scheduled", "unknown")
+    found[0]["cpu"] = 4
+    assert asking.said(asked, found)["kaiResult"] == "scheduled"
