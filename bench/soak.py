@@ -9,7 +9,8 @@ At the beginning of the second half and at the end each service counts its objec
 there is one more for every ten Jobs is one that stays. `--trace` tells the lines of code that made
 what stays, and makes all of it slow and large.
 
-Exit code 1 when a slope is above its bound, or objects of a type grew with the Jobs.
+Exit code 1 when a slope is above its bound, or objects of a type grew with the Jobs; with fewer
+than 20,000 Jobs only classes of ours count.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ EVERY_S: Final = 1.0
 REST_S: Final = 15.0
 # As many objects more for each Job stay.
 STAYS: Final = 0.1
+# From so many Jobs on everything that remembers a bounded number is full in the second half.
+# Before, only objects of our own classes count.
+FULL: Final = 20_000
+OURS: Final = "rackgate"
 SHOWN: Final = 12
 
 
@@ -178,6 +183,8 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, Soaked]
                         assert child.process.poll() is None, f"{child.service} ended: {folder}"
                         await asyncio.sleep(0.1)
             heaps: dict[str, list[dict[str, Any]]] = {child.service: [] for child in started}
+            for child in started:
+                await child.heap()  # the first one leaves traces of its own
             over, limit = 0, asyncio.Semaphore(arguments.at_once)
 
             async def life(number: int) -> None:
@@ -249,8 +256,11 @@ def report(found: Mapping[str, Soaked], jobs: int) -> tuple[list[str], bool]:
         )
         more = grown(one.types[0], one.types[1], half)
         staying = {name: count for name, count in more.items() if count >= STAYS}
-        holds &= kept and not staying
-        lines += [f"  {count:.2f} {name} a Job STAY" for name, count in staying.items()]
+        for name, count in staying.items():
+            counts = jobs >= FULL or name.startswith(OURS)
+            holds &= not counts
+            lines.append(f"  {count:.2f} {name} a Job {'STAY' if counts else 'more, so far'}")
+        holds &= kept
         bytes_more = grown(one.lines[0], one.lines[1], half)
         lines += [
             f"  {count:8.1f} bytes a Job: {where}"

@@ -81,14 +81,24 @@ def samples(rise: float) -> soak.Samples:
 
 @pytest.mark.parametrize(("rise", "holds"), [(0, True), (5_000, True), (20_000, False)])
 def test_the_second_half_has_to_be_level(rise: float, holds: bool) -> None:
-    found = {"assigner": soak.Soaked(samples(rise), [{"a.B": 5}, {"a.B": 9}], [{}, {}])}
+    found = {
+        "assigner": soak.Soaked(samples(rise), [{"rackgate.B": 5}, {"rackgate.B": 9}], [{}, {}])
+    }
     lines, kept = soak.report(found, 1000)
     assert kept is holds, lines
     assert f"second half {rise:+.0f} bytes" in lines[1]
 
 
-def test_objects_that_stay_fail() -> None:
-    found = {"assigner": soak.Soaked(samples(0), [{"a.B": 5}, {"a.B": 505}], [{}, {}])}
-    lines, kept = soak.report(found, 1000)
-    assert not kept
-    assert "  1.00 a.B a Job STAY" in lines
+@pytest.mark.parametrize(
+    ("name", "jobs", "holds"),
+    [
+        ("rackgate.a.B", 1_000, False),
+        ("builtins.tuple", 1_000, True),
+        ("builtins.tuple", 20_000, False),
+    ],
+)
+def test_objects_that_stay_fail(name: str, jobs: int, holds: bool) -> None:
+    found = {"assigner": soak.Soaked(samples(0), [{name: 5}, {name: 5 + jobs}], [{}, {}])}
+    lines, kept = soak.report(found, jobs)
+    assert kept is holds
+    assert f"  2.00 {name} a Job {'more, so far' if holds else 'STAY'}" in lines
