@@ -207,7 +207,7 @@ def kueue(crd: Object) -> list[Object]:
 
 async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
     day.kubectl("get", "ns")
-    code, said = day.tried("uninstall", "--yes", "--delete-crds")
+    code, said = day.tried("uninstall", "--yes", "--delete-crds", "--timeout", "180")
     assert code == 0, said  # what the playground comes with; no service of it ever ran
     code, said = day.tried("preflight")
     assert (code, "nothing stands in the way" in said) == (0, True), said
@@ -469,7 +469,9 @@ async def the_command_ends_it_without_any_service(day: Day) -> None:
         assert f"Job {TEAM}/restored" in said
         # A namespace of users goes, too, and so do the kinds where that is asked for.
         day.kubectl("delete", "namespace", TEAM, "--timeout=60s")
-        code, said = await asyncio.to_thread(day.tried, "uninstall", "--yes", "--delete-crds")
+        code, said = await asyncio.to_thread(
+            day.tried, "uninstall", "--yes", "--delete-crds", "--timeout=180"
+        )
         assert code == 0, said
         assert await cluster.find(kinds.CRDS, CRD) is None
         left = await cluster.list_all(kinds.CLUSTER_ROLES)
