@@ -155,7 +155,7 @@ class Uninstalling:
         say("services: they stop")
         if local:
             for service in SERVICES:
-                await asyncio.to_thread(local_playground.scale, playground, service, 0)
+                await asyncio.to_thread(local_playground.stop, playground, service)
         done.left += await self._stop_services(done)
         # Whatever still runs, on a node that does not answer perhaps, may write no more. The mark
         # stays to the end: it tells the next run whose the installation is.
