@@ -138,7 +138,8 @@ def test_names_find_the_leaves_of_their_own_version(
         back = sorted(known - set(now))
         fresh = []
         for _ in step[1]:
-            if data.draw(coins) and back:
+            again = data.draw(coins)
+            if back and again:
                 fresh.append(back.pop())
             else:
                 fresh.append(names)

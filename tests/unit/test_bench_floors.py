@@ -83,7 +83,7 @@ def test_a_record_that_is_no_range_is_refused(tmp_path: Path, text: str) -> None
         floors.read(file)
 
 
-@pytest.mark.parametrize("section", ["placement", "ungate", "webhook"])
+@pytest.mark.parametrize("section", ["placement", "slices", "tree", "ungate", "webhook"])
 def test_what_is_recorded_would_show_half_the_speed(section: str) -> None:
     recorded = floors.read(section=section)
     assert recorded

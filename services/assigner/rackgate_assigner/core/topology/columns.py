@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,7 +75,9 @@ class Coded:
 
     def extend(self, items: Iterable[Hashable]) -> None:
         """Add members at the end."""
-        more = [self._code(item) for item in items]
+        index = self._index
+        more = [index.setdefault(item, len(index)) for item in items]
+        self.values.extend(islice(index, len(self.values), None))
         count = self._count + len(more)
         if count > len(self._block):
             block = np.zeros(count + count // 8, dtype=np.int64)
@@ -82,12 +85,6 @@ class Coded:
             self._block = block
         self._block[self._count : count] = more
         self._count = count
-
-    def _code(self, item: Hashable) -> int:
-        code = self._index.setdefault(item, len(self.values))
-        if code == len(self.values):
-            self.values.append(item)
-        return code
 
 
 class Memo:
