@@ -76,6 +76,7 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: webhook reviews" $(BIN)/python -m bench.webhook
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
+	@$(STEP) "bench: from create to running" $(BIN)/python -m bench.running
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
 	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
