@@ -81,6 +81,7 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: memory while Jobs come and go" $(BIN)/python -m bench.soak
 	@$(STEP) "bench: pods ungated" $(BIN)/python -m bench.ungate
 	@$(STEP) "bench: pods placed at birth" $(BIN)/python -m bench.birth
+	@$(STEP) "bench: from create to running" $(BIN)/python -m bench.running
 	@$(STEP) "bench: resizes by slices" $(BIN)/python -m bench.slices
 	@$(STEP) "bench: jobs to bound pods" $(BIN)/python -m bench.jobs_to_bound
 	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
