@@ -15,7 +15,6 @@ from tests.prove.run import FAULTS, LEAST, ROOT, Fault, faults
 from tests.support.behaviour import ledger
 
 ALL = faults()
-# Claimed rows that have no planted fault yet.
 
 
 @cache
