@@ -94,7 +94,8 @@ async def test_pods_that_come_back_in_time_and_pods_that_never_were_cost_nothing
         await eventually(world.shows("back", "PodsReady", "False", "WaitForRecovery"))
         world.lose("back", 0)
         world.submit("slow")
-        await eventually(world.shows("slow", "PodsReady", "False", "WaitForStart"))
+        await eventually(lambda: world.runs("slow"))
+        assert world.condition("slow", "PodsReady") == ("", "")
         # A third Job that is evicted after them shows that their time would be over by now.
         await eventually(world.shows("back", "PodsReady", "True", "Recovered"))
         world.submit("lost", queue="plain")
