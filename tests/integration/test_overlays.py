@@ -98,18 +98,23 @@ def test_the_component_for_namespaces_narrows_all_that_hears_of_jobs(render: Ren
     before, now = render(), render(components=("namespaces",))
     assert set(now) == set(before)
     policies = {"jobs", "jobsets", "rayclusters", "hints", "orphans"}
-    registrations = {("MutatingWebhookConfiguration", "rackgate-mutating"), VALIDATING}
+    registrations = {
+        ("MutatingWebhookConfiguration", "rackgate-mutating.rackgate-system"),
+        VALIDATING,
+    }
     assert {key for key in before if now[key] != before[key]} == {
         ("Deployment", "rackgate-assigner"),
         ("Deployment", "rackgate-webhook"),
         *registrations,
-        *(("ValidatingAdmissionPolicy", f"rackgate-{name}") for name in policies),
+        *(("ValidatingAdmissionPolicy", f"rackgate-{name}.rackgate-system") for name in policies),
     }
     hooks = [hook for key in registrations for hook in now[key]["webhooks"]]
     narrowed = [hook for hook in hooks if hook["name"].startswith(JOB_HOOKS)]
     assert len(narrowed) == 6
     constraints = [
-        now["ValidatingAdmissionPolicy", f"rackgate-{name}"]["spec"]["matchConstraints"]
+        now["ValidatingAdmissionPolicy", f"rackgate-{name}.rackgate-system"]["spec"][
+            "matchConstraints"
+        ]
         for name in policies
     ]
     selectors = [holder["namespaceSelector"] for holder in (*narrowed, *constraints)]

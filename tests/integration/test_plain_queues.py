@@ -84,6 +84,9 @@ async def test_a_job_of_a_started_jobset_is_not_deleted_alone(
     async with as_tenant(playground, cluster) as tenant:
         options = json.dumps({"propagationPolicy": "Background"}).encode()
         await refused(tenant.client.delete(path, options), 'part of the started JobSet "set"')
+        # Else it would be started again as soon as it has stopped.
+        queue = {"spec": {"stopPolicy": "Hold"}}
+        await cluster.merge(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", queue)
         await tenant.merge(kinds.JOBSETS, "set", {"spec": {"suspend": True}})
 
         async def deleted() -> bool:
