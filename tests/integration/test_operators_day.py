@@ -358,10 +358,11 @@ async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
         await ready(day, cluster)
         await cluster.submit("forgotten", 1, cpu="1")
         await cluster.bound("forgotten", 1)
-        # The services first, then the store, then the services.
-        await asyncio.to_thread(day.stop, *SERVICES)
-        await asyncio.to_thread(exchange, saved, store)
-        await asyncio.to_thread(day.start, *SERVICES)
+    # The services first, then the store, then the services.
+    await asyncio.to_thread(day.stop, *SERVICES)
+    await asyncio.to_thread(exchange, saved, store)
+    await asyncio.to_thread(day.start, *SERVICES)
+    async with team(day) as cluster:  # a client that saw the newer store would believe nothing
         await ready(day, cluster)
         assert await cluster.find(kinds.JOBS, "forgotten") is None
         assert await steady(cluster, "steady") == before
