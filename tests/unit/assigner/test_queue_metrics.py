@@ -170,4 +170,6 @@ def test_only_who_acts_serves_them() -> None:
         assert REGISTRY.get_sample_value(name, labels) == 1
         cache.drop_cluster_queue("cq")
         assert REGISTRY.get_sample_value(name, labels) is None
+        cache.set_cluster_queue(cluster_queue("cq"))
+        assert REGISTRY.get_sample_value(name, labels) == 1
     assert REGISTRY.get_sample_value(name, labels) is None
