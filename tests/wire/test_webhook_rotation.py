@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import ssl
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -291,6 +292,17 @@ async def test_an_answer_that_is_no_json_ends_no_replica(
     assert fault.times == 0
 
 
+async def shows(server: WebhookServer, wanted: bytes) -> None:
+    """Wait until new connections are shown that certificate."""
+    address = ("127.0.0.1", server.private_port)
+    async with asyncio.timeout(60):
+        while True:
+            shown = await asyncio.to_thread(ssl.get_server_certificate, address)
+            if set(read_bundle(shown.encode())) == set(read_bundle(wanted)):
+                return
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.field_note("W5")
 async def test_callers_that_trust_the_registered_bundle_are_never_refused(
     api: FakeApiServer, client: Client
@@ -321,6 +333,8 @@ async def test_callers_that_trust_the_registered_bundle_are_never_refused(
         await until(lambda: secret(api)["tls.crt"] != before["tls.crt"])
         seen = calls
         await until(lambda: calls > seen + 10)
+        for server in servers:
+            await shows(server, secret(api)["tls.crt"])
         for task in tasks:
             task.cancel()
     for server in servers:
