@@ -209,6 +209,7 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
     day.kubectl("get", "ns")
     # What the playground comes with; no service of it ever ran. An API server that has just served
     # kinds for the first time may take minutes to delete them, so that once is not always enough.
+    code, said = 1, ""
     for _ in range(3):
         code, said = day.tried("uninstall", "--yes", "--delete-crds", "--timeout", "120")
         if code == 0:
