@@ -55,6 +55,9 @@ STOP_READ_S: Final = 2.0
 _TRIES: Final = 20
 _AT_ONCE: Final = 32
 
+# Between the tries to put the finalizers on.
+HOLD_PAUSES_S: Final = (0.2, 0.5, 1.0)
+
 log = structlog.get_logger()
 
 
@@ -158,13 +161,20 @@ class Uninstall:
     async def hold(self) -> None:
         """Say that the service is about to hold something: before it acts, at every start.
 
-        A role that is older than the service is no reason not to act.
+        A role that is older than the service is no reason not to act. An API server that has just
+        started refuses what it will allow in a moment, so it is asked again.
         """
-        try:
-            for path in (self._account_path, self._role_path, self._binding_path):
-                await self._change(path, with_finalizer)
-        except KubeError as error:
-            log.error("uninstall_not_guarded", error=str(error)[:300])  # noqa: TRY400
+        for pause_s in (*HOLD_PAUSES_S, None):
+            try:
+                for path in (self._account_path, self._role_path, self._binding_path):
+                    await self._change(path, with_finalizer)
+            except KubeError as error:
+                if pause_s is None:
+                    log.warning("uninstall_not_guarded", error=str(error)[:300])
+                    return
+                await asyncio.sleep(pause_s)
+            else:
+                return
 
     async def run(self) -> None:
         """Follow the binding until cancelled."""
