@@ -17,7 +17,6 @@ from tests.support.composite_views import (
     ray_state,
     reserved_keys,
     state,
-    usage,
     used,
 )
 from tests.support.objects import BLOCK, RACK, Object
@@ -127,12 +126,10 @@ async def test_the_autoscaler_beside_the_head_counts(cluster: Cluster) -> None:
     (head,) = await bound_pods(cluster, ray_selector("auto", "headgroup"), 1)
     assert [container["name"] for container in head["spec"]["containers"]] == ["main", "autoscaler"]
     await used(cluster, "2500m")
-
-    async def counted() -> bool:
-        # 256Mi more once a worker lives: of the init container that KubeRay adds to it.
-        return await usage(cluster, "memory") in ("512Mi", "768Mi")
-
-    await until("the memory of the autoscaler is used", counted)
+    (worker,) = await bound_pods(cluster, ray_selector("auto", "small"), 1)
+    (waits,) = worker["spec"]["initContainers"]  # added by KubeRay, too
+    assert waits["resources"]["requests"]["memory"] == "256Mi"
+    await used(cluster, "768Mi", "memory")
 
 
 async def test_a_change_of_size_without_the_autoscaler_queues_the_cluster_again(
