@@ -19,7 +19,7 @@ from rackgate_assigner.core.rows import workload_row
 from rackgate_assigner.job_facts import governs
 from rackgate_assigner.kinds import KINDS, Kind, owner_of
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain_manifest import WORKLOAD, Asked, asked, why_not_governed
+from rackgate_cli.explain_manifest import WORKLOAD, Asked, asked, why_not_governed, why_not_managed
 from rackgate_cli.explain_reading import Found, podset_pods, read
 from rackgate_cli.explain_resize import resized
 
@@ -118,6 +118,9 @@ class Asking:
         key = job.metadata.key
         if not governs(job):
             return _left_alone(key, why_not_governed(job))
+        unmanaged = why_not_managed(job, found)
+        if unmanaged:
+            return _left_alone(key, unmanaged)
         document = msgspec.json.decode(raw)
         # An object that is read alone may not say what it is.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}

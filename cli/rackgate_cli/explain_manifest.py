@@ -189,6 +189,9 @@ def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bo
         return Asked(key, kind.name, errors=missing)
     if not governs(job):
         return Asked(key, kind.name, warnings=change.warnings, left_alone=why_not_governed(job))
+    unmanaged = why_not_managed(job, found)
+    if unmanaged:
+        return Asked(key, kind.name, warnings=change.warnings, left_alone=unmanaged)
     priority = resolve_priority(job, found.workload_classes, found.classes)
     warnings = [*change.warnings, *_misspelt(templates)]
     if priority.missing is not None:
@@ -235,6 +238,19 @@ def why_not_governed(job: JobLike) -> str:
     if managed_by not in (None, kind.controller):
         return f'spec.managedBy names another controller, "{managed_by}"'
     return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
+
+
+def why_not_managed(job: JobLike, found: Found) -> str:
+    """Why jobs of its namespace are left alone; "" where they are not, or nobody can tell."""
+    kind, namespace = kind_of(job), job.metadata.namespace
+    selector = found.selectors.get(kind.resource.plural)
+    labels = found.cache.namespaces.get(namespace)
+    if selector is None or labels is None or selector.selects(labels):
+        return ""
+    return (
+        f'the labels of namespace "{namespace}" do not match {selector}, the namespaceSelector of '
+        f"the webhooks: {kind.name}s run there as if it were not installed"
+    )
 
 
 def _workload(

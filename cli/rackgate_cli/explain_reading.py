@@ -20,6 +20,7 @@ from rackgate_assigner.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
 from rackgate_cli.doors import Progress
 from rackgate_cli.errors import CommandError
+from rackgate_cli.managed import Selectors, selectors
 
 TRIES: Final = 3
 # What placement does not need: a user without the right to list them still gets an answer.
@@ -50,6 +51,7 @@ class Found:
         workloads: by `namespace/name`, with all conditions.
         workload_classes: WorkloadPriorityClasses by name.
         classes: PriorityClasses by name.
+        selectors: in which namespaces jobs are managed, by plural of their kind.
         warnings: what could not be read, and what that means.
     """
 
@@ -57,6 +59,7 @@ class Found:
     workloads: dict[str, kueue.Workload] = field(default_factory=dict)
     workload_classes: dict[str, kueue.WorkloadPriorityClass] = field(default_factory=dict)
     classes: dict[str, core.PriorityClass] = field(default_factory=dict)
+    selectors: Selectors = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -139,10 +142,14 @@ class _Reader:
             for kind in self._folds:
                 if kind is not kinds.WORKLOADS:
                     spawn(group, self._fetch(kind), f"list {kind.plural}")
+            spawn(group, self._selectors(), "list webhook configurations")
         await self._fetch(kinds.WORKLOADS)
         for kind, (_, fold, _params) in self._folds.items():
             for item in self._lists[kind]:
                 fold(item)
+
+    async def _selectors(self) -> None:
+        self.found.selectors = await selectors(self.client)
 
     async def _fetch(self, kind: kinds.Resource) -> None:
         decode, _, params = self._folds[kind]

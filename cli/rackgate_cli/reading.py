@@ -11,7 +11,8 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime import clock
 from rackgate.wire.depth import tolerant
-from rackgate_cli.checker.sources import SOURCES, Source
+from rackgate_cli.checker.job_rows import left_alone
+from rackgate_cli.checker.sources import JOBS, SOURCES, Source
 from rackgate_cli.invariants import Cluster
 
 TRIES = 3
@@ -28,6 +29,7 @@ async def read_cluster(
     client: Client,
     namespace: str | None = None,
     *,
+    unmanaged: frozenset[str] = frozenset(),
     told: Callable[[str, int], None] = lambda _kind, _count: None,
 ) -> Cluster:
     """One reading of everything the invariants speak of.
@@ -38,6 +40,7 @@ async def read_cluster(
     Args:
         client: only asked to list.
         namespace: of namespaced kinds only this one; all by default.
+        unmanaged: namespaces whose jobs are left alone.
         told: called with a kind and a number of objects whenever a page has come.
 
     Raises:
@@ -51,6 +54,8 @@ async def read_cluster(
         except (ForbiddenError, NotFoundError) as error:
             if not await is_absent(client, source, error):
                 unread[source.resource.plural] = why_not(source, error)
+    for attribute in JOBS if unmanaged else ():
+        found[attribute] = [left_alone(job, unmanaged) for job in found.get(attribute, ())]
     moment = clock.now().timestamp()
     return Cluster(**found, read_at=moment, unread=unread, whole=namespace is None)
 

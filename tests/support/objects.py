@@ -104,6 +104,26 @@ def local_queue(name: str, cluster_queue_name: str) -> Object:
     }
 
 
+def mutating_configuration(labels: Mapping[str, str]) -> Object:
+    """The registration of the job webhooks, for namespaces with these labels."""
+    outside = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": ["kube-system", "rackgate-system"],
+    }
+    selector = {"matchLabels": dict(labels), "matchExpressions": [outside]}
+    plurals = ("jobs", "jobsets", "rayclusters")
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "rackgate-mutating.rackgate-system"},
+        "webhooks": [
+            {"name": f"{plural}.mutate.rackgate.dev", "namespaceSelector": selector}
+            for plural in plurals
+        ],
+    }
+
+
 def job(
     name: str,
     count: int,

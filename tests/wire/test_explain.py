@@ -103,6 +103,21 @@ async def test_a_job_that_has_no_workload_yet_is_explained_all_the_same(desk: De
     assert (await desk.named("alone")).state == "ungoverned"
 
 
+@pytest.mark.requirement("OPS-11")
+async def test_a_namespace_whose_jobs_are_not_managed_is_told_by_its_labels(desk: Desk) -> None:
+    managed = {"rackgate.dev/managed-jobs": "true"}
+    desk.world.put(kinds.MUTATING_CONFIGS, objects.mutating_configuration(managed))
+    desk.world.submit("train", 5, required=RACK)
+    there = await desk.named("train")
+    would = await desk.manifest(objects.job("other", 4, required=RACK))
+    for found in (there, would):
+        assert found.state == "ungoverned"
+        assert f'the labels of namespace "{NAMESPACE}" do not match' in found.summary
+        assert '"rackgate.dev/managed-jobs":"true"' in found.summary
+    desk.world.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": managed}})
+    assert (await desk.named("train")).state == "notSubmitted"
+
+
 async def test_what_is_not_there_is_told_with_what_has_a_similar_name(desk: Desk) -> None:
     async with assigner(desk.world):
         desk.world.submit("train", 5, required=RACK)

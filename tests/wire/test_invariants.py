@@ -18,6 +18,7 @@ import yaml
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
+from rackgate.runtime import clock
 from rackgate_cli.checker import command as command_line
 from rackgate_cli.checker import running
 from rackgate_cli.checker.following import Following, Heard
@@ -27,6 +28,7 @@ from rackgate_cli.checker.tracker import Change, Tracker
 from rackgate_cli.checker.world import World
 from rackgate_cli.errors import CommandError
 from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.objects import mutating_configuration
 from tests.support.sound_cluster import HOST, LATE, NAMESPACE, pod, sound
 from tests.support.sound_cluster import World as Story
 from tests.support.waiting import until
@@ -156,6 +158,39 @@ async def test_one_namespace_can_be_checked_with_the_rights_of_one_namespace(
     out = capsys.readouterr().out
     assert "over-domain" in out
     assert "over-quota" in out.partition("not checked")[2]
+
+
+@pytest.mark.requirement("OPS-11")
+@pytest.mark.parametrize("words", [(), ("-n", NAMESPACE)])
+async def test_a_job_in_a_namespace_that_is_not_managed_runs_as_it_likes(
+    server: FakeApiServer, capsys: Capture, words: tuple[str, ...]
+) -> None:
+    story = sound()
+    story.workloads.clear()
+    fill(server, story)
+    assert await checked(server, *words) == 1
+    assert "not-stopped" in capsys.readouterr().out
+    managed = {"rackgate.dev/managed-jobs": "true"}
+    server.put(kinds.MUTATING_CONFIGS, mutating_configuration(managed))
+    assert await checked(server, *words) == 0
+    assert "0 governed Jobs" in spelled(capsys.readouterr().out)
+    server.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": managed}})
+    assert await checked(server, *words) == 1
+
+
+async def test_a_watch_leaves_alone_what_is_not_managed(server: FakeApiServer) -> None:
+    story = sound()
+    story.workloads.clear()
+    world = World(unmanaged=frozenset({NAMESPACE}))
+    seen = World()
+    for source in SOURCES:
+        for item in getattr(story, source.attribute):
+            row = source.row(json.dumps(item).encode())
+            for one in (world, seen):
+                one.put(source.attribute, getattr(row, "key", "") or row.name, row)
+    now = clock.now().timestamp()
+    assert "not-stopped" in {breach.rule for breach in seen.judge(now)}
+    assert "not-stopped" not in {breach.rule for breach in world.judge(now)}
 
 
 async def test_what_only_one_reading_shows_is_no_breach(

@@ -322,3 +322,10 @@ def _marks(template: Template, *, scales: bool) -> tuple[Iterable[str], Iterable
     later = [f"{what} {name}" for there, early, what, name in found if there and not early]
     early = [f"{what} {name}" for there, early, what, name in found if there and early]
     return later, early
+
+
+def left_alone(job: rows.JobRow, unmanaged: frozenset[str]) -> rows.JobRow:
+    """The row of a job in a namespace whose jobs are left alone: it is not governed."""
+    if not job.governed or job.namespace not in unmanaged:
+        return job
+    return msgspec.structs.replace(job, governed=False)

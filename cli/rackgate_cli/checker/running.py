@@ -29,6 +29,7 @@ from rackgate_cli.checker.tracker import Change, Tracker
 from rackgate_cli.checker.world import World
 from rackgate_cli.doors import Progress, door
 from rackgate_cli.errors import CommandError
+from rackgate_cli.managed import unmanaged
 from rackgate_cli.reading import read_cluster
 from rackgate_cli.tables import show
 
@@ -79,12 +80,13 @@ async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) 
     """
     ahead = await ahead_s(client)
     known = await _known(client, arguments.namespace)
-    cluster = await _read(client, arguments.namespace, ahead)
+    alone = await unmanaged(client, arguments.namespace)
+    cluster = await _read(client, arguments.namespace, ahead, alone)
     candidates = judge(cluster)
     if candidates:
         tracker.update(cluster.read_at, candidates)
         await asyncio.sleep(arguments.settle)
-        cluster = await _read(client, arguments.namespace, ahead)
+        cluster = await _read(client, arguments.namespace, ahead, alone)
         tracker.update(cluster.read_at, judge(cluster))
     answer = view.Answer(
         cluster, tracker.standing, unable(cluster), _warnings(cluster, ahead, known)
@@ -109,10 +111,12 @@ def _warnings(cluster: Cluster, ahead: float, known: bool) -> list[str]:
     return found
 
 
-async def _read(client: Client, namespace: str | None, ahead: float) -> Cluster:
+async def _read(
+    client: Client, namespace: str | None, ahead: float, alone: frozenset[str]
+) -> Cluster:
     progress = Progress()
     try:
-        cluster = await read_cluster(client, namespace, told=progress.add)
+        cluster = await read_cluster(client, namespace, unmanaged=alone, told=progress.add)
     finally:
         progress.done()
     _check_enough(cluster.unread)
@@ -143,7 +147,8 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    world = World(unread=unread, whole=arguments.namespace is None)
+    alone = await unmanaged(client, arguments.namespace)
+    world = World(unread=unread, whole=arguments.namespace is None, unmanaged=alone)
     printer = view.Printer(for_programs=arguments.json)
     telling = _Telling(printer, world, tracker, _too_short(arguments), ahead, known)
     following = Following(

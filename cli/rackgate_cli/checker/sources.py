@@ -63,4 +63,6 @@ SOURCES: Final = (
     Source("local_queues", kinds.LOCAL_QUEUES, local_queue_row),
     Source("cluster_queues", kinds.CLUSTER_QUEUES, cluster_queue_row),
 )
+# Attributes that take jobs.
+JOBS: Final = ("jobs", "jobsets", "rayclusters")
 ESSENTIAL: Final = (kinds.PODS, kinds.WORKLOADS, kinds.JOBS)

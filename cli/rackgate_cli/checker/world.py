@@ -15,6 +15,7 @@ from rackgate.api import names
 from rackgate_cli.checker import judge
 from rackgate_cli.checker.accounts import Terms, terms_of
 from rackgate_cli.checker.cluster import Cluster, Group
+from rackgate_cli.checker.job_rows import left_alone
 from rackgate_cli.checker.owners import Owners
 from rackgate_cli.checker.places import Places
 from rackgate_cli.checker.rows import OUR_GATES, JobRow, NodeRow, PodRow, WorkloadRow
@@ -28,12 +29,14 @@ class World:
     Attributes:
         unread: what is not followed, plural to reason.
         whole: all namespaces are followed.
+        unmanaged: namespaces whose jobs are left alone.
         rows: by attribute of `Cluster`, then by key.
         changed: something was folded since the last judgement.
     """
 
     unread: dict[str, str] = field(default_factory=dict)
     whole: bool = True
+    unmanaged: frozenset[str] = frozenset()
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: bool = True
     _groups: dict[str, Group] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class World:
             return
         self.changed = True
         if isinstance(row, JobRow):
+            row = rows[key] = left_alone(row, self.unmanaged)
             self._put_job(attribute, before, row)
             return
         if before is not None:

@@ -15,6 +15,8 @@ _PREFIX: Final = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
 _KEY: Final = re.compile(f"{_PREFIX}{_NAME}")
 _VALUE: Final = re.compile(f"({_NAME})?")
 _LISTING: Final = ("In", "NotIn")
+# Of every namespace, by the API server.
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 def _checked_key(key: str) -> str:
@@ -74,6 +76,21 @@ class NamespaceSelector(ConfigModel):
     def _are_labels(cls, labels: dict[str, str]) -> dict[str, str]:
         return {_checked_key(key): _checked_value(value) for key, value in labels.items()}
 
+    @classmethod
+    def of(cls, selector: Mapping[str, Any]) -> Self:
+        """What a LabelSelector of the API asks for, but for names of namespaces, as in `differs`.
+
+        Raises:
+            pydantic.ValidationError: it is no selector.
+        """
+        expressions = [
+            found
+            for found in selector.get("matchExpressions") or ()
+            if found.get("key") != _NAME_LABEL
+        ]
+        labels = selector.get("matchLabels") or {}
+        return cls.model_validate({"matchLabels": labels, "matchExpressions": expressions})
+
     @property
     def everything(self) -> bool:
         """Whether it selects all namespaces."""
@@ -93,7 +110,7 @@ class NamespaceSelector(ConfigModel):
         expressions = [
             _plain(found)
             for found in selector.get("matchExpressions") or ()
-            if found.get("key") != "kubernetes.io/metadata.name"
+            if found.get("key") != _NAME_LABEL
         ]
         own = [_plain(found.model_dump()) for found in self.match_expressions]
         labels = selector.get("matchLabels") or {}

@@ -1,0 +1,102 @@
+"""In which namespaces jobs are managed, as the registered webhooks say it.
+
+`managedJobsNamespaceSelector` is a setting of the services, which no command can read; the webhook
+configurations carry the same selector (`deploy/namespaces`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import pydantic
+
+from rackgate.kube import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate.runtime.namespaces import NamespaceSelector
+
+_CONFIGURATION: Final = "rackgate-mutating."
+_SUFFIX: Final = ".mutate.rackgate.dev"
+Selectors = Mapping[str, NamespaceSelector]
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace_selector: dict[str, Any] | None = None
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+    webhooks: tuple[_Webhook, ...] | None = None
+
+
+class _Configurations(msgspec.Struct, frozen=True):
+    items: tuple[_Configuration, ...] | None = None
+
+
+class _Namespace(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+
+
+class _Namespaces(msgspec.Struct, frozen=True):
+    items: tuple[_Namespace, ...] | None = None
+
+
+async def selectors(client: Client) -> Selectors:
+    """The selectors of the job webhooks, by plural of the kind; those that select all are left out.
+
+    Returns:
+        Nothing where they may not be read, or say nothing that Rackgate understands.
+    """
+    try:
+        raw = await client.get(kinds.MUTATING_CONFIGS.path())
+        listed = msgspec.json.decode(raw, type=_Configurations).items or ()
+    except (ForbiddenError, NotFoundError, msgspec.ValidationError):
+        return {}
+    found: dict[str, NamespaceSelector] = {}
+    for configuration in listed:
+        if not configuration.metadata.name.startswith(_CONFIGURATION):
+            continue
+        for webhook in configuration.webhooks or ():
+            plural = webhook.name.removesuffix(_SUFFIX)
+            try:
+                selector = NamespaceSelector.of(webhook.namespace_selector or {})
+            except pydantic.ValidationError:
+                continue
+            if plural != webhook.name and not selector.everything:
+                found[plural] = selector
+    return found
+
+
+async def unmanaged(client: Client, namespace: str | None) -> frozenset[str]:
+    """Names of the namespaces whose jobs are left alone.
+
+    Args:
+        client: only reads.
+        namespace: only this one; None for all.
+
+    Returns:
+        Nothing where namespaces may not be read.
+    """
+    jobs = (await selectors(client)).get(kinds.JOBS.plural)
+    if jobs is None:
+        return frozenset()
+    try:
+        if namespace is not None:
+            raw = await client.get(kinds.NAMESPACES.path(None, namespace))
+            found: tuple[_Namespace, ...] = (msgspec.json.decode(raw, type=_Namespace),)
+        else:
+            raw = await client.get(kinds.NAMESPACES.path())
+            found = msgspec.json.decode(raw, type=_Namespaces).items or ()
+    except (ForbiddenError, NotFoundError):
+        return frozenset()
+    return frozenset(
+        one.metadata.name for one in found if not jobs.selects(one.metadata.labels or {})
+    )
