@@ -25,8 +25,9 @@ from tests.support.proxy_records import Write
 
 # Where shapes end: deeper fields differ from job to job.
 DEPTH = 3
-# Said of the fields of one entry, however many there are.
+# Said of the fields of one entry, however many there are, and of each member alike.
 _NUMBER = re.compile(r"/\d+(?=/|$)")
+_MEMBER = re.compile(r"(members\.rackgate\.dev)/\w+")
 
 
 @dataclass
@@ -80,7 +81,8 @@ def _paths(value: Any, above: tuple[str, ...]) -> list[str]:
     if above == ("status", "conditions"):
         return [f"{entry.get('type')}={entry.get('status')}" for entry in value]
     if not isinstance(value, dict) or not value or len(above) == DEPTH:
-        return [".".join(above)] if above and above[0] not in ("apiVersion", "kind") else []
+        path = _MEMBER.sub(r"\1/*", ".".join(above))
+        return [path] if above and above[0] not in ("apiVersion", "kind") else []
     return [path for key, part in value.items() for path in _paths(part, (*above, key))]
 
 
