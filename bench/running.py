@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     window_s = UngaterConfiguration().batch_window
     medians = {mode: [statistics.median(found[mode][n]) for n in SIZES] for mode in MODES}
     added = [ours - plain for plain, ours in zip(*medians.values(), strict=True)]
-    return int(min(added) >= window_s)
+    return int(max(added) >= window_s)
 
 
 if __name__ == "__main__":

@@ -86,13 +86,18 @@ def asked_in(lines: Iterable[str]) -> dict[str, Asked]:
     return found
 
 
-def granted() -> dict[str, set[Right]]:
-    """Rights by service, from the roles in deploy/."""
+def granted(*, osmo: bool = True) -> dict[str, set[Right]]:
+    """Rights by service, from the roles in deploy/.
+
+    Args:
+        osmo: also those of the component for OSMO's pools.
+    """
     rights: dict[str, set[Right]] = defaultdict(set)
     deploy = ROOT / "deploy"
     folders = (deploy / "rbac", deploy / "cluster")
     found = [path for folder in folders for path in folder.glob("*.yaml")]
-    for path in (*found, deploy / "osmo" / "rbac.yaml"):
+    component = [deploy / "osmo" / "rbac.yaml"] if osmo else []
+    for path in (*found, *component):
         for document in yaml.safe_load_all(path.read_text()):
             if not document or document["kind"] not in ("Role", "ClusterRole"):
                 continue
