@@ -81,7 +81,8 @@ class StateFile:
 
     def __init__(self, descriptor: int, identity: str) -> None:
         """Prefer `open_state`. Takes over the descriptor, which is locked."""
-        os.ftruncate(descriptor, _BYTES)
+        # All of it now: on a full volume, the first store into a hole ends the process (SIGBUS).
+        os.posix_fallocate(descriptor, 0, _BYTES)
         self._descriptor = descriptor
         self._memory = mmap.mmap(descriptor, _BYTES)
         place, self._number, left = _place(descriptor), 0, _Record()
