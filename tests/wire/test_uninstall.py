@@ -26,6 +26,7 @@ from rackgate.kube.uninstall import (
 from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall import Report, release_all
 from rackgate_assigner.uninstall_plan import Jobs
+from rackgate_cli.uninstalling import Uninstalling
 from rackgate_ungater.uninstall import Released, release_pods, tell
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Fault, Object
@@ -430,6 +431,7 @@ async def test_a_template_that_a_policy_does_not_let_us_write_is_named(world: Wo
     assert held(world) == []
 
 
+@pytest.mark.requirement("OPS-14")
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
 async def test_an_object_that_cannot_be_written_keeps_no_other_held(
     world: World, status: int
@@ -528,6 +530,24 @@ async def test_a_pod_that_cannot_be_written_is_named_and_keeps_no_other_gated(
     assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
     [named] = [line for line in logs if line["event"] == "pods_stay_gated"]
     assert (named["log_level"], named["pods"]) == ("error", reports[0].gated)
+
+
+async def test_the_command_names_a_pod_that_stays_gated(world: World) -> None:
+    world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
+    world.put(kinds.PODS, pod("odd", names.TOPOLOGY_GATE))
+    world.faults.append(
+        Fault.status(403, "", "a policy says no", method="PATCH", path="/pods/odd", times=10**6)
+    )
+    client = world.client()
+    try:
+        command = await Uninstalling.find(client, SYSTEM, jobs="leave", timeout_s=0.1)
+        done = await command.run(
+            delete_crds=False, playground=None, local=False, say=lambda _: None
+        )
+    finally:
+        await client.close()
+    assert done.pods == {f"{NAMESPACE}/one"}
+    assert f"Pod {NAMESPACE}/odd stays gated: a policy says no" in done.left
 
 
 async def test_pods_that_come_again_and_again_do_not_keep_it_from_its_end(world: World) -> None:
