@@ -170,7 +170,9 @@ class Uninstalling:
                 jobs=self._jobs,
                 patience_s=self._timeout_s,
             )
-            done.pods = await release_pods(self._client)
+            released = await release_pods(self._client)
+            done.pods = released.pods
+            done.left += [f"Pod {pod} stays gated: {why}" for pod, why in released.gated.items()]
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
         done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
         if delete_crds and self._acts:

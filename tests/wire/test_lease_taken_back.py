@@ -22,8 +22,8 @@ from tests.wire.test_ungater_process import config, holders, ready, run, until_r
 from tests.wire.ungater_world import R1, World
 
 pytestmark = [pytest.mark.requirement("OPS-06", "UNG-15"), pytest.mark.timeout(300)]
-# Far more than a busy machine needs to start a process.
-DURATION_S, REQUEST_S = 60.0, 5.0
+# Each far more than a busy machine needs to start a process.
+DURATION_S, REQUEST_S = 90.0, 20.0
 
 
 @pytest.fixture
@@ -55,7 +55,8 @@ class Pod:
     async def container(self, *options: str) -> asyncio.subprocess.Process:
         lease = f"--set=leaderElection.leaseDuration={DURATION_S:.0f}"
         state = f"--set=leaderElection.stateDir={self.state}"
-        process = await run("--config", self._config, lease, state, *options)
+        request = f"--set=connection.requestTimeout={REQUEST_S:.0f}"
+        process = await run("--config", self._config, lease, state, request, *options)
         self._started.append(process)
         return process
 

@@ -8,18 +8,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
 
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.errors import KubeError
+from rackgate.kube.errors import ForbiddenError, KubeError
 from rackgate.kube.resources import Resource
-from rackgate.kube.uninstall import FINALIZER, Uninstall
+from rackgate.kube.uninstall import (
+    FINALIZER,
+    HOLD_PAUSES_S,
+    Uninstall,
+    at_once,
+    is_uninstall,
+)
+from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall import Report, release_all
 from rackgate_assigner.uninstall_plan import Jobs
-from rackgate_ungater.uninstall import release_pods
+from rackgate_cli.uninstalling import Uninstalling
+from rackgate_ungater.uninstall import Released, release_pods, tell
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Fault, Object
+from tests.support.apiserver_objects import status_body
 from tests.support.waiting import until
 from tests.wire.assigner_world import NAMESPACE, START, World, assigner, furnish
 
@@ -59,9 +70,9 @@ def finalizers(world: FakeApiServer, which: tuple[Resource, str, str]) -> list[s
 
 
 @contextlib.asynccontextmanager
-async def following(world: World) -> AsyncIterator[tuple[Uninstall, Client]]:
+async def following(world: World, **limits: float) -> AsyncIterator[tuple[Uninstall, Client]]:
     client = world.client()
-    found = Uninstall(client, "assigner", SYSTEM)
+    found = Uninstall(client, "assigner", SYSTEM, **limits)
     running = asyncio.create_task(found.run())
     try:
         yield found, client
@@ -74,6 +85,18 @@ async def following(world: World) -> AsyncIterator[tuple[Uninstall, Client]]:
 
 async def nothing() -> None:
     """Nothing is held."""
+
+
+ABSENT, THERE, LEAVING = None, Meta(), Meta(deletion_timestamp=START)
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("binding", [ABSENT, THERE, LEAVING])
+@pytest.mark.parametrize("account", [ABSENT, THERE, LEAVING])
+def test_neither_binding_nor_account_alone_is_an_uninstall(
+    binding: Meta | None, account: Meta | None
+) -> None:
+    assert is_uninstall(binding, account) is (binding is account is LEAVING)
 
 
 async def test_binding_and_account_deleted_together_are_an_uninstall(world: World) -> None:
@@ -92,7 +115,7 @@ async def looked_at(world: World, path: str, times: int = 3) -> None:
 @pytest.mark.requirement("OPS-14")
 async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> None:
     """To change its role it has to be deleted and made anew."""
-    async with following(world) as (uninstall, _):
+    async with following(world, gather_s=0.5) as (uninstall, _):
         deleted(world, BINDING)
         await looked_at(world, "/serviceaccounts/")
         assert not uninstall.begun.is_set()
@@ -102,7 +125,7 @@ async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> 
         await until(lambda: uninstall._binding.store[FULL].metadata.deletion_timestamp is None)
         assert not await uninstall.at_stop()
         deleted(world, ACCOUNT)
-        assert not uninstall.begun.is_set()
+        assert not await uninstall.at_stop(), "nor is the account alone, when all time is over"
 
 
 @pytest.mark.requirement("OPS-14")
@@ -152,26 +175,32 @@ async def test_finalizers_go_last_and_the_account_after_all_others(world: World)
     ]
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["refused", "lost"])
+async def applied(_: Any, handle: Callable[[], Awaitable[Any]]) -> Any:
+    """Do the work, and lose the answer."""
+    await handle()
+    raise asyncio.CancelledError
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("status", [403, 500, 422, 0])
 @pytest.mark.parametrize("write", range(3))
 async def test_whoever_dies_between_two_writes_leaves_them_to_another(
-    world: World, write: int, lost: bool
+    world: World, write: int, status: int
 ) -> None:
+    """500 and 422 are what webhooks of others answer, which are down or do not like the change."""
     deleted(world, *OWN)
     kind = OWN[write][0].plural
-    async with following(world) as (uninstall, _):
-        broken = Fault.status(403, "Forbidden", method="PATCH", path=kind)
-        if lost:
-
-            async def applied(_: Any, handle: Callable[[], Awaitable[Any]]) -> Any:
-                await handle()
-                raise asyncio.CancelledError
-
+    async with following(world, give_back_s=1.5) as (uninstall, _):
+        broken = Fault.status(status, method="PATCH", path=kind, times=10**6)
+        if not status:
             broken = Fault(applied, method="PATCH", path=kind, times=1)
         world.faults.append(broken)
-        with contextlib.suppress(asyncio.CancelledError):
+        with capture_logs() as logs:
             await uninstall.give_back(nothing)
     world.faults.clear()
+    if status:
+        assert all(FINALIZER in finalizers(world, which) for which in OWN[write:]), "none is next"
+        assert "uninstall_done" not in {line["event"] for line in logs}
     async with following(world) as (again, _):
         await again.give_back(nothing)
     assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
@@ -224,10 +253,40 @@ async def test_what_is_being_deleted_gets_no_finalizer(world: World) -> None:
     assert [finalizers(world, which) for which in OWN] == [["o/1"]] * 3
 
 
-async def test_an_older_role_keeps_nobody_from_acting(world: World) -> None:
-    world.faults.append(Fault.status(403, "Forbidden", path="/serviceaccounts/", times=9))
+@pytest.mark.parametrize("status", [403, 500])
+async def test_who_cannot_put_its_finalizers_acts_and_says_so(world: World, status: int) -> None:
+    """Its role is older, perhaps, or a webhook of others is down."""
+    for kind, name, namespace in OWN:
+        world.put(kind, {"metadata": {"name": name, "namespace": namespace, "finalizers": ["o/1"]}})
+    broken = Fault.status(status, method="PATCH", path="/serviceaccounts/", times=10**6)
+    world.faults.append(broken)
     async with following(world) as (uninstall, _):
-        await uninstall.hold()
+        with capture_logs() as logs:
+            await uninstall.hold()
+    assert [line["event"] for line in logs if "uninstall" in line["event"]] == [
+        "uninstall_not_guarded"
+    ]
+    assert len(world.writes()) == len(HOLD_PAUSES_S) + 1
+    assert [finalizers(world, which) for which in OWN] == [["o/1"]] * 3
+
+
+async def test_a_failure_leaves_no_write_unattended() -> None:
+    """What is under way ends before the client is closed; nothing new begins."""
+    begun, ended, goes_on = list[int](), list[int](), asyncio.Event()
+
+    async def work(item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            await asyncio.sleep(0)  # the others begin
+            asyncio.get_running_loop().call_later(0.05, goes_on.set)
+            raise KubeError("PATCH", "/first")
+        await goes_on.wait()
+        ended.append(item)
+
+    with pytest.raises(KubeError, match="/first"):
+        await at_once(work, range(100))
+    assert begun[1:] == ended
+    assert 1 < len(begun) < 100
 
 
 # What is given back.
@@ -335,6 +394,18 @@ async def test_running_jobs_are_suspended_where_that_is_chosen(world: World) -> 
     assert held(world) == []
 
 
+@pytest.mark.requirement("OPS-14", "OPS-11")
+async def test_jobs_that_are_not_managed_run_on_whatever_is_chosen(world: World) -> None:
+    """Their namespaces are not selected: they have the label of a queue, and nothing of ours."""
+    await with_jobs(world)
+    world.submit("outside", 2, queue="elsewhere", spec={"suspend": False})
+    outside = world.job("outside")
+    report = await given_back(world, Jobs.SUSPEND)
+    assert world.job("outside") == outside
+    assert world.job("runs")["spec"]["suspend"] is True
+    assert not any("outside" in label for label in (*report.running, *report.restored))
+
+
 async def test_a_job_that_does_not_stop_in_time_is_named(world: World) -> None:
     await with_jobs(world)
     client = world.client()
@@ -358,6 +429,24 @@ async def test_a_template_that_a_policy_does_not_let_us_write_is_named(world: Wo
     report = await given_back(world)
     assert report.refused == {f"Job {NAMESPACE}/waits": "a policy says no"}
     assert held(world) == []
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("status", [400, 403, 422, 500])
+async def test_an_object_that_cannot_be_written_keeps_no_other_held(
+    world: World, status: int
+) -> None:
+    furnish(world)
+    hold(world)
+    world.faults.append(
+        Fault.status(status, "", "a policy says no", method="PATCH", path="/plain", times=10**6)
+    )
+    report = await given_back(world)
+    assert report.refused == {
+        "ClusterQueue plain": "a policy says no",
+        "ResourceFlavor plain": "a policy says no",
+    }
+    assert sorted(held(world)) == ["ClusterQueue plain", "ResourceFlavor plain"]
 
 
 async def test_finalizers_that_come_back_for_ever_are_an_error(world: World) -> None:
@@ -391,17 +480,107 @@ async def test_gated_pods_are_released_and_other_gates_stay(world: World) -> Non
     world.put(kinds.PODS, pod("other", "example.com/own"))
     # Somebody writes a pod between the list and the patch: it is read again.
     world.faults.append(Fault.status(409, "Conflict", method="PATCH", path="/pods/one"))
+    assert await released(world) == Released({f"{NAMESPACE}/one", f"{NAMESPACE}/two"})
+    assert left(world, "one") == left(world, "other") == ["example.com/own"]
+    assert left(world, "two") == []
+    assert left(world, "leaving") == [names.TOPOLOGY_GATE]
+
+
+async def released(world: World) -> Released:
     client = world.client()
     try:
-        assert await release_pods(client) == {f"{NAMESPACE}/one", f"{NAMESPACE}/two"}
+        return await release_pods(client)
     finally:
         await client.close()
 
-    def left(name: str) -> list[str]:
-        found = world.get(kinds.PODS, name, NAMESPACE)
-        assert found is not None
-        return [gate["name"] for gate in found["spec"].get("schedulingGates", ())]
 
-    assert left("one") == left("other") == ["example.com/own"]
-    assert left("two") == []
-    assert left("leaving") == [names.TOPOLOGY_GATE]
+def left(world: World, name: str) -> list[str]:
+    """Gates of a pod."""
+    found = world.get(kinds.PODS, name, NAMESPACE)
+    assert found is not None
+    return [gate["name"] for gate in found["spec"].get("schedulingGates", ())]
+
+
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("status", [400, 403, 422, 500])
+async def test_a_pod_that_cannot_be_written_is_named_and_keeps_no_other_gated(
+    world: World, status: int
+) -> None:
+    """A policy rejects its patch, or the webhook of that policy is down."""
+    for name in ("one", "odd", "two"):
+        world.put(kinds.PODS, pod(name, names.TOPOLOGY_GATE))
+    world.faults.append(
+        Fault.status(status, "", "a policy says no", method="PATCH", path="/pods/odd", times=10**6)
+    )
+    deleted(world, *OWN)
+    reports: list[Released] = []
+    async with following(world) as (uninstall, client):
+
+        async def work() -> None:
+            reports.append(await release_pods(client))
+            tell(reports[-1])
+
+        with capture_logs() as logs:
+            await uninstall.give_back(work)
+    assert reports == [
+        Released({f"{NAMESPACE}/one", f"{NAMESPACE}/two"}, {f"{NAMESPACE}/odd": "a policy says no"})
+    ]
+    assert left(world, "one") == left(world, "two") == []
+    assert left(world, "odd") == [names.TOPOLOGY_GATE]
+    assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
+    [named] = [line for line in logs if line["event"] == "pods_stay_gated"]
+    assert (named["log_level"], named["pods"]) == ("error", reports[0].gated)
+
+
+async def test_the_command_names_a_pod_that_stays_gated(world: World) -> None:
+    world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
+    world.put(kinds.PODS, pod("odd", names.TOPOLOGY_GATE))
+    world.faults.append(
+        Fault.status(403, "", "a policy says no", method="PATCH", path="/pods/odd", times=10**6)
+    )
+    client = world.client()
+    try:
+        command = await Uninstalling.find(client, SYSTEM, jobs="leave", timeout_s=0.1)
+        done = await command.run(
+            delete_crds=False, playground=None, local=False, say=lambda _: None
+        )
+    finally:
+        await client.close()
+    assert done.pods == {f"{NAMESPACE}/one"}
+    assert f"Pod {NAMESPACE}/odd stays gated: a policy says no" in done.left
+
+
+async def test_pods_that_come_again_and_again_do_not_keep_it_from_its_end(world: World) -> None:
+    """Whoever may create pods in a namespace may write the label and the gate himself."""
+    count = 0
+
+    async def another(_: Any, handle: Callable[[], Awaitable[Any]]) -> Any:
+        nonlocal count
+        count += 1
+        world.put(kinds.PODS, pod(f"pod-{count}", names.TOPOLOGY_GATE))
+        return await handle()
+
+    world.faults.append(Fault(another, method="PATCH", path="/pods/", times=10**6))
+    world.put(kinds.PODS, pod("pod-0", names.TOPOLOGY_GATE))
+    found = await asyncio.wait_for(released(world), 60)
+    assert list(found.gated) == [f"{NAMESPACE}/pod-{count}"]
+    assert len(found.pods) == count
+
+
+async def test_pods_are_released_once_a_server_in_trouble_has_recovered(world: World) -> None:
+    world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
+    world.faults.append(Fault.status(500, method="PATCH", path="/pods/one", times=4))
+    assert await released(world) == Released({f"{NAMESPACE}/one"})
+
+
+async def test_without_a_right_to_list_pods_nothing_is_said_to_stay_gated(world: World) -> None:
+    """Another replica was faster: its last writes took the rights of all."""
+    world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
+
+    async def last(_: Any, __: Any) -> web.StreamResponse:
+        world.faults.append(Fault.status(403, "Forbidden", path="/pods", times=10**6))
+        return web.Response(status=403, body=status_body(403, "Forbidden", "no right"))
+
+    world.faults.append(Fault(last, method="PATCH", path="/pods/one"))
+    with pytest.raises(ForbiddenError):
+        await released(world)

@@ -22,14 +22,7 @@ import structlog
 from rackgate.api import names
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import (
-    BadRequestError,
-    ConflictError,
-    ForbiddenError,
-    KubeError,
-    NotFoundError,
-    UnprocessableError,
-)
+from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.kube.resources import (
     CLUSTER_QUEUES,
     FLAVORS,
@@ -38,7 +31,7 @@ from rackgate.kube.resources import (
     WORKLOADS,
     Resource,
 )
-from rackgate.kube.uninstall import at_once, without_finalizer
+from rackgate.kube.uninstall import Failures, at_once, without_finalizer
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
@@ -61,6 +54,7 @@ from rackgate_assigner.uninstall_plan import (
     WriteJob,
     WriteParts,
     give_back,
+    is_untouched,
 )
 from rackgate_assigner.watches import GOVERNED, PARTS, decode_workload, decoder
 
@@ -70,7 +64,6 @@ T = TypeVar("T")
 PATIENCE_S: Final = 25.0
 HELD: Final = (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES)
 _POLL_S: Final = 0.3
-_REFUSED_AT: Final = 3
 _PASSES: Final = 30
 _SHOWN: Final = 50
 
@@ -98,7 +91,8 @@ class Report:
         running: jobs that run on, each `Kind namespace/name`.
         gated: those of them whose later pods will carry a gate that nobody takes off.
         stopping: jobs whose pods were not gone in time; their templates still carry our marks.
-        refused: jobs whose templates the API server did not let us write, with its words.
+        refused: jobs whose templates, and objects whose finalizers the API server did not let us
+            write, with its words.
         released: objects that a finalizer of ours was taken off, by kind.
     """
 
@@ -166,13 +160,13 @@ async def _release_jobs(
     report: Report,
 ) -> None:
     left_alone, clock = frozenset(unmanaged), asyncio.get_running_loop().time
-    until, failures = clock() + patience_s, defaultdict[str, int](int)
+    until, failures = clock() + patience_s, Failures()
     while True:
         found = await _read(client)
         plans = {
             label: (job, plan)
             for job in found.jobs
-            if (label := _label(job)) not in report.refused
+            if not failures.over(label := _label(job))
             and (plan := _plan(job, found, left_alone, jobs)) is not None
         }
         writes = {
@@ -189,12 +183,10 @@ async def _release_jobs(
             ]
             report.stopping = [*stopping, *writes]
             return
-        refused = await _write(client, writes, report)
-        for label, words in refused.items():
-            failures[label] += 1
-            if failures[label] >= _REFUSED_AT:
-                report.refused[label] = words
-        if stopping or refused:
+        before = failures.count
+        await _write(client, writes, report, failures)
+        report.refused |= {k: failures.words(k) for k in writes if failures.over(k)}
+        if stopping or failures.count > before:
             await asyncio.sleep(_POLL_S)
 
 
@@ -214,6 +206,8 @@ def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) ->
         parts=found.parts.get(job.metadata.uid, ()),
         given=brought(job, workload, found.flavors),
     )
+    if is_untouched(job, facts, queued=workload is not None):
+        return None
     plan = give_back(job, facts, jobs)
     return None if isinstance(plan, Restored) else plan
 
@@ -257,10 +251,12 @@ async def _list(
 
 
 async def _write(
-    client: Client, writes: Mapping[str, tuple[JobLike, GivenBack]], report: Report
-) -> dict[str, str]:
-    """Write what is next for each job; the refused ones, with the API server's words."""
-    refused: dict[str, str] = {}
+    client: Client,
+    writes: Mapping[str, tuple[JobLike, GivenBack]],
+    report: Report,
+    failures: Failures,
+) -> None:
+    """Write what is next for each job."""
 
     async def one(item: tuple[str, tuple[JobLike, GivenBack]]) -> None:
         label, (job, plan) = item
@@ -273,11 +269,10 @@ async def _write(
             report.restored.add(label)
         except (NotFoundError, ConflictError):
             return
-        except (ForbiddenError, BadRequestError, UnprocessableError) as error:
-            refused[label] = error.message
+        except KubeError as error:
+            failures.add(label, error)
 
     await at_once(one, writes.items())
-    return refused
 
 
 async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
@@ -287,14 +282,20 @@ async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatch
 
 
 async def release_finalizers(client: Client, resource: Resource, report: Report) -> None:
-    """Take our finalizer off every object of a kind, until none has it.
+    """Take our finalizer off every object of a kind, until only those have it that we cannot write.
 
     Raises:
         KubeError: it is not allowed, or the API server does not answer.
     """
+    failures = Failures()
 
     async def let_go(meta: Meta) -> None:
-        await _let_go(client, resource, meta, report)
+        try:
+            await _let_go(client, resource, meta, report)
+        except (NotFoundError, ConflictError):
+            return  # gone, or somebody else wrote: it is read again
+        except KubeError as error:
+            failures.add(meta.uid, error)
 
     for _ in range(_PASSES):
         held = [
@@ -302,9 +303,14 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
             for found in await _list(client, resource, _decode_bare)
             if names.IN_USE_FINALIZER in found.metadata.finalizers
         ]
-        if not held:
+        todo = [meta for meta in held if not failures.over(meta.uid)]
+        if not todo:
+            report.refused |= {f"{resource.kind} {m.key}": failures.words(m.uid) for m in held}
             return
-        await at_once(let_go, held)
+        before = failures.count
+        await at_once(let_go, todo)
+        if failures.count > before:
+            await asyncio.sleep(_POLL_S)
     raise KubeError(
         "PATCH", resource.path(), message="finalizers of ours come back again and again"
     )
@@ -315,8 +321,5 @@ async def _let_go(client: Client, resource: Resource, meta: Meta, report: Report
     if patch is None:
         return
     namespace = meta.namespace if resource.namespaced else None
-    try:
-        await client.patch(resource.path(namespace, meta.name), patch, PatchType.JSON)
-        report.released[resource.kind] += 1
-    except (NotFoundError, ConflictError, UnprocessableError):
-        return  # gone, or somebody else wrote: it is read again
+    await client.patch(resource.path(namespace, meta.name), patch, PatchType.JSON)
+    report.released[resource.kind] += 1

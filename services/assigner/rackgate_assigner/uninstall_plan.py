@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rackgate.govern.jsonpatch import JsonPatchOp
-from rackgate.govern.life import StopPhase
+from rackgate.govern.life import StopPhase, release_ops
 from rackgate.govern.templates import RESERVED_GATES, gates_of
 from rackgate_assigner.job_facts import Facts, creation_marks
 from rackgate_assigner.kinds import JobLike, StalePart, kind_of
@@ -82,6 +82,22 @@ def give_back(job: JobLike, facts: Facts, jobs: Jobs) -> GivenBack:
         return WriteParts(tuple(facts.stale))
     marks = creation_marks(job)
     return WriteJob(marks) if marks else Restored()
+
+
+def is_untouched(job: JobLike, facts: Facts, *, queued: bool) -> bool:
+    """Whether a job runs and nothing of ours is in it: no Workload, no mark, no gate.
+
+    It is not managed: its namespace is not selected (`managedJobsNamespaceSelector`, a setting that
+    whoever uninstalls cannot read), or it was there before the installation acted.
+
+    Args:
+        job: as stored.
+        facts: of the job.
+        queued: it has a Workload.
+    """
+    if queued or facts.suspended or facts.started:
+        return False
+    return not release_ops(kind_of(job).templates(job))
 
 
 def _is_gated(job: JobLike) -> bool:

@@ -6,8 +6,6 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-import structlog
-
 from rackgate.kube.config import connect
 from rackgate.kube.events import EventRecorder
 from rackgate.kube.installation import Installation
@@ -20,21 +18,17 @@ from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards_keeper import ShardKeeper
-from rackgate_ungater.uninstall import release_pods
+from rackgate_ungater.uninstall import release_pods, tell
 from rackgate_ungater.writer import Writer
 
 SERVICE = "ungater"
 # How long a deleted installation waits for requests under way.
 LEAVE_S = 5.0
-# Names of released pods in its last words.
-SHOWN = 50
 DESCRIPTION = (
     "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
     "to its assigned domain, in one write, never more pods than a domain was assigned. "
     "Any number of replicas share the Workloads."
 )
-
-log = structlog.get_logger()
 
 
 async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
@@ -90,8 +84,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
                 leading.cancel()
 
                 async def give_back() -> None:
-                    released = await release_pods(client.budget(qps=0, burst=1))
-                    log.warning("pods_released", count=len(released), pods=sorted(released)[:SHOWN])
+                    tell(await release_pods(client.budget(qps=0, burst=1)))
 
                 await uninstall.give_back(give_back)
             for task in (leading, *background):

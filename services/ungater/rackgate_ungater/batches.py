@@ -48,8 +48,9 @@ class Batches(Generic[K]):
             now: monotonic seconds.
             one_pod: the event was about one pod, so that it brings one pod at most.
         """
-        if now < self._looked.get(key, float("-inf")) + self._window_s:
-            return self._window_s
+        open_at = self._looked.get(key, float("-inf")) + self._window_s
+        if now < open_at:
+            return open_at - now
         left = self._missing.get(key, 0) - 1
         if one_pod and left > 0:
             self._missing[key] = left

@@ -2,11 +2,15 @@
 
 A gated pod would stay gated for ever: nobody is left who takes the gate off. So every pod is
 released to the scheduler, with the node labels of its flavor and without a place of its own.
+
+One pod keeps no other from being released: a policy of the cluster may reject its patch, or the
+webhook of such a policy may be down. Such a pod is named and stays gated.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -14,15 +18,18 @@ import structlog
 
 from rackgate.api import names
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
+from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.resources import PODS
-from rackgate.kube.uninstall import at_once
+from rackgate.kube.uninstall import Failures, at_once
 from rackgate.wire.depth import tolerant
 from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, decode_pod
 from rackgate_ungater.writer import patch_body, patch_tail
 
-_PASSES: Final = 30
+# Whoever makes gated pods again and again does not keep an uninstall from its end.
+_PASSES: Final = 60
+_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
+_SHOWN: Final = 50
 _OURS: Final = {"labelSelector": names.PODSET_LABEL}
 _TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC)
 
@@ -36,35 +43,62 @@ class _Page(msgspec.Struct):
 _decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
-async def release_pods(client: Client) -> set[str]:
+@dataclass
+class Released:
+    """What became of the gated pods, each `namespace/name`.
+
+    Attributes:
+        pods: those that were released.
+        gated: those that stay gated, with the words of the API server.
+    """
+
+    pods: set[str] = field(default_factory=set)
+    gated: dict[str, str] = field(default_factory=dict)
+
+
+def tell(released: Released) -> None:
+    """Log what became of the pods: names as far as a line holds them, counts always."""
+    log.warning("pods_released", count=len(released.pods), pods=sorted(released.pods)[:_SHOWN])
+    if released.gated:
+        log.error(
+            "pods_stay_gated",
+            count=len(released.gated),
+            pods=dict(sorted(released.gated.items())[:_SHOWN]),
+        )
+
+
+async def release_pods(client: Client) -> Released:
     """Take our gates off every pod that is not being deleted; may be run again, and beside itself.
 
     Args:
         client: with the rights of the ungater, or more.
 
-    Returns:
-        `namespace/name` of the pods that were released.
-
     Raises:
-        KubeError: the API server does not let us.
+        KubeError: the API server does not let us list pods, or does not know us any more.
     """
-    released: set[str] = set()
+    released, failures = Released(), Failures()
 
     async def release(pod: PodRow) -> None:
         path = PODS.path(pod.namespace, pod.name)
         try:
             await client.patch(path, patch_body(pod, _TAIL), PatchType.STRATEGIC)
-        except (NotFoundError, ConflictError, UnprocessableError):
-            return  # gone, or written meanwhile: it is read again
-        released.add(pod.key)
+        except NotFoundError:
+            return
+        except KubeError as error:
+            failures.add(pod.uid, error)
+        else:
+            released.pods.add(pod.key)
 
-    for _ in range(_PASSES):
+    for left in reversed(range(_PASSES)):
+        # Without a right to list, another replica has finished: that is no rejection of a pod.
         gated = await _gated(client)
-        if not gated:
+        todo = [pod for pod in gated if not failures.over(pod.uid)]
+        if not (todo and left):
+            released.gated = {pod.key: failures.words(pod.uid) or _LATE for pod in gated}
             break
-        before = len(released)
-        await at_once(release, gated)
-        if len(released) < before + len(gated):
+        before = failures.count
+        await at_once(release, todo)
+        if failures.count > before:
             await asyncio.sleep(_POLL_S)
     return released
 

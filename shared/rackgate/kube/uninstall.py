@@ -18,7 +18,10 @@ docs/races/uninstall.md.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -30,6 +33,10 @@ from rackgate.kube.errors import (
     ForbiddenError,
     KubeError,
     NotFoundError,
+    RewoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
     UnauthorizedError,
     UnprocessableError,
 )
@@ -52,11 +59,17 @@ GIVE_BACK_S: Final = 50.0
 GATHER_S: Final = 10.0
 POLL_S: Final = 0.5
 STOP_READ_S: Final = 2.0
-_TRIES: Final = 20
 _AT_ONCE: Final = 32
 
+# Tries for one object that is given back. An admission webhook may reject a write with any status:
+# every other error than these counts as a rejection.
+_TRIES: Final = 20
+_REJECTED_TRIES: Final = 3
+_MAY_PASS: Final = (ConflictError, ServerError, TooManyRequestsError, TransportError)
 # Between the tries to put the finalizers on.
 HOLD_PAUSES_S: Final = (0.2, 0.5, 1.0)
+# Before an object that somebody else wrote meanwhile is read again.
+_REREAD_S: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 log = structlog.get_logger()
 
@@ -115,14 +128,79 @@ def without_finalizer(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
 
 
 async def at_once(work: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
-    """Do the same for all items, side by side, a few dozen at a time."""
+    """Do the same for all items, side by side, a few dozen at a time.
+
+    After a failure nothing new begins, and what is under way is waited for.
+
+    Raises:
+        BaseException: what failed first, in the order of the items.
+    """
     gate = asyncio.Semaphore(_AT_ONCE)
+    failed = False
 
     async def one(item: T) -> None:
+        nonlocal failed
         async with gate:
-            await work(item)
+            if failed:
+                return
+            try:
+                await work(item)
+            except BaseException:
+                failed = True
+                raise
 
-    await asyncio.gather(*map(one, items))
+    for outcome in await asyncio.gather(*map(one, items), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+@dataclass
+class _Failed:
+    tries: int = 0
+    rejected: int = 0
+    words: str = ""
+
+
+class Failures:
+    """Which writes failed how often, so that one object keeps no other from being given back.
+
+    A policy of the cluster may reject the write of one object, or the webhook of such a policy may
+    be down. It is tried a few times more, and then named to the operator.
+
+    Attributes:
+        count: of all.
+    """
+
+    def __init__(self) -> None:
+        """None has failed."""
+        self.count = 0
+        self._of: dict[str, _Failed] = defaultdict(_Failed)
+
+    def add(self, key: str, error: KubeError) -> None:
+        """The write of the object `key` failed.
+
+        Raises:
+            KubeError: every other write would fail, too.
+        """
+        if isinstance(error, UnauthorizedError | RewoundError):
+            raise error
+        failed = self._of[key]
+        failed.tries += 1
+        failed.rejected += not isinstance(error, _MAY_PASS)
+        failed.words = error.message or str(error)
+        self.count += 1
+
+    def over(self, key: str) -> bool:
+        """Whether an object is not tried any more."""
+        failed = self._of.get(key)
+        if failed is None:
+            return False
+        return failed.rejected >= _REJECTED_TRIES or failed.tries >= _TRIES
+
+    def words(self, key: str) -> str:
+        """What the API server said of an object last; empty if nothing failed."""
+        failed = self._of.get(key)
+        return "" if failed is None else failed.words
 
 
 class Uninstall:
@@ -132,15 +210,27 @@ class Uninstall:
         begun: set once it is.
     """
 
-    def __init__(self, client: Client, service: str, namespace: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        service: str,
+        namespace: str,
+        *,
+        gather_s: float = GATHER_S,
+        give_back_s: float = GIVE_BACK_S,
+    ) -> None:
         """Prepare; nothing is sent.
 
         Args:
             client: its budget is charged for everything.
             service: short name, as in `rackgate-<service>`.
             namespace: of the installation.
+            gather_s: how long a stop waits for the rest of a deletion that has begun.
+            give_back_s: how long the end of the installation may take.
         """
         self.begun = asyncio.Event()
+        self._gather_s, self._give_back_s = gather_s, give_back_s
+        self._last_error = ""
         name = f"rackgate-{service}"
         self._full = f"{name}.{namespace}"
         self._client = client
@@ -225,7 +315,7 @@ class Uninstall:
         if not any(leaving):
             return False
         try:
-            async with asyncio.timeout(GATHER_S):
+            async with asyncio.timeout(self._gather_s):
                 await self.begun.wait()
         except TimeoutError:
             log.warning("installation_half_deleted", binding=self._full)
@@ -235,41 +325,62 @@ class Uninstall:
     async def give_back(self, work: Callable[[], Awaitable[None]]) -> None:
         """Give back what the service holds, then give up the installation.
 
-        Another replica may be first: then there is no right left, and nothing to do.
+        Another replica may be first: then there is no right left, and nothing to do. Each step is
+        repeated until it succeeds, and none is left out: an installation whose account is gone
+        cannot be finished by its services.
 
         Args:
             work: gives back everything; it may be repeated, and beside itself.
         """
         try:
-            async with asyncio.timeout(GIVE_BACK_S):
-                await work()
+            async with asyncio.timeout(self._give_back_s):
+                await self._repeat(work)
                 # The account last: the role that allows this is not deleted, the token is.
                 for path in (self._binding_path, self._role_path, self._account_path):
-                    await self._change(path, without_finalizer)
+                    await self._repeat(partial(self._change, path, without_finalizer))
         except TimeoutError:
-            log.error("uninstall_unfinished", binding=self._full, after_s=GIVE_BACK_S)  # noqa: TRY400
+            log.error(  # noqa: TRY400 - a time limit has no stack worth showing
+                "uninstall_unfinished",
+                binding=self._full,
+                after_s=self._give_back_s,
+                error=self._last_error,
+            )
         except (ForbiddenError, UnauthorizedError) as error:
             log.warning("uninstall_left_to_others", error=str(error)[:300])
         else:
             log.warning("uninstall_done", binding=self._full)
 
-    async def _change(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
-        for _ in range(_TRIES):
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step until it succeeds, or is cancelled. Rights that are gone stay gone."""
+        while True:
             try:
-                found = _decode(await self._client.get(path)).metadata
-                patch = wanted(found)
-                if patch is None:
-                    return
-                await self._client.patch(path, patch, PatchType.JSON)
-            except NotFoundError:
-                return
+                return await step()
             except (ForbiddenError, UnauthorizedError):
                 raise
-            except (ConflictError, UnprocessableError):
-                continue
             except KubeError as error:
-                log.info("finalizer_not_changed", path=path, error=str(error)[:300])
+                self._last_error = str(error)[:300]
+                log.info("uninstall_step_failed", error=self._last_error)
                 await asyncio.sleep(POLL_S)
+
+    async def _change(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
+        """Read an object and write the patch that is wanted for it, if it exists.
+
+        Raises:
+            KubeError: it is not written.
+        """
+        for pause_s in (*_REREAD_S, None):
+            try:
+                patch = wanted(_decode(await self._client.get(path)).metadata)
+                if patch is not None:
+                    await self._client.patch(path, patch, PatchType.JSON)
+            except NotFoundError:
+                return
+            except (ConflictError, UnprocessableError):
+                if pause_s is None:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                return
 
     async def _read(self, path: str) -> Meta | None:
         """The metadata of an object; None when it cannot be read."""

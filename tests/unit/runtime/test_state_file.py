@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rackgate.runtime import clock, state_file
-from rackgate.runtime.state_file import DOUBT_S, SLOT_BYTES, StateFile, open_state
+from rackgate.runtime.state_file import SLOT_BYTES, UNKNOWN_OUTCOME_S, StateFile, open_state
 
 pytestmark = pytest.mark.requirement("OPS-06", "UNG-15")
 MINE, LEASE, STAMP = "pod-a_1_00000001", "ungater-00", "2026-01-01T00:00:00.000001Z"
@@ -140,7 +143,7 @@ def test_a_write_without_a_certain_answer_is_waited_for_longer(
         first.sending()
         first.settled(certain=False)
     with process(tmp_path) as second:
-        assert free_at(second) == hours.now + DOUBT_S
+        assert free_at(second) == hours.now + UNKNOWN_OUTCOME_S
 
 
 def test_who_dies_again_and_again_hides_no_write(tmp_path: Path, hours: Hours) -> None:
@@ -151,7 +154,7 @@ def test_who_dies_again_and_again_hides_no_write(tmp_path: Path, hours: Hours) -
         hours.now += 1
     with process(tmp_path) as third:
         assert third.identity == MINE
-        assert free_at(third) == hours.now - 1 + DOUBT_S
+        assert free_at(third) == hours.now - 1 + UNKNOWN_OUTCOME_S
 
 
 def test_what_another_one_may_have_taken_meanwhile_is_not_taken_back(
@@ -209,3 +212,26 @@ def test_a_folder_that_cannot_be_written_is_gone_without(tmp_path: Path) -> None
     (tmp_path / "link" / "ungater.state").symlink_to(tmp_path / "file")
     assert open_state(tmp_path / "link", "ungater", MINE) is None
     assert open_state(None, "ungater", MINE) is None
+
+
+def test_the_whole_file_is_there_from_the_beginning(tmp_path: Path) -> None:
+    """Memory of a file with holes ends the process at the first store, if the volume is full."""
+    with process(tmp_path):
+        status = (tmp_path / "ungater.state").stat()
+        assert status.st_size > 2 * SLOT_BYTES
+        assert status.st_blocks * 512 >= status.st_size
+
+
+def test_a_volume_without_room_is_gone_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int, _offset: int, _length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with capture_logs() as logs:
+        assert open_state(tmp_path, "ungater", MINE) is None
+    assert [line["event"] for line in logs] == ["state_not_kept"]
+    monkeypatch.undo()
+    with process(tmp_path) as later:
+        assert not later.found

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 import pytest
 
 from rackgate_ungater.batches import REMEMBERED, Batches, missing
-from rackgate_ungater.events import Event, JobSeen, PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.events import (
+    Event,
+    Failure,
+    JobSeen,
+    PodGone,
+    PodSeen,
+    UngateFailed,
+    WorkloadSeen,
+)
 from rackgate_ungater.machine import Machine
 from rackgate_ungater.owners import Owners
 from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, PodUid, WorkloadKey, WorkloadRow
@@ -110,7 +118,12 @@ def test_a_podset_with_requests_under_way_or_refused_is_not_early() -> None:
     group = room.machine.groups[KEY]
     room.machine.commit(room.machine.propose(KEY, room.now).ungates[:1], room.now)
     assert room.missing == 1
-    assert not group.podsets["main"].refused
+    state = group.podsets["main"]
+    assert (len(state.expected), len(state.refused)) == (1, 0)
+    room.hear(UngateFailed(PodUid("uid-pod-0"), "1", Failure.REFUSED, room.now))
+    assert (len(state.expected), len(state.refused)) == (0, 1)
+    assert room.missing == 1
+    assert room.comes(pod(2)) == [1.0]
 
 
 def test_pods_of_somebody_else_are_not_those_that_are_waited_for() -> None:
@@ -141,11 +154,15 @@ def test_after_a_look_the_next_one_waits_for_the_rest_of_the_window() -> None:
     """Pods that change or fail again and again cost one look per window."""
     room = Room(workload(podset((R1, 1))))
     assert room.comes(pod(0)) == [0.0]
-    room.batches.looked(KEY, room.now)
+    looked = room.now
+    room.batches.looked(KEY, looked)
     assert room.comes(*(pod(0).at(version) for version in range(2, 50))) == [None] * 48
+    room.now += 0.8
     room.hear(PodGone(PodUid("uid-pod-0")))
-    assert room.comes(pod(1)) == [1.0]
-    room.now += 1.0
+    [rest_s] = room.comes(pod(1))
+    assert rest_s == pytest.approx(looked + 1.0 - room.now)
+    assert looked + 0.8 < room.now < looked + 0.9
+    room.now = looked + 1.0
     room.hear(PodGone(PodUid("uid-pod-1")))
     assert room.comes(pod(2)) == [0.0]
 
