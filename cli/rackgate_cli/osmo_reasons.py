@@ -82,7 +82,7 @@ def groups_before() -> Deviation:
         text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
         "are not known here, so any other group may come first, and what is left for this one "
         "depends on where KAI puts it",
-        help="submit this group first",
+        help="submit this group before the others, or wait until their pods run",
     )
 
 

@@ -261,7 +261,8 @@ def test_task_groups_that_would_fit_together_are_told_apart_from_those_that_cann
     results = {group.name: group.kai.result for group in found.groups}
     assert results == {"eval": "unknown", "log": "scheduled", "train": "unknown"}
     reason = found.groups[2].kai.deviations[-1]
-    assert (reason.name, reason.help) == ("task groups before", "submit this group first")
+    assert reason.name == "task groups before"
+    assert reason.help == "submit this group before the others, or wait until their pods run"
 
 
 def test_no_cluster_is_missing() -> None:
