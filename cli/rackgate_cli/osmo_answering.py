@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -18,22 +19,15 @@ from rackgate.partners.osmo import (
     build_podgroups,
     tolerations_of,
 )
-from rackgate.partners.osmo.sizes import is_sized
 from rackgate_cli import osmo_explanation as said
-from rackgate_cli.osmo_certain import Certainty, Piece
+from rackgate_cli.osmo_certain import Certainty
 from rackgate_cli.osmo_placing import STEPS, Spots, charge, find_spots, solve
-from rackgate_cli.osmo_prediction import (
-    Foretold,
-    Known,
-    Objects,
-    foretell,
-    objects_of,
-    partly,
-)
+from rackgate_cli.osmo_prediction import Foretold, Objects, objects_of, unsized_in
 from rackgate_cli.osmo_room import BoundPod, Nodes, Room, Shape, path_told
 from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
 from rackgate_cli.osmo_shortage import Shortage, shortages
 from rackgate_cli.osmo_telling import counted, keys_told, shortage_told, subgroups_told, summary_of
+from rackgate_cli.osmo_turns import Asked, foretell_all
 from rackgate_cli.osmo_view import View, sift, view_of
 from rackgate_cli.osmo_wishes import Wishes, plan_of, wishes_of
 
@@ -61,27 +55,39 @@ class Question:
 
 @dataclass(slots=True)
 class _Turn:
-    """Task groups judged one after another, in the order in which KAI takes them.
+    """Task groups, for which places are looked for one after another.
 
     Attributes:
         question: as asked.
         room: what the groups before leave, if they are placed as is shown.
         view: the nodes as KAI sees them, without the workflow's pending pods.
-        certain: what KAI places for certain in that view.
         own: bound pods by PodGroup.
-        before: pods of the groups before, as far as KAI may place them.
         charged: whether the room of a group before is taken in `room`.
-        placed: groups before that KAI places for certain; None once there is one that it may not.
     """
 
     question: Question
     room: Room
     view: View
-    certain: Certainty
     own: Mapping[str, Sequence[BoundPod]]
-    before: dict[Profile, list[Piece]] = field(default_factory=dict)
     charged: bool = False
-    placed: list[Wishes] | None = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A task group, and what is possible for it.
+
+    Attributes:
+        objects: what KAI is given, by profile.
+        running: its pods that are on nodes.
+        alone: whether it fits without the other groups, once the pods that terminate are gone;
+            None: not decided.
+        answer: what is possible, and with it what KAI does.
+    """
+
+    objects: Mapping[Profile, Objects]
+    running: int
+    alone: bool | None
+    answer: Callable[[said.Kai], said.Group]
 
 
 def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
@@ -96,12 +102,13 @@ def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
     }
     view = view_of(pool, usable, nodes)
     own = _own(question, built[question.profile], nodes.pods)
-    certain = Certainty(view.room, question.kai, view.counted)
-    turn = _Turn(question, view.room.copy(), view, certain, own)
+    turn = _Turn(question, view.room.copy(), view, own)
     groups = _groups(turn, wishes, built)
     answer = _overall([group.answer for group in groups])
     pending = [one for one in wishes if not _runs(one, built, own, workflow, question)]
     together = answer == "scheduled" or fit_together(view.room, pending, question.steps)
+    if together and any(group.running and group.answer != "scheduled" for group in groups):
+        together = None  # beside the pods that a group of them still lacks
     found = said.WorkflowExplanation(
         workflow=workflow.name,
         pool=pool.name,
@@ -142,29 +149,41 @@ def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> 
 def _groups(
     turn: _Turn, wishes: Sequence[Wishes], built: Mapping[Profile, Built]
 ) -> tuple[said.Group, ...]:
-    """Task groups in the order in which KAI takes them."""
-    names = [group["metadata"]["name"] for group in built[turn.question.profile].pod_groups]
-    order = sorted(range(len(wishes)), key=lambda at: names[at])
-    found = []
-    for at in order:
+    """Task groups by the names of their PodGroups."""
+    question = turn.question
+    names = [group["metadata"]["name"] for group in built[question.profile].pod_groups]
+    cases = []
+    for at in sorted(range(len(wishes)), key=lambda at: names[at]):
         objects = {
-            profile: objects_of(one, at, wishes[at].group.name, wishes[at].tasks)
+            profile: objects_of(one, question.workflow, at, wishes[at].tasks)
             for profile, one in built.items()
         }
         running = turn.own.get(names[at], ())
         if running:
-            found.append(_running(turn, wishes[at], objects, running))
+            cases.append(_running(turn, wishes[at], objects, running))
         else:
-            found.append(_pending(turn, wishes[at], objects))
-    return tuple(found)
+            cases.append(_pending(turn, wishes[at], objects))
+    certain = Certainty(turn.view.room, question.kai, turn.view.counted)
+    foretold = {
+        profile: foretell_all(
+            turn.view,
+            certain,
+            [Asked(case.objects[profile], case.running, case.alone) for case in cases],
+            question.steps,
+        )
+        for profile in built
+    }
+    return tuple(
+        case.answer(_told(question, {profile: found[at] for profile, found in foretold.items()}))
+        for at, case in enumerate(cases)
+    )
 
 
-def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) -> said.Group:
+def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) -> _Case:
     """A task group of which no pod runs."""
     question, pods = turn.question, len(wishes.group.tasks)
     spots, lacking, undecided = _placed(question, turn.room, wishes)
     alone = True if spots is not None else _alone(turn, wishes, undecided)
-    foretold = _foretold(turn, wishes, objects, alone)
     told = tuple(shortage_told(one, turn.room, question.pool, question.top) for one in lacking)
     answer: said.Answer = "scheduled" if spots is not None else "pending"
     summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
@@ -177,7 +196,8 @@ def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) ->
     if spots is not None:
         charge(turn.room, wishes, spots)
         turn.charged = True
-    return said.Group(
+    found = partial(
+        said.Group,
         name=wishes.group.name,
         pod_group=objects[question.profile].name,
         pods=pods,
@@ -186,22 +206,20 @@ def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) ->
         complete=spots is None or spots.complete,
         subgroups=subgroups,
         shortages=told,
-        kai=_told(question, foretold),
     )
+    return _Case(objects, 0, alone, lambda kai: found(kai=kai))
 
 
 def _running(
     turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects], own: Sequence[BoundPod]
-) -> said.Group:
+) -> _Case:
     """A task group of which pods run: they are its own, and no obstacle to it."""
     question, pods = turn.question, len(wishes.group.tasks)
     all_run = len(own) >= pods
     paths = Counter(_path_of(turn.room, pod) for pod in own)
-    foretold = Foretold("scheduled") if all_run else partly(len(own), pods)
-    if not all_run:
-        turn.placed = None  # whether the others are placed is not known
     verb = "run" if all_run else "are on nodes"
-    return said.Group(
+    found = partial(
+        said.Group,
         name=wishes.group.name,
         pod_group=objects[question.profile].name,
         pods=pods,
@@ -210,9 +228,9 @@ def _running(
         complete=True,
         subgroups=subgroups_told(turn.room, question.pool, wishes, None),
         shortages=(),
-        kai=_told(question, dict.fromkeys(objects, foretold)),
         running=tuple(said.DomainRoom(domain=path, pods=n) for path, n in sorted(paths.items())),
     )
+    return _Case(objects, min(len(own), pods), None, lambda kai: found(kai=kai))
 
 
 def _path_of(room: Room, pod: BoundPod) -> tuple[str, ...]:
@@ -237,44 +255,13 @@ def _placed(
 
 
 def _alone(turn: _Turn, wishes: Wishes, undecided: bool) -> bool | None:
-    """Whether a group that finds no place after the others has one without them."""
-    if not turn.charged:
+    """Whether a group that finds no place now has one without the groups before it.
+
+    Pods that terminate are no obstacle then: their room is free as soon as they are gone.
+    """
+    if not turn.charged and not turn.view.leaving:
         return None if undecided else False
-    return fit_together(turn.view.room, [wishes], turn.question.steps)
-
-
-def _foretold(
-    turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects], alone: bool | None
-) -> dict[Profile, Foretold]:
-    """What KAI does with the objects of each profile; the next group is then judged after it."""
-    question = turn.question
-
-    def ask(*, crowded: bool) -> dict[Profile, Foretold]:
-        return {
-            profile: foretell(
-                turn.view,
-                one,
-                turn.certain,
-                Known(turn.before.get(profile, ()), alone, crowded),
-                question.steps,
-            )
-            for profile, one in objects.items()
-        }
-
-    found = ask(crowded=False)
-    if turn.placed and alone and any(one.result == "unknown" for one in found.values()):
-        whole = [*turn.placed, wishes]
-        if fit_together(turn.view.room, whole, question.steps) is False:
-            found = ask(crowded=True)
-    for profile, foretold in found.items():
-        if foretold.result != "pending":
-            turn.before.setdefault(profile, []).extend(objects[profile].pieces())
-    result = found[question.profile].result
-    if turn.placed is not None and result == "scheduled":
-        turn.placed.append(wishes)
-    elif result == "unknown":
-        turn.placed = None
-    return found
+    return fit_together(turn.view.settled, [wishes], turn.question.steps)
 
 
 def _told(question: Question, found: Mapping[Profile, Foretold]) -> said.Kai:
@@ -321,12 +308,11 @@ def _runs(
 
 def _unsized(workflow: Workflow) -> Iterator[str]:
     """A warning where pods ask for less than their tasks are counted with."""
-    tasks = [task for group in workflow.groups for task in group.tasks if task.image is not None]
-    bare = sum(not is_sized(workflow.resource_of(task)) for task in tasks)
+    bare = sum(unsized_in(workflow, group) for group in workflow.groups)
     if bare:
         yield (
             f"{counted(bare, 'task')} of no size counted as one cpu each, but the pods that apply "
-            "makes of them request nothing: KAI finds room for them on any node"
+            "makes of them request nothing: KAI may find room for them where none is counted"
         )
 
 

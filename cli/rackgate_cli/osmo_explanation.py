@@ -104,7 +104,7 @@ class Group(Said, frozen=True):
 
     Attributes:
         answer: whether it can be placed on the room that the groups before it leave, if they
-            are placed as is shown.
+            are placed as is shown; pods that terminate still take theirs.
         running: where its pods are that are on nodes already, by the finest key.
         complete: False where the search for further preferences was cut off.
     """
@@ -150,7 +150,8 @@ class WorkflowExplanation(Said, frozen=True):
     Attributes:
         answer: "scheduled": every task group finds a place after those before it.
         together: whether all task groups fit at once, whoever comes first; None: not decided.
-        groups: in the order in which KAI takes PodGroups of one age: by name.
+        groups: by the names of their PodGroups, and each placed on what those before it leave;
+            KAI may take them in another order.
     """
 
     workflow: str

@@ -3,6 +3,8 @@
 Three answers: it places the group (`osmo_certain`: whatever it chooses), it leaves it pending (one
 of the reasons below rules every place out), or that cannot be known. None of them follows KAI's
 own steps.
+
+A group is judged as if it came first among those of its workflow; `osmo_turns` goes on from there.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rackgate.partners.osmo import Built, KaiVersion
+from rackgate.partners.osmo import Built, KaiVersion, TaskGroup, Workflow
 from rackgate.partners.osmo.parts import Part, hides_level, levels_of, part_of
-from rackgate.partners.osmo.sizes import Requests, blown_up
+from rackgate.partners.osmo.sizes import Requests, blown_up, is_sized
 from rackgate_cli import osmo_reasons as reasons
 from rackgate_cli.osmo_certain import (
     Certainty,
@@ -36,12 +38,14 @@ class Objects:
         top: the PodGroup.
         levels: node labels of the Topology.
         shapes: of its tasks, by name.
+        unsized: tasks whose pods request nothing, and whose shape is one cpu all the same.
     """
 
     name: str
     top: Part
     levels: tuple[str, ...]
     shapes: Mapping[str, Shape]
+    unsized: int = 0
 
     def of(self, part: Part) -> list[Shape]:
         """Shapes of a part's pods."""
@@ -54,6 +58,11 @@ class Objects:
     def pieces(self) -> list[Piece]:
         """Its pods as later groups meet them."""
         return list(pieces_of(self.top, self.shapes))
+
+    def missing(self, running: int) -> list[Piece]:
+        """The same of the pods that do not run, which may be those of any of its tasks."""
+        pods = len(self.top.tasks) - running
+        return [Piece(0, {largest(self.of(self.top)): pods})] if pods else []
 
     def constrained(self) -> list[Part]:
         """The parts that name a level."""
@@ -68,63 +77,61 @@ class Foretold:
     reasons: tuple[Deviation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known when a task group has its turn.
-
-    Attributes:
-        before: pods of task groups that come first, wherever KAI puts them.
-        alone: whether it fits without the workflow's other groups; None: not decided.
-        crowded: it cannot fit beside the groups before it, which KAI places for certain.
-    """
-
-    before: Sequence[Piece]
-    alone: bool | None
-    crowded: bool
-
-
-def objects_of(built: Built, index: int, group: str, shapes: Mapping[str, Shape]) -> Objects:
+def objects_of(
+    built: Built, workflow: Workflow, index: int, shapes: Mapping[str, Shape]
+) -> Objects:
     """The PodGroup of the `index`-th task group."""
     name = built.pod_groups[index]["metadata"]["name"]
-    return Objects(name, part_of(built, index, group), levels_of(built), shapes)
+    group = workflow.groups[index]
+    part = part_of(built, index, group.name)
+    return Objects(name, part, levels_of(built), shapes, unsized_in(workflow, group))
+
+
+def unsized_in(workflow: Workflow, group: TaskGroup) -> int:
+    """Tasks of a group of which `apply` makes pods that request nothing."""
+    made = (task for task in group.tasks if task.image is not None)
+    return sum(not is_sized(workflow.resource_of(task)) for task in made)
 
 
 def foretell(
     view: View,
     objects: Objects,
     certain: Certainty,
-    known: Known,
+    alone: bool | None,
     steps: int,
 ) -> Foretold:
-    """What KAI does with a PodGroup.
+    """What KAI does with a PodGroup that comes first among those of its workflow.
 
     Args:
-        view: without the workflow's own pods.
+        view: without the workflow's pending pods.
         objects: what KAI is given.
         certain: of the view.
-        known: of the task groups before, and of the exact search.
+        alone: whether it fits without the other groups, once the pods that terminate are gone;
+            None: not decided.
         steps: tries of a domain, should nodes without labels be searched apart.
     """
     constrained = objects.constrained()
     if constrained and view.alike is not None:
         return Foretold("unknown", (reasons.dots(*view.alike),))
-    if known.alone is not False and certain.places(objects.top, objects.shapes, known.before):
+    if alone is not False and certain.places(objects.top, objects.shapes, ()):
         return Foretold("scheduled")
     if view.untied:
         return Foretold("unknown", (reasons.untied(view.untied),))
-    if known.alone is None:
+    if alone is None:
         return Foretold("unknown", (reasons.cut_off(),))
-    if not known.alone or known.crowded:
+    # Pods may take less than is counted for them; then nothing follows from a lack of room.
+    exact = not objects.unsized
+    if exact and not alone:
         return Foretold("pending")
     if constrained:
         found = (
-            _unlabelled(view, objects, constrained, steps),
+            _unlabelled(view, objects, constrained, steps) if exact else None,
             _one_domain(view, objects, certain.kai),
-            _mixed(view, objects, constrained),
+            _mixed(view, objects, constrained) if exact else None,
         )
         if any(found):
             return Foretold("pending", tuple(one for one in found if one is not None))
-    return Foretold("unknown", tuple(_doubts(view, objects, certain, known.before)))
+    return Foretold("unknown", tuple(_doubts(view, objects, certain)))
 
 
 # -- what rules every place out --------------------------------------------------------------
@@ -208,18 +215,18 @@ def _mixed(view: View, objects: Objects, constrained: Sequence[Part]) -> Deviati
 # -- what leaves it open ---------------------------------------------------------------------
 
 
-def _doubts(
-    view: View, objects: Objects, certain: Certainty, before: Sequence[Piece]
-) -> Iterator[Deviation]:
-    """What may keep KAI from a place that is there."""
-    told = False
-    for one in _of_parts(view, objects, certain):
-        told = True
-        yield one
-    if before:
-        yield reasons.groups_before()
-    elif not told:
-        yield reasons.siblings(objects.top, objects.name)
+def _doubts(view: View, objects: Objects, certain: Certainty) -> Iterator[Deviation]:
+    """What may keep KAI from a place that is there, or give it one that is not."""
+    told = [*_of_room(view, objects), *_of_parts(view, objects, certain)]
+    yield from told or [reasons.siblings(objects.top, objects.name)]
+
+
+def _of_room(view: View, objects: Objects) -> Iterator[Deviation]:
+    """Where KAI counts other room than is counted here."""
+    if objects.unsized:
+        yield reasons.unsized(objects.unsized)
+    if view.leaving:
+        yield reasons.leaving(view.leaving)
 
 
 def _of_parts(view: View, objects: Objects, certain: Certainty) -> Iterator[Deviation]:
@@ -256,8 +263,3 @@ def _may_hide_anywhere(view: View, certain: Certainty, part: Part, nested: bool)
         for domain in range(view.room.domains(level))
         if view.room.labelled(level, domain)
     )
-
-
-def partly(running: int, pods: int) -> Foretold:
-    """Of a task group of which some pods run."""
-    return Foretold("unknown", (reasons.partly(running, pods),))

@@ -18,6 +18,8 @@ GROUPS: Final = "task groups before"
 UNTIED: Final = "nodes outside the pool"
 CUT_OFF: Final = "search cut off"
 PARTLY: Final = "partly running"
+UNSIZED: Final = "unsized tasks"
+LEAVING: Final = "terminating pods"
 
 _NAMED: Final = 5  # subgroups that a sentence names
 
@@ -74,13 +76,13 @@ def packing() -> Deviation:
 
 
 def groups_before() -> Deviation:
-    """Task groups that are placed before, nobody knows where."""
+    """Task groups that may be placed before, nobody knows which and where."""
     return Deviation(
         name=GROUPS,
-        text="KAI takes the workflow's task groups one after another, those of one age by the "
-        "names of their PodGroups, and what is left for this one depends on where it puts those "
-        "before",
-        help="submit this group first",
+        text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
+        "are not known here, so any other group may come first, and what is left for this one "
+        "depends on where KAI puts it",
+        help="submit this group before the others, or wait until their pods run",
     )
 
 
@@ -124,6 +126,35 @@ def cut_off() -> Deviation:
         name=CUT_OFF,
         text="whether there is a place was not decided",
         help="give the search more --steps",
+    )
+
+
+def unsized(tasks: int) -> Deviation:
+    """Tasks whose pods request nothing, and are counted as one cpu each all the same.
+
+    Args:
+        tasks: how many.
+    """
+    who = "1 task has" if tasks == 1 else f"{tasks} tasks have"
+    return Deviation(
+        name=UNSIZED,
+        text=f"{who} no size: counted as one cpu each, but the pods that apply makes of them "
+        "request nothing, and KAI may find room for them where none is counted",
+        help="give the tasks' resources a size",
+    )
+
+
+def leaving(pods: int) -> Deviation:
+    """Pods that are being deleted, whose room is counted as taken.
+
+    Args:
+        pods: how many, on nodes that the workflow's pods may use.
+    """
+    who = "1 pod terminates" if pods == 1 else f"{pods} pods terminate"
+    return Deviation(
+        name=LEAVING,
+        text=f"{who} on these nodes: their room is counted as taken, but KAI counts it as free",
+        help="ask again once they are gone",
     )
 
 

@@ -182,7 +182,8 @@ def _possible(found: said.WorkflowExplanation) -> str:
     if found.answer == "scheduled":
         return f"Possible: there is a place for its {pods}."
     if any(group.kai.deviations and group.running for group in found.groups):
-        half = ", ".join(group.name for group in found.groups if group.running)
+        some = [group for group in found.groups if group.running and group.kai.deviations]
+        half = ", ".join(group.name for group in some)
         return f"Not decided: of {half} only a part of the pods runs."
     waiting = [group.name for group in found.groups if group.answer != "scheduled"]
     names = ", ".join(waiting[:_NAMES]) + (", ..." if len(waiting) > _NAMES else "")

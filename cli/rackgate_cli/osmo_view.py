@@ -22,20 +22,24 @@ class View:
 
     Attributes:
         room: of the nodes that pods may use.
-        labelled: of those of them that carry every label of the Topology.
+        settled: the same once the pods that terminate are gone; KAI counts their room as free.
+        labelled: of those of them that carry every label of the Topology, likewise.
         wide: of every node with all labels that KAI counts, whether or not pods may use it; pods
             that terminate take no room there.
         counted: label values of the nodes that KAI counts for certain, cordoned ones too.
         untied: nodes outside the pool that no node selector keeps the pods from.
         alike: two domains that read alike once KAI has joined their values with dots.
+        leaving: pods that terminate on nodes that pods may use.
     """
 
     room: Room
+    settled: Room
     labelled: Room
     wide: Room
     counted: Sequence[tuple[str, ...]]
     untied: int = 0
     alike: tuple[str, str] | None = None
+    leaving: int = 0
 
     @property
     def bare(self) -> int:
@@ -55,12 +59,14 @@ def view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> View:
         found.charge_pods(pods)
         return found
 
-    everything = room(usable, nodes.pods)
-    carrying = labelled(usable)
-    narrow = everything if len(carrying) == len(usable) else room(carrying, nodes.pods)
-    staying = [pod for pod in nodes.pods if not pod.terminating]
-    wide = room(labelled((*nodes.nodes, *nodes.others)), staying)
     names = {node.name for node in usable}
+    leaving = sum(pod.terminating and pod.node in names for pod in nodes.pods)
+    staying = [pod for pod in nodes.pods if not pod.terminating]
+    everything = room(usable, nodes.pods)
+    settled = room(usable, staying) if leaving else everything
+    carrying = labelled(usable)
+    narrow = settled if len(carrying) == len(usable) else room(carrying, staying)
+    wide = room(labelled((*nodes.nodes, *nodes.others)), staying)
     counted = [
         tuple(node.labels[label] for label in labels)
         for node in labelled((*nodes.nodes, *nodes.others))
@@ -68,7 +74,7 @@ def view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> View:
     ]
     tied = pool.node_selector.items()
     untied = sum(tied <= node.labels.items() for node in nodes.others)
-    return View(everything, narrow, wide, counted, untied, _alike(wide))
+    return View(everything, settled, narrow, wide, counted, untied, _alike(wide), leaving)
 
 
 def sift(

@@ -256,11 +256,13 @@ def test_a_group_that_fits_alone_is_told_beside_whom_it_does_not() -> None:
 def test_task_groups_that_would_fit_together_are_told_apart_from_those_that_cannot() -> None:
     found = answered(*cluster_of("two-task-groups", 1))
     assert (found.answer, found.together) == ("scheduled", True)
-    # What the real KAI left pending here; where it puts the first two is not foretold.
+    # What the real KAI left pending here is train. Who comes first is a matter of age, and where
+    # KAI puts whom is not foretold: train and log may leave no rack to eval. One pod always fits.
     results = {group.name: group.kai.result for group in found.groups}
-    assert results == {"eval": "scheduled", "log": "scheduled", "train": "unknown"}
+    assert results == {"eval": "unknown", "log": "scheduled", "train": "unknown"}
     reason = found.groups[2].kai.deviations[-1]
-    assert (reason.name, reason.help) == ("task groups before", "submit this group first")
+    assert reason.name == "task groups before"
+    assert reason.help == "submit this group before the others, or wait until their pods run"
 
 
 def test_no_cluster_is_missing() -> None:

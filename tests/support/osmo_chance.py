@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
+
+GPU: Final = "nvidia.com/gpu"
 
 Object = Mapping[str, Any]
 Sizes = Mapping[str, int]
@@ -42,6 +44,13 @@ class ChanceKai:
         placed = self._part({**spec, "name": ""}, tree, pods, self.machines)
         self.log.clear()
         return placed
+
+    def beside(self, pods: Sequence[Sizes]) -> None:
+        """Pods of a PodGroup of which others run: no fact tells what becomes of each."""
+        for pod in pods:
+            if self.random.random() < 0.8:
+                self._pods([pod], self.machines)
+        self.log.clear()
 
     def _part(
         self,
@@ -107,7 +116,7 @@ class ChanceKai:
 
     def _counts(self, pods: Sequence[Sizes], machines: Sequence[Machine]) -> bool:
         names = {name for pod in pods for name in pod}
-        using = sum(bool(pod.get("gpu")) for pod in pods)
+        using = sum(bool(pod.get(GPU)) for pod in pods)
         if 0 < using < len(pods):
             return all(
                 sum(pod.get(name, 0) for pod in pods) <= sum(one.free[name] for one in machines)
@@ -115,7 +124,8 @@ class ChanceKai:
             )
         big = {name: max(pod.get(name, 0) for pod in pods) for name in names}
         room = sum(
-            min(one.free[name] // need for name, need in big.items() if need) for one in machines
+            min((one.free[name] // need for name, need in big.items() if need), default=len(pods))
+            for one in machines
         )
         return room >= len(pods)
 

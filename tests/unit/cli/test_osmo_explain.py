@@ -443,6 +443,120 @@ def test_a_group_of_which_only_some_pods_run_is_not_judged(asking: Asking) -> No
     assert said["summary"].startswith("Not decided: of g only a part of the pods runs.")
 
 
+def groups(**tasks: int) -> dict[str, Any]:
+    """Task groups of so many tasks of one cpu each, which may run anywhere."""
+    listed = [
+        {"name": name, "tasks": [{"name": f"{name}{at}"} for at in range(number)]}
+        for name, number in tasks.items()
+    ]
+    return {"workflow": {"name": "w", "groups": listed}, "resources": {"default": {"cpu": 1}}}
+
+
+def kai_of(said: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
+    """What is said of KAI by task group: the result, and the names of the reasons."""
+    return {
+        group["name"]: (group["kai"]["result"], [one["name"] for one in group["kai"]["deviations"]])
+        for group in said["groups"]
+    }
+
+
+@pytest.mark.requirement("OSM-25")
+@pytest.mark.parametrize(
+    ("count", "result"), [(5, "unknown"), (6, "unknown"), (7, "scheduled")], ids=str
+)
+def test_the_pods_that_a_group_still_lacks_take_room_before_another_group(
+    asking: Asking, count: int, result: str
+) -> None:
+    each = [printed_node(f"n{at}", "a", "1", "1") for at in range(count)]
+    pods = [member(f"p{at}", f"n{at}", "w-a") for at in range(2)]
+    said = asking.said(groups(a=4, b=3), printed(*each, *pods))
+    why = [] if result == "scheduled" else ["task groups before"]
+    assert kai_of(said) == {"a": ("unknown", ["partly running"]), "b": (result, why)}
+    assert said["together"] is None
+    # Without any room for b nothing depends on a.
+    full = asking.said(groups(a=4, b=count), printed(*each, *pods))
+    assert kai_of(full)["b"] == ("pending", [])
+    assert full["together"] is False
+    # Pods of a that all run leave the rest to b.
+    more = [member(f"p{at}", f"n{at}", "w-a") for at in range(4)]
+    beside = asking.said(groups(a=4, b=count - 4), printed(*each, *more))
+    assert kai_of(beside) == {"a": ("scheduled", []), "b": ("scheduled", [])}
+
+
+def test_only_groups_that_run_in_part_are_called_so(asking: Asking) -> None:
+    each = [printed_node(f"n{at}", "a", "1", "1") for at in range(4)]
+    pods = [member("p0", "n0", "w-a"), member("p1", "n1", "w-b")]
+    said = asking.said(groups(a=1, b=2), printed(*each, *pods))
+    assert said["summary"].startswith("Not decided: of b only a part of the pods runs.")
+
+
+@pytest.mark.requirement("OSM-25")
+def test_pods_that_request_nothing_are_not_said_to_stay_pending_for_want_of_room(
+    asking: Asking,
+) -> None:
+    full = printed(printed_node("n1", "a", "1"), member("p1", "n1", "other"))
+    asked = workflow(2, cpu=None, topology=[])
+    assert kai_of(asking.said(asked, full)) == {"g": ("pending", [])}
+    asked["workflow"]["groups"][0]["tasks"][0]["image"] = "trainer:1"
+    said = asking.said(asked, full)
+    assert (said["answer"], kai_of(said)) == ("pending", {"g": ("unknown", ["unsized tasks"])})
+    assert "1 task has no size" in said["groups"][0]["kai"]["deviations"][0]["text"]
+    # Where there is room for pods of one cpu, there is room for those that request nothing.
+    assert asking.said(asked, printed(printed_node("n1", "a", "1")))["kaiResult"] == "scheduled"
+    # Nor for want of room on nodes with labels, or at the size of the largest.
+    asked["resources"]["default"]["topology"] = [{"key": "rack"}]
+    bare = {**printed_node("n2", "a", "1"), "metadata": {"name": "n2", "labels": {}}}
+    lacking = asking.said(asked, printed(printed_node("n1", "a", "1", "1"), bare))
+    assert (lacking["answer"], lacking["kaiResult"]) == ("pending", "unknown")
+    # What sizes have no part in is still known.
+    asked["resources"]["default"]["topology"] = [{"key": "zone"}]
+    assert kai_of(asking.said(asked, full)) == {"g": ("pending", ["one-domain defect"])}
+
+
+@pytest.mark.requirement("OSM-25")
+def test_the_room_of_a_pod_that_terminates_is_not_said_to_be_taken_for_good(
+    asking: Asking,
+) -> None:
+    node, pod = printed_node("n1", "a", "1"), member("p1", "n1", "other")
+    assert kai_of(asking.said(workflow(2), printed(node, pod))) == {"g": ("pending", [])}
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    said = asking.said(workflow(2), printed(node, pod))
+    assert (said["answer"], kai_of(said)) == ("pending", {"g": ("unknown", ["terminating pods"])})
+    assert "1 pod terminates" in said["groups"][0]["kai"]["deviations"][0]["text"]
+    # What there is no room for even then stays pending; what fits beside it is placed.
+    assert kai_of(asking.said(workflow(3), printed(node, pod))) == {"g": ("pending", [])}
+    assert asking.said(workflow(1), printed(node, pod))["kaiResult"] == "scheduled"
+    # The pods of the group itself are no different.
+    own = member("p1", "n1")
+    own["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert kai_of(asking.said(workflow(2), printed(node, own)))["g"][0] == "unknown"
+    # Room for all is there, but with labels only once the pod is gone.
+    bare = {**printed_node("n2", "a", "1"), "metadata": {"name": "n2", "labels": {}}}
+    some = asking.said(
+        workflow(2, topology=[{"key": "rack", "requirementType": "preferred"}]),
+        printed(node, bare, pod),
+    )
+    assert (some["answer"], kai_of(some)) == ("scheduled", {"g": ("unknown", ["terminating pods"])})
+
+
+@pytest.mark.requirement("OSM-25")
+def test_which_task_group_is_the_older_one_is_not_guessed_by_its_name(asking: Asking) -> None:
+    found = [{"count": 3, "labels": labels("a", "1")}]
+    # b may wait already, and a may have been added to the workflow: then KAI takes b first.
+    said = asking.said(groups(a=2, b=2), found)
+    assert kai_of(said) == {
+        "a": ("unknown", ["task groups before"]),
+        "b": ("unknown", ["task groups before"]),
+    }
+    assert "Their ages are not known" in said["groups"][0]["kai"]["deviations"][0]["text"]
+    assert asking.said(groups(a=2, b=1), found)["kaiResult"] == "scheduled"
+    # A group that fits nowhere takes no room from the other, whichever is older.
+    assert kai_of(asking.said(groups(a=4, b=3), found)) == {
+        "a": ("pending", []),
+        "b": ("scheduled", []),
+    }
+
+
 @pytest.mark.requirement("OSM-25")
 def test_cordoned_nodes_take_no_pods_but_kai_still_counts_them(asking: Asking) -> None:
     asked = workflow(2, topology=[{"key": "zone"}])
