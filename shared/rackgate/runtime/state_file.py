@@ -33,13 +33,13 @@ import structlog
 from rackgate.runtime import clock
 
 SLOT_BYTES: Final = 32 * 1024
-# Seconds after which a write that failed without a certain answer is not applied any more.
-DOUBT_S: Final = 75.0
+# Seconds after which a write of unknown outcome is not applied any more.
+UNKNOWN_OUTCOME_S: Final = 75.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _OPEN: Final = struct.Struct("<q")
 _TIME: Final = struct.Struct("<d")
-_OPEN_AT, _SENT_AT, _DOUBT_AT, _SLOTS_AT = 0, 8, 16, 64
+_OPEN_AT, _SENT_AT, _UNKNOWN_AT, _SLOTS_AT = 0, 8, 16, 64
 _HEAD: Final = struct.Struct("<QLL")  # number, length, check sum
 _BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
 
@@ -96,7 +96,7 @@ class StateFile:
         self._left = left.tenures if self.found else {}
         self._sent_s = self._time(_SENT_AT)
         self._was_open = self._open() > 0
-        self._doubt_s = self._time(_DOUBT_AT)
+        self._unknown_until = self._time(_UNKNOWN_AT)
         self._record = _Record(self.identity, place, dict(self._left))
         self._begin()
 
@@ -115,7 +115,7 @@ class StateFile:
     def settled(self, *, certain: bool) -> None:
         """A write has ended; `certain` when its answer says what became of it."""
         if not certain:
-            _TIME.pack_into(self._memory, _DOUBT_AT, clock.monotonic() + DOUBT_S)
+            _TIME.pack_into(self._memory, _UNKNOWN_AT, clock.monotonic() + UNKNOWN_OUTCOME_S)
         _OPEN.pack_into(self._memory, _OPEN_AT, self._open() - 1)
 
     def holds(self, lease: str, acquired: str, transitions: int, deadline: float) -> None:
@@ -151,14 +151,18 @@ class StateFile:
         if clock.monotonic() >= left.deadline + request_s:
             return None
         open_until = self._sent_s + request_s if self._was_open else float("-inf")
-        return max(open_until, self._doubt_s)
+        return max(open_until, self._unknown_until)
 
     def _begin(self) -> None:
         """What the predecessor left holds for our successor, too, whenever this is cut short."""
         if not self.found:
-            _TIME.pack_into(self._memory, _DOUBT_AT, 0.0)
+            _TIME.pack_into(self._memory, _UNKNOWN_AT, 0.0)
         elif self._was_open:
-            _TIME.pack_into(self._memory, _DOUBT_AT, max(self._doubt_s, self._sent_s + DOUBT_S))
+            _TIME.pack_into(
+                self._memory,
+                _UNKNOWN_AT,
+                max(self._unknown_until, self._sent_s + UNKNOWN_OUTCOME_S),
+            )
         self._save()
         _OPEN.pack_into(self._memory, _OPEN_AT, 0)
 

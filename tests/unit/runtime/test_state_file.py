@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.runtime import clock, state_file
-from rackgate.runtime.state_file import DOUBT_S, SLOT_BYTES, StateFile, open_state
+from rackgate.runtime.state_file import SLOT_BYTES, UNKNOWN_OUTCOME_S, StateFile, open_state
 
 pytestmark = pytest.mark.requirement("OPS-06", "UNG-15")
 MINE, LEASE, STAMP = "pod-a_1_00000001", "ungater-00", "2026-01-01T00:00:00.000001Z"
@@ -140,7 +140,7 @@ def test_a_write_without_a_certain_answer_is_waited_for_longer(
         first.sending()
         first.settled(certain=False)
     with process(tmp_path) as second:
-        assert free_at(second) == hours.now + DOUBT_S
+        assert free_at(second) == hours.now + UNKNOWN_OUTCOME_S
 
 
 def test_who_dies_again_and_again_hides_no_write(tmp_path: Path, hours: Hours) -> None:
@@ -151,7 +151,7 @@ def test_who_dies_again_and_again_hides_no_write(tmp_path: Path, hours: Hours) -
         hours.now += 1
     with process(tmp_path) as third:
         assert third.identity == MINE
-        assert free_at(third) == hours.now - 1 + DOUBT_S
+        assert free_at(third) == hours.now - 1 + UNKNOWN_OUTCOME_S
 
 
 def test_what_another_one_may_have_taken_meanwhile_is_not_taken_back(
