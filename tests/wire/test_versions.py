@@ -346,18 +346,23 @@ async def test_a_list_that_may_soon_be_answered_leaves_nothing_certain(
     server: FakeApiServer, client: Client, code: int
 ) -> None:
     """410 is a list that took longer than its continue token lived."""
-    async with following(client) as followed:
+    async with following(client, failing_s=0) as followed:
         await until(lambda: server.streams)
-        headers = {"Retry-After": "0"}
-        server.faults.append(Fault.status(code, headers=headers, watch=False, times=5))
+        rejection = Fault.status(code, headers={"Retry-After": "0"})
+        waiting: list[asyncio.Task[None]] = []
+
+        async def reject(request: web.Request, handle: Any) -> web.StreamResponse:
+            if not waiting:
+                waiting.append(asyncio.create_task(followed.informer.certain()))
+            return await rejection.answer(request, handle)
+
+        server.faults.append(Fault(reject, watch=False, times=5))
         held = Held(server)
         server.streams[0].expire()
-        await until(lambda: not followed.informer.is_certain)
-        waiting = asyncio.create_task(followed.informer.certain())
         await asyncio.wait_for(held.asked.wait(), 20)
-        assert not waiting.done()
+        assert not waiting[0].done()
         held.go.set()
-        await waiting
+        await waiting[0]
 
 
 @pytest.mark.parametrize("list_is_due", [True, False])
