@@ -14,7 +14,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.informer import Informer
+from rackgate.kube.informer import SHORT_STREAM_S, Informer
 from rackgate.kube.resources import PODS
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
@@ -41,7 +41,7 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 @asynccontextmanager
 async def informing(
-    server: FakeApiServer, idle_s: float = IDLE_S
+    server: FakeApiServer, idle_s: float = IDLE_S, backoff: Backoff | None = None
 ) -> AsyncIterator[tuple[Informer[Pod], asyncio.Task[None]]]:
     client = server.client()
     informer: Informer[Pod] = Informer(
@@ -51,7 +51,7 @@ async def informing(
         on_upsert=lambda _, new: None,
         on_delete=lambda old: None,
         idle_s=idle_s,
-        backoff=Backoff(base_s=0.01, cap_s=0.05),
+        backoff=backoff or Backoff(base_s=0.01, cap_s=0.05),
     )
     task = asyncio.create_task(informer.run())
     try:
@@ -122,6 +122,32 @@ async def test_a_quiet_collection_is_listed_once_in_a_while_however_often_its_st
     async with informing(server):
         await until(lambda: lists(server) == 4)
         assert clock.monotonic() - started >= 3 * IDLE_S
+
+
+@pytest.mark.requirement("UNG-18")
+async def test_writes_hardly_wait_behind_a_middlebox_that_cuts_idle_streams(
+    server: FakeApiServer,
+) -> None:
+    """The pauses after failures are for streams that break in haste."""
+    server.faults.append(middlebox(SHORT_STREAM_S + 0.1, cut=True))
+    spans = []
+    async with informing(server, idle_s=60, backoff=Backoff(base_s=20)) as (informer, _):
+        for _number in range(2):
+            await until(lambda: not informer.is_certain)
+            since = clock.monotonic()
+            await informer.certain()
+            spans.append(clock.monotonic() - since)
+    assert max(spans) < 0.5
+    assert lists(server) == 1
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_streams_that_break_in_haste_are_opened_ever_later(server: FakeApiServer) -> None:
+    server.faults.append(middlebox(SHORT_STREAM_S / 100, cut=True))
+    async with informing(server, idle_s=60, backoff=Backoff(base_s=0.1, cap_s=20)):
+        since = clock.monotonic()
+        await until(lambda: sum(request.watch for request in server.requests) == 5)
+        assert clock.monotonic() - since >= (0.1 + 0.2 + 0.4 + 0.8) / 2
 
 
 @pytest.mark.requirement("OPS-07")

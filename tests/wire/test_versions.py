@@ -15,7 +15,7 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, RewoundError
 from rackgate.kube.resources import JOBS, LEASES, PODS
 from rackgate.kube.versions import collection
-from rackgate.runtime import metrics
+from rackgate.runtime import clock, metrics
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.informer_world import Followed, following, lists, pod, watches
@@ -273,3 +273,150 @@ async def test_a_server_that_does_not_say_its_version_keeps_nobody_waiting(
         await until(lambda: not followed.informer.is_certain)
         await until(lambda: followed.informer.is_certain)
         assert [fault.times for fault in server.faults] == [0, 0]
+
+
+class Held:
+    """Whole lists that are answered once `go` is set; `asked` when the first one came."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        server.faults.append(Fault(self._answer, method="GET", watch=False, times=99))
+
+    async def _answer(self, request: web.Request, handle: Any) -> web.StreamResponse:
+        if request.query.get("limit") != "1":
+            self.asked.set()
+            await self.go.wait()
+        return await handle()  # type: ignore[no-any-return]  # as the fake server made it
+
+
+async def test_nothing_is_written_by_what_was_known_before_a_restore_that_bumped_versions(
+    server: FakeApiServer, client: Client
+) -> None:
+    """As with `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted`."""
+    backup = server.backup()
+    server.put(PODS, pod("a", changed="since"))
+    followed = Followed(client)
+    task = asyncio.create_task(followed.informer.run())
+    await until(lambda: server.streams)
+    server.restore(backup)
+    server._version = server._oldest = 1_000_000_000
+    held = Held(server)
+    server.streams[0].cut()
+    await until(lambda: not followed.informer.is_certain)
+    writing = asyncio.create_task(
+        client.after(followed.informer.certain).create(PODS.path("ns"), named("new"))
+    )
+    await asyncio.wait_for(held.asked.wait(), 10)
+    assert not followed.informer.is_certain
+    held.go.set()
+    with pytest.raises(RewoundError):
+        await asyncio.wait_for(task, 10)
+    assert not [request for request in server.requests if request.method == "POST"]
+    writing.cancel()
+    await asyncio.wait((writing,))
+
+
+@pytest.mark.parametrize("how", ["event", "status", "error", "garbage"])
+async def test_a_stream_that_cannot_go_on_leaves_nothing_certain_until_all_is_listed(
+    server: FakeApiServer, client: Client, how: str
+) -> None:
+    """A version that was bumped by little shows in the list alone."""
+    async with following(client) as followed:
+        await until(lambda: server.streams)
+        held = Held(server)
+        stream = server.streams[0]
+        if how == "event":
+            stream.expire()
+        elif how == "status":
+            server.gone_as_status = True
+            server.compact()
+            stream.end()
+        elif how == "error":
+            stream.event("ERROR", {"kind": "Status", "code": 500, "message": "no leader"})
+        else:
+            stream.feed(b"<html>\n")
+        await asyncio.wait_for(held.asked.wait(), 10)
+        assert not followed.informer.is_certain
+        held.go.set()
+        await until(lambda: followed.informer.is_certain)
+
+
+@pytest.mark.parametrize("code", [410, 429, 502, 503, 504])
+async def test_a_list_that_may_soon_be_answered_leaves_nothing_certain(
+    server: FakeApiServer, client: Client, code: int
+) -> None:
+    """410 is a list that took longer than its continue token lived."""
+    async with following(client, failing_s=0) as followed:
+        await until(lambda: server.streams)
+        rejection = Fault.status(code, headers={"Retry-After": "0"})
+        waiting: list[asyncio.Task[None]] = []
+
+        async def reject(request: web.Request, handle: Any) -> web.StreamResponse:
+            if not waiting:
+                waiting.append(asyncio.create_task(followed.informer.certain()))
+            return await rejection.answer(request, handle)
+
+        server.faults.append(Fault(reject, watch=False, times=5))
+        held = Held(server)
+        server.streams[0].expire()
+        await asyncio.wait_for(held.asked.wait(), 20)
+        assert not waiting[0].done()
+        held.go.set()
+        await waiting[0]
+
+
+@pytest.mark.parametrize("list_is_due", [True, False])
+async def test_a_server_that_fails_keeps_writes_waiting_for_a_while(
+    server: FakeApiServer, client: Client, list_is_due: bool
+) -> None:
+    """500 may be etcd that is away, or the conversion webhook of this kind that is broken."""
+    broken = Fault.status(500, watch=False, times=999)
+    async with following(client, failing_s=0.5) as followed:
+        await until(lambda: server.streams)
+        server.faults.append(broken)
+        if list_is_due:
+            server.streams[0].expire()
+        else:
+            server.streams[0].cut()
+        await until(lambda: broken.times < 999)
+        since = clock.monotonic()
+        assert not followed.informer.is_certain
+        await asyncio.wait_for(followed.informer.certain(), 10)
+        assert clock.monotonic() - since >= 0.4
+        assert broken.times < 997, "asked again meanwhile"
+        if list_is_due:
+            return
+        # What cannot be listed can still be watched.
+        await until(lambda: server.streams)
+        server.put(PODS, pod("b"))
+        await until(lambda: "b" in followed.names)
+
+
+async def test_after_failures_everything_is_listed(server: FakeApiServer, client: Client) -> None:
+    """etcd may have been away behind the API server, and an older one may have passed us."""
+    async with following(client) as followed:
+        await until(lambda: server.streams)
+        server.faults.append(Fault.status(500, watch=False, times=3))
+        held = Held(server)
+        server.streams[0].cut()
+        await asyncio.wait_for(held.asked.wait(), 10)
+        assert not followed.informer.is_certain
+        held.go.set()
+        await until(lambda: followed.informer.is_certain)
+
+
+async def test_failures_of_another_time_do_not_count(server: FakeApiServer, client: Client) -> None:
+    """Each time that a server fails, writes wait for a while."""
+    async with following(client, failing_s=0.2) as followed:
+        for number in range(2):
+            await until(lambda: server.streams)
+            server.put(PODS, pod(f"p{number}"))
+            await until(lambda number=number: f"p{number}" in followed.names)  # type: ignore[misc]  # bound now
+            broken = Fault.status(500, watch=False, times=999)
+            server.faults.append(broken)
+            server.streams[0].cut()
+            await until(lambda broken=broken: broken.times < 999)  # type: ignore[misc]  # bound now
+            since = clock.monotonic()
+            await asyncio.wait_for(followed.informer.certain(), 10)
+            assert clock.monotonic() - since >= 0.15
+            server.faults.clear()

@@ -11,12 +11,23 @@ recreated under its name is a delete and an upsert. One object that cannot be de
 and left as it was known; it never stops the stream.
 
 A store that was restored from a backup is silent until its versions have passed the one it is asked
-for, and tells nothing of what it has not any more. So nothing of this is `certain` from the moment
-that a stream breaks, or ends before it was asked to, until the store has shown its version: with a
-list of one object, or with a whole list if the API server was away. In a list, an object that is
-earlier than it was, or comes back from before, proves the same as an earlier version of the list
-(`versions.py`). Silence is followed by a list, also if streams end in between, as idle ones do at a
-middlebox. `RewoundError` then ends the informer.
+for, and tells nothing of what it has not any more. So the store is not `certain` from the moment
+that a stream breaks, ends before it was asked to, or cannot go on (410, an ERROR event), until the
+API server has shown its version:
+
+    a stream broke or ended early   -> list one object; the list carries the version
+    that version is far later       -> list everything: `--bump-revision` makes versions leap
+    410, ERROR, the server was away -> list everything
+    no answer, 429, 502, 503, 504   -> wait
+    another 5xx                     -> wait for `FAILING_S` at most, list everything when it is over
+    anything else (403, 404)        -> it never will show it: go on
+
+In a list, an object that is earlier than it was, or comes back from before, proves the same as an
+earlier version of the list (`versions.py`): `RewoundError` ends the informer. Silence is followed
+by a list, also if streams end in between, as idle ones do at a middlebox.
+
+A stream that was cut after a while is opened again at once, as one that ended by agreement: a
+middlebox cuts every idle stream, and all writes wait meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +55,7 @@ from rackgate.kube.errors import (
     parse_status,
 )
 from rackgate.kube.pages import decode_page
-from rackgate.kube.raw import is_earlier, read_event, read_meta
+from rackgate.kube.raw import is_earlier, leaps, read_event, read_meta
 from rackgate.kube.resources import Resource
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
@@ -53,13 +64,18 @@ from rackgate.wire.core import Meta
 T = TypeVar("T")
 
 YIELD_EVERY = 200
-# Refusals after which a server may soon answer; any other says that it never will.
-PASSING = (
+# After these the server may soon show its version, and may show another store then; 0 is no answer.
+AWAY = (
     0,
-    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
+# After these, too, but they say nothing of the store: too many requests, a list that took too long.
+PASSING = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
+# For so long writes wait after another 5xx: the API server answers 500 while etcd is away or elects
+# a leader, but also for as long as the conversion webhook of one kind is broken.
+FAILING_S = 30.0
 # A stream that ends so much earlier than it was asked to was ended for another reason.
 ENDS_EARLY_S = 1.0
 # As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
@@ -95,6 +111,7 @@ class Informer(Generic[T]):
         uid_of: Callable[[T], str] | None = None,
         idle_s: float = WATCH_IDLE_S,
         backoff: Backoff | None = None,
+        failing_s: float = FAILING_S,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -115,6 +132,7 @@ class Informer(Generic[T]):
             uid_of: uid, where there is no Meta.
             idle_s: seconds of silence after which a watch counts as dead, and a list is due.
             backoff: waits between failures.
+            failing_s: seconds of Internal Server Errors after which nobody waits any longer.
         """
         self.resource = resource
         self.synced = asyncio.Event()
@@ -135,11 +153,13 @@ class Informer(Generic[T]):
         self.store: Mapping[str, T] = MappingProxyType(self._objects)
         self._version = ""
         self._due = True
-        # A list would be well: nothing is known to be missed, but nothing was heard either.
-        self._doubtful = False
+        # List next, though the store is not known to be behind: nothing was heard for long.
+        self._relist = False
         # Set while the store is known to be the one that was listed.
         self._certain = asyncio.Event()
         self._certain.set()
+        self._failing_s = failing_s
+        self._failing_since: float | None = None
         self._heard_at = clock.monotonic()
         self._log = log.bind(resource=resource.full_name)
 
@@ -178,7 +198,7 @@ class Informer(Generic[T]):
         """
         self._due = True
         self._version = ""
-        self._certain.set()
+        self._shown()
         for key in list(self._objects):
             self._delete(key)
 
@@ -201,14 +221,14 @@ class Informer(Generic[T]):
         while True:
             wait_s = 0.0
             try:
-                if self._due or self._doubtful:
-                    await self._list()
-                elif not self._certain.is_set():
+                if not (self._due or self._relist or self._certain.is_set()):
                     await self._probe()
+                if self._due or self._relist:
+                    await self._list()
                 reason = await self._watch()
             except GoneError:
                 # The store stays as it is: the next list tells what vanished.
-                self._due = True
+                self._behind()
                 self._restarted("expired")
                 if self._backoff.failures() == 0:
                     self._backoff.next()
@@ -217,16 +237,19 @@ class Informer(Generic[T]):
                 raise
             except KubeError as error:
                 self._due = self._due or isinstance(error, LineTooLongError)
-                self.problem = str(error)
-                self._log.warning("watch_failed", error=str(error)[:500])
+                self._failed(error)
                 self._restarted(_reason(error))
                 wait_s = error.retry_after_s or 0.0
             else:
                 self._restarted(reason)
-                if reason == "ended":
+                if reason != "short":
                     self._backoff.reset()
                     continue
             await asyncio.sleep(max(wait_s, self._backoff.next()))
+
+    def _failed(self, error: KubeError) -> None:
+        self.problem = str(error)
+        self._log.warning("watch_failed", error=str(error)[:500])
 
     def _restarted(self, reason: str) -> None:
         metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
@@ -244,8 +267,8 @@ class Informer(Generic[T]):
             self._not_told(error)
             raise
         await self._replace(listed)
-        self._version, self._due, self._doubtful, self.problem = version, False, False, ""
-        self._certain.set()
+        self._version, self._due, self._relist, self.problem = version, False, False, ""
+        self._shown()
         if not self.synced.is_set():
             self._log.info("cache_synced", objects=len(listed), resource_version=version)
             self.synced.set()
@@ -275,26 +298,56 @@ class Informer(Generic[T]):
         pages = self._client.list_pages(self._path, field, page_size=1)
         try:
             async with aclosing(pages):
-                await anext(pages)
+                version = decode_page(await anext(pages)).metadata.resource_version
         except KubeError as error:
             self._not_told(error)
             if not self._certain.is_set():
                 raise
+            return
+        # Only objects show a restored store whose versions were bumped. Nor does the version show
+        # one if etcd was away behind the API server, and was written to since.
+        if leaps(version, self._version) or self._failing_since is not None:
+            self._relist = True
         else:
-            self._certain.set()
+            self._shown()
+
+    def _shown(self) -> None:
+        """The API server has shown the store that it has now, or nothing is known of any."""
+        self._failing_since = None
+        self._certain.set()
 
     def _not_told(self, error: KubeError) -> None:
-        """The server did not say its version. Nobody waits for one that never will."""
+        """The server did not show its version. Nobody waits for one that never will."""
         if isinstance(error, RewoundError):
             return
-        if error.status not in PASSING:
-            self._certain.set()
-        elif error.status != HTTPStatus.TOO_MANY_REQUESTS:
+        if error.status in AWAY:
             self._away()
+        elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            now = clock.monotonic()
+            if self._failing_since is None:
+                self._failing_since = now
+            if now - self._failing_since < self._failing_s:
+                self._uncertain()
+            else:
+                self._certain.set()
+        elif error.status not in PASSING:
+            self._certain.set()
 
     def _away(self) -> None:
         """The server is away. By the time that it is back, an older store may have passed us."""
-        self._doubtful = True
+        self._relist = True
+        self._failing_since = None
+        self._uncertain()
+
+    def _behind(self) -> None:
+        """The stream cannot go on from here, and neither can one from the same version."""
+        self._due = True
+        self._uncertain()
+
+    def _uncertain(self) -> None:
+        """The store may be another one now; before the first list nothing is known of any."""
+        if self.synced.is_set():
+            self._certain.clear()
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
         """Put the items of one page into `listed`; returns the version of the list."""
@@ -335,7 +388,15 @@ class Informer(Generic[T]):
                 await asyncio.sleep(0)
 
     async def _watch(self) -> str:
-        """Follow one stream; returns why it ended: `ended`, or `short` for a hasty end."""
+        """Follow one stream.
+
+        Returns:
+            Why it ended: `ended`, or `broken` or `stalled` for one that was cut after a while;
+            `short` for a hasty end.
+
+        Raises:
+            KubeError: it was rejected, or cut in haste.
+        """
         limit_s = int(WATCH_LIMIT_S * (1 + self._rng.random()))
         params = {
             **self._params,
@@ -358,28 +419,32 @@ class Informer(Generic[T]):
                             await asyncio.sleep(0)
                     self._client.versions.note(self._path, self._version)
                     self._backoff.reset()
+                    self._failing_since = None
         except TransportError as error:
-            self._certain.clear()
-            if error.reason != "Unreachable":
-                self._left(events)
-            else:
+            self._uncertain()
+            if error.reason == "Unreachable":
                 self._away()
-            raise
+                raise
+            self._left(events)
+            if isinstance(error, LineTooLongError) or clock.monotonic() - started <= SHORT_STREAM_S:
+                raise
+            self._failed(error)
+            return _reason(error)
         self._left(events)
         if clock.monotonic() - started < limit_s - ENDS_EARLY_S:
-            self._certain.clear()
+            self._uncertain()
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
 
     def _left(self, events: int) -> None:
         """A stream is over. If nothing was heard for long, it may never speak to us."""
-        self._doubtful = self._doubtful or (not events and self.silence_s() >= self._idle_s)
+        self._relist = self._relist or (not events and self.silence_s() >= self._idle_s)
 
     def _event(self, line: bytes) -> None:
         try:
             event = read_event(line)
         except ValueError as error:
             # Not even an event: no telling what was missed.
-            self._due = True
+            self._behind()
             raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
         kind = event.type
         if kind in ("ADDED", "MODIFIED"):
@@ -389,8 +454,7 @@ class Informer(Generic[T]):
         elif kind == "BOOKMARK":
             self._marked(event.object)
         elif kind == "ERROR":
-            # As the stream cannot go on from here, neither can one from the same version.
-            self._due = True
+            self._behind()
             status = parse_status(event.object)
             raise error_for("WATCH", self._path, status.code, event.object)
 
@@ -404,7 +468,7 @@ class Informer(Generic[T]):
         if meta is None:
             return
         if is_earlier(meta.resource_version, self._version):
-            self._certain.clear()
+            self._uncertain()
             text = f"bookmark {meta.resource_version} after {self._version}"
             raise KubeError("WATCH", self._path, reason="Behind", message=text)
         self._version = meta.resource_version or self._version

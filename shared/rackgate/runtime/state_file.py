@@ -33,7 +33,7 @@ import structlog
 from rackgate.runtime import clock
 
 SLOT_BYTES: Final = 32 * 1024
-# Seconds after which a write that failed without a certain answer is not applied any more.
+# Seconds after which a write of unknown outcome is not applied any more.
 UNKNOWN_OUTCOME_S: Final = 75.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
