@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,13 +26,25 @@ class Door:
 
     Attributes:
         namespace: that of the kubeconfig's context, or "default".
+        context: of the kubeconfig, as far as the file says.
+        server: its address, as far as the file says.
         user_agent: how the command names itself to the API server.
     """
 
     state: str | None = None
     settings: ConnectionSettings | None = None
     namespace: str = "default"
+    context: str | None = None
+    server: str | None = None
     user_agent: str = "rackgate-explain"
+
+    @property
+    def told(self) -> str:
+        """Which cluster it is, for whom who is asked before something is done to it."""
+        if self.settings is None:
+            return f"the playground in {state_dir(self.state)}"
+        server = self.server or "its API server"
+        return f"{server}, context {self.context} of {self.settings.kubeconfig}"
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -85,20 +98,34 @@ def door(state: str | None, kubeconfig: str | None, context: str | None) -> Door
 
 def _by_kubeconfig(path: Path, context: str | None) -> Door:
     settings = ConnectionSettings(kubeconfig=path, context=context, request_timeout=30)
-    return Door(settings=settings, namespace=_namespace_of(path, context))
+    document = _document(path)
+    name = context or document.get("current-context")
+    chosen = _named(document, "contexts", "context", name)
+    cluster = _named(document, "clusters", "cluster", chosen.get("cluster"))
+    return Door(
+        settings=settings,
+        namespace=str(chosen.get("namespace") or "default"),
+        context=None if name is None else str(name),
+        server=str(cluster["server"]) if cluster.get("server") else None,
+    )
 
 
-def _namespace_of(path: Path, context: str | None) -> str:
-    """The namespace of a kubeconfig's context; the client says what is wrong with the file."""
+def _document(path: Path) -> dict[str, Any]:
+    """A kubeconfig; empty where it is none: the client says what is wrong with the file."""
     try:
-        document = yaml.safe_load(path.read_text())
-        wanted = context or document.get("current-context")
-        chosen = next(c["context"] for c in document["contexts"] if c["name"] == wanted)
-        return str(chosen.get("namespace") or "default")
-    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError):
-        return "default"
-    except StopIteration:
-        return "default"
+        found = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named(document: dict[str, Any], plural: str, key: str, name: object) -> dict[str, Any]:
+    """The part of a kubeconfig with that name; empty where there is none."""
+    try:
+        found = next((one[key] for one in document[plural] if one["name"] == name), None)
+    except (KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Progress:

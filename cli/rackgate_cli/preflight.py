@@ -7,7 +7,7 @@ import asyncio
 import json
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 CONFLICT: Final = 3
 _DESCRIPTION: Final = (
     "Tells what stands in the way of an installation before anything is written: Kueue that "
-    "lives (its Deployment, webhook configurations, Lease) or the kinds that it left, another "
-    "Rackgate, an uninstall that is not finished, an API server that is too old. Only reads."
+    "lives (its Deployment, webhook configurations, APIServices, Lease) or the kinds that it left, "
+    "another Rackgate, an uninstall that is not finished, an API server that is too old. Only "
+    "reads."
 )
 _EPILOG: Final = """examples:
   rackgate preflight
@@ -92,6 +93,7 @@ async def _look(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
     from rackgate_cli.preflight_findings import findings
 
     asked = door(arguments.state, arguments.kubeconfig, arguments.context)
+    asked = replace(asked, user_agent="rackgate-preflight")
     async with asked.client() as client:
         try:
             return findings(await read(client, namespace), namespace)
@@ -107,7 +109,7 @@ async def read(client: Client, namespace: str) -> Seen:
     """
     from rackgate.api import names
     from rackgate.kube import resources as kinds
-    from rackgate_cli.preflight_findings import KUEUE_LEASE, Seen
+    from rackgate_cli.preflight_findings import API_SERVICES, KUEUE_LEASE, Seen
 
     crds = await listed(client, kinds.CRDS)
     spaces = await listed(client, kinds.NAMESPACES, fieldSelector=f"metadata.name={namespace}")
@@ -118,6 +120,11 @@ async def read(client: Client, namespace: str) -> Seen:
             *await listed(client, kinds.VALIDATING_CONFIGS),
         ],
         crds=[crd for crd in crds if crd["spec"]["group"] == names.GROUP],
+        policies=[
+            *await listed(client, kinds.ADMISSION_POLICIES),
+            *await listed(client, kinds.ADMISSION_POLICY_BINDINGS),
+        ],
+        api_services=await listed(client, API_SERVICES),
         deployments=await listed(client, kinds.DEPLOYMENTS),
         leases=await listed(client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"),
         bindings=await listed(client, kinds.CLUSTER_ROLE_BINDINGS),
@@ -126,9 +133,11 @@ async def read(client: Client, namespace: str) -> Seen:
     )
 
 
-async def listed(client: Client, kind: Resource, **params: str) -> list[dict[str, Any]]:
-    """All objects of a kind, each with its kind's name."""
+async def listed(
+    client: Client, kind: Resource, *, namespace: str | None = None, **params: str
+) -> list[dict[str, Any]]:
+    """All objects of a kind, or those of a namespace, each with its kind's name."""
     found: list[dict[str, Any]] = []
-    async for page in client.list_pages(kind.path(), params):
-        found += [{"kind": kind.kind, **item} for item in json.loads(page).get("items") or ()]
+    async for page in client.list_pages(kind.path(namespace), params):
+        found += [{**item, "kind": kind.kind} for item in json.loads(page).get("items") or ()]
     return found

@@ -11,7 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rackgate.api import names
+from rackgate.kube import resources as kinds
 from rackgate.kube.installation import MARK
+from rackgate.kube.resources import Resource
 
 Object = Mapping[str, Any]
 
@@ -22,6 +24,23 @@ OLDEST: Final = (1, 30)
 # Kueue's own, of its manifests and of its chart; and whose renewal tells that somebody acts.
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
 FRESH: Final = timedelta(seconds=60)
+# Kueue serves the order of its queues by itself: until these are gone the API server calls it.
+KUEUE_SERVED: Final = "visibility.kueue.x-k8s.io"
+API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
+# Kinds that we install; Kueue has more of the same group.
+OUR_KINDS: Final = frozenset(
+    kind.full_name
+    for kind in (
+        kinds.WORKLOADS,
+        kinds.LOCAL_QUEUES,
+        kinds.CLUSTER_QUEUES,
+        kinds.COHORTS,
+        kinds.TOPOLOGIES,
+        kinds.FLAVORS,
+        kinds.WORKLOAD_PRIORITY_CLASSES,
+        kinds.ADMISSION_CHECKS,
+    )
+)
 _SEE: Final = "docs/operators.md"
 
 
@@ -47,6 +66,8 @@ class Seen:
     Attributes:
         version: of the API server, as `/version` says.
         webhooks: mutating and validating webhook configurations.
+        policies: ValidatingAdmissionPolicies and their bindings.
+        api_services: APIServices.
         crds: CustomResourceDefinitions of Kueue's group.
         deployments: of all namespaces.
         leases: of Kueue's name, in any namespace.
@@ -57,6 +78,8 @@ class Seen:
 
     version: Mapping[str, Any] = field(default_factory=dict)
     webhooks: Sequence[Object] = ()
+    policies: Sequence[Object] = ()
+    api_services: Sequence[Object] = ()
     crds: Sequence[Object] = ()
     deployments: Sequence[Object] = ()
     leases: Sequence[Object] = ()
@@ -119,6 +142,14 @@ def _kueue(seen: Seen) -> Iterator[Finding]:
             where = f"{found['metadata']['namespace']}/{_name(found)}"
             holder = found["spec"].get("holderIdentity")
             yield Finding(True, f"Kueue's Lease {where}, held by {holder}", remedy)
+    for found in seen.api_services:
+        if found["spec"].get("group") == KUEUE_SERVED:
+            yield Finding(
+                True,
+                f"Kueue's APIService {_name(found)}",
+                "without Kueue nobody answers for it, and then no namespace of the cluster can be "
+                f'deleted: delete it with Kueue ("Coming from Kueue" in {_SEE})',
+            )
 
 
 def _is_kueue(deployment: Object) -> bool:
@@ -141,28 +172,28 @@ def _is_fresh(lease: Object, now: datetime | None) -> bool:
 
 def _kueue_crds(seen: Seen) -> Iterator[Finding]:
     """Kinds that Kueue left: to take them over is a decision."""
-    foreign = [crd for crd in seen.crds if _is_converted(crd)]
-    if not foreign:
-        return
+    ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
     old = sorted(
         _name(crd)
-        for crd in foreign
-        if set(crd.get("status", {}).get("storedVersions") or ()) - {names.VERSION}
+        for crd in ours
+        if set((crd.get("status") or {}).get("storedVersions") or ()) - {names.VERSION}
     )
-    listed = ", ".join(sorted(_name(crd) for crd in foreign))
     if old:
         yield Finding(
             True,
             f"objects may be stored in older versions of {', '.join(old)}",
-            f"write each object once while Kueue still converts, and take the old versions out of "
-            f'status.storedVersions ("Coming from Kueue" in {_SEE})',
+            f"with a Kueue that serves {names.VERSION}, write each object once while it still "
+            'converts, and take the old versions out of status.storedVersions ("Coming from '
+            f'Kueue" in {_SEE}); or delete these kinds, with all their objects',
         )
-    yield Finding(
-        False,
-        f"kinds of Kueue with a conversion webhook: {listed}",
-        "once Kueue is gone, take them over by --force-conflicts with the first of the two "
-        "commands that install; until then the API server refuses that command",
-    )
+    converted = sorted(_name(crd) for crd in ours if _is_converted(crd))
+    if converted:
+        yield Finding(
+            False,
+            f"kinds of Kueue with a conversion webhook: {', '.join(converted)}",
+            "once Kueue is gone, take them over by --force-conflicts with the first of the two "
+            "commands that install; until then the API server refuses that command",
+        )
 
 
 def _is_converted(crd: Object) -> bool:
@@ -199,7 +230,7 @@ def _ending(seen: Seen, namespace: str) -> Iterator[Finding]:
         f"ClusterRoleBinding {_name(found)}"
         for found in seen.bindings
         if found["metadata"].get("deletionTimestamp")
-        and (_name(found) == MARK or _name(found).endswith(f".{namespace}"))
+        and (_is_ours(found) or _name(found).endswith(f".{namespace}"))
     ]
     if seen.namespace is not None and seen.namespace["metadata"].get("deletionTimestamp"):
         leaving.insert(0, f"Namespace {namespace}")
@@ -217,7 +248,7 @@ def _old_names(seen: Seen, namespace: str) -> Iterator[Finding]:
     """Objects of a version whose cluster-wide names did not carry the namespace."""
     old = [
         f"{found['kind']} {_name(found)}"
-        for found in (*seen.webhooks, *seen.bindings)
+        for found in (*seen.webhooks, *seen.policies, *seen.bindings)
         if _is_ours(found) and _name(found) in OLD_NAMES
     ]
     if old:
@@ -230,13 +261,11 @@ def _old_names(seen: Seen, namespace: str) -> Iterator[Finding]:
 
 
 OLD_NAMES: Final = frozenset(
-    {
-        "rackgate-mutating",
-        "rackgate-validating",
-        "rackgate-assigner",
-        "rackgate-ungater",
-        "rackgate-webhook",
-        "rackgate-assigner:osmo",
-        "rackgate-webhook:osmo",
-    }
+    f"rackgate-{name}"
+    for name in (
+        *("mutating", "validating"),
+        *("hints", "jobs", "jobsets", "orphans", "part-deletions"),
+        *("parts", "pods", "rayclusters", "workloads"),
+        *("assigner", "ungater", "webhook", "assigner:osmo", "webhook:osmo"),
+    )
 )

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rackgate_cli.errors import CommandError
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = (
     "Takes Rackgate out of a cluster, in an order that blocks nobody: policies and webhook "
     "configurations first, then the services, then everything that they held is given back, then "
-    "roles and namespace. Needs no running service, and may be repeated. Jobs that wait get their "
+    "roles and namespace. Names the cluster before it asks. Needs no running service, and may be "
+    "repeated. Jobs that wait get their "
     "templates back and stay suspended. Gated pods are released to the scheduler, without a place "
     "of their own. Queues and Workloads stay as objects, without our finalizers, so that a later "
     "installation goes on where this one stopped."
@@ -87,13 +89,15 @@ async def _run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.uninstalling_view import outcome, plan
 
     asked = door(arguments.state, arguments.kubeconfig, arguments.context)
+    asked = replace(asked, user_agent="rackgate-uninstall")
     async with asked.client() as client:
         try:
             work = await Uninstalling.find(
                 client, arguments.namespace, jobs=arguments.jobs, timeout_s=arguments.timeout
             )
             survey = await work.survey()
-            print("\n".join(plan(survey, arguments.jobs, delete_crds=arguments.delete_crds)))
+            lines = plan(survey, arguments.jobs, delete_crds=arguments.delete_crds)
+            print("\n".join((f"Cluster: {asked.told}.", *lines)))
             if arguments.dry_run:
                 return 0
             if not arguments.yes and not _agreed():

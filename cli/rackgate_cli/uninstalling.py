@@ -16,17 +16,17 @@ from rackgate.kube.installation import MARK
 from rackgate.kube.resources import Resource
 from rackgate.kube.uninstall import FINALIZER, at_once, without_finalizer
 from rackgate.wire.core import Meta
-from rackgate_assigner.uninstall import Report, release_all
+from rackgate_assigner.uninstall import Report, release_all, release_finalizers
 from rackgate_assigner.uninstall_plan import Jobs
 from rackgate_cli import playground as local_playground
 from rackgate_cli.controlplane.components import SERVICES
 from rackgate_cli.preflight import listed
-from rackgate_cli.preflight_findings import OLD_NAMES, OURS, PART_OF
+from rackgate_cli.preflight_findings import OURS, PART_OF
+from rackgate_cli.uninstalling_scope import FOREIGN_KINDS, Scope, name_of, scope_of
 from rackgate_ungater.uninstall import gated_pods, release_pods
 
 _LABEL: Final = f"{PART_OF}={OURS}"
 _POLL_S: Final = 0.3
-_KEPT_ROLES: Final = "rackgate-users:"
 # What blocks users goes first: policies refuse, and webhooks are called.
 _BLOCKING: Final = (
     kinds.ADMISSION_POLICY_BINDINGS,
@@ -102,29 +102,27 @@ class Done:
 class Uninstalling:
     """One uninstall."""
 
-    def __init__(self, client: Client, namespace: str, jobs: str, timeout_s: float) -> None:
-        self._client, self._namespace = client, namespace
-        self._acts = True
+    def __init__(self, client: Client, scope: Scope, jobs: str, timeout_s: float) -> None:
+        self._client, self._scope, self._namespace = client, scope, scope.namespace
         self._jobs, self._timeout_s = Jobs(jobs), timeout_s
 
     @classmethod
     async def find(
         cls, client: Client, namespace: str | None, *, jobs: str, timeout_s: float
     ) -> Uninstalling:
-        """The installation in `namespace`, by default the one that the cluster is marked with."""
-        marks = await listed(
-            client, kinds.CLUSTER_ROLE_BINDINGS, fieldSelector=f"metadata.name={MARK}"
-        )
-        subjects = marks[0].get("subjects") or () if marks else ()
-        acting = next((one["namespace"] for one in subjects if one.get("namespace")), None)
-        found = cls(client, namespace or acting or names.SYSTEM_NAMESPACE, jobs, timeout_s)
-        found._acts = acting in (None, found._namespace)
-        return found
+        """The installation in `namespace`, by default the one that acts in the cluster.
+
+        Raises:
+            UsageError: there are signs of several, and none is named.
+        """
+        bindings = await listed(client, kinds.CLUSTER_ROLE_BINDINGS)
+        roles = await listed(client, kinds.CLUSTER_ROLES, labelSelector=_LABEL)
+        return cls(client, scope_of(namespace, bindings, roles), jobs, timeout_s)
 
     async def survey(self) -> Survey:
         """What there is; only reads."""
-        found = Survey(self._namespace, shared=await self._shared(), acts=self._acts)
-        if not self._acts:
+        found = Survey(self._namespace, shared=await self._shared(), acts=self._scope.acts)
+        if not self._scope.acts:
             return found
         found.gated = await gated_pods(self._client)
         for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
@@ -158,11 +156,12 @@ class Uninstalling:
                 await asyncio.to_thread(local_playground.stop, playground, service)
         done.left += await self._stop_services(done)
         # Whatever still runs, on a node that does not answer perhaps, may write no more. The mark
-        # stays to the end: it tells the next run whose the installation is.
-        bindings = await self._mine(kinds.CLUSTER_ROLE_BINDINGS)
-        rights = [one for one in bindings if _name(one) != MARK]
+        # stays to the end: it tells the next run whose the installation is. What users are granted
+        # is not of one installation.
+        bindings = await self._going(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
+        rights = [one for one in bindings if name_of(one) != MARK]
         done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
-        if self._acts:
+        if self._scope.acts:
             say("jobs, Workloads, queues: what was held is given back")
             done.report = await release_all(
                 self._client,
@@ -170,16 +169,18 @@ class Uninstalling:
                 jobs=self._jobs,
                 patience_s=self._timeout_s,
             )
+            # Kueue's, from before Rackgate: nobody else is left to take its finalizer off.
+            await release_finalizers(self._client, kinds.ADMISSION_CHECKS, done.report)
             released = await release_pods(self._client)
             done.pods = released.pods
             done.left += [f"Pod {pod} stays gated: {why}" for pod, why in released.gated.items()]
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
         done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
-        if delete_crds and self._acts:
+        if delete_crds and self._scope.acts:
             say("kinds: they are deleted with all their objects")
             done.crds = await self._delete_crds(done)
         say("roles, accounts, namespace")
-        await self._delete_rest(done, users=delete_crds and self._acts)
+        await self._delete_rest(done, delete_crds=delete_crds)
         return done
 
     async def _stop_services(self, done: Done) -> list[str]:
@@ -188,7 +189,7 @@ class Uninstalling:
 
         async def gone() -> list[str]:
             pods = await self._labelled(kinds.PODS)
-            return [f"Pod {self._namespace}/{_name(pod)} does not end" for pod in pods]
+            return [f"Pod {self._namespace}/{name_of(pod)} does not end" for pod in pods]
 
         return await self._until_empty(gone)
 
@@ -198,39 +199,35 @@ class Uninstalling:
         count = await self._delete(kinds.CRDS, own)
 
         async def gone() -> list[str]:
-            wanted = {_name(crd) for crd in own}
+            wanted = {name_of(crd) for crd in own}
             left = await listed(self._client, kinds.CRDS)
-            return [f"CustomResourceDefinition {n}" for n in map(_name, left) if n in wanted]
+            return [f"CustomResourceDefinition {n}" for n in map(name_of, left) if n in wanted]
 
         done.left += await self._until_empty(gone)
         return count
 
-    async def _delete_rest(self, done: Done, *, users: bool) -> None:
+    async def _delete_rest(self, done: Done, *, delete_crds: bool) -> None:
         shared = await self._shared()
         for kind in _NAMESPACED:
             done.deleted += await self._delete(kind, await self._labelled(kind))
-        done.deleted += await self._delete(kinds.SECRETS, await self._named(kinds.SECRETS))
-        done.deleted += await self._delete(kinds.LEASES, await self._named(kinds.LEASES))
+        for kind in (kinds.SECRETS, kinds.LEASES):
+            there = await self._there(kind)
+            made = [one for one in there if self._scope.made(kind, one)]
+            done.deleted += await self._delete(kind, made)
         if not shared:
-            spaces = [
-                one for one in await self._found(kinds.NAMESPACES) if _is(one, self._namespace)
-            ]
-            done.deleted += await self._delete(kinds.NAMESPACES, spaces)
+            done.deleted += await self._delete(kinds.NAMESPACES, await self._space())
         for kind in _RBAC:
-            mine = [
-                one
-                for one in await self._mine(kind)
-                if users or not _name(one).startswith(_KEPT_ROLES)
-            ]
-            done.deleted += await self._delete(kind, mine)
+            going = await self._going(kind, delete_crds=delete_crds)
+            done.deleted += await self._delete(kind, going)
 
         async def gone() -> list[str]:
-            left = [one for kind in _RBAC for one in await self._mine(kind)]
-            found = [f"{one['kind']} {_name(one)}" for one in left if _leaves(one)]
-            spaces = await self._found(kinds.NAMESPACES)
-            if not shared:
-                found += [f"Namespace {_name(n)}" for n in spaces if _is(n, self._namespace)]
-            return found
+            left = [
+                f"{kind.kind} {name_of(one)}"
+                for kind in _RBAC
+                for one in await self._going(kind, delete_crds=delete_crds)
+            ]
+            spaces = [] if shared else await self._space()
+            return left + [f"Namespace {name_of(one)}" for one in spaces]
 
         done.left += await self._until_empty(gone)
 
@@ -256,40 +253,38 @@ class Uninstalling:
         found = await self._found(kind, labelSelector=_LABEL)
         return [one for one in found if one["metadata"].get("namespace") == self._namespace]
 
-    async def _named(self, kind: Resource) -> list[dict[str, Any]]:
-        """Objects in the namespace that the services made: their names are ours."""
-        found = await self._found(kind)
-        return [
-            one
-            for one in found
-            if one["metadata"].get("namespace") == self._namespace
-            and _name(one).startswith("rackgate-")
-        ]
+    async def _there(self, kind: Resource) -> list[dict[str, Any]]:
+        """What there is of a kind in the namespace; no content, for Secrets are among it."""
+        try:
+            return await listed(self._client.metadata_only(), kind, namespace=self._namespace)
+        except NotFoundError:
+            return []
+
+    async def _space(self) -> list[dict[str, Any]]:
+        """The namespace, unless it is gone."""
+        return await self._found(kinds.NAMESPACES, fieldSelector=f"metadata.name={self._namespace}")
 
     async def _mine(self, kind: Resource) -> list[dict[str, Any]]:
         """Cluster-wide objects of this installation: by label, and by name."""
-        return [one for one in await self._found(kind, labelSelector=_LABEL) if self._owns(one)]
+        found = await self._found(kind, labelSelector=_LABEL)
+        return [one for one in found if self._scope.owns(one)]
 
-    def _owns(self, found: dict[str, Any]) -> bool:
-        name = _name(found)
-        if name == MARK:
-            subjects = found.get("subjects") or ()
-            return any(one.get("namespace") == self._namespace for one in subjects)
-        return (
-            name.endswith(f".{self._namespace}")
-            or name.startswith(_KEPT_ROLES)
-            or (name in OLD_NAMES and self._namespace == names.SYSTEM_NAMESPACE)
-        )
+    async def _going(self, kind: Resource, *, delete_crds: bool) -> list[dict[str, Any]]:
+        """Those of them that do not stay."""
+        return [
+            one
+            for one in await self._mine(kind)
+            if not self._scope.stays(one, delete_crds=delete_crds)
+        ]
 
     async def _shared(self) -> list[str]:
         """What others have in the namespace."""
-        found = []
-        for kind in (kinds.DEPLOYMENTS, kinds.JOBS, kinds.PODS):
-            for one in await self._found(kind):
-                labels = one["metadata"].get("labels") or {}
-                if one["metadata"]["namespace"] == self._namespace and labels.get(PART_OF) != OURS:
-                    found.append(f"{kind.kind} {_name(one)}")
-        return found
+        return [
+            f"{kind.kind} {name_of(one)}"
+            for kind in FOREIGN_KINDS
+            for one in await self._there(kind)
+            if self._scope.foreign(kind, one)
+        ]
 
     async def _delete(self, kind: Resource, found: Iterable[dict[str, Any]]) -> int:
         """Delete objects, our own finalizer taken off first; how many there were."""
@@ -315,20 +310,6 @@ class Uninstalling:
             )
         except (NotFoundError, ConflictError, UnprocessableError):
             return  # gone, or going: the end is waited for
-
-
-def _name(found: dict[str, Any]) -> str:
-    return str(found["metadata"]["name"])
-
-
-def _is(found: dict[str, Any], name: str) -> bool:
-    return _name(found) == name
-
-
-def _leaves(found: dict[str, Any]) -> bool:
-    return not _name(found).startswith(_KEPT_ROLES) or bool(
-        found["metadata"].get("deletionTimestamp")
-    )
 
 
 def _ended(job: dict[str, Any]) -> bool:

@@ -1,14 +1,17 @@
 """An operator's day, on a control plane of its own, by the commands of docs/operators.md.
 
-Kueue is in the way, then another installation; install, upgrade, restore, uninstall with jobs
-running, install again. The services are processes beside the cluster, with the tokens and the
-configurations of their manifests; pods of their Deployments are simulated, as all pods are.
+Kueue is in the way, then an installation of old names, then another installation; install,
+upgrade, scale, restore, uninstall with jobs running, install again. The services are processes
+beside the cluster, with the tokens and the configurations of their manifests; pods of their
+Deployments are simulated, as all pods are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,14 +30,18 @@ from rackgate.kube.errors import ForbiddenError, NotFoundError, UnprocessableErr
 from rackgate.kube.uninstall import FINALIZER
 from rackgate_cli.controlplane.install import with_local_webhook
 from rackgate_cli.controlplane.ports import reserved
+from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
+from rackgate_cli.preflight_findings import OLD_NAMES
 from tests.support.cluster import Cluster, until
 from tests.support.elsewhere import Elsewhere, kustomized, moved
+from tests.support.etcdutl import etcdutl
 from tests.support.identities import acting_as
 from tests.support.objects import RACK, Object, job
 from tests.support.playground import SERVICES, start_playground
+from tests.support.runbook import commands
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 SYSTEM, OTHER, TEAM = "rackgate-system", "team-infra", "team"
 MANAGER = "--field-manager=rackgate"
@@ -49,6 +56,32 @@ class Day(Elsewhere):
 
     def kubectl(self, *arguments: str) -> str:
         return self.playground.run("kubectl", *arguments)
+
+    def shell(self, text: str) -> str:
+        """Commands as an operator pastes them, in the folder of the kustomization."""
+        known = StateFolder(self.playground.state).load()
+        assert known is not None
+        programs = self.folder / "programs"
+        programs.mkdir(exist_ok=True)
+        kubectl = programs / "kubectl"
+        if not kubectl.exists():
+            kubectl.symlink_to(known.binaries["kubectl"])
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.playground.kubeconfig),
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=self.folder,
+            env=environment,
+            timeout=300,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return str(done.stdout)
 
     def tried(self, *arguments: str) -> Answer:
         """A verb that may fail: exit code, and all that it said."""
@@ -202,7 +235,22 @@ def kueue(crd: Object) -> list[Object]:
         "webhooks": [],
     }
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
-    return [space, theirs, deployment, webhook]
+    group = "visibility.kueue.x-k8s.io"
+    visibility = {"name": "kueue-visibility-server", "namespace": "kueue-system"}
+    served = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": f"v1beta2.{group}"},
+        "spec": {
+            "group": group,
+            "version": "v1beta2",
+            "service": visibility,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "insecureSkipTLSVerify": True,
+        },
+    }
+    return [space, theirs, deployment, webhook, served]
 
 
 async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
@@ -226,8 +274,12 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
         before = await cluster.get(kinds.CRDS, CRD)
         code, said = day.tried("preflight")
         assert code == 3
-        for sign in ("Deployment kueue-system/kueue-controller-manager", "webhook-configuration"):
-            assert f"conflict: Kueue's {sign}" in said or sign in said, said
+        for sign in (
+            "Deployment kueue-system/kueue-controller-manager",
+            "MutatingWebhookConfiguration kueue-mutating-webhook-configuration",
+            "APIService v1beta2.visibility.kueue.x-k8s.io",
+        ):
+            assert f"conflict: Kueue's {sign}\n" in said, said
         assert f"conversion webhook: {CRD}" in said
         # Who does not ask before is refused by the API server: another manager has these fields.
         cluster_wide = str(deploy_dir() / "cluster")
@@ -242,10 +294,60 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
         for service in ("assigner", "ungater"):
             code, said = await asyncio.to_thread(day.second, service, SYSTEM)
             assert (code, "Kueue is installed in this cluster" in said) == (3, True), said[-500:]
-    day.kubectl("delete", "-f", path, "--wait=true")
+    # An APIService that nobody answers for would keep the namespace from going.
+    day.shell(commands("keeps every namespace of the cluster from being deleted:"))
+    day.kubectl("delete", "-f", path, "--wait=true", "--ignore-not-found")
     day.kubectl("delete", "-k", str(deploy_dir() / "cluster"), "--ignore-not-found")
     code, said = day.tried("preflight")
     assert code == 0, said
+
+
+def of_old_names(documents: list[Object]) -> list[Object]:
+    """As they were when cluster-wide names did not end in the namespace of the installation."""
+    bare = re.compile(r"(rackgate-[a-z-]+)\.rackgate-system(?!\.svc)")
+    old = [
+        json.loads(bare.sub(r"\1", json.dumps(entry)))
+        for entry in documents
+        if entry["metadata"]["name"] not in ("rackgate", f"rackgate.{SYSTEM}")
+        and not entry["metadata"]["name"].startswith("rackgate-uninstall")
+    ]
+    for entry in old:
+        entry["metadata"]["name"] = entry["metadata"]["name"].replace("-osmo", ":osmo")
+    return old
+
+
+def with_image(documents: list[Object], tag: str) -> list[Object]:
+    for entry in documents:
+        if entry["kind"] == "Deployment":
+            entry["spec"]["template"]["spec"]["containers"][0]["image"] = f"rackgate:{tag}"
+    return documents
+
+
+async def an_installation_of_old_names_is_upgraded_once_and_for_all(day: Day) -> None:
+    documents = day.documents()  # and the kustomization that the commands apply
+    cluster = str(deploy_dir() / "cluster")
+    text = day.kubectl("kustomize", cluster)
+    kinds_too = [one for one in yaml.safe_load_all(text) if one]
+    old = of_old_names([*kinds_too, *documents])
+    spaces = [entry for entry in old if entry["kind"] == "Namespace"]
+    for part in (spaces, old):  # applied as that version said: by the manager that kubectl names
+        day.kubectl("apply", "--server-side", "-f", day.written("old", part))
+    code, said = day.tried("preflight")
+    assert (code, "ValidatingAdmissionPolicy rackgate-jobs," in said) == (0, True), said
+    block = commands("**From a version whose cluster-wide names do not end in the namespace**")
+    assert "rackgate/deploy/cluster ." in block
+    day.shell(block.replace("rackgate/deploy/cluster .", f"{cluster} ."))
+    async with team(day) as there:
+        for kind in (
+            *(kinds.ADMISSION_POLICIES, kinds.ADMISSION_POLICY_BINDINGS, kinds.CLUSTER_ROLES),
+            *(kinds.MUTATING_CONFIGS, kinds.VALIDATING_CONFIGS, kinds.CLUSTER_ROLE_BINDINGS),
+        ):
+            ours = [one["metadata"]["name"] for one in await there.list_all(kind)]
+            assert [name for name in ours if name in OLD_NAMES] == []
+        role = await there.get(kinds.CLUSTER_ROLES, f"rackgate-assigner.{SYSTEM}")
+        assert [one["manager"] for one in role["metadata"]["managedFields"]] == ["rackgate"]
+    # The version after that, without any force: nothing is owned by two.
+    await asyncio.to_thread(day.apply, with_image(day.documents(), "0.1.1"))
 
 
 async def installed_as_documented_jobs_run(day: Day) -> None:
@@ -322,11 +424,7 @@ def alone(there: Day, service: str) -> Answer:
 async def an_upgrade_leaves_jobs_alone_and_ends_nothing(day: Day) -> None:
     async with team(day) as cluster:
         before = await steady(cluster, "steady")
-        documents = day.documents()
-        for entry in documents:
-            if entry["kind"] == "Deployment":
-                entry["spec"]["template"]["spec"]["containers"][0]["image"] = "rackgate:0.2.0"
-        await asyncio.to_thread(day.apply, documents)
+        await asyncio.to_thread(day.apply, with_image(day.documents(), "0.2.0"))
         codes = await asyncio.to_thread(day.stop, *SERVICES)
         assert set(codes.values()) == {0}
         assert await held(cluster), "a stop gives nothing back"
@@ -338,37 +436,97 @@ async def an_upgrade_leaves_jobs_alone_and_ends_nothing(day: Day) -> None:
         assert "uninstall_begun" not in day.log_file("assigner").read_text()
 
 
-async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
-    store = day.playground.state / "etcd"
-    saved = day.folder / "saved"
+async def numbers_of_replicas_belong_to_who_set_them_last(day: Day) -> None:
+    path = day.written("next", with_image(day.documents(), "0.2.0"))
+    apply = ("kubectl", "apply", "--server-side", MANAGER, "-f", path)
+    scale = ("scale", "deployment", "rackgate-webhook", "-n", SYSTEM)
 
-    def exchange(before: Path, after: Path) -> None:
+    async def replicas() -> int:
+        found = await asyncio.to_thread(
+            day.kubectl,
+            *("get", "deployment", "rackgate-webhook", "-n", SYSTEM),
+            *("-o", "jsonpath={.spec.replicas}"),
+        )
+        return int(found)
+
+    await asyncio.to_thread(day.kubectl, *scale, "--replicas=5")
+    code, said = await asyncio.to_thread(day.tried, *apply)
+    assert code != 0
+    assert 'conflict with "kubectl" with subresource "scale"' in said, said
+    assert await replicas() == 5
+    code, said = await asyncio.to_thread(day.tried, *apply, "--force-conflicts")
+    assert (code, await replicas()) == (0, 2), said
+    code, said = await asyncio.to_thread(day.tried, *apply)
+    assert code == 0, said
+    # Certificates are revoked, and etcd is restored, with 0: then it is nobody's.
+    await asyncio.to_thread(day.kubectl, *scale, "--replicas=0")
+    code, said = await asyncio.to_thread(day.tried, *apply)
+    assert (code, await replicas()) == (0, 2), said
+
+
+def restored(day: Day, command: str, copy: Path, store: Path) -> None:
+    """Run the documented command on a copy of the store, for the one member of this cluster."""
+    known = StateFolder(day.playground.state).load()
+    assert known is not None
+    peer = f"https://127.0.0.1:{known.ports['etcd-peer']}"
+    # A copy of the file, not made by `etcdctl snapshot save`, has no checksum.
+    member = (
+        f"--name rackgate --initial-cluster rackgate={peer} "
+        f"--initial-advertise-peer-urls {peer} --skip-hash-check"
+    )
+    assert "--bump-revision" in command
+    assert "--mark-compacted" in command
+    shutil.rmtree(store)
+    day.shell(
+        command.replace("etcdutl", str(etcdutl()), 1)
+        .replace("snapshot.db", str(copy))
+        .replace("--data-dir ...", f"--data-dir {store} {member}")
+    )
+
+
+async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
+    store, saved = StateFolder(day.playground.state).data, day.folder / "saved.db"
+    lines = commands("## Restoring etcd").splitlines()
+    (restore,) = (line for line in lines if line.startswith("etcdutl "))
+    scaling = [line for line in lines if line.startswith("kubectl ")]
+    assert len(scaling) == 4, "scale to 0, wait; restart, scale to what it was"
+
+    def away() -> None:
         for name in COMPONENTS:
             day.playground.run("stop", name)
-        if after.exists():
-            shutil.rmtree(after)
-        shutil.copytree(before, after)
+
+    def back() -> None:
         for name in reversed(COMPONENTS):
             day.playground.run("start", name)
 
     async with team(day) as cluster:
         before = await steady(cluster, "steady")
         await asyncio.to_thread(day.stop, *SERVICES)
-        await asyncio.to_thread(exchange, store, saved)
+        await asyncio.to_thread(away)
+        shutil.copy(store / "member" / "snap" / "db", saved)
+        await asyncio.to_thread(back)
         await asyncio.to_thread(day.start, *SERVICES)
         await ready(day, cluster)
         await cluster.submit("forgotten", 1, cpu="1")
         await cluster.bound("forgotten", 1)
     # The services first, then the store, then the services.
-    await asyncio.to_thread(day.stop, *SERVICES)
-    await asyncio.to_thread(exchange, saved, store)
+    await asyncio.to_thread(day.shell, "\n".join(scaling[:2]))
+    await asyncio.to_thread(day.stop, "assigner", "ungater")
+    await asyncio.to_thread(away)
+    await asyncio.to_thread(restored, day, restore, saved, store)
+    await asyncio.to_thread(back)
+    await asyncio.to_thread(day.shell, "\n".join(scaling[2:]))
+    await asyncio.to_thread(day.stop, "webhook")
     await asyncio.to_thread(day.start, *SERVICES)
     async with team(day) as cluster:  # a client that saw the newer store would believe nothing
         await ready(day, cluster)
         assert await cluster.find(kinds.JOBS, "forgotten") is None
         assert await steady(cluster, "steady") == before
+        version = (await cluster.get(kinds.JOBS, "steady"))["metadata"]["resourceVersion"]
         await cluster.submit("restored", 1, cpu="1")
         await cluster.bound("restored", 1)
+        after = (await cluster.get(kinds.JOBS, "restored"))["metadata"]["resourceVersion"]
+        assert int(version) < 10**9 < int(after), "revisions were moved on"
 
 
 async def surplus(cluster: Cluster) -> list[str]:
@@ -463,6 +621,11 @@ async def the_command_ends_it_without_any_service(day: Day) -> None:
     async with team(day) as cluster:
         await asyncio.to_thread(day.stop, *SERVICES)
         assert await held(cluster)
+        # Begun by kubectl, which waits in vain: nobody is left who gives back.
+        code, said = day.tried("kubectl", "delete", "-k", str(deploy_dir()), "--timeout=5s")
+        assert code != 0
+        assert await cluster.find(kinds.CLUSTER_ROLE_BINDINGS, "rackgate") is None
+        assert await cluster.find(kinds.CLUSTER_ROLES, f"rackgate-assigner.{SYSTEM}")
         code, said = day.tried("uninstall")
         assert (code, "--yes" in said) == (1, True), said
         began = time.monotonic()
@@ -487,9 +650,11 @@ async def the_command_ends_it_without_any_service(day: Day) -> None:
 
 STEPS = (
     beside_kueue_nothing_is_changed_and_no_service_acts,
+    an_installation_of_old_names_is_upgraded_once_and_for_all,
     installed_as_documented_jobs_run,
     a_second_installation_changes_nothing_of_the_first,
     an_upgrade_leaves_jobs_alone_and_ends_nothing,
+    numbers_of_replicas_belong_to_who_set_them_last,
     a_store_of_the_past_is_restored_by_the_runbook,
     kubectl_delete_ends_in_a_minute_with_jobs_running,
     an_installation_that_comes_back_goes_on_with_what_runs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from rackgate.kube.resources import CLUSTER_ROLE_BINDINGS, LEASES, MUTATING_CONF
 from rackgate_cli.controlplane import ports
 from rackgate_ungater.shards import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
+from tests.support.runbook import PAGE
 from tests.support.waiting import until
 from tests.wire.test_ungater_process import ready
 
@@ -187,6 +189,28 @@ async def test_without_the_right_to_know_it_waits_unready(
             said = await missing(waits.port)
             await asyncio.sleep(0.05)
     assert holders(server) == set()
+
+
+@pytest.mark.parametrize("service", ["assigner", "ungater", "webhook"])
+async def test_each_service_keeps_as_many_watches_as_the_page_for_operators_says(
+    server: FakeApiServer, start: Any, service: str
+) -> None:
+    page = " ".join(PAGE.read_text().split())
+    told = re.search(
+        r"for each assigner (?P<assigner>\d+) watches, one more for JobSets and for RayClusters "
+        r"where there are such, .*; (?P<ungater>\d+) for each ungater, "
+        r"(?P<webhook>\d+) for each webhook",
+        page,
+    )
+    assert told is not None
+    # Here both kinds are served.
+    wanted = int(told[service]) + (2 if service == "assigner" else 0)
+    server.put(CLUSTER_ROLE_BINDINGS, binding(service, OWN))
+    run = await start(service, OWN)
+    await until(lambda: len(server.streams) >= wanted)
+    if service != "webhook":  # which nobody can call here
+        await until_ready(run)
+    assert len(server.streams) == wanted, sorted(one.target.full_name for one in server.streams)
 
 
 async def missing(port: int) -> str:

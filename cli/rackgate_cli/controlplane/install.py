@@ -267,7 +267,8 @@ async def apply_basics(
     grants the services what the roles say.
     """
     extra = deploy / "osmo"
-    rbac = documents(deploy / "rbac", deploy / "cluster", *([extra / "rbac.yaml"] if osmo else []))
+    more = [extra / "rbac.yaml", extra / "cluster"] if osmo else []
+    rbac = documents(deploy / "rbac", deploy / "cluster", *more)
     spaces = [entry for entry in rbac if entry["kind"] == "Namespace"]
     await apply_all(client, spaces)
     wanted = [entry for entry in rbac if entry["kind"] != "Namespace"]

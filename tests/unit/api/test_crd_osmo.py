@@ -37,6 +37,8 @@ def schema_of(kind: type[Pool | Workflow]) -> dict[str, dict[str, Any]]:
 @pytest.mark.requirement("OPS-04")
 def test_the_files_are_as_generated_and_no_others_are_there() -> None:
     found = {path.name: path.read_text() for path in CRDS.iterdir()}
+    listed = yaml.safe_load(found.pop("kustomization.yaml"))["resources"]
+    assert sorted(listed) == sorted(found)
     assert found == {name: crd_text(entry) for name, entry in osmo_documents().items()}, STALE
     assert not set(found) & set(crd_documents())
 

@@ -295,6 +295,19 @@ def test_the_cluster_is_what_the_line_names_then_the_environment_then_the_usual_
     assert door("here", None, None).state == "here"
 
 
+def test_a_cluster_is_told_by_address_context_and_file_as_far_as_the_file_says(
+    tmp_path: Path,
+) -> None:
+    path = kubeconfig(tmp_path / "config")
+    assert door(None, str(path), None).told == f"its API server, context c of {path}"
+    document = yaml.safe_load(path.read_text())
+    document["clusters"] = [{"name": "x", "cluster": {"server": "https://production:6443"}}]
+    document["contexts"].append({"name": "d", "context": {"cluster": "x"}})
+    path.write_text(yaml.safe_dump(document))
+    assert door(None, str(path), "d").told == f"https://production:6443, context d of {path}"
+    assert door(str(tmp_path), None, None).told == f"the playground in {tmp_path}"
+
+
 @pytest.mark.parametrize("text", ["[", "", "contexts: 3", "a: b", "contexts: [{name: c}]"])
 def test_a_kubeconfig_that_says_no_namespace_means_default(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config"

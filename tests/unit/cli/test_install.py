@@ -107,7 +107,8 @@ async def test_a_refusal_is_told_at_once() -> None:
 
 def test_every_right_of_a_service_is_asked_for() -> None:
     deploy = deploy_dir()
-    rbac = install.documents(deploy / "rbac", deploy / "cluster", deploy / "osmo" / "rbac.yaml")
+    osmo = (deploy / "osmo" / "rbac.yaml", deploy / "osmo" / "cluster")
+    rbac = install.documents(deploy / "rbac", deploy / "cluster", *osmo)
     asked = {service: set(_rights(USER.format(service), rbac)) for service in SERVICES}
     assert asked == {service: granted()[service] for service in SERVICES}
 

@@ -33,12 +33,21 @@ def deployment(name: str, namespace: str, image: str = "x", **metadata: Any) -> 
     return {**named("Deployment", name, namespace, **metadata), "spec": spec}
 
 
-def crd(strategy: str = "None", stored: tuple[str, ...] = ("v1beta2",), **metadata: Any) -> Object:
+def crd(
+    strategy: str = "None",
+    stored: tuple[str, ...] = ("v1beta2",),
+    name: str = "workloads",
+    **metadata: Any,
+) -> Object:
     return {
-        **named("CustomResourceDefinition", "workloads.kueue.x-k8s.io", **metadata),
+        **named("CustomResourceDefinition", f"{name}.kueue.x-k8s.io", **metadata),
         "spec": {"conversion": {"strategy": strategy}, "versions": [{"name": "v1beta2"}]},
         "status": {"storedVersions": list(stored)},
     }
+
+
+def served(group: str) -> Object:
+    return {**named("APIService", f"v1beta2.{group}"), "spec": {"group": group, "service": {}}}
 
 
 def mark(namespace: str, **metadata: Any) -> Object:
@@ -46,6 +55,10 @@ def mark(namespace: str, **metadata: Any) -> Object:
         **named("ClusterRoleBinding", "rackgate", labels=LABELS, **metadata),
         "subjects": [{"kind": "ServiceAccount", "namespace": namespace}],
     }
+
+
+def binding(name: str, **metadata: Any) -> Object:
+    return named("ClusterRoleBinding", name, labels=LABELS, **metadata)
 
 
 def conflicts(found: Seen, namespace: str = SYSTEM) -> list[str]:
@@ -75,6 +88,7 @@ def test_a_cluster_without_either_and_ones_own_installation_stand_in_nobodys_way
         {"deployments": [deployment("x", "y", labels={"app.kubernetes.io/name": "kueue"})]},
         {"deployments": [deployment("x", "y", image="registry.k8s.io/kueue/kueue:v0.14.0")]},
         {"deployments": [deployment("x", "y", image="mirror/kueue@sha256:00")]},
+        {"api_services": [served("visibility.kueue.x-k8s.io")]},
     ],
 )
 def test_each_sign_of_a_kueue_that_lives_is_a_conflict(sign: dict[str, list[Object]]) -> None:
@@ -100,6 +114,20 @@ def test_kinds_that_kueue_left_are_a_note_and_objects_of_older_versions_a_confli
     ]
 
 
+def test_kinds_of_a_kueue_that_knew_no_newer_version_are_a_conflict_without_any_conversion() -> (
+    None
+):
+    """Else the API server refuses the new definition with words of its own."""
+    (what,) = conflicts(seen(crds=[crd("None", ("v1beta1",))]))
+    assert what == "objects may be stored in older versions of workloads.kueue.x-k8s.io"
+    theirs = [crd("Webhook", ("v1alpha1", "v1beta1"), name="multikueueconfigs")]
+    assert findings(seen(crds=theirs), SYSTEM) == [], "none that we install"
+
+
+def test_api_services_of_others_stand_in_nobodys_way() -> None:
+    assert findings(seen(api_services=[served("metrics.k8s.io")]), SYSTEM) == []
+
+
 @pytest.mark.requirement("OPS-06")
 def test_another_installation_is_known_by_the_mark_and_by_its_deployments() -> None:
     other = deployment("rackgate-webhook", "team-infra", labels=LABELS)
@@ -114,6 +142,7 @@ def test_another_installation_is_known_by_the_mark_and_by_its_deployments() -> N
     "leaving",
     [
         {"bindings": [mark(SYSTEM, deletionTimestamp="x")]},
+        {"bindings": [binding("rackgate-assigner.team-infra", deletionTimestamp="x")]},
         {"namespace": named("Namespace", SYSTEM, deletionTimestamp="x")},
         {"crds": [crd(deletionTimestamp="x")]},
     ],
@@ -127,6 +156,9 @@ def test_old_names_are_a_note_and_an_old_api_server_is_a_conflict() -> None:
     old = named("MutatingWebhookConfiguration", "rackgate-mutating", labels=LABELS)
     (note,) = findings(seen(webhooks=[old]), SYSTEM)
     assert (note.conflict, "rackgate-mutating" in note.what) == (False, True)
+    policy = named("ValidatingAdmissionPolicy", "rackgate-jobs", labels=LABELS)
+    (note,) = findings(seen(policies=[policy]), SYSTEM)
+    assert (note.conflict, "ValidatingAdmissionPolicy rackgate-jobs" in note.what) == (False, True)
     assert conflicts(Seen(version={"major": "1", "minor": "29"})) == [
         "the API server is of Kubernetes 1.29"
     ]

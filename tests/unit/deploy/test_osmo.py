@@ -30,7 +30,7 @@ def documents(name: str) -> list[Object]:
 (REGISTRATION,) = documents("webhooks.yaml")
 ROLES = {
     entry["metadata"]["name"]: entry["rules"]
-    for entry in documents("rbac.yaml")
+    for entry in (*documents("rbac.yaml"), *documents("cluster"))
     if entry["kind"] == "ClusterRole"
 }
 
@@ -48,8 +48,23 @@ def rights(role: str) -> set[tuple[str, str, str]]:
 def test_the_component_has_every_manifest_of_its_folder() -> None:
     listed = yaml.safe_load((OSMO / "kustomization.yaml").read_text())
     named = {*listed["resources"], *(patch["path"] for patch in listed["patches"])}
-    there = {str(path.relative_to(OSMO)) for path in OSMO.rglob("*.yaml")}
+    there = {path.name for path in OSMO.glob("*.yaml")}
     assert named == there - {"kustomization.yaml"}
+
+
+@pytest.mark.requirement("OPS-14")
+def test_kinds_and_what_users_are_granted_are_no_part_of_what_an_uninstall_deletes() -> None:
+    """With the CRDs all Pools and Workflows would go, and the Topologies that Pools own."""
+    component = yaml.safe_load((OSMO / "kustomization.yaml").read_text())
+    assert component["resources"] == ["rbac.yaml"]
+    cluster = yaml.safe_load((OSMO / "cluster" / "kustomization.yaml").read_text())
+    assert cluster["resources"] == ["../crds", "users.yaml"]
+    deleted = [(one["kind"], one["metadata"]["name"]) for one in documents("rbac.yaml")]
+    assert {kind for kind, _ in deleted} == {"ClusterRole", "ClusterRoleBinding"}
+    assert not [name for _, name in deleted if name.startswith("rackgate-users:")]
+    kept = {(one["kind"], one["metadata"]["name"]) for one in documents("cluster")}
+    assert {name.split(":")[0] for _, name in kept} == {"rackgate-users"}
+    assert ("ClusterRoleBinding", "rackgate-users:osmo-pools") in kept
 
 
 @pytest.mark.parametrize(
@@ -124,7 +139,7 @@ def test_services_get_what_the_gate_needs_and_no_more() -> None:
 
 @pytest.mark.requirement("OSM-03")
 def test_everybody_may_read_pools_and_only_administrators_write_them() -> None:
-    readers = [entry for entry in documents("rbac.yaml") if entry["kind"] == "ClusterRoleBinding"]
+    readers = [entry for entry in documents("cluster") if entry["kind"] == "ClusterRoleBinding"]
     (binding,) = (one for one in readers if one["roleRef"]["name"] == "rackgate-users:osmo-pools")
     assert [subject["name"] for subject in binding["subjects"]] == ["system:authenticated"]
     verbs = {verb for verb, _, resource in rights("rackgate-users:osmo-pools")}
@@ -139,5 +154,6 @@ def test_everybody_may_read_pools_and_only_administrators_write_them() -> None:
 
 
 def test_what_is_installed_is_of_kinds_that_up_can_apply() -> None:
-    for entry in [*documents("crds"), *documents("rbac.yaml"), REGISTRATION]:
+    found = [*documents("crds"), *documents("cluster"), *documents("rbac.yaml"), REGISTRATION]
+    for entry in found:
         assert (entry["apiVersion"], entry["kind"]) in install._KINDS

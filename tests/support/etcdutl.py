@@ -1,0 +1,27 @@
+"""etcd's own program that restores a copy, of the version of the playground's etcd."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from rackgate_cli.controlplane.build import build, cache_key
+from rackgate_cli.controlplane.components import ETCD_VERSION, Binary
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.locations import cache_dir
+
+MODULE: Final = Path(__file__).resolve().parents[1] / "integration" / "etcdutl"
+_BINARY: Final = Binary("etcdutl", ETCD_VERSION, "etcdutl", "go.etcd.io/etcd/etcdutl/v3")
+
+
+def etcdutl() -> Path:
+    """The program: from PATH, or built once and cached, as the control plane is."""
+    found = shutil.which("etcdutl")
+    if found is not None:
+        return Path(found)
+    assert f"{_BINARY.package} {ETCD_VERSION}" in (MODULE / "go.mod").read_text()
+    folder = cache_dir() / "bin" / cache_key(MODULE, (_BINARY,))
+    if not folder.is_dir():
+        build(MODULE, (_BINARY,), folder, folder.parent, Progress())
+    return folder / _BINARY.name
