@@ -19,8 +19,8 @@ API server has shown its version:
     that version is far later       -> list everything: `--bump-revision` makes versions leap
     410, ERROR, the server was away -> list everything
     no answer, 429, 502, 503, 504   -> wait
-    another 5xx                     -> wait for `FAILING_S` at most, list everything when it is over
-    anything else (403, 404)        -> it never will show it: go on
+    403, another 5xx                -> wait for `FAILING_S` at most, list everything when it is over
+    anything else (404)             -> it never will show it: go on
 
 In a list, an object that is earlier than it was, or comes back from before, proves the same as an
 earlier version of the list (`versions.py`): `RewoundError` ends the informer. Silence is followed
@@ -73,8 +73,9 @@ AWAY = (
 )
 # After these, too, but they say nothing of the store: too many requests, a list that took too long.
 PASSING = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
-# For so long writes wait after another 5xx: the API server answers 500 while etcd is away or elects
-# a leader, but also for as long as the conversion webhook of one kind is broken.
+# For so long writes wait after another 5xx or a 403. The API server answers 500 while etcd is away
+# or elects a leader, but also for as long as the conversion webhook of one kind is broken. 403 is
+# what it answers until it has read the roles after its start, but also if a role was taken away.
 FAILING_S = 30.0
 # A stream that ends so much earlier than it was asked to was ended for another reason.
 ENDS_EARLY_S = 1.0
@@ -132,7 +133,7 @@ class Informer(Generic[T]):
             uid_of: uid, where there is no Meta.
             idle_s: seconds of silence after which a watch counts as dead, and a list is due.
             backoff: waits between failures.
-            failing_s: seconds of Internal Server Errors after which nobody waits any longer.
+            failing_s: seconds of 403 and 500 after which nobody waits any longer.
         """
         self.resource = resource
         self.synced = asyncio.Event()
@@ -322,7 +323,7 @@ class Informer(Generic[T]):
             return
         if error.status in AWAY:
             self._away()
-        elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        elif error.status == HTTPStatus.FORBIDDEN or error.status >= 500:
             now = clock.monotonic()
             if self._failing_since is None:
                 self._failing_since = now
