@@ -108,6 +108,8 @@ def _account(
         living.update(flavors.amounts(one.leaving))
     for family in families:
         for workload in (family.parent, *family.slices):
+            if group.gave_up(workload):
+                continue
             granted.update(granted_to(workload))
     return Account(
         local,

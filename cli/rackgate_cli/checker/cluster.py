@@ -207,6 +207,15 @@ class Group:
         """Whether Rackgate acts on its job."""
         return self.job is not None and self.job.governed
 
+    def gave_up(self, workload: WorkloadRow) -> bool:
+        """Whether a Workload holds no more than its pods take: it is deleted, and its job is gone.
+
+        No pod comes any more, and each that ends gives back its part. Its finalizer may stay for
+        a while, where nobody leads.
+        """
+        owned = bool(workload.owner) and not workload.is_slice
+        return self.job is None and workload.deleting and owned
+
     def replicated(self) -> dict[str, str]:
         """PodSet of each child Job, by uid."""
         return {part.uid: part.replicated for part in self.parts.values()}

@@ -109,9 +109,9 @@ def of_all(
     living = accounts(terms, groups, places)
     return [
         *room.capacity(groups, places),
-        *quota.nominal(cluster, living),
+        *quota.nominal(cluster, groups, living),
         *quota.uncharged(cluster, living),
-        *quota.statuses(cluster, living),
+        *quota.statuses(cluster, groups, living),
     ]
 
 

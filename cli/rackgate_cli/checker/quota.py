@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rackgate_cli.checker.accounts import Account, granted_to
-from rackgate_cli.checker.cluster import Cluster
+from rackgate_cli.checker.cluster import Cluster, Group
 from rackgate_cli.checker.rows import Counts, QueueRow, WorkloadRow
 from rackgate_cli.checker.rules import Breach
 
@@ -65,12 +65,20 @@ def _broken(workload: WorkloadRow) -> bool:
     return any(podset.problem for podset in workload.podsets)
 
 
-def counted(workloads: Iterable[WorkloadRow]) -> Iterator[WorkloadRow]:
+def counted(cluster: Cluster, groups: Mapping[str, Group]) -> Iterator[WorkloadRow]:
     """Workloads that count.
 
-    A slice does not once it is settled in its parent, which holds it now, nor once that is gone.
+    A slice does not once it is settled in its parent, which holds it now, nor once that is gone;
+    nor what a job left that is gone (`Group.gave_up`).
     """
-    every = list(workloads)
+    left = {
+        workload.uid
+        for group in groups.values()
+        if group.job is None
+        for workload in group.workloads.values()
+        if group.gave_up(workload)
+    }
+    every = [workload for workload in cluster.workloads if workload.uid not in left]
     settled = {one.uid: {uid for uid, _ in one.folded} for one in every}
     for workload in every:
         over = workload.is_slice and (
@@ -80,14 +88,16 @@ def counted(workloads: Iterable[WorkloadRow]) -> Iterator[WorkloadRow]:
             yield workload
 
 
-def nominal(cluster: Cluster, accounts: Iterable[Account]) -> Iterator[Breach]:
+def nominal(
+    cluster: Cluster, groups: Mapping[str, Group], accounts: Iterable[Account]
+) -> Iterator[Breach]:
     """What is granted, and what lives, within nominal quota; queues of one cohort share theirs.
 
     A quota that was lowered after the last admission takes nothing back, so it is no breach: pods
     may stay within what was granted before.
     """
     held: dict[str, _Held] = defaultdict(_Held)
-    for workload in counted(cluster.workloads):
+    for workload in counted(cluster, groups):
         if workload.holds:
             held[workload.cluster_queue].add(workload)
     staying: dict[str, Total] = defaultdict(Counter)
@@ -135,12 +145,14 @@ def uncharged(cluster: Cluster, accounts: Iterable[Account]) -> Iterator[Breach]
                 yield Breach("uncharged", f"{queue.key} {pair[0]}/{pair[1]}", found, since)
 
 
-def statuses(cluster: Cluster, accounts: Iterable[Account]) -> Iterator[Breach]:
+def statuses(
+    cluster: Cluster, groups: Mapping[str, Group], accounts: Iterable[Account]
+) -> Iterator[Breach]:
     """The status of every queue counts what its Workloads hold and ask, and what lives beyond."""
     local: dict[str, _Held] = defaultdict(_Held)
     whole: dict[str, _Held] = defaultdict(_Held)
     feeds = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
-    for workload in counted(cluster.workloads):
+    for workload in counted(cluster, groups):
         local[workload.queue].add(workload)
         # A Workload that waits counts where its LocalQueue leads, others where they were admitted.
         owner = workload.cluster_queue if workload.holds else feeds.get(workload.queue)

@@ -63,6 +63,8 @@ def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _L
     coarse = _coarse_nodes(groups, where)
     for group in groups.values():
         for placed in group.placed():
+            if group.gave_up(placed.workload):
+                continue  # its pods count where they are
             requests = _counted(placed.podset)
             written = _written(placed.workload)
             charged = _held(placed)

@@ -49,6 +49,23 @@ def test_two_workloads_on_one_host_that_takes_only_one_are_found() -> None:
     assert [(one.rule, one.subject) for one in found(world)] == [("over-capacity", "n1 cpu")]
 
 
+@pytest.mark.requirement("OPS-12")
+def test_what_a_job_left_that_is_gone_holds_what_its_pods_take() -> None:
+    """Its Workload keeps a finalizer until somebody leads."""
+    world = sound()
+    left = workload("second", {("n1",): 1})
+    world.workloads.append(left)
+    assert "over-capacity" in rules(world)
+    left["metadata"]["deletionTimestamp"] = LATE
+    assert "over-capacity" not in rules(world)
+    assert "over-quota" not in rules(world)
+    living = pod("second", 0, "n1")
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
+    living["status"] = {"phase": "Running", "conditions": [bound]}
+    world.pods.append(living)
+    assert "over-capacity" in rules(world)
+
+
 def test_a_pod_that_came_after_the_admission_is_the_schedulers_affair() -> None:
     world = sound()
     late = other_pod("daemon", "n1")
