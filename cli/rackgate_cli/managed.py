@@ -58,7 +58,7 @@ async def selectors(client: Client) -> Selectors:
     try:
         raw = await client.get(kinds.MUTATING_CONFIGS.path())
         listed = msgspec.json.decode(raw, type=_Configurations).items or ()
-    except (ForbiddenError, NotFoundError, msgspec.ValidationError):
+    except (ForbiddenError, NotFoundError, msgspec.DecodeError):
         return {}
     found: dict[str, NamespaceSelector] = {}
     for configuration in listed:
@@ -95,7 +95,7 @@ async def unmanaged(client: Client, namespace: str | None) -> frozenset[str]:
         else:
             raw = await client.get(kinds.NAMESPACES.path())
             found = msgspec.json.decode(raw, type=_Namespaces).items or ()
-    except (ForbiddenError, NotFoundError):
+    except (ForbiddenError, NotFoundError, msgspec.DecodeError):
         return frozenset()
     return frozenset(
         one.metadata.name for one in found if not jobs.selects(one.metadata.labels or {})

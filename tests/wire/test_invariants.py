@@ -29,7 +29,7 @@ from rackgate_cli.checker.world import World
 from rackgate_cli.errors import CommandError
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.objects import mutating_configuration
-from tests.support.sound_cluster import HOST, LATE, NAMESPACE, pod, sound
+from tests.support.sound_cluster import HOST, LATE, NAMESPACE, pod, queue_status, sound
 from tests.support.sound_cluster import World as Story
 from tests.support.waiting import until
 
@@ -107,6 +107,18 @@ def overbooked() -> Story:
     return story
 
 
+def unqueued() -> Story:
+    """A Job with a queue label that runs, and nothing of it is known to any queue."""
+    story = sound()
+    story.workloads.clear()
+    for queue in (*story.local_queues, *story.cluster_queues):
+        queue["status"] = queue_status(0, 0, 0)
+    for pod_ in story.pods:
+        pod_["metadata"].pop("labels", None)
+        pod_["metadata"].pop("annotations", None)
+    return story
+
+
 def spelled(text: str) -> str:
     return " ".join(text.split())
 
@@ -165,9 +177,7 @@ async def test_one_namespace_can_be_checked_with_the_rights_of_one_namespace(
 async def test_a_job_in_a_namespace_that_is_not_managed_runs_as_it_likes(
     server: FakeApiServer, capsys: Capture, words: tuple[str, ...]
 ) -> None:
-    story = sound()
-    story.workloads.clear()
-    fill(server, story)
+    fill(server, unqueued())
     assert await checked(server, *words) == 1
     assert "not-stopped" in capsys.readouterr().out
     managed = {"rackgate.dev/managed-jobs": "true"}
@@ -179,8 +189,7 @@ async def test_a_job_in_a_namespace_that_is_not_managed_runs_as_it_likes(
 
 
 async def test_a_watch_leaves_alone_what_is_not_managed(server: FakeApiServer) -> None:
-    story = sound()
-    story.workloads.clear()
+    story = unqueued()
     world = World(unmanaged=frozenset({NAMESPACE}))
     seen = World()
     for source in SOURCES:

@@ -53,11 +53,11 @@ def extent(cluster: Cluster) -> str:
 
 
 def _governed(cluster: Cluster) -> int:
-    """Jobs of all kinds with a queue label; the parts of a JobSet are not counted again."""
+    """Jobs of all kinds that Rackgate acts on; the parts of a JobSet are not counted again."""
     owners = Owners(cluster.unread)
     owners.know((*cluster.jobsets, *cluster.rayclusters))
     every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
-    return sum(job.labelled and not owners.made(job) for job in every)
+    return sum(job.governed and not owners.made(job) for job in every)
 
 
 def _count(number: int, noun: str) -> str:
