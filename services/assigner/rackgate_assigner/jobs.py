@@ -250,12 +250,17 @@ class JobController:
         return jobs
 
     def in_step(self, workload: Workload) -> bool:
-        """Whether a pending Workload asks for what its job asks for now, and the job is at rest."""
+        """Whether a pending Workload asks for what its job asks for now, and the job is at rest.
+
+        What it says of pods of an earlier run has to be gone, too: admitted with it, it would count
+        the pods of the next run as lost, since the loss of that earlier one.
+        """
         job = self.job_of(workload)
         if job is None:
             return owner_of(workload) is None and not self._is_strange(workload)
         facts = self._facts(job, workload)
-        if facts.stopped and not spec_ops(job, workload, facts):
+        forgotten = workload.condition(names.WorkloadCondition.PODS_READY) is None
+        if forgotten and facts.stopped and not spec_ops(job, workload, facts):
             return True
         self._refused.add(workload.metadata.key)
         # Should nothing else bring the two together, this does.
