@@ -320,6 +320,8 @@ class Assigner:
 
     def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
         self.jobs.workload_seen(before, workload)
+        if before is None or before.metadata.controller != workload.metadata.controller:
+            self._follow_again(workload)
         self.slices.workload_seen(before, workload)
         # A Workload that left a queue, or what it held, changes the counts of both sides.
         if before is not None:
@@ -330,14 +332,18 @@ class Assigner:
         self.in_use.user_changed(watch_kind(self.watches.workloads))
 
     def _workload_gone(self, workload: kueue.Workload) -> None:
-        job = self.jobs.job_of(workload)
         self.jobs.workload_gone(workload)
-        if job is not None and not self._selector.everything:
-            self._job_seen(job, job)
+        self._follow_again(workload)
         self.slices.workload_gone(workload)
         self.cycle.forget(workload.metadata.key)
         self.statuses.mark_workload(workload)
         self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _follow_again(self, workload: kueue.Workload) -> None:
+        """A Workload came or went: with it, a job of a namespace that is not selected is managed."""
+        job = None if self._selector.everything else self.jobs.job_of(workload)
+        if job is not None:
+            self._job_seen(job, job)
 
     def _class_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)
