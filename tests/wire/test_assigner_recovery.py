@@ -234,6 +234,27 @@ async def test_a_start_never_counts_the_pods_of_the_run_before_it(lost: bool) ->
         assert world.condition("train", "PodsReady") == ("", "")
 
 
+KUEUE = "kueue-admission"
+
+
+async def test_what_kueue_has_applied_holds_up_neither_a_release_nor_the_end_of_a_pause() -> None:
+    """Of a Workload that was taken over from Kueue, its manager owns the same fields."""
+    async with Losing() as world, replica(world):
+        furnish(world)
+        world.submit("train", queue="plain")
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        name = world.workload("train")["metadata"]["name"]
+        world.take_over(name, KUEUE, "admission", "PodsReady")
+        world.lose("train")
+        await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
+        await eventually(lambda: "admission" not in world.workload("train")["status"])
+        world.take_over(name, KUEUE, "requeueState")
+        await eventually(world.started("train"))
+        assert tries(world, "train") == {"count": 1}
+        assert world.condition("train", "PodsReady")[1] != "WaitForRecovery"
+        assert world.broken_rules == []
+
+
 @pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", DEATHS)

@@ -340,7 +340,7 @@ class Assigner:
         self.in_use.user_changed(watch_kind(self.watches.workloads))
 
     def _follow_again(self, workload: kueue.Workload) -> None:
-        """A Workload came or went: with it, a job of a namespace that is not selected is managed."""
+        """A Workload came or went: its job may be managed because of it alone, see `follows`."""
         job = None if self._selector.everything else self.jobs.job_of(workload)
         if job is not None:
             self._job_seen(job, job)

@@ -1,7 +1,8 @@
 """Decisions about Workloads as writes: status by server-side apply, bound to the version judged.
 
 Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
-on, and every apply is complete for its field manager (see `conditions`).
+on, and every apply is complete for its field manager (see `conditions`). What an apply leaves out
+and another manager owns, too, is removed by a second write.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.status_writes import (
     NO_REQUEUE,
     admission_of,
+    leftover_ops,
     listed_conditions,
     path_of,
     reclaimable_body,
@@ -303,12 +305,27 @@ class WorkloadWriter:
         *,
         requeue: RequeueState | None = None,
     ) -> Workload:
-        # The other manager owns conditions alone.
-        folded = None
-        if manager is not FieldManager.ADMISSION:
-            folded, requeue = (), NO_REQUEUE
-        body = status_body(workload, listed, admission, folded=folded, requeue=requeue)
-        return _decode_workload(await client.apply(path_of(workload, "status"), body, manager))
+        """Apply, and remove what was left out and is still there: another manager owns it, too.
+
+        Dying between the two leaves what is judged as before: both are done again.
+        """
+        folded, tries, types = None, requeue, ADMISSION_TYPES
+        admits = manager is FieldManager.ADMISSION
+        if not admits:  # the other manager owns conditions alone
+            folded, tries, types = (), NO_REQUEUE, JOB_TYPES
+        body = status_body(workload, listed, admission, folded=folded, requeue=tries)
+        path = path_of(workload, "status")
+        answer = _decode_workload(await client.apply(path, body, manager))
+        stays = admission is not None or not admits
+        ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
+        if not ops:
+            return answer
+        meta = answer.metadata
+        cleared = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
+        return _decode_workload(
+            await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)
+        )
 
 
 def _waited_s(workload: Workload) -> float:
