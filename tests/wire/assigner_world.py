@@ -67,8 +67,11 @@ class World(FakeApiServer):
         foreign = self._owned_by_others(owned, status)
         listed = {c["type"]: c for c in status.get("conditions", [])}
         for condition in before.get("conditions", []):
-            if condition["type"] not in foreign["conditions"]:
+            kept = foreign["conditions"].get(condition["type"])
+            if kept is None:
                 listed.pop(condition["type"], None)
+            elif kept != listed[condition["type"]] and not _names(after, condition["type"]):
+                raise Refused(422, "Invalid", f"status.conditions: {kept['type']} lacks its status")
         for condition in after.get("conditions", []):
             listed[condition["type"]] = condition
         for field in before:
@@ -83,21 +86,20 @@ class World(FakeApiServer):
         self._applied[owned] = after
         return self._store(target, {**known, "status": status}, known)
 
-    def _owned_by_others(self, owned: tuple[str, str, str], status: Object) -> dict[str, list[str]]:
+    def _owned_by_others(self, owned: tuple[str, str, str], status: Object) -> dict[str, Object]:
         """What managers but this one have applied of a status and is there still, with its keys."""
         present = {c["type"] for c in status.get("conditions", [])}
-        found: dict[str, list[str]] = {"conditions": []}
+        found: dict[str, Object] = {"conditions": {}}
         for key, applied in self._applied.items():
             if key[:2] != owned[:2] or key == owned:
                 continue
             for field in applied.keys() & status.keys():
                 if field == "conditions":
-                    types = [c["type"] for c in applied[field] if c["type"] in present]
-                    found["conditions"] += types
-                elif isinstance(applied[field], dict):
-                    found[field] = [part for part in applied[field] if part in status[field]]
+                    listed = {c["type"]: c for c in applied[field] if c["type"] in present}
+                    found[field].update(listed)
                 else:
-                    found[field] = []
+                    parts = applied[field] if isinstance(applied[field], dict) else {}
+                    found[field] = {part: parts[part] for part in parts if part in status[field]}
         return found
 
     def take_over(self, name: str, manager: str, *fields: str) -> None:
@@ -365,3 +367,7 @@ async def tasks_of(
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for a condition on the world."""
     await until(condition)
+
+
+def _names(status: Object, type_: str) -> bool:
+    return any(condition["type"] == type_ for condition in status.get("conditions", []))

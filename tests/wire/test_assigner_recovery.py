@@ -248,8 +248,10 @@ async def test_what_kueue_has_applied_holds_up_neither_a_release_nor_the_end_of_
         world.lose("train")
         await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
         await eventually(lambda: "admission" not in world.workload("train")["status"])
-        world.take_over(name, KUEUE, "requeueState")
+        world.take_over(name, f"{KUEUE}-2", "requeueState")
         await eventually(world.started("train"))
+        # Of PodsReady it owned the type alone since the pods were lost: no condition by itself.
+        assert any(request.path.endswith("/status") for request in world.refused)
         assert tries(world, "train") == {"count": 1}
         assert world.condition("train", "PodsReady")[1] != "WaitForRecovery"
         assert world.broken_rules == []

@@ -17,7 +17,7 @@ from rackgate.api import names
 from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
 from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
@@ -315,8 +315,19 @@ class WorkloadWriter:
             folded, tries, types = (), NO_REQUEUE, JOB_TYPES
         body = status_body(workload, listed, admission, folded=folded, requeue=tries)
         path = path_of(workload, "status")
-        answer = _decode_workload(await client.apply(path, body, manager))
         stays = admission is not None or not admits
+        try:
+            answer = _decode_workload(await client.apply(path, body, manager))
+        except UnprocessableError:
+            # Of a condition that another manager has applied with another status, the apply would
+            # leave nothing but the type. What is to go is stated once more, and then removed.
+            if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
+                raise
+            told = {condition["type"] for condition in listed}
+            rest = listed_conditions(workload, [one for one in types if one not in told], ())
+            stated = stated_admission(workload) if admits and admission is None else admission
+            body = status_body(workload, [*listed, *rest], stated, folded=folded, requeue=tries)
+            answer = _decode_workload(await client.apply(path, body, manager))
         ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
         if not ops:
             return answer
