@@ -141,7 +141,7 @@ class Assigner:
             living=self.cache.living_pods,
             managed=self._account,
             recovery=settings.wait_for_pods_ready.recovery(),
-            selected=self._is_selected,
+            selected=None if self._selector.everything else self._is_selected,
         )
 
     def _account(self, job: JobLike) -> None:
@@ -152,8 +152,6 @@ class Assigner:
 
     def _is_selected(self, namespace: str) -> bool:
         """Whether jobs of a namespace are managed; not before its labels are known."""
-        if self._selector.everything:
-            return True
         found = self.watches.namespaces.store.get(namespace)
         return found is not None and self._selector.selects(found.metadata.labels)
 

@@ -7,7 +7,7 @@ and another manager owns, too, is removed by a second write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import Admission, RequeueState, Workload
+from rackgate.wire.kueue import Admission, FoldedSlice, RequeueState, Workload
 from rackgate_assigner import conditions, metrics
 from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES
 from rackgate_assigner.core.decisions import Grant
@@ -309,7 +309,9 @@ class WorkloadWriter:
 
         Dying between the two leaves what is judged as before: both are done again.
         """
-        folded, tries, types = None, requeue, ADMISSION_TYPES
+        folded: Sequence[FoldedSlice] | None = None
+        types: Sequence[WorkloadCondition] = ADMISSION_TYPES
+        tries = requeue
         admits = manager is FieldManager.ADMISSION
         if not admits:  # the other manager owns conditions alone
             folded, tries, types = (), NO_REQUEUE, JOB_TYPES
