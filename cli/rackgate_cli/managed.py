@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import pydantic
 
+from rackgate.api.names import UNMANAGED_NAMESPACES
 from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
@@ -62,12 +63,14 @@ async def selectors(client: Client) -> Selectors:
         return {}
     found: dict[str, NamespaceSelector] = {}
     for configuration in listed:
-        if not configuration.metadata.name.startswith(_CONFIGURATION):
+        name = configuration.metadata.name
+        if not name.startswith(_CONFIGURATION):
             continue
+        unmanaged = {*UNMANAGED_NAMESPACES, name.removeprefix(_CONFIGURATION)}
         for webhook in configuration.webhooks or ():
             plural = webhook.name.removesuffix(_SUFFIX)
             try:
-                selector = NamespaceSelector.of(webhook.namespace_selector or {})
+                selector = NamespaceSelector.of(webhook.namespace_selector or {}, unmanaged)
             except pydantic.ValidationError:
                 continue
             if plural != webhook.name and not selector.everything:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rackgate.kube import resources as kinds
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, until
 from tests.support.composite_views import used
 from tests.support.objects import POOL_LABEL
 from tests.support.playground import Playground
@@ -46,6 +46,22 @@ async def cordon(cluster: Cluster, *, on: bool) -> None:
     await cluster.nodes_heard()
 
 
+async def taken_over(cluster: Cluster, job: str, *fields: str, **more: object) -> None:
+    """Another manager applies fields of a Workload's status as they are, and its PodsReady."""
+    workload = await cluster.workload_of(job)
+    status = workload["status"]
+    ready = [one for one in status["conditions"] if one["type"] == "PodsReady"]
+    meta = {key: workload["metadata"][key] for key in ("name", "namespace")}
+    body = {
+        "apiVersion": kinds.WORKLOADS.api_version,
+        "kind": kinds.WORKLOADS.kind,
+        "metadata": meta,
+        "status": {"conditions": ready, **{field: status[field] for field in fields}, **more},
+    }
+    path = kinds.WORKLOADS.path(meta["namespace"], meta["name"], "status")
+    await cluster.client.apply(path, json.dumps(body).encode(), "kueue-admission")
+
+
 @pytest.mark.requirement("TAS-32", "OPS-11")
 @pytest.mark.usefixtures("told")
 async def test_a_job_whose_lost_pod_stays_missing_gives_way_for_a_while(cluster: Cluster) -> None:
@@ -58,6 +74,8 @@ async def test_a_job_whose_lost_pod_stays_missing_gives_way_for_a_while(cluster:
     await cluster.submit("next", 1)
     await cluster.condition("next", "QuotaReserved", "False", "WaitingForQuota")
 
+    # As if it were taken over from Kueue, whose manager owns what it has applied.
+    await taken_over(cluster, "train", "admission")
     await cordon(cluster, on=True)
     await cluster.delete(kinds.PODS, pods[0]["metadata"]["name"])
     workload = await cluster.condition("train", "Evicted", "True", "PodsReadyTimeout")
@@ -66,6 +84,14 @@ async def test_a_job_whose_lost_pod_stays_missing_gives_way_for_a_while(cluster:
     await cluster.condition("next", "Admitted", "True")
     again = await cluster.condition("train", "Requeued", "True", "BackoffFinished")
     assert again["status"]["requeueState"] == {"count": 1}
+    paused = {"requeueState": {"count": 3, "requeueAt": "2026-01-01T00:00:00Z"}}
+    await taken_over(cluster, "train", **paused)
+
+    async def queued() -> bool:
+        tries = (await cluster.workload_of("train"))["status"].get("requeueState")
+        return bool(tries == {"count": 3})
+
+    await until("the pause that another manager owns ends", queued)
     await cordon(cluster, on=False)
     await cluster.bound("next", 1)
     await cluster.delete(kinds.JOBS, "next")

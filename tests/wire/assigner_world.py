@@ -64,17 +64,53 @@ class World(FakeApiServer):
         owned = (target.full_name, target.key, manager)
         before, after = self._applied.get(owned, {}), patch.get("status", {})
         status = copy.deepcopy(known.get("status", {}))
+        foreign = self._owned_by_others(owned, status)
         listed = {c["type"]: c for c in status.get("conditions", [])}
         for condition in before.get("conditions", []):
-            listed.pop(condition["type"], None)
+            kept = foreign["conditions"].get(condition["type"])
+            if kept is None:
+                listed.pop(condition["type"], None)
+            elif kept != listed[condition["type"]] and not _names(after, condition["type"]):
+                raise Refused(422, "Invalid", f"status.conditions: {kept['type']} lacks its status")
         for condition in after.get("conditions", []):
             listed[condition["type"]] = condition
         for field in before:
-            status.pop(field, None)
-        status.update(after)
+            if field not in foreign:
+                status.pop(field, None)
+        for field, value in after.items():
+            keys = foreign[field] if field in foreign and isinstance(value, dict) else ()
+            status[field] = (
+                {**{key: status[field][key] for key in keys}, **value} if keys else value
+            )
         status["conditions"] = list(listed.values())
         self._applied[owned] = after
         return self._store(target, {**known, "status": status}, known)
+
+    def _owned_by_others(self, owned: tuple[str, str, str], status: Object) -> dict[str, Object]:
+        """What managers but this one have applied of a status and is there still, with its keys."""
+        present = {c["type"] for c in status.get("conditions", [])}
+        found: dict[str, Object] = {"conditions": {}}
+        for key, applied in self._applied.items():
+            if key[:2] != owned[:2] or key == owned:
+                continue
+            for field in applied.keys() & status.keys():
+                if field == "conditions":
+                    listed = {c["type"]: c for c in applied[field] if c["type"] in present}
+                    found[field].update(listed)
+                else:
+                    parts = applied[field] if isinstance(applied[field], dict) else {}
+                    found[field] = {part: parts[part] for part in parts if part in status[field]}
+        return found
+
+    def take_over(self, name: str, manager: str, *fields: str) -> None:
+        """Another manager has applied these fields of a Workload, conditions by their type."""
+        own = self.get(kinds.WORKLOADS, name, NAMESPACE)
+        assert own is not None
+        status = own["status"]
+        applied = {field: status[field] for field in fields if field in status}
+        listed = [c for c in status["conditions"] if c["type"] in fields]
+        key = f"{NAMESPACE}/{name}"
+        self._applied[kinds.WORKLOADS.full_name, key, manager] = {**applied, "conditions": listed}
 
     def _store(self, target: Target, item: Object, known: Object | None) -> Object:
         item = copy.deepcopy(item)
@@ -331,3 +367,7 @@ async def tasks_of(
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for a condition on the world."""
     await until(condition)
+
+
+def _names(status: Object, type_: str) -> bool:
+    return any(condition["type"] == type_ for condition in status.get("conditions", []))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from aiohttp import web
 
 from rackgate.kube import resources as kinds
 from rackgate_assigner.reconciler import Assigner
-from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
+from tests.support.apiserver_faults import Fault
+from tests.wire.assigner_world import (
+    NAMESPACE,
+    World,
+    assigner,
+    eventually,
+    furnish,
+    settings,
+    tasks_of,
+)
 
 pytestmark = pytest.mark.requirement("OPS-11")
 
@@ -97,6 +109,43 @@ async def test_a_job_whose_workload_is_deleted_is_let_go_where_nothing_is_manage
             await eventually(functools.partial(_more_cycles, found, seen))
         assert world.runs("train")
         assert world.workloads() == []
+
+
+@pytest.mark.parametrize("late", ["/workloads", "/jobs", "/namespaces"])
+async def test_after_a_restart_what_was_admitted_counts_in_whatever_order_it_is_listed(
+    late: str,
+) -> None:
+    """A job of a namespace that is not selected any more, and one that never was managed."""
+    async with World() as world:
+        furnish(world)
+        async with replica(world) as found:
+            label(world, "true")
+            world.submit("first", 2, queue="plain")
+            await eventually(world.started("first"))
+            label(world, "no")
+            await heard(found, "no")
+        world.submit("second", 2, queue="plain", spec={"suspend": False})
+        asked: set[str] = set()
+
+        async def after_the_others(
+            _: web.Request, handle: Callable[[], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            # A list that is held up: everything else is known by then.
+            store = {"/jobs": running.watches.workloads, "/workloads": running.watches.kinds["Job"]}
+            await eventually(lambda: store.get(late, running.watches.workloads).store)
+            asked.add(late)
+            return await handle()
+
+        fault = Fault(after_the_others, method="GET", path=late, watch=False)
+        world.faults.append(fault)
+        client = world.client()
+        selector = {"matchLabels": {"managed": "true"}}
+        running = Assigner(settings(managedJobsNamespaceSelector=selector), client)
+        async with tasks_of(client, running.follow()):
+            await asyncio.wait_for(running.synced(), 60)
+            assert asked == {late}
+            for name, managed in (("first", True), ("second", False)):
+                assert running.cache.living.managed(world.job(name)["metadata"]["uid"]) is managed
 
 
 def _more_cycles(found: Assigner, seen: int) -> bool:

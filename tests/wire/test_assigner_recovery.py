@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.names import FieldManager
 from rackgate.kube import resources as kinds
 from rackgate.runtime import clock
 from rackgate_assigner.reconciler import Assigner
 from tests.support import composite_jobs as composite
-from tests.support.apiserver import Object
+from tests.support.apiserver import Object, Request
+from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 from tests.wire.killing import Killer, keep_running, while_running
 from tests.wire.kinds_world import KindsWorld
@@ -193,6 +195,68 @@ async def test_others_take_the_room_while_it_waits_and_a_deactivation_ends_the_p
         await eventually(world.started("train"))
 
 
+class Unready(Losing):
+    """The pods of a Job that is started again are not ready yet."""
+
+    keep = False
+
+    def _job_changes(self, item: Object, known: Object | None) -> None:
+        super()._job_changes(item, known)
+        if self.keep and "ready" in item["status"]:
+            item["status"]["ready"] = 0
+
+
+class Forgetting(Fault):
+    """Writes of the job controller about the pods of a Workload."""
+
+    def matches(self, request: Request) -> bool:
+        manager = request.query.get("fieldManager")
+        return self.times > 0 and request.method == "PATCH" and manager == FieldManager.JOB
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "ready"])
+async def test_a_start_never_counts_the_pods_of_the_run_before_it(lost: bool) -> None:
+    """Whichever comes first, the next admission or the write that forgets the old pods."""
+    async with Unready() as world, replica(world, PATIENT):
+        furnish(world)
+        world.submit("train", queue="plain")
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        if lost:
+            world.lose("train")
+            await eventually(world.shows("train", "PodsReady", "False", "WaitForRecovery"))
+        world.keep = True
+        refused = Forgetting(Fault.status(500, "InternalError").answer, times=4)
+        world.faults.append(refused)
+        world.change(kinds.JOBS, "train", lambda job: job["spec"].update(suspend=True))
+        await eventually(world.shows("train", "Evicted", "False", "QuotaReserved"))
+        await eventually(world.started("train"))
+        assert refused.times == 0
+        assert world.condition("train", "PodsReady") == ("", "")
+
+
+KUEUE = "kueue-admission"
+
+
+async def test_what_kueue_has_applied_holds_up_neither_a_release_nor_the_end_of_a_pause() -> None:
+    """Of a Workload that was taken over from Kueue, its manager owns the same fields."""
+    async with Losing() as world, replica(world):
+        furnish(world)
+        world.submit("train", queue="plain")
+        await eventually(world.shows("train", "PodsReady", "True", "Started"))
+        name = world.workload("train")["metadata"]["name"]
+        world.take_over(name, KUEUE, "admission", "PodsReady")
+        world.lose("train")
+        await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
+        await eventually(lambda: "admission" not in world.workload("train")["status"])
+        world.take_over(name, f"{KUEUE}-2", "requeueState")
+        await eventually(world.started("train"))
+        # Of PodsReady it owned the type alone since the pods were lost: no condition by itself.
+        assert any(request.path.endswith("/status") for request in world.refused)
+        assert tries(world, "train") == {"count": 1}
+        assert world.condition("train", "PodsReady")[1] != "WaitForRecovery"
+        assert world.broken_rules == []
+
+
 @pytest.mark.requirement("OPS-12")
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("number", DEATHS)
@@ -219,9 +283,9 @@ async def _life(world: Losing) -> None:
 
 
 def _age(own: Object) -> None:
-    """The pods were lost long ago."""
+    """It was admitted, and its pods were lost, long ago."""
     for condition in own["status"]["conditions"]:
-        if condition["type"] == "PodsReady":
+        if condition["type"] in ("Admitted", "PodsReady"):
             condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
 
 

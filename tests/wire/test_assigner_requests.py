@@ -264,6 +264,61 @@ async def test_an_answer_that_comes_after_the_workload_went_is_not_kept(
         await eventually(lambda: ("Workload", f"team/{name}") not in found)
 
 
+@pytest.mark.requirement("OPS-07")
+async def test_an_answer_that_comes_after_the_job_went_is_not_kept(world: LaggingWorld) -> None:
+    late = Late()
+    world.faults.append(Fault(late.answer, method="PATCH", path="/jobs/train"))
+    async with assigner(world) as replica:
+        world.submit("train", required=RACK)
+        await eventually(late.asked.is_set)
+        world.delete(kinds.JOBS, "train")
+        await eventually(lambda: "team/train" not in replica.watches.kinds["Job"].store)
+        late.may.set()
+        await marker(world, "marker")
+        await eventually(lambda: not len(replica.jobs.queue))
+        assert ("Job", "team/train") not in replica.jobs._own_writes._outdated
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_an_answer_that_comes_after_the_queue_went_is_not_kept(world: LaggingWorld) -> None:
+    late = Late()
+    async with assigner(world) as replica:
+        await marker(world, "first")
+        fault = Fault(late.answer, method="PATCH", path="/localqueues/extra/status")
+        world.faults.append(fault)
+        queue = objects.local_queue("extra", "cq")
+        queue["metadata"]["namespace"] = "team"
+        world.put(kinds.LOCAL_QUEUES, queue)
+        await eventually(late.asked.is_set)
+        world.remove(kinds.LOCAL_QUEUES, "extra", "team")
+        await eventually(lambda: "team/extra" not in replica.watches.local_queues.store)
+        late.may.set()
+        written = replica.statuses.writes
+        await marker(world, "second")
+        await eventually(lambda: replica.statuses.writes > written)
+        assert "team/extra" not in {key.name for key in replica.statuses._spacing._written}
+
+
+@pytest.mark.requirement("OPS-07")
+async def test_a_pause_that_ended_after_the_workload_went_is_not_kept(world: LaggingWorld) -> None:
+    late = Late()
+    async with assigner(world) as replica:
+        world.submit("huge", 40, required=RACK)
+        await eventually(world.shows("huge", "QuotaReserved", "False"))
+        name = world.workload("huge")["metadata"]["name"]
+        world.faults.append(Fault(late.answer, method="PATCH", path=f"/workloads/{name}/status"))
+        over = {"count": 1, "requeueAt": "2026-01-01T00:00:00Z"}
+        world.change(kinds.WORKLOADS, name, lambda o: o["status"].update(requeueState=over))
+        await eventually(late.asked.is_set)
+        world.change(kinds.WORKLOADS, name, lambda o: o["metadata"].update(finalizers=[]))
+        world.delete(kinds.JOBS, "huge")
+        await eventually(lambda: f"team/{name}" not in replica.watches.workloads.store)
+        late.may.set()
+        await marker(world, "marker")
+        await eventually(lambda: not len(replica.jobs.queue))
+        assert ("Workload", f"team/{name}") not in replica.jobs._own_writes._outdated
+
+
 async def test_a_waiting_reason_answered_after_the_workload_went_is_not_kept(
     world: LaggingWorld,
 ) -> None:

@@ -92,6 +92,38 @@ async def test_a_slice_admitted_meanwhile_is_not_deleted_as_pending() -> None:
         assert "deletionTimestamp" not in world.slices()[0]["metadata"]
 
 
+@pytest.mark.requirement("OPS-14")
+@pytest.mark.parametrize("acts", [True, False], ids=["meanwhile", "after a reinstall"])
+async def test_a_slice_that_lost_its_finalizer_gets_it_again(acts: bool) -> None:
+    """An uninstall takes it off all Workloads; the slice waits, and is resized with its parent."""
+
+    def strip(piece: dict[str, Any]) -> None:
+        piece["metadata"]["finalizers"] = []
+
+    async with ElasticWorld() as world:
+        furnish(world)
+        async with replica(world):
+            world.elastic("ray", {"small": 1}, cpu="40")
+            await eventually(lambda: world.is_running(RAY_CLUSTERS, "ray"))
+            world.scale("ray", 2)
+            await eventually(world.slices)
+            (piece,) = world.slices()
+            name = piece["metadata"]["name"]
+            if acts:
+                world.change(WORKLOADS, name, strip)
+                await eventually(lambda: world.slices()[0]["metadata"]["finalizers"])
+        if not acts:
+            world.change(WORKLOADS, name, strip)
+        async with replica(world):
+            await eventually(lambda: world.slices()[0]["metadata"]["finalizers"])
+            (again,) = world.slices()
+            assert again["metadata"]["uid"] == piece["metadata"]["uid"]
+            assert again["metadata"]["finalizers"] == [names.IN_USE_FINALIZER]
+            world.scale("ray", 1)
+            await eventually(lambda: not world.slices())
+            assert world.broken_rules == []
+
+
 async def test_nothing_is_remembered_of_slices_that_are_gone() -> None:
     """Also when the watch shows that one is gone before its last write is answered."""
     async with ElasticWorld() as world, replica(world) as acting:

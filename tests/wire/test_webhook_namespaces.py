@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from rackgate.kube.client import Client
 from rackgate.kube.resources import MUTATING_CONFIGS
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.registrations import Registrations
+from rackgate_webhook.rotation import CertificateKeeper
 from rackgate_webhook.service import WebhookService
-from rackgate_webhook.settings import WebhookSettings
+from rackgate_webhook.settings import CertificateSettings, WebhookSettings
 from tests.support.apiserver import FakeApiServer
 
 pytestmark = pytest.mark.requirement("OPS-11")
@@ -52,6 +54,23 @@ async def test_a_registration_that_selects_other_namespaces_is_named(
     assert await looked(client, None) == ""
     register(api, jobs=LABELS, group=group)
     assert await looked(client, SELECTOR) == ""
+
+
+@pytest.mark.parametrize(("namespace", "agrees"), [("infra", True), ("rackgate-system", False)])
+async def test_a_registration_may_leave_out_the_namespace_of_the_services_by_name(
+    api: FakeApiServer, client: Client, namespace: str, agrees: bool
+) -> None:
+    settings = CertificateSettings(namespace=namespace, configuration_names=[NAME])
+    register(api, jobs=LABELS)
+    registered = api.get(MUTATING_CONFIGS, NAME, "")
+    assert registered is not None
+    expression = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
+    selector = registered["webhooks"][0]["namespaceSelector"]
+    selector["matchExpressions"] = [{**expression, "values": ["kube-system", "infra"]}]
+    api.put(MUTATING_CONFIGS, registered)
+    keeper = CertificateKeeper(client, settings, ssl.create_default_context(), SELECTOR)
+    await keeper._registrations.bring(lambda _: None)
+    assert (keeper.disagreement == "") is agrees
 
 
 class Kept:

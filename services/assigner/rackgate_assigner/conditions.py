@@ -8,7 +8,7 @@ to admission, the other what follows from the job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rackgate.api.names import (
@@ -206,10 +206,12 @@ def backoff_finished() -> list[Change]:
 
 
 def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
-    """Conditions of a Workload that is over; of one that succeeded, all pods have succeeded."""
+    """Conditions of a Workload that is over; one that succeeded waits for no pod any more."""
     changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
     if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
-        changes += pods_ready(workload, ready=True)
+        # Not all pods need have been ready: a JobSet may succeed by one of its Jobs.
+        (ready,) = pods_ready(workload, ready=True)
+        changes.append(replace(ready, message="the job has succeeded"))
     return changes
 
 

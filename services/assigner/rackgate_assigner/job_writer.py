@@ -137,7 +137,7 @@ class StepTaker:
                 await self._writer.evict(workload, reason, message, requeue=requeue)
             case steps.QueueAgain(workload):
                 answer = await self._writer.queue_again(workload)
-                self.own_writes.written(WORKLOADS.kind, workload.metadata, answer.metadata)
+                self._written(workload, answer.metadata)
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
             case steps.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
@@ -292,7 +292,10 @@ class StepTaker:
         body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
         path = resource.path(meta.namespace, meta.name)
         answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
-        self.own_writes.written(resource.kind, meta, _decode_bare(answer).metadata)
+        # As of Workloads: nobody would ever take back what is noted of one that is gone.
+        jobs = self._stores.jobs.get(resource.kind, {})
+        if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.parts):
+            self.own_writes.written(resource.kind, meta, _decode_bare(answer).metadata)
 
 
 def workload_body(

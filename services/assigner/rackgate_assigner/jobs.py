@@ -1,8 +1,11 @@
 """Jobs and their Workloads, kept together: looks at both, asks `jobs_plan`, takes one step.
 
 Level-triggered: a step is judged from what the watches show now, bound to the versions it was
-judged by, and repeated with growing pauses when refused. Nothing is remembered between steps but
-which keys wait for a flavor to appear, and which of our own writes the watch has yet to show.
+judged by, and repeated with growing pauses when refused. Besides indexes of what the watches show,
+only this is remembered between steps, and nothing of it is needed to go on: which keys wait for a
+flavor to appear, which of our own writes and creations the watch has yet to show, which claims to
+an owner were found true, which owners were found to be gone, and since when a Workload is left to
+the garbage collector or a job is waited for.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rackgate.api import names
 from rackgate.kube.client import Client
@@ -52,6 +55,9 @@ _NO_GATES: Final[Gates] = {}
 _NO_TIMEOUT: Final = Recovery()
 
 
+K = TypeVar("K")
+
+
 class Key(NamedTuple):
     """What to look at: a job by kind and `namespace/name`, or a Workload without one."""
 
@@ -80,7 +86,7 @@ class JobController:
         living: Callable[[str], LivingCount] = lambda _job_uid: LivingCount(),
         managed: Callable[[JobLike], None] = lambda _job: None,
         recovery: Recovery = _NO_TIMEOUT,
-        selected: Callable[[str], bool] = lambda _namespace: True,
+        selected: Callable[[str], bool] | None = None,
     ) -> None:
         """Prepare; `run` does the work.
 
@@ -96,7 +102,7 @@ class JobController:
             living: how many pods of a job live, by its uid.
             managed: told each job that is managed although it claims to belong to another object.
             recovery: how long pods may be missing that were ready.
-            selected: whether jobs of a namespace are managed.
+            selected: whether jobs of a namespace are managed; None: they are in all.
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
@@ -112,6 +118,8 @@ class JobController:
         # Workloads by the uid of the job that they were made for, and those given another owner.
         self._by_job: dict[str, set[str]] = defaultdict(set)
         self._stripped: set[str] = set()
+        # Only where namespaces are selected: each that comes asks for its jobs.
+        self._by_namespace: dict[str, set[Key]] = defaultdict(set)
         # Owners that were found to exist: uid of the child to that of the owner.
         self._verified: dict[str, str] = {}
         self._refused: set[str] = set()
@@ -134,11 +142,14 @@ class JobController:
 
     def job_seen(self, _before: JobLike | None, job: JobLike) -> None:
         """A job was added or changed."""
+        if self._selected is not None:
+            self._by_namespace[job.metadata.namespace].add(_key(job))
         self.queue.add(_key(job))
 
     def job_gone(self, job: JobLike) -> None:
         """A job was deleted, or lost its queue label."""
         key = _key(job)
+        _discard(self._by_namespace, job.metadata.namespace, key)
         self.waiting.pop(key, None)
         self._unready.pop(key, None)
         self._verified.pop(job.metadata.uid, None)
@@ -240,22 +251,32 @@ class JobController:
         """
         if not is_managed(job, self._unmanaged):
             return False
+        if self._selected is None:
+            return True
         return self._selected(job.metadata.namespace) or job.metadata.uid in self._by_owner
 
     def namespace_changed(self, namespace: str) -> list[JobLike]:
         """The labels of a namespace changed: look at its jobs, and return them."""
-        jobs = [job for job in self._all() if job.metadata.namespace == namespace]
-        for job in jobs:
-            self.queue.add(_key(job))
+        jobs: list[JobLike] = []
+        for key in sorted(self._by_namespace.get(namespace, ())):
+            job = self._stores.jobs[key.kind].get(key.name)
+            if job is not None:
+                jobs.append(job)
+                self.queue.add(key)
         return jobs
 
     def in_step(self, workload: Workload) -> bool:
-        """Whether a pending Workload asks for what its job asks for now, and the job is at rest."""
+        """Whether a pending Workload asks for what its job asks for now, and the job is at rest.
+
+        What it says of pods of an earlier run has to be gone, too: admitted with it, it would count
+        the pods of the next run as lost, since the loss of that earlier one.
+        """
         job = self.job_of(workload)
         if job is None:
             return owner_of(workload) is None and not self._is_strange(workload)
         facts = self._facts(job, workload)
-        if facts.stopped and not spec_ops(job, workload, facts):
+        forgotten = workload.condition(names.WorkloadCondition.PODS_READY) is None
+        if forgotten and facts.stopped and not spec_ops(job, workload, facts):
             return True
         self._refused.add(workload.metadata.key)
         # Should nothing else bring the two together, this does.
@@ -579,10 +600,10 @@ def _drop(index: dict[str, set[str]], item: JobLike) -> None:
         _discard(index, owner.uid, item.metadata.key)
 
 
-def _discard(index: dict[str, set[str]], uid: str, key: str) -> None:
-    owned = index.get(uid)
-    if owned is None:
+def _discard(index: dict[str, set[K]], name: str, key: K) -> None:
+    found = index.get(name)
+    if found is None:
         return
-    owned.discard(key)
-    if not owned:
-        del index[uid]
+    found.discard(key)
+    if not found:
+        del index[name]

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from rackgate.api.names import PendingReason
 from rackgate.runtime.metrics import scraped_gauge
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.cache.totals import QueueTotals
+from rackgate_assigner.cache.totals import BACKING_OFF, QueueTotals
 from rackgate_assigner.core.admission.activity import (
     Activity,
     cluster_queue_activity,
@@ -25,9 +25,11 @@ from rackgate_assigner.core.topology.room import room_of
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 
-# These wait for somebody to change the Workload, its queue or a flavor; the others for room.
+# These wait for somebody to change the Workload, its queue or a flavor, or for a pause to end; the
+# others for room.
 INADMISSIBLE: Final = frozenset(
     {
+        BACKING_OFF,
         PendingReason.EXCEEDS_MAX_QUOTA,
         PendingReason.NO_MATCHING_FLAVOR,
         PendingReason.MISCONFIGURED,
@@ -38,7 +40,7 @@ INADMISSIBLE: Final = frozenset(
 
 _PENDING: Final = (
     "active ones may be admitted as soon as there is room, inadmissible ones not before the "
-    "Workload, its queue or a flavor changes."
+    "Workload, its queue or a flavor changes, or a pause after an eviction ends."
 )
 PENDING: Final = scraped_gauge(
     "pending_workloads",
@@ -48,7 +50,8 @@ PENDING: Final = scraped_gauge(
 UNADMITTED: Final = scraped_gauge(
     "unadmitted_workloads",
     "Workloads that wait, by the reason of their condition QuotaReserved; PendingEvaluation before "
-    "the first decision. ClusterQueue is empty where the LocalQueue leads to none.",
+    "the first decision, BackingOff during a pause after an eviction. ClusterQueue is "
+    "empty where the LocalQueue leads to none.",
     ("cluster_queue", "reason"),
 )
 RESERVING: Final = scraped_gauge(

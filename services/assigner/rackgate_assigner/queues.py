@@ -2,7 +2,7 @@
 
 Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
 counts of a queue that changes all the time are written further and further apart (`Spacing`); its
-conditions at once, and its gauges in every round.
+conditions at once. Gauges are computed in each scrape, see `queue_metrics`.
 """
 
 from __future__ import annotations
@@ -169,8 +169,13 @@ class QueueStatuses:
         }
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
-        self._spacing.written(key, now)
         self.writes += 1
+        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        if key.name in self._queues(key.kind):
+            self._spacing.written(key, now)
+
+    def _queues(self, kind: str) -> Mapping[str, ClusterQueue | LocalQueue]:
+        return self._cluster_queues if kind == CLUSTER_QUEUES.kind else self._local_queues
 
     def _wait(self, key: Key, wait_s: float) -> None:
         """Compare a queue once more in a while, however often it changes until then."""

@@ -141,7 +141,7 @@ class Assigner:
             living=self.cache.living_pods,
             managed=self._account,
             recovery=settings.wait_for_pods_ready.recovery(),
-            selected=self._is_selected,
+            selected=None if self._selector.everything else self._is_selected,
         )
 
     def _account(self, job: JobLike) -> None:
@@ -152,8 +152,6 @@ class Assigner:
 
     def _is_selected(self, namespace: str) -> bool:
         """Whether jobs of a namespace are managed; not before its labels are known."""
-        if self._selector.everything:
-            return True
         found = self.watches.namespaces.store.get(namespace)
         return found is not None and self._selector.selects(found.metadata.labels)
 
@@ -320,6 +318,8 @@ class Assigner:
 
     def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
         self.jobs.workload_seen(before, workload)
+        if before is None or before.metadata.controller != workload.metadata.controller:
+            self._follow_again(workload)
         self.slices.workload_seen(before, workload)
         # A Workload that left a queue, or what it held, changes the counts of both sides.
         if before is not None:
@@ -330,14 +330,18 @@ class Assigner:
         self.in_use.user_changed(watch_kind(self.watches.workloads))
 
     def _workload_gone(self, workload: kueue.Workload) -> None:
-        job = self.jobs.job_of(workload)
         self.jobs.workload_gone(workload)
-        if job is not None and not self._selector.everything:
-            self._job_seen(job, job)
+        self._follow_again(workload)
         self.slices.workload_gone(workload)
         self.cycle.forget(workload.metadata.key)
         self.statuses.mark_workload(workload)
         self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _follow_again(self, workload: kueue.Workload) -> None:
+        """A Workload came or went: its job may be managed because of it alone, see `follows`."""
+        job = None if self._selector.everything else self.jobs.job_of(workload)
+        if job is not None:
+            self._job_seen(job, job)
 
     def _class_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)

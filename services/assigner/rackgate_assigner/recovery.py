@@ -2,7 +2,8 @@
 
 A running job whose pods were all ready has `recoveryTimeout` seconds to have them all ready again.
 The time runs from the change of `PodsReady` to False, which the API server keeps, so that neither a
-restart nor another replica begins it anew. After it the Workload is evicted, and queued again when
+restart nor another replica begins it anew; never from before the admission that the job runs under.
+After it the Workload is evicted, and queued again when
 a pause is over that doubles with each such eviction; `status.requeueState` says until when.
 """
 
@@ -46,6 +47,9 @@ class Recovery:
         since = _moment(ready.last_transition_time)
         if (ready.status, ready.reason) != ("False", WAIT_FOR_RECOVERY) or since is None:
             return None
+        admitted = workload.condition(WorkloadCondition.ADMITTED)
+        start = _moment(admitted.last_transition_time) if admitted is not None else None
+        since = since if start is None else max(since, start)
         return self.timeout_s - (now - since).total_seconds()
 
     def next_try(self, workload: Workload, now: datetime) -> RequeueState:

@@ -6,7 +6,7 @@ version judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import structlog
@@ -101,6 +101,10 @@ class SliceWriter:
             await self._client.delete(path_of(piece), body)
         except NotFoundError:
             return
+
+    async def hold(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
+        """Put the finalizer on a slice that has lost it; returns it so."""
+        return await self._writer.patch(piece, ops)
 
     async def release(self, piece: Workload) -> None:
         """Let a slice go that is being deleted."""

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rackgate.api import names
 from rackgate.api.names import ResizeReason, WorkloadCondition
 from rackgate.domains import Domain
+from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta
@@ -24,6 +25,7 @@ from rackgate_assigner.cache import Cache
 from rackgate_assigner.core.slices.model import Asked, Slice
 from rackgate_assigner.core.slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.core.slices.progress import Progress, progress
+from rackgate_assigner.job_facts import finalizer_ops
 from rackgate_assigner.kinds import JobLike
 from rackgate_assigner.own_writes import OwnWrites
 from rackgate_assigner.pace import Pace
@@ -300,6 +302,12 @@ class SliceController:
             # One that was made and is not seen yet is judged when it is.
             seen = [look.slices[piece.name] for piece in pieces if piece.name in look.slices]
             writes += [write(piece) for piece in seen]
+        leaving = {piece.name for piece in (*plan.delete, *plan.release)}
+        for name, piece in look.slices.items():
+            # Slices are made with it; an uninstall takes it off what it leaves.
+            if name not in leaving and piece.metadata.deletion_timestamp is None:
+                ops = finalizer_ops(piece)
+                writes += [self._hold(piece, ops)] if ops else []
         return list(writes)
 
     async def _create(self, parent: Workload, new: NewSlice) -> None:
@@ -320,6 +328,11 @@ class SliceController:
         if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
             await self._writer.delete(piece)
             self._written(piece, _NEWER)
+
+    async def _hold(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> None:
+        if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
+            answer = await self._writer.hold(piece, ops)
+            self._written(piece, answer.metadata)
 
     async def _release(self, piece: Workload) -> None:
         held = names.IN_USE_FINALIZER in piece.metadata.finalizers

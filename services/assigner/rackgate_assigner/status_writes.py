@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +11,7 @@ import structlog
 
 from rackgate.api.names import FieldManager
 from rackgate.domains import encode
+from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, ServerError, TransportError
 from rackgate.kube.resources import WORKLOADS
@@ -137,6 +138,45 @@ def status_body(
             "status": status,
         }
     )
+
+
+def leftover_ops(
+    stored: Workload,
+    types: Collection[str],
+    written: Iterable[Mapping[str, Any]],
+    *,
+    admission: bool,
+    requeue: RequeueState | None,
+) -> list[JsonPatchOp]:
+    """JSON patch that removes what an apply left out and is still there; empty where nothing is.
+
+    A field that another manager has applied, too, outlives an apply without it: Kueue's managers
+    own what is stored of Workloads that were taken over from it.
+
+    Args:
+        stored: the answer to the apply.
+        types: of all conditions that the manager may own.
+        written: the conditions that were applied.
+        admission: whether an admission may stay.
+        requeue: the tries that were applied, `NO_REQUEUE` for none; None when they may stay.
+    """
+    kept = {condition["type"] for condition in written}
+    status = stored.status
+    gone = [
+        index
+        for index, condition in enumerate(status.conditions)
+        if condition.type in types and condition.type not in kept
+    ]
+    paths = [f"/status/conditions/{index}" for index in reversed(gone)]
+    if status.admission is not None and not admission:
+        paths.append("/status/admission")
+    tries = status.requeue_state
+    if requeue is not None and tries is not None and tries != requeue:
+        if requeue == NO_REQUEUE:
+            paths.append("/status/requeueState")
+        elif tries.requeue_at is not None and requeue.requeue_at is None:
+            paths.append("/status/requeueState/requeueAt")
+    return [{"op": "remove", "path": path} for path in paths]
 
 
 def reclaimable_body(workload: Workload, done: Mapping[str, int]) -> bytes:

@@ -1,12 +1,13 @@
 """Decisions about Workloads as writes: status by server-side apply, bound to the version judged.
 
 Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
-on, and every apply is complete for its field manager (see `conditions`).
+on, and every apply is complete for its field manager (see `conditions`). What an apply leaves out
+and another manager owns, too, is removed by a second write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,12 +17,12 @@ from rackgate.api import names
 from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
 from rackgate.govern.jsonpatch import JsonPatchOp, guarded
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
 from rackgate.kube.resources import WORKLOADS
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import Admission, RequeueState, Workload
+from rackgate.wire.kueue import Admission, FoldedSlice, RequeueState, Workload
 from rackgate_assigner import conditions, metrics
 from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES
 from rackgate_assigner.core.decisions import Grant
@@ -29,6 +30,7 @@ from rackgate_assigner.reporting import Reporter
 from rackgate_assigner.status_writes import (
     NO_REQUEUE,
     admission_of,
+    leftover_ops,
     listed_conditions,
     path_of,
     reclaimable_body,
@@ -303,12 +305,40 @@ class WorkloadWriter:
         *,
         requeue: RequeueState | None = None,
     ) -> Workload:
-        # The other manager owns conditions alone.
-        folded = None
-        if manager is not FieldManager.ADMISSION:
-            folded, requeue = (), NO_REQUEUE
-        body = status_body(workload, listed, admission, folded=folded, requeue=requeue)
-        return _decode_workload(await client.apply(path_of(workload, "status"), body, manager))
+        """Apply, and remove what was left out and is still there: another manager owns it, too.
+
+        Dying between the two leaves what is judged as before: both are done again.
+        """
+        folded: Sequence[FoldedSlice] | None = None
+        types: Sequence[WorkloadCondition] = ADMISSION_TYPES
+        tries = requeue
+        admits = manager is FieldManager.ADMISSION
+        if not admits:  # the other manager owns conditions alone
+            folded, tries, types = (), NO_REQUEUE, JOB_TYPES
+        body = status_body(workload, listed, admission, folded=folded, requeue=tries)
+        path = path_of(workload, "status")
+        stays = admission is not None or not admits
+        try:
+            answer = _decode_workload(await client.apply(path, body, manager))
+        except UnprocessableError:
+            # Of a condition that another manager has applied with another status, the apply would
+            # leave nothing but the type. What is to go is stated once more, and then removed.
+            if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
+                raise
+            told = {condition["type"] for condition in listed}
+            rest = listed_conditions(workload, [one for one in types if one not in told], ())
+            stated = stated_admission(workload) if admits and admission is None else admission
+            body = status_body(workload, [*listed, *rest], stated, folded=folded, requeue=tries)
+            answer = _decode_workload(await client.apply(path, body, manager))
+        ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
+        if not ops:
+            return answer
+        meta = answer.metadata
+        cleared = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
+        return _decode_workload(
+            await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)
+        )
 
 
 def _waited_s(workload: Workload) -> float:

@@ -64,7 +64,9 @@ class Keeper(ABC):
         self._client = client
         self._settings = settings
         self._path = SECRETS.path(settings.namespace, settings.secret_name)
-        self._registrations = Registrations(client, settings.configuration_names, selector)
+        self._registrations = Registrations(
+            client, settings.configuration_names, selector, settings.namespace
+        )
         self._served = b""
         self._served_until: datetime | None = None
         # Until what went wrong is tried again: each time twice as long, once there is a pair.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from rackgate.api.names import JOBSET_GROUP, RAY_GROUP
+from rackgate.api.names import JOBSET_GROUP, RAY_GROUP, UNMANAGED_NAMESPACES
 from rackgate.govern.jsonpatch import JsonPatchOp
 from rackgate.govern.templates import annotations_of, items, section
 from rackgate.runtime.namespaces import NamespaceSelector
@@ -50,20 +50,26 @@ def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPa
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
 
 
-def disagreement(name: str, configuration: Mapping[str, Any], selector: NamespaceSelector) -> str:
+def disagreement(
+    name: str,
+    configuration: Mapping[str, Any],
+    selector: NamespaceSelector,
+    unmanaged: Collection[str] = UNMANAGED_NAMESPACES,
+) -> str:
     """Which webhook is called for other namespaces than jobs are managed in; empty when none is.
 
     Args:
         name: of the configuration.
         configuration: as it is now.
         selector: as the services are told.
+        unmanaged: namespaces that registrations leave out, because nothing is managed there.
     """
     if selector.everything:
         return ""  # a cluster may have narrowed its webhooks by itself
     for webhook in items(configuration, "webhooks"):
         groups = {group for rule in items(webhook, "rules") for group in rule.get("apiGroups", ())}
         found = section(webhook, "namespaceSelector")
-        if groups & _JOB_GROUPS and selector.differs(found):
+        if groups & _JOB_GROUPS and selector.differs(found, unmanaged):
             return (
                 f'webhook "{webhook.get("name")}" of configuration "{name}" has another '
                 f"namespaceSelector than managedJobsNamespaceSelector, which is {selector}: set "

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from rackgate.api.names import SYSTEM_NAMESPACE, UNMANAGED_NAMESPACES
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.kube.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resource
@@ -46,11 +47,24 @@ class Registrations:
     """
 
     def __init__(
-        self, client: Client, names: Sequence[str], selector: NamespaceSelector | None = None
+        self,
+        client: Client,
+        names: Sequence[str],
+        selector: NamespaceSelector | None = None,
+        namespace: str = SYSTEM_NAMESPACE,
     ) -> None:
+        """Follow the configurations of these names.
+
+        Args:
+            client: for webhook configurations.
+            names: of both kinds.
+            selector: of the namespaces in which jobs are managed; all by default.
+            namespace: of the services, where no job is managed.
+        """
         self.absent = True
         self.disagreement = ""
         self._selector = selector or NamespaceSelector()
+        self._unmanaged = frozenset({*UNMANAGED_NAMESPACES, namespace})
         self._client = client
         self._names = names
 
@@ -82,7 +96,8 @@ class Registrations:
 
     def _compare(self, registrations: Sequence[Registration]) -> None:
         told = (
-            disagreement(there.name, there.configuration, self._selector) for there in registrations
+            disagreement(there.name, there.configuration, self._selector, self._unmanaged)
+            for there in registrations
         )
         found = next((text for text in told if text), "")
         if found and found != self.disagreement:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rackgate.runtime.settings import ConfigModel
 
@@ -77,19 +77,16 @@ class NamespaceSelector(ConfigModel):
         return {_checked_key(key): _checked_value(value) for key, value in labels.items()}
 
     @classmethod
-    def of(cls, selector: Mapping[str, Any]) -> Self:
-        """What a LabelSelector of the API asks for, but for names of namespaces, as in `differs`.
+    def of(cls, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> Self:
+        """What a LabelSelector of the API asks for, but that it leaves out `unmanaged` namespaces.
 
         Raises:
             pydantic.ValidationError: it is no selector.
         """
-        expressions = [
-            found
-            for found in selector.get("matchExpressions") or ()
-            if found.get("key") != _NAME_LABEL
-        ]
         labels = selector.get("matchLabels") or {}
-        return cls.model_validate({"matchLabels": labels, "matchExpressions": expressions})
+        expressions = selector.get("matchExpressions") or ()
+        found = cls.model_validate({"matchLabels": labels, "matchExpressions": expressions})
+        return found._without(unmanaged)
 
     @property
     def everything(self) -> bool:
@@ -102,19 +99,32 @@ class NamespaceSelector(ConfigModel):
             return False
         return all(_holds(wanted, labels) for wanted in self.match_expressions)
 
-    def differs(self, selector: Mapping[str, Any]) -> bool:
-        """Whether a LabelSelector of the API selects by something else, names of namespaces aside.
+    def differs(self, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> bool:
+        """Whether a LabelSelector of the API selects by something else.
 
-        Registrations leave out the namespaces of the system by name, beside what they select.
+        Args:
+            selector: of a registration, which leaves out the namespaces of the system by name.
+            unmanaged: these namespaces, where nothing is managed whoever selects them.
         """
-        expressions = [
-            _plain(found)
-            for found in selector.get("matchExpressions") or ()
-            if found.get("key") != _NAME_LABEL
-        ]
-        own = [_plain(found.model_dump()) for found in self.match_expressions]
-        labels = selector.get("matchLabels") or {}
-        return labels != self.match_labels or sorted(expressions) != sorted(own)
+        try:
+            found = self.of(selector, unmanaged)
+        except ValidationError:  # no selector that the setting could be equal to
+            return True
+        own = self._without(unmanaged)
+        return (found.match_labels, _sorted(found)) != (own.match_labels, _sorted(own))
+
+    def _without(self, unmanaged: Collection[str]) -> Self:
+        """The same selector, with one expression for all namespaces that it leaves out by name.
+
+        Those of `unmanaged` are not named by it.
+        """
+        named = [one for one in self.match_expressions if _leaves_out_by_name(one)]
+        names = {name for one in named for name in one.values} - set(unmanaged)
+        kept = [one for one in self.match_expressions if one not in named]
+        if names:
+            values = sorted(names)
+            kept.append(NamespaceRequirement(key=_NAME_LABEL, operator="NotIn", values=values))
+        return self.model_copy(update={"match_expressions": kept})
 
     def __str__(self) -> str:
         """As it is written in a configuration."""
@@ -130,6 +140,12 @@ def _holds(wanted: NamespaceRequirement, labels: Mapping[str, str]) -> bool:
     return (value is not None) == (wanted.operator == "Exists")
 
 
-def _plain(requirement: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
-    key, operator = str(requirement.get("key")), str(requirement.get("operator"))
-    return key, operator, tuple(sorted(requirement.get("values") or ()))
+def _leaves_out_by_name(wanted: NamespaceRequirement) -> bool:
+    return wanted.key == _NAME_LABEL and wanted.operator == "NotIn"
+
+
+def _sorted(selector: NamespaceSelector) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Expressions in an order of their own: neither theirs nor that of values has a meaning."""
+    return sorted(
+        (one.key, one.operator, tuple(sorted(one.values))) for one in selector.match_expressions
+    )

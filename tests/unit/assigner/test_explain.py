@@ -64,17 +64,21 @@ def test_a_workload_that_pauses_says_until_when() -> None:
 
 @pytest.mark.requirement("TAS-32")
 @pytest.mark.parametrize(
-    ("reason", "more"),
+    ("ready", "more"),
     [
-        ("WaitForRecovery", f" Not all of its pods are ready any more since {CREATED}."),
-        ("WaitForStart", " Not all of its pods are ready yet."),
+        (("False", "WaitForRecovery"), f" Not all of its pods are ready any more since {CREATED}."),
+        (("False", "WaitForStart"), " Not all of its pods are ready yet."),
+        ((), " Not all of its pods are ready yet."),
+        (("True", "Started"), ""),
     ],
 )
-def test_an_admitted_workload_says_since_when_pods_are_missing(reason: str, more: str) -> None:
+def test_an_admitted_workload_says_since_when_pods_are_missing(
+    ready: tuple[str, ...], more: str
+) -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", asking(4)))
     (grant,) = admissions(cache.plan()).values()
-    conditions = {"PodsReady": ("False", reason, "")}
+    conditions = {"PodsReady": (ready[0], ready[1], "")} if ready else {}
     cache.set_workload(workload("w", asking(4), grant=grant, conditions=conditions))
     said = "It is admitted: quota and places are its own."
     assert explained(cache).summary == said + more

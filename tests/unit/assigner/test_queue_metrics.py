@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from rackgate.runtime.metrics import REGISTRY, scraping
+from rackgate.wire.kueue import RequeueState
 from rackgate_assigner.cache import Cache
 from rackgate_assigner.queue_metrics import queue_families, topology_families
 from tests.unit.assigner.builders import (
@@ -84,6 +86,24 @@ def test_who_can_never_be_admitted_as_things_are_is_not_active() -> None:
     }
     waiting(cache, "w3", "WaitingForQuota", version="3")
     assert of(cache, "pending_workloads") == {("cq", "active"): 4, ("cq", "inadmissible"): 3}
+
+
+@pytest.mark.requirement("OPS-09")
+def test_who_pauses_after_an_eviction_is_not_active() -> None:
+    cache = cache_with([node("a")])
+    waiting(cache, "next", "WaitingForQuota")
+    told = {"QuotaReserved": ("False", "PendingEvaluation", "")}
+    lost = workload("lost", [podset(count=1)], conditions=told)
+    pause = RequeueState(1, "2026-08-01T12:10:00Z")
+    status = msgspec.structs.replace(lost.status, requeue_state=pause)
+    cache.set_workload(msgspec.structs.replace(lost, status=status))
+    assert of(cache, "pending_workloads") == {("cq", "active"): 1, ("cq", "inadmissible"): 1}
+    assert of(cache, "unadmitted_workloads") == {
+        ("cq", "WaitingForQuota"): 1,
+        ("cq", "BackingOff"): 1,
+    }
+    waiting(cache, "lost", "PendingEvaluation", version="2")
+    assert of(cache, "pending_workloads") == {("cq", "active"): 2, ("cq", "inadmissible"): 0}
 
 
 @pytest.mark.requirement("OPS-09")

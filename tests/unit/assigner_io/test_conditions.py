@@ -153,6 +153,8 @@ def test_a_finished_workload_waits_for_no_pod(
         "Finished": reason.value,
         **told,
     }
+    words = [c.message for c in found if c.type == "PodsReady"]
+    assert words == ["the job has succeeded"] * len(told)
     assert conditions.finished_drop(own, reason) == dropped
 
 

@@ -67,6 +67,19 @@ def test_no_time_runs_without_a_condition_a_moment_or_a_fixed_size() -> None:
 
 
 @pytest.mark.parametrize(
+    ("admitted", "left_s"),
+    [("2026-08-01T11:00:00Z", 20), ("2026-08-01T12:00:30Z", 50), ("soon", 20), (None, 20)],
+)
+def test_no_time_runs_from_before_the_admission(admitted: str | None, left_s: float) -> None:
+    own = workload(job(), admitted=True, conditions={**MISSING, "Admitted": ("True", "Admitted")})
+    lost, begun = own.status.conditions
+    begun = msgspec.structs.replace(begun, last_transition_time=admitted)
+    status = msgspec.structs.replace(own.status, conditions=(lost, begun))
+    own = msgspec.structs.replace(own, status=status)
+    assert Recovery(timeout_s=60).left_s(own, after(40)) == left_s
+
+
+@pytest.mark.parametrize(
     ("tries", "count", "pause_s"),
     [
         (None, 1, 60),

@@ -7,11 +7,16 @@ import pytest
 
 from rackgate.domains import TopologyAssignment, decode
 from rackgate.govern.life import StartConflict
-from rackgate.wire.kueue import Admission, QueueStatus, ResourceFlavor
+from rackgate.wire.kueue import Admission, QueueStatus, RequeueState, ResourceFlavor
 from rackgate_assigner.core.decisions import Grant, PodSetGrant
 from rackgate_assigner.job_starting import labels_of
 from rackgate_assigner.queues import status_body, status_differs
-from rackgate_assigner.status_writes import admission_of, stated_admission
+from rackgate_assigner.status_writes import (
+    NO_REQUEUE,
+    admission_of,
+    leftover_ops,
+    stated_admission,
+)
 from tests.unit.assigner_io.builders import workload
 
 WANTED: dict[str, Any] = {
@@ -43,6 +48,35 @@ def test_an_admission_is_stated_again_as_it_is() -> None:
         assert msgspec.convert(stated, Admission) == own.status.admission
         assert ("topologyAssignment" in str(stated)) is topology
     assert stated_admission(workload()) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "admission", "requeue", "left"),
+    [
+        (("Evicted",), True, None, ["conditions/2"]),
+        (("Evicted", "Requeued"), True, None, []),
+        ((), True, None, ["conditions/2", "conditions/0"]),
+        (("Evicted", "Requeued"), False, None, ["admission"]),
+        (("Evicted", "Requeued"), True, RequeueState(2), ["requeueState/requeueAt"]),
+        (("Evicted", "Requeued"), True, RequeueState(2, "2026-08-01T12:00:00Z"), []),
+        (("Evicted", "Requeued"), True, NO_REQUEUE, ["requeueState"]),
+    ],
+)
+def test_what_an_apply_leaves_out_and_is_still_there_is_removed(
+    written: tuple[str, ...], admission: bool, requeue: RequeueState | None, left: list[str]
+) -> None:
+    told = ("True", "R")
+    own = workload(admitted=True, conditions={"Evicted": told, "PodsReady": told, "Requeued": told})
+    tries = RequeueState(1, "2026-08-01T12:00:00Z")
+    own = msgspec.structs.replace(
+        own, status=msgspec.structs.replace(own.status, requeue_state=tries)
+    )
+    applied = [{"type": type_} for type_ in written]
+    types = ("Evicted", "Requeued")
+    found = leftover_ops(own, types, applied, admission=admission, requeue=requeue)
+    assert found == [{"op": "remove", "path": f"/status/{path}"} for path in left]
+    bare = leftover_ops(workload(), types, [], admission=False, requeue=NO_REQUEUE)
+    assert bare == []
 
 
 def test_a_queue_is_written_only_when_its_status_says_something_else() -> None:

@@ -104,19 +104,63 @@ def test_the_component_tells_each_service_the_selector_of_the_registrations(
     assert f"value: {labels}" in text
 
 
-def test_a_registration_may_leave_out_namespaces_by_name_beside_the_selector() -> None:
+NAME = "kubernetes.io/metadata.name"
+SYSTEM = ("kube-system", "rackgate-system")
+
+
+def by_name(operator: str, *values: str) -> dict[str, Any]:
+    return {"key": NAME, "operator": operator, "values": list(values)}
+
+
+def test_a_registration_may_leave_out_namespaces_of_the_system_beside_the_selector() -> None:
     told = selector({"matchLabels": {"team": "a"}})
-    system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
-    assert not told.differs({"matchLabels": {"team": "a"}, "matchExpressions": [system]})
-    assert told.differs({"matchExpressions": [system]})
-    assert told.differs({"matchLabels": {"team": "b"}, "matchExpressions": [system]})
+    system = by_name("NotIn", *SYSTEM)
+
+    def differs(one: NamespaceSelector, found: Mapping[str, Any]) -> bool:
+        return one.differs(found, SYSTEM)
+
+    assert not differs(told, {"matchLabels": {"team": "a"}, "matchExpressions": [system]})
+    assert differs(told, {"matchExpressions": [system]})
+    assert differs(told, {"matchLabels": {"team": "b"}, "matchExpressions": [system]})
     more = {"key": "x", "operator": "In", "values": ["2", "1"]}
-    assert told.differs({"matchLabels": {"team": "a"}, "matchExpressions": [system, more]})
+    assert differs(told, {"matchLabels": {"team": "a"}, "matchExpressions": [system, more]})
     both = selector(
         {"matchLabels": {"team": "a"}, "matchExpressions": [{**more, "values": ["1", "2"]}]}
     )
-    assert not both.differs({"matchLabels": {"team": "a"}, "matchExpressions": [more, system]})
+    assert not differs(both, {"matchLabels": {"team": "a"}, "matchExpressions": [more, system]})
+    assert differs(both, {"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "x"}]})
     assert str(told) == '{"matchLabels":{"team":"a"}}'
+
+
+@pytest.mark.parametrize(
+    ("own", "registered", "differs"),
+    [
+        ([by_name("In", "team-a")], [by_name("In", "team-a")], False),
+        ([by_name("In", "team-a")], [by_name("In", "team-a"), by_name("NotIn", *SYSTEM)], False),
+        ([by_name("In", "team-a")], [by_name("NotIn", *SYSTEM)], True),
+        ([by_name("In", "team-a")], [by_name("In", "team-b")], True),
+        ([], [by_name("In", "team-a")], True),
+        ([], [by_name("NotIn", "team-b", *SYSTEM)], True),
+        ([], [by_name("NotIn", "kube-system")], False),
+        ([by_name("NotIn", "team-b")], [by_name("NotIn", "team-b", *SYSTEM)], False),
+        ([by_name("NotIn", "team-b")], [by_name("NotIn", *SYSTEM)], True),
+        ([by_name("NotIn", *SYSTEM)], [], False),
+    ],
+)
+def test_names_of_other_namespaces_are_compared_like_any_label(
+    own: list[Any], registered: list[Any], differs: bool
+) -> None:
+    labels = {"matchLabels": {"managed": "true"}}
+    told = selector({**labels, "matchExpressions": own})
+    assert told.differs({**labels, "matchExpressions": registered}, SYSTEM) is differs
+    read = NamespaceSelector.of({"matchExpressions": registered}, SYSTEM)
+    asked = {expression["operator"]: expression for expression in registered}
+    named = asked.get("In", {"values": ["team-a"]})["values"]
+    for name in ("team-a", "team-b"):
+        left_out = name in asked.get("NotIn", {"values": []})["values"]
+        selected = not left_out and ("In" not in asked or name in named)
+        assert read.selects({NAME: name}) is selected
+    assert read.selects({NAME: "kube-system"}) is ("In" not in asked)
 
 
 def test_nothing_but_jobs_of_other_namespaces_is_let_go_by_the_component() -> None:

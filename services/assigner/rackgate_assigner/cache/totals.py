@@ -17,6 +17,8 @@ Key = TypeVar("Key", str, FlavorResource)
 
 # The reason of a Workload that no cycle has looked at.
 NOT_EVALUATED: Final = PendingReason.PENDING_EVALUATION
+# Of one that pauses after an eviction. Its condition says PendingEvaluation, and until when.
+BACKING_OFF: Final = "BackingOff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Holding:
     Attributes:
         cluster_queue: "" while it holds nothing.
         waiting: it asks for admission.
-        reason: why it was not admitted yet, while it waits; see `PendingReason`.
+        reason: why it was not admitted yet, while it waits; see `PendingReason` and `BACKING_OFF`.
         admitted: it is admitted, not only reserved.
         quota: by flavor and resource.
         charges: of topologies.
@@ -77,7 +79,8 @@ def holding_of(
 def _queued(row: WorkloadRow) -> Holding:
     if not row.waiting:
         return Holding(row.queue)
-    return Holding(row.queue, waiting=True, reason=row.pending_reason or NOT_EVALUATED)
+    reason = BACKING_OFF if row.requeue_at else row.pending_reason or NOT_EVALUATED
+    return Holding(row.queue, waiting=True, reason=reason)
 
 
 @dataclass(slots=True)

@@ -65,9 +65,10 @@ class WorkloadRow:
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
         requeue_at: RFC 3339 time until when it is not looked at after an eviction, "" when it is.
-        unready: why not all of its pods are ready, as PodsReady says: WaitForStart or, after they
-            had been, WaitForRecovery; "" while all are or none is to be.
-        unready_since: RFC 3339 time since when they are not.
+        unready: why not all of its pods are ready: WaitForRecovery as PodsReady says after they had
+            been, else WaitForStart, also while an admitted job has no PodsReady; "" while all are
+            or none is to be.
+        unready_since: RFC 3339 time since when they are not, as PodsReady says.
         job_uid: of the job that it was made for, also when that is its owner no more; else its
             controller.
     """
@@ -357,6 +358,15 @@ def with_podsets(row: WorkloadRow, podsets: tuple[PodSetRow, ...]) -> WorkloadRo
     return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
 
 
+def _unready(workload: kueue.Workload, ready: wire.Condition | None) -> str:
+    if ready is not None:
+        return ready.reason if ready.status == "False" else ""
+    # Nobody says it of pods of Workloads without a job, or of slices: their parents say it of all.
+    told = bool(workload.job_uid) and workload.parent is None
+    starts = told and workload.is_true(names.WorkloadCondition.ADMITTED)
+    return "WaitForStart" if starts else ""
+
+
 def workload_row(
     workload: kueue.Workload,
     previous: WorkloadRow | None = None,
@@ -417,6 +427,6 @@ def workload_row(
         evicted_at=_since(evicted) if leaving else "",
         job_uid=workload.job_uid,
         requeue_at=(retry.requeue_at or "") if (retry := workload.status.requeue_state) else "",
-        unready=ready.reason if unready and ready is not None else "",
+        unready=_unready(workload, ready),
         unready_since=_since(ready) if unready else "",
     )
