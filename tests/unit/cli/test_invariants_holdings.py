@@ -60,8 +60,7 @@ def test_what_a_job_left_that_is_gone_holds_what_its_pods_take() -> None:
     assert "over-capacity" not in rules(world)
     assert "over-quota" not in rules(world)
     living = pod("second", 0, "n1")
-    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
-    living["status"] = {"phase": "Running", "conditions": [bound]}
+    living["metadata"]["creationTimestamp"] = "2026-01-01T09:00:00Z"
     world.pods.append(living)
     assert "over-capacity" in rules(world)
 
