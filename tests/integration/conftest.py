@@ -27,12 +27,14 @@ from tests.support.rights import Record, asked
 
 # They start control planes of their own; while they are first, that of their process does not run.
 OWN_PLANES = (
+    "test_operators_day",
     "test_chaos",
     "test_elsewhere",
     "test_restored_etcd",
     "test_scaling",
     "test_demo",
     "test_playground",
+    "test_gates_off",
 )
 LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")
 # No process is to come to one of these when the others have ended. Alerts compile for minutes once.

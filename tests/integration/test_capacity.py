@@ -14,7 +14,6 @@ from tests.support.objects import HOST, RACK, Object, node
 pytestmark = pytest.mark.integration
 
 HERE = ("block-1", "rack-1")
-KEEP = "test.rackgate.dev/keep"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -54,14 +53,17 @@ async def patch_pod(
 
 async def keep(cluster: Cluster, name: str) -> None:
     """Once deleted, the pod is on its way out until it is let go."""
-    found = (await cluster.get(kinds.PODS, name))["metadata"].get("finalizers", [])
-    change = {"metadata": {"finalizers": [*found, KEEP]}}
-    await patch_pod(cluster, name, change, PatchType.MERGE)
+    await takes(cluster, name, "3600")
 
 
 async def let_go(cluster: Cluster, name: str) -> None:
-    change = {"metadata": {"$deleteFromPrimitiveList/finalizers": [KEEP]}}
-    await patch_pod(cluster, name, change, PatchType.STRATEGIC)
+    await takes(cluster, name, "0")
+
+
+async def takes(cluster: Cluster, name: str, seconds: str) -> None:
+    """So long its containers take to end once it is deleted."""
+    change = {"metadata": {"annotations": {"rackgate.dev/terminate-seconds": seconds}}}
+    await patch_pod(cluster, name, change, PatchType.MERGE)
 
 
 async def refused(cluster: Cluster, job: str) -> None:
