@@ -43,7 +43,7 @@ ELSEWHERE = {
     ("assigner", "POST", "leases"): "once in the life of an installation",
     ("ungater", "POST", "leases"): "once in the life of an installation",
     ("webhook", "POST", "leases"): "once in the life of an installation",
-    ("assigner", "PATCH", "pods/status"): "only for a pod that waits for a node that broke: tests/wire and hot swap",
+    ("assigner", "PATCH", "pods/status"): "only for a pod that waits for a broken node",
     ("ungater", "POST", "events"): "only where pods stay gated for a reason that a user can change",
     **{
         (name, "PATCH", kind): _UNINSTALL
