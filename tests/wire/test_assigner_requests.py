@@ -14,6 +14,7 @@ from aiohttp import web
 from rackgate.api import names
 from rackgate.kube import resources as kinds
 from rackgate_assigner import jobs, own_writes
+from rackgate_assigner.reconciler import Assigner
 from tests.support import objects
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler
@@ -264,6 +265,15 @@ async def test_an_answer_that_comes_after_the_workload_went_is_not_kept(
         await eventually(lambda: ("Workload", f"team/{name}") not in found)
 
 
+async def deleted_meanwhile(world: LaggingWorld, replica: Assigner, late: Late, name: str) -> None:
+    """Delete a Job whose patch is under way, then answer it; returns when nothing is left to do."""
+    world.delete(kinds.JOBS, name)
+    await eventually(lambda: f"team/{name}" not in replica.watches.kinds["Job"].store)
+    late.may.set()
+    await marker(world, "marker")
+    await eventually(lambda: not len(replica.jobs.queue))
+
+
 @pytest.mark.requirement("OPS-07")
 async def test_an_answer_that_comes_after_the_job_went_is_not_kept(world: LaggingWorld) -> None:
     late = Late()
@@ -271,11 +281,7 @@ async def test_an_answer_that_comes_after_the_job_went_is_not_kept(world: Laggin
     async with assigner(world) as replica:
         world.submit("train", required=RACK)
         await eventually(late.asked.is_set)
-        world.delete(kinds.JOBS, "train")
-        await eventually(lambda: "team/train" not in replica.watches.kinds["Job"].store)
-        late.may.set()
-        await marker(world, "marker")
-        await eventually(lambda: not len(replica.jobs.queue))
+        await deleted_meanwhile(world, replica, late, "train")
         assert ("Job", "team/train") not in replica.jobs._own_writes._outdated
 
 
@@ -355,9 +361,5 @@ async def test_a_claim_answered_after_its_job_went_is_not_kept(world: LaggingWor
     async with assigner(world) as replica:
         world.put(kinds.JOBS, child)
         await eventually(late.asked.is_set)
-        world.delete(kinds.JOBS, "child")
-        await eventually(lambda: "team/child" not in replica.watches.kinds["Job"].store)
-        late.may.set()
-        await marker(world, "marker")
-        await eventually(lambda: not len(replica.jobs.queue))
+        await deleted_meanwhile(world, replica, late, "child")
         assert replica.jobs._verified == {}

@@ -1,11 +1,11 @@
 """Jobs and their Workloads, kept together: looks at both, asks `jobs_plan`, takes one step.
 
 Level-triggered: a step is judged from what the watches show now, bound to the versions it was
-judged by, and repeated with growing pauses when refused. Besides indexes of what the watches show,
-only this is remembered between steps, and nothing of it is needed to go on: which keys wait for a
-flavor to appear, which of our own writes and creations the watch has yet to show, which claims to
-an owner were found true, which owners were found to be gone, and since when a Workload is left to
-the garbage collector or a job is waited for.
+judged by, and repeated with growing pauses when rejected. In addition to indexes of what the
+watches show, only this is remembered between steps, and nothing of it is needed to go on: which
+keys wait for a flavor to appear, which of our own writes and creations the watch has yet to show,
+which claims to an owner were found true, which owners were found to be gone, and since when a
+Workload is left to the garbage collector or a job is waited for.
 """
 
 from __future__ import annotations

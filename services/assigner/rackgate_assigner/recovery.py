@@ -2,9 +2,9 @@
 
 A running job whose pods were all ready has `recoveryTimeout` seconds to have them all ready again.
 The time runs from the change of `PodsReady` to False, which the API server keeps, so that neither a
-restart nor another replica begins it anew; never from before the admission that the job runs under.
-After it the Workload is evicted, and queued again when
-a pause is over that doubles with each such eviction; `status.requeueState` says until when.
+restart nor another replica begins it again; never from before the admission that the job runs
+under. After it the Workload is evicted, and queued again when a pause is over that doubles with
+each such eviction; `status.requeueState` says until when.
 """
 
 from __future__ import annotations
