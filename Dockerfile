@@ -11,6 +11,8 @@ RUN python -m venv /opt/rackgate && /opt/rackgate/bin/pip install --no-cache-dir
 COPY pyproject.toml README.md ./
 COPY shared shared
 COPY services services
+COPY osmo osmo
+COPY invariants invariants
 COPY cli cli
 COPY deploy deploy
 RUN /build/bin/python -m hatchling build -t wheel -d /dist \

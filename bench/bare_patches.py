@@ -14,7 +14,7 @@ from typing import Any
 
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ConflictError
-from rackgate_cli.playground import open_client
+from rackgate_cli.playground.playground import open_client
 
 CONFLICT_TRIES = 5
 

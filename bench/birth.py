@@ -32,9 +32,9 @@ from typing import Any, Final
 from bench.processes import cpu_seconds
 from bench.world import NAMESPACE, create, playground, quiet, say
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.resources import Resource
 from tests.support.objects import HOST, POOL_LABEL
 
 MODES: Final = ("plain", "patch", "called", "policy")

@@ -12,11 +12,11 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from rackgate.govern.jsonpatch import JsonPatchOp
+from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
-from rackgate_webhook.certs import issue
-from rackgate_webhook.review import Verdict, decode_review, encode_verdict
-from rackgate_webhook.tls import load_pair, server_context
+from rackgate_webhook.admission.review import Verdict, decode_review, encode_verdict
+from rackgate_webhook.certificates.certificates import issue
+from rackgate_webhook.certificates.tls import load_pair, server_context
 from tests.support.objects import HOST
 
 

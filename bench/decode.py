@@ -20,10 +20,10 @@ from rich.table import Table
 
 from bench.samples import pod_event
 from bench.timing import best_us
-from rackgate.kube.raw import WatchEvent
+from rackgate.kube.informer.events import WatchEvent
 from rackgate.wire.core import Pod
 from rackgate_assigner import watches
-from rackgate_ungater import rows
+from rackgate_ungater.machine import rows
 
 EVENTS: Final = 10_000
 # Times faster than `json.loads`; DESIGN's table has 5 for a view that reads ten fields.

@@ -17,8 +17,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rackgate.cuts import common_prefix
-from rackgate.domains import TopologyAssignment, decode, encode
+from rackgate.topology.assignment import TopologyAssignment, decode, encode
+from rackgate.topology.assignment_slices import common_prefix
 
 DOMAINS: Final = 100_000
 STORE_BYTES: Final = 1_572_864  # of one object, unless the store is told otherwise

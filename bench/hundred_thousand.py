@@ -27,10 +27,10 @@ from typing import Any
 
 from bench.processes import pss_mib
 from bench.world import CONCURRENCY, NAMESPACE, Size, create, playground, prepare, quiet, say
-from rackgate.domains import decode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
+from rackgate.topology.assignment import decode
 from tests.support.objects import RACK, job
 from tests.support.playground import Playground
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import floors
-from rackgate.partners.osmo import Built, Profile, build_podgroups, read_pool, read_workflow
+from rackgate_osmo import Built, Profile, build_podgroups, read_pool, read_workflow
 from tests.support import osmo_oracle
 
 SECTION: Final = "osmo"

@@ -10,9 +10,9 @@ import msgspec
 
 from bench.world import NAMESPACE
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, decode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
+from rackgate.topology.assignment import TopologyAssignment, decode
 from rackgate.wire.core import Meta, View
 from tests.support.objects import RACK
 

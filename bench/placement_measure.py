@@ -25,10 +25,10 @@ from bench.placement_world import (
     podsets,
     sketch,
 )
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.support.placement_oracle import Cluster, oracle_place
 
 ROUNDS: Final = 7

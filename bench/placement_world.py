@@ -9,14 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.model import (
-    NodeFacts,
-    PodSetRequest,
-    SliceLayer,
-    TopologyRequest,
-)
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
 LEVELS: Final = (BLOCK, RACK, HOST)

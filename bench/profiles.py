@@ -35,10 +35,10 @@ from bench.profiles_world import (
     until_refused,
 )
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.model import PodSetRequest, TopologyRequest
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 
 SIZES: Final = (640, 5_120)
 ARRIVALS: Final = {640: 2_000, 5_120: 4_000}

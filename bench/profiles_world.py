@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from bench.placement_world import BLOCK, GPU, GPUS, LEVELS, RACK, REQUESTS, nodes
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 
 SEEDS: Final = (11, 12, 13)
 # GPUs asked for at any time, as part of all.

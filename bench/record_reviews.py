@@ -20,12 +20,12 @@ from aiohttp import web
 
 from bench.samples import pod, training_job
 from bench.world import create, playground, quiet, say
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate.runtime import clock
-from rackgate_webhook.certs import issue
-from rackgate_webhook.tls import load_pair, server_context
+from rackgate_webhook.certificates.certificates import issue
+from rackgate_webhook.certificates.tls import load_pair, server_context
 from tests.support.playground import Playground
 
 FOLDER: Final = Path(__file__).with_name("reviews")

@@ -12,10 +12,10 @@ import msgspec
 from bench.processes import cpu_seconds, machine_busy_seconds
 from bench.world import CONCURRENCY, GATE, NAMESPACE, Size, bench_job, create, job_name
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError
-from rackgate.kube.informer import Informer
+from rackgate.kube.informer.informer import Informer
 from rackgate.wire.core import Condition, OwnerReference, SchedulingGate, View
 from tests.support.objects import POOL_LABEL
 

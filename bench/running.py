@@ -22,10 +22,10 @@ from typing import Final
 import msgspec
 
 from bench.world import NAMESPACE, Size, bench_job, create, playground, prepare, quiet, say
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
-from rackgate.kube.informer import Informer
+from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate.wire.core import Pod
 from rackgate_ungater.settings import UngaterConfiguration

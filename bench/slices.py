@@ -30,7 +30,7 @@ from bench.slices_steps import Bench, Step
 from bench.slices_world import KINDS, LIMIT, OURS, make_world, wait_beside
 from bench.slices_writes import AuditLog
 from bench.world import leases_lost, playground, quiet, say, sweep
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.playground import Playground
 
 SECTION = "slices"

@@ -21,9 +21,9 @@ from bench.slices_world import LIMIT, OURS, Kind, name_of, remove, workers
 from bench.slices_writes import AuditLog, Writes
 from bench.world import CONCURRENCY, GATE, NAMESPACE
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.informer import Informer
+from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate.wire.core import Condition, Meta, View
 

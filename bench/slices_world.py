@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from bench.world import CONCURRENCY, GATE, NAMESPACE, Size, create, prepare
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from tests.support.composite_jobs import marks, raycluster, worker_group
 from tests.support.composite_views import ray_selector

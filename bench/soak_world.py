@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from typing import Final
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_objects import Target
 from tests.support.objects import RACK

@@ -23,15 +23,15 @@ from rich.table import Table
 
 from bench import floors
 from bench.placement_world import HOSTS_PER_RACK, LEVELS, REQUESTS, nodes
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.cache.totals import Holding
+from rackgate_assigner.cache.flavor_topologies import Forest
+from rackgate_assigner.cache.queue_usage import Holding
 from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.core.admission.queues import FlavorRow
-from rackgate_assigner.core.forest import Forest
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.rows import Charge, PodRow
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.workload.info import Charge, PodRow
 
 SIZES: Final = (640, 5_120, 10_240, 40_960, 102_400)
 ROUNDS: Final = 15

@@ -13,8 +13,8 @@ from datetime import timedelta
 from aiohttp import web
 
 from rackgate.runtime import clock
-from rackgate_webhook.certs import issue
-from rackgate_webhook.tls import load_pair, server_context
+from rackgate_webhook.certificates.certificates import issue
+from rackgate_webhook.certificates.tls import load_pair, server_context
 
 ANSWER = json.dumps({"response": {"uid": "0", "allowed": True}}).encode()
 

@@ -32,12 +32,12 @@ from bench.scrape import Samples, health_port, quantile, scrape
 from bench.ungate_memory import Memory, bytes_per_pod, memory
 from bench.ungate_world import BARE, OURS, Shape, admit, bare_patch, make, pod_name, remove
 from bench.world import NAMESPACE, Size, leases_lost, playground, prepare, quiet, say
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.informer import Informer
+from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate_ungater.settings import UngatingSettings
-from rackgate_ungater.shards import SHARDS
+from rackgate_ungater.shards.assignment import SHARDS
 from tests.support.playground import Playground
 
 AIM: Final = 0.8

@@ -19,8 +19,8 @@ import yaml
 from bench import samples
 from bench.processes import pss_mib
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, encode
-from rackgate.kube.resources import PODS, WORKLOADS
+from rackgate.api.resources import PODS, WORKLOADS
+from rackgate.topology.assignment import TopologyAssignment, encode
 from rackgate_cli.controlplane import ports
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_objects import Target

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 
 from bench.world import CONCURRENCY, GATE, NAMESPACE, create, node_name
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, encode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ServerError, TransportError
+from rackgate.topology.assignment import TopologyAssignment, encode
 from tests.support.objects import HOST, RACK, Object
 
 T = TypeVar("T")

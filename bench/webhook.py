@@ -35,11 +35,11 @@ from bench.processes import cpu_seconds
 from bench.timing import best_us
 from bench.webhook_creates import creates
 from bench.world import playground, quiet, say
-from rackgate.govern.job import govern_job
-from rackgate.kube import resources as kinds
-from rackgate_webhook.answer import answer_review
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.validate import validate
+from rackgate.api import resources as kinds
+from rackgate.jobframework.job.podsets import govern_job
+from rackgate_webhook.admission.answer import answer_review
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.validate import validate
 from tests.support.playground import Playground
 
 CALLS: Final = 2_000

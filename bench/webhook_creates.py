@@ -11,7 +11,7 @@ from typing import Any, Final
 from bench.figures import percentile
 from bench.processes import cpu_seconds
 from bench.world import NAMESPACE, create
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from tests.support.objects import RACK, job
 from tests.support.playground import Playground

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import structlog
 
 from bench.processes import cpu_seconds
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ServerError
 from tests.support.objects import (

@@ -12,12 +12,12 @@ from typing import Final
 
 from rackgate_cli.errors import CommandError, UsageError
 
-_PLAYGROUND = "rackgate_cli.playground_verbs"
+_PLAYGROUND = "rackgate_cli.playground.commands"
 
 # Verb -> module. A module has `add_parser(subparsers)`, which adds its verbs and sets `run`, a
 # function from the parsed arguments to the exit code. Only the module of the verb is imported.
 VERBS: Final = {
-    "demo": "rackgate_cli.demo",
+    "demo": "rackgate_cli.demo.demo",
     "up": _PLAYGROUND,
     "down": _PLAYGROUND,
     "status": _PLAYGROUND,
@@ -28,11 +28,11 @@ VERBS: Final = {
     "kubectl": _PLAYGROUND,
     "binaries": _PLAYGROUND,
     "place": "rackgate_cli.place",
-    "explain": "rackgate_cli.explain",
-    "osmo": "rackgate_cli.osmo",
-    "invariants": "rackgate_cli.checker.command",
-    "preflight": "rackgate_cli.preflight",
-    "uninstall": "rackgate_cli.uninstall",
+    "explain": "rackgate_cli.explain.command",
+    "osmo": "rackgate_cli.osmo.command",
+    "invariants": "rackgate_cli.invariants.command",
+    "preflight": "rackgate_cli.preflight.command",
+    "uninstall": "rackgate_cli.uninstall.command",
 }
 
 

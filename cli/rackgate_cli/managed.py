@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 import pydantic
 
+from rackgate.api import resources as kinds
 from rackgate.api.names import UNMANAGED_NAMESPACES
-from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.runtime.namespaces import NamespaceSelector

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: the file cannot be read, or is no scenario file.
     """
     # NumPy takes longer to import than most verbs take to run.
-    from rackgate_assigner.scenario import ScenarioError, answers
+    from rackgate_assigner.scenario.scenario import ScenarioError, answers
 
     text = _read(arguments.file)
     try:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.resources import Resource
 from tests.chaos.composites import SetPlan, set_manifest
 from tests.chaos.endings import finished
 from tests.chaos.fates import Fate

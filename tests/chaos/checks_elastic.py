@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from rackgate import quantity
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import KubeError
+from rackgate.resources import quantity
 from tests.chaos.composites import GROUP, ElasticPlan
 from tests.chaos.users import Users
 from tests.support.cluster import Cluster, WaitedTooLongError, until

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.errors import KubeError
-from rackgate.kube.resources import Resource
 from tests.chaos.composites import (
     GROUP,
     ElasticPlan,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.chaos import checks
 from tests.chaos.checks_elastic import all_settled
 from tests.chaos.fleet import Exit, Fleet

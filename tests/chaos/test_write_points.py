@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import NotFoundError
 from tests.chaos import limits
 from tests.chaos.runner import chaos_playground, run_scenario, say

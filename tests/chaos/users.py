@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.resources import Resource
 from tests.chaos.endings import finished
 from tests.chaos.fates import Fate, Wish
 from tests.chaos.scenario import FlapPlan, JobPlan, Scenario

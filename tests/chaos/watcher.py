@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate_cli.invariants import Breach, Cluster, breaches, lasting
-from rackgate_cli.reading import read_cluster
+from rackgate_invariants.invariants import Breach, Cluster, breaches, lasting
+from rackgate_invariants.reading import read_cluster
 
 EVERY_S = 0.5
 

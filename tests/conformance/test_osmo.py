@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from rackgate.partners.osmo import (
+from rackgate_osmo import (
     Built,
     KaiVersion,
     Pool,
@@ -23,7 +23,7 @@ from rackgate.partners.osmo import (
     read_workflow,
     topology_of,
 )
-from rackgate.partners.osmo.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 from tests.support.osmo_cases import (
     SUBGROUP_NAME,
     Case,
@@ -181,7 +181,7 @@ def test_the_topology_has_the_version_that_kai_reads(kai: KaiVersion) -> None:
 def test_every_line_that_the_sources_rely_on_is_there() -> None:
     named = {
         one.strip()
-        for folder in ("shared", "services", "cli")
+        for folder in ("shared", "services", "osmo", "invariants", "cli")
         for file in (ROOT / folder).rglob("*.py")
         for names in re.findall(r"\bKAI\[([a-z0-9, -]+)\]", file.read_text())
         for one in names.split(",")

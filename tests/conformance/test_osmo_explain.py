@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rackgate.partners.osmo import (
+from rackgate_cli.osmo.nodes import short_nodes
+from rackgate_osmo import (
     KaiVersion,
     Pool,
     Profile,
@@ -20,10 +21,9 @@ from rackgate.partners.osmo import (
     read_pool,
     read_workflow,
 )
-from rackgate.partners.osmo.checks import check
-from rackgate_cli.osmo_answering import Question, explain
-from rackgate_cli.osmo_explanation import Group, WorkflowExplanation
-from rackgate_cli.osmo_nodes import short_nodes
+from rackgate_osmo.check import check
+from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.explanation import Group, WorkflowExplanation
 
 CASES = Path(__file__).parent / "data" / "osmo" / "cases.json.gz"
 CLUSTERS = 77

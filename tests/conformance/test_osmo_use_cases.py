@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.partners.osmo import (
+from rackgate_cli.osmo.nodes import short_nodes
+from rackgate_osmo import (
     Built,
     KaiVersion,
     Pool,
@@ -20,9 +21,8 @@ from rackgate.partners.osmo import (
     read_pool,
     read_workflow,
 )
-from rackgate.partners.osmo.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
-from rackgate_cli.osmo_answering import Question, explain
-from rackgate_cli.osmo_nodes import short_nodes
+from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 
 SEEDS = Path(__file__).parents[1] / "seeds" / "osmo"
 POD_GROUP = "group1-abc123"

@@ -18,11 +18,11 @@ import pytest
 
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.conditions import clip
-from rackgate_assigner.core.admission.admit import plan
-from rackgate_assigner.core.admission.ordering import cycle_order
-from rackgate_assigner.core.decisions import Admit, Decision, Hold, Preempt
-from rackgate_assigner.core.rows import WorkloadRow
+from rackgate_assigner.scheduler.cycle import plan
+from rackgate_assigner.scheduler.order import cycle_order
+from rackgate_assigner.workload.conditions import clip
+from rackgate_assigner.workload.decisions import Admit, Decision, Hold, Preempt
+from rackgate_assigner.workload.info import WorkloadRow
 
 DATA = Path(__file__).parent / "data" / "quota" / "one-queue.json.gz"
 SIZE = 29

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rackgate_assigner.scenario import Scenario, answer, read_scenarios
+from rackgate_assigner.scenario.scenario import Scenario, answer, read_scenarios
 
 DATA = Path(__file__).parent / "data" / "tas"
 SIZES = {"table-cases": 105, "generated-public": 400, "gates-cases": 231}

@@ -12,13 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import (
-    ELASTIC_INDEXED_JOBS,
-    ELASTIC_JOBS,
-    OSMO_POOLS,
-    RENDER_FOR_KAI,
-)
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, OSMO_POOLS, RENDER_FOR_KAI
 from tests.support import evidence
 from tests.support.cluster import Cluster
 from tests.support.identities import JOB_CONTROLLER, acting_as

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import BadRequestError, UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import BLOCK, Object, cluster_queue, job, node

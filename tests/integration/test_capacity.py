@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
 from tests.support.objects import HOST, RACK, Object, node

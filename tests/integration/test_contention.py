@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import KubeError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from rackgate.domains import TopologyAssignment, decode, encode
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
+from rackgate.topology.assignment import TopologyAssignment, decode, encode
 from tests.support.bad_manifests import BAD, Bad
 from tests.support.changes import CHANGES, Change
 from tests.support.cluster import Cluster

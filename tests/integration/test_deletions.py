@@ -7,9 +7,9 @@ import json
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError
-from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.objects import (
     BLOCK,

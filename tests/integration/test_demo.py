@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate_cli.demo_jobset import EVAL, JOBS, NEXT, PODS_PER_JOB, TRAIN, rank_of
-from rackgate_cli.demo_raycluster import LAST
-from rackgate_cli.demo_scene import RAY_NAME
-from rackgate_cli.demo_story import SECOND, THIRD, completion_index
+from rackgate_cli.demo.jobset import EVAL, JOBS, NEXT, PODS_PER_JOB, TRAIN, rank_of
+from rackgate_cli.demo.raycluster import LAST
+from rackgate_cli.demo.scene import RAY_NAME
+from rackgate_cli.demo.story import SECOND, THIRD, completion_index
 from rackgate_cli.locations import STATE_VARIABLE, deploy_dir
-from rackgate_cli.playground import open_client
+from rackgate_cli.playground.playground import open_client
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import DOWN_LIMIT_S, UP_LIMIT_S, rackgate
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import marks, raycluster, worker_group

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from rackgate_cli.controlplane.ports import reserved
 from tests.support import promql

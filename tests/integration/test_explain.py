@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import yaml
 
-from rackgate.kube import resources as kinds
-from rackgate_assigner.core.explaining.explanation import Explanation
+from rackgate.api import resources as kinds
+from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.__main__ import main
-from rackgate_cli.explain_view import blocks
+from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import plain
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, job, node

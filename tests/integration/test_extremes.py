@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import MAX_SLICES, TopologyAssignment, decode, encode, encoded_size
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import PayloadTooLargeError
+from rackgate.topology.assignment import (
+    MAX_SLICES,
+    TopologyAssignment,
+    decode,
+    encode,
+    encoded_size,
+)
 from rackgate.wire.depth import shallow
-from rackgate_assigner.core.admission.storable import assignment_room
+from rackgate_assigner.workload.object_size import assignment_room
 from tests.support.cluster import Cluster, until
 from tests.support.handwritten import podset, workload
 from tests.support.manifests import HOSTNAME, assigned

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, NODES_BY_NAME
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, NODES_BY_NAME
 from tests.integration.test_odd_cases import live, most_live
 from tests.integration.test_scaling import watch_invariants
 from tests.support.cluster import Cluster, until

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
-from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group
 from tests.support.composite_views import ray_state

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support import evidence
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, node

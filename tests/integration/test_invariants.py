@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate_cli.controlplane.services import token_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, KubeError, UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import BLOCK, RACK, job

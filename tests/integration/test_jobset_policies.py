@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, replicated_job

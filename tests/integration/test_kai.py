@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, KAI_TOPOLOGY
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.jobframework.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, KAI_TOPOLOGY
 from rackgate.kube.errors import UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, job

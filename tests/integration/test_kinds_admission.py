@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
-from rackgate.kube.resources import Resource
 from tests.integration.test_webhook_down import reviews
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group

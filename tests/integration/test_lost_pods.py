@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.composite_views import used
 from tests.support.objects import POOL_LABEL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.objects import BLOCK, RACK, Object, node
 from tests.support.playground import Playground

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
 from rackgate_cli.controlplane import install

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate_ungater.owners import CHILD_JOBS, JobRow, decode_job
+from rackgate.api import resources as kinds
+from rackgate_ungater.machine.owners import CHILD_JOBS, JobRow, decode_job
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object
 

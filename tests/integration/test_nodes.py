@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, node
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.errors import ForbiddenError, TooManyRequestsError, UnprocessableError
-from rackgate.kube.resources import Resource
 from tests.integration.test_bad_names import long
 from tests.integration.test_deletions import nothing_left
 from tests.support.cluster import Cluster, until

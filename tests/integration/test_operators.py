@@ -12,7 +12,7 @@ import signal
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import (

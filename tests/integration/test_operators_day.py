@@ -25,14 +25,14 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.installation.uninstall import FINALIZER
 from rackgate.kube.errors import ForbiddenError, NotFoundError, UnprocessableError
-from rackgate.kube.uninstall import FINALIZER
 from rackgate_cli.controlplane.install import with_local_webhook
 from rackgate_cli.controlplane.ports import reserved
 from rackgate_cli.controlplane.state import StateFolder
 from rackgate_cli.locations import deploy_dir
-from rackgate_cli.preflight_findings import OLD_NAMES
+from rackgate_cli.preflight.findings import OLD_NAMES
 from tests.support.cluster import Cluster, until
 from tests.support.elsewhere import Elsewhere, kustomized, moved
 from tests.support.etcdutl import etcdutl

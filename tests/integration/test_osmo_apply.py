@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import BadRequestError
-from rackgate.partners.osmo import KaiVersion, Profile, build_podgroups, read_pool, read_workflow
 from rackgate_cli.__main__ import main
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo_pods import build_pods
-from rackgate_cli.osmo_served import check_served
+from rackgate_cli.osmo.apply.preconditions import check_served
+from rackgate_osmo import KaiVersion, Profile, build_podgroups, read_pool, read_workflow
+from rackgate_osmo.render.pods import build_pods
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object
 from tests.support.osmo_cases import cases, submission

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate_cli.__main__ import main
 from tests.support.cluster import Cluster
 from tests.support.objects import BLOCK, POOL_LABEL, RACK, node

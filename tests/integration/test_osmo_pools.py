@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from rackgate.api import resources as kinds
 from rackgate.api.names import OSMO_POOL_LABEL
-from rackgate.kube import resources as kinds
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS, OSMO_WORKFLOWS
 from rackgate.kube.errors import ForbiddenError, ServerError, UnprocessableError
-from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS, OSMO_WORKFLOWS
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object
 from tests.support.playground import Playground

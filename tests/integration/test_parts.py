@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import PatchType
 from rackgate.kube.errors import ConflictError, ForbiddenError, UnprocessableError
-from rackgate.kube.resources import Resource
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.identities import JOB_CONTROLLER, acting_as, as_operator, as_tenant

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import jobset, raycluster, replicated_job, worker_group

@@ -19,8 +19,8 @@ import jsonschema
 import pytest
 import yaml
 
+from rackgate.api import resources as kinds
 from rackgate.api.names import TOPOLOGY_GATE
-from rackgate.kube import resources as kinds
 from rackgate.kube.client import Client
 from rackgate_cli.controlplane import compose
 from rackgate_cli.controlplane.ports import is_free

@@ -10,10 +10,10 @@ from random import Random
 import msgspec
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
-from rackgate.pod_defaults import Created, as_created, limits_of
-from rackgate.resources import pod_requests
+from rackgate.resources.pod_defaults import Created, as_created, limits_of
+from rackgate.resources.pod_requests import pod_requests
 from rackgate.wire import core
 from tests.support.cluster import Cluster, until
 from tests.support.created_pods import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.timestamps import rfc3339
 from rackgate.runtime import clock
 from tests.support.cluster import Cluster, until
 from tests.support.composite_views import conditions
@@ -91,6 +92,6 @@ async def a_second_after(moment: str) -> None:
     """Ages are told in whole seconds, and of two that are equal neither comes first."""
 
     async def later() -> bool:
-        return clock.rfc3339(clock.now()) > moment
+        return rfc3339(clock.now()) > moment
 
     await until(f"it is later than {moment}", later)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.composite_jobs import marks, raycluster, worker_group
 from tests.support.composite_views import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate_cli.controlplane.state import StateFolder
 from tests.support.cluster import Cluster, until

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import KubeError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, job

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate_cli.controlplane.ports import LOOPBACK
 from rackgate_cli.controlplane.state import StateFolder
-from rackgate_cli.invariants import breaches, lasting
-from rackgate_cli.reading import read_cluster
-from rackgate_ungater.shards import SHARDS, lease_name
+from rackgate_invariants.invariants import breaches, lasting
+from rackgate_invariants.reading import read_cluster
+from rackgate_ungater.shards.assignment import SHARDS, lease_name
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, node
 from tests.support.playground import Playground, start_playground

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
+from rackgate.api.resources import WORKLOADS
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
-from rackgate.kube.resources import WORKLOADS
 from tests.support.cluster import Cluster, until
 from tests.support.composite_views import conditions
 from tests.support.manifests import assigned, podset, workload

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.support.bad_requests import BAD_REQUESTS
 from tests.support.cluster import Cluster, until

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, Object, fx_a_nodes, job

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from rackgate.api import names
-from rackgate.domains import Domain, TopologyAssignment
-from rackgate_cli.checker.rows import (
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_invariants.invariants import Cluster
+from rackgate_invariants.rows.rows import (
     Counts,
     FlavorRow,
     JobRow,
@@ -25,7 +26,6 @@ from rackgate_cli.checker.rows import (
     TopologyRow,
     WorkloadRow,
 )
-from rackgate_cli.invariants import Cluster
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
 CPU, QUOTA = 8000, 40000

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rackgate.domains import Domain, TopologyAssignment
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.slices.model import Asked, Folded, Parent, Phase, Slice, granted
-from rackgate_assigner.core.slices.plan import NewSlice, Plan, plan_resize
-from rackgate_assigner.core.slices.progress import progress
-from rackgate_assigner.core.slices.settling import Settle
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload_slices.merge_plan import Settle
+from rackgate_assigner.workload_slices.model import Asked, Folded, Parent, Phase, Slice, granted
+from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
+from rackgate_assigner.workload_slices.progress import progress
 
 HEAD, TAS, PLAIN = "head", "a", "b"
 STEPS = {HEAD: 1, TAS: 2, PLAIN: 1}

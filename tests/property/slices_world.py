@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from rackgate.api import names
-from rackgate.domains import Domain, TopologyAssignment
-from rackgate_cli.checker.rows import (
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_invariants.invariants import Cluster
+from rackgate_invariants.rows.rows import (
     FlavorRow,
     JobRow,
     NodeRow,
@@ -24,7 +25,6 @@ from rackgate_cli.checker.rows import (
     TopologyRow,
     WorkloadRow,
 )
-from rackgate_cli.invariants import Cluster
 
 RACK, HOST = "rack", names.HOSTNAME_LABEL
 HOSTS = ("n0", "n1", "n2")

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.wire.core import Taint
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.topology.amending import State, amended
-from rackgate_assigner.core.topology.tree import TopologyTree, sift
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import TopologyTree, sift
+from rackgate_assigner.topology.update import State, amended
 from tests.support.naive_tree import HOST, members, picture, said
 
 VALUES = ("a", "a-b", "a/b", "a,b", "")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.scenario import ScenarioError, answers
+from rackgate_assigner.scenario.scenario import ScenarioError, answers
 
 DATA: Final = Path(__file__).parents[1] / "conformance" / "data" / "tas"
 SMALL: Final = 6000  # bytes of JSON

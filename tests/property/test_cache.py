@@ -20,11 +20,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Grant, PodSetGrant
-from rackgate_assigner.core.forest import Grove
+from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.workload.decisions import Admit, Grant, PodSetGrant
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,

@@ -19,21 +19,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rackgate.domains import Domain, TopologyAssignment
+from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.cache.checks import rebuilt
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.forest import Forest, Grove
-from rackgate_assigner.core.model import (
+from rackgate_assigner.cache.consistency import rebuilt
+from rackgate_assigner.cache.flavor_topologies import Forest, Grove
+from rackgate_assigner.topology.free_capacity import LevelRoom, Room, room_of
+from rackgate_assigner.topology.model import (
     NodeFacts,
     Placement,
     PodSetRequest,
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.room import LevelRoom, Room, room_of
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
 from tests.support.naive_tree import members, picture, said
 from tests.unit.assigner.builders import (
     BLOCK,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.core.engine.asking import Question
-from rackgate_assigner.core.engine.choosing import (
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.placement.assign import (
     Shortfall,
     Start,
     _several_leaves,
     _several_led,
     descend,
 )
-from rackgate_assigner.core.engine.counting import Counts, LevelCounts
-from rackgate_assigner.core.engine.handing import (
+from rackgate_assigner.topology.placement.count import Counts, LevelCounts
+from rackgate_assigner.topology.placement.distribute import (
     FEW,
     SORT_LIMIT,
     first_plain,
@@ -26,8 +26,8 @@ from rackgate_assigner.core.engine.handing import (
     slice_numbers,
     tight,
 )
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.topology.tree import IntVector, TopologyTree
+from rackgate_assigner.topology.placement.request import Question
+from rackgate_assigner.topology.tree import IntVector, TopologyTree
 
 HOST = "kubernetes.io/hostname"
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.cache.totals import Holding
-from rackgate_assigner.core.admission.queues import FlavorRow
-from rackgate_assigner.core.forest import Forest
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.rows import Charge, PodRow
-from rackgate_assigner.core.topology import index, register
-from rackgate_assigner.core.topology.amending import amended
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.cache.flavor_topologies import Forest
+from rackgate_assigner.cache.queue_usage import Holding
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.topology import index, register
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import TopologyTree
+from rackgate_assigner.topology.update import amended
+from rackgate_assigner.workload.info import Charge, PodRow
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 LEVELS = {"hosts": (BLOCK, RACK, HOST), "racks": (BLOCK, RACK)}

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rackgate.domains import (
+from rackgate.topology.assignment import (
     MAX_PODS,
     AssignmentError,
     TopologyAssignment,

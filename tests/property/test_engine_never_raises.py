@@ -13,14 +13,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rackgate.domains import decode, encode
+from rackgate.topology.assignment import decode, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner import watches
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Deactivate, Decision, Hold
-from rackgate_assigner.core.failure.hosts import Hosts
-from rackgate_assigner.core.failure.second_pass import second_pass
-from rackgate_assigner.status_writes import admission_of
+from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.node_replacement.second_pass import second_pass
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Hold
+from rackgate_assigner.workload.status import admission_of
 from tests.support import odd_cluster
 from tests.support import odd_objects as odd
 from tests.unit.assigner.builders import flavor, local_queue, namespace, node, topology

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.core.admission.queues import FlavorRow
-from rackgate_assigner.core.explaining.explain import Surroundings, explain_placement
-from rackgate_assigner.core.explaining.explanation import FlavorView
-from rackgate_assigner.core.forest import Grove
-from rackgate_assigner.core.model import Placement
-from rackgate_assigner.core.placement import place
+from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.explain.explanation import FlavorView
+from rackgate_assigner.explain.placement import Surroundings, explain_placement
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.topology.model import Placement
+from rackgate_assigner.topology.placement.place import place
 from tests.support.placement_cases import Case, capacity_of, cases, dense_case
 
 FEW = settings(max_examples=60, deadline=None)

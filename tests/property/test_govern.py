@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 
 from rackgate.api import names
 from rackgate.api.workload import PodSetTopologyRequest
-from rackgate.govern.job import (
-    govern_job,
-    podsets_of,
-    restore_patch,
-)
-from rackgate.govern.life import StartConflict
-from rackgate.govern.templates import strip_reserved
-from rackgate.govern.topology import topology_errors, topology_request
-from rackgate_webhook.answer import answer_review
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.validate import validate
+from rackgate.jobframework.injection import StartConflict
+from rackgate.jobframework.job.podsets import govern_job, podsets_of, restore_patch
+from rackgate.jobframework.templates import strip_reserved
+from rackgate.jobframework.topology_request import topology_errors, topology_request
+from rackgate_webhook.admission.answer import answer_review
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.validate import validate
 from tests.support.starting import start_patch
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review

@@ -10,14 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.govern.jobset import podsets_of as podsets_of_jobset
-from rackgate.govern.jobset import templates_of as templates_of_jobset
-from rackgate.govern.life import Given, PodTemplate, StartConflict, restore_ops, start_ops
-from rackgate.govern.raycluster import podsets_of as podsets_of_raycluster
-from rackgate.govern.raycluster import templates_of as templates_of_raycluster
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.review import Verdict
-from rackgate_webhook.validate import validate
+from rackgate.jobframework.injection import (
+    Given,
+    PodTemplate,
+    StartConflict,
+    restore_ops,
+    start_ops,
+)
+from rackgate.jobframework.jobset.podsets import podsets_of as podsets_of_jobset
+from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
+from rackgate.jobframework.raycluster.podsets import podsets_of as podsets_of_raycluster
+from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import Verdict
+from rackgate_webhook.admission.validate import validate
 from tests.property.test_govern import TEMPLATES, TOLERATIONS, maps, sometimes
 from tests.support.composite_jobs import jobset, raycluster
 from tests.unit.govern.patching import apply_patch

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rackgate_cli.checker.rows import Counts, JobRow, PodRow, PodSetRow, WorkloadRow
-from rackgate_cli.checker.world import World
-from rackgate_cli.invariants import breaches, judge
+from rackgate_invariants.invariants import breaches, judge
+from rackgate_invariants.rows.rows import Counts, JobRow, PodRow, PodSetRow, WorkloadRow
+from rackgate_invariants.world import World
 from tests.property.invariants_world import QUEUE, Correct, Life
 from tests.support.sound_cluster import OF_STATUS
 

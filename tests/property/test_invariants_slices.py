@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rackgate_cli.checker.slices import grown
-from rackgate_cli.checker.world import World
-from rackgate_cli.invariants import breaches, judge
+from rackgate_invariants.invariants import breaches, judge
+from rackgate_invariants.rules.workload_slices import grown
+from rackgate_invariants.world import World
 from tests.property.slices_world import Resizing
 
 ACTS = 150

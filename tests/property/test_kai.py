@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.govern import kai
-from rackgate.govern.kai import Rendering, goes_to_kai
-from rackgate.govern.predicates import is_governed
-from rackgate_webhook.mutate import mutate
+from rackgate.jobframework import kai
+from rackgate.jobframework.kai import Rendering, goes_to_kai
+from rackgate.jobframework.managed import is_governed
+from rackgate_webhook.admission.mutate import mutate
 from tests.property.test_govern import jobs
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review

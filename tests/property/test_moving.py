@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.core.topology.block import NOTED_LIMIT, Block
-from rackgate_assigner.core.topology.index import LOOKUPS, Index
-from rackgate_assigner.core.topology.order import FEW_STEPS, MANY_BLOCKS, Order
+from rackgate_assigner.topology.block import NOTED_LIMIT, Block
+from rackgate_assigner.topology.index import LOOKUPS, Index
+from rackgate_assigner.topology.order import FEW_STEPS, MANY_BLOCKS, Order
 
 # One change: old places that are left, and old places before which something new stands.
 Step = tuple[list[int], list[int]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rackgate.partners.osmo import (
+from rackgate_osmo import (
     Built,
     KaiVersion,
     Kind,
@@ -21,8 +21,8 @@ from rackgate.partners.osmo import (
     read_workflow,
     tree_of,
 )
-from rackgate.partners.osmo.model import SUBGROUP_LABEL
-from rackgate.partners.osmo.parts import Part, part_of
+from rackgate_osmo.model.model import SUBGROUP_LABEL
+from rackgate_osmo.render.parts import Part, part_of
 from tests.support import osmo_oracle as oracle
 from tests.support.osmo_cases import SUBGROUP_NAME, leaf_tasks, structure
 from tests.support.osmo_drawing import Document, submissions

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate.partners.osmo import (
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_osmo import (
     Profile,
     RefusedError,
     TaskGroup,
@@ -21,10 +22,9 @@ from rackgate.partners.osmo import (
     read_pool,
     read_workflow,
 )
-from rackgate.partners.osmo.model import SUBGROUP_LABEL
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_cli.osmo_answering import Question, explain
-from rackgate_cli.osmo_room import BoundPod, Nodes
+from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.room import BoundPod, Nodes
+from rackgate_osmo.model.model import SUBGROUP_LABEL
 from tests.support.osmo_chance import GPU, ChanceKai, Machine
 
 KEYS = ("zone", "rack", "clique")

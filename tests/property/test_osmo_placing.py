@@ -12,19 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rackgate.partners.osmo import (
-    Pool,
-    RefusedError,
-    Workflow,
-    read_pool,
-    read_workflow,
-)
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_cli.osmo_packing import Lot, Packing
-from rackgate_cli.osmo_placing import find_spots, solve
-from rackgate_cli.osmo_room import Room, Shape
-from rackgate_cli.osmo_search import Budget, Item, Tables
-from rackgate_cli.osmo_wishes import Wishes, wishes_of
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_osmo import Pool, RefusedError, Workflow, read_pool, read_workflow
+from rackgate_osmo.explain.packing import Lot, Packing
+from rackgate_osmo.explain.placing import find_spots, solve
+from rackgate_osmo.explain.requests import Wishes, wishes_of
+from rackgate_osmo.explain.room import Room, Shape
+from rackgate_osmo.explain.search import Budget, Item, Tables
 
 KEYS = ("zone", "rack")
 POOL = read_pool({"name": "p", "topology_keys": [{"key": key, "label": key} for key in KEYS]})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rackgate.api.names import OSMO_GROUP, OSMO_POOL_LABEL, OSMO_VERSION, PoolReason
 from rackgate.wire.osmo import KaiTopology, Pool
-from rackgate_assigner.osmo_plan import (
+from rackgate_assigner.osmo_pools.plan import (
     Create,
     Facts,
     Mark,

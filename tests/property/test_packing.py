@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.core.model import PodSetRequest
-from rackgate_assigner.core.topology.capacity import Capacity
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import PodSetRequest
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, ask, capacity, podset
 
 FEWEST = "RackgateFewestDomains"

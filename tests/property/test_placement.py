@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.core.engine.handing import smallest
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment, per_pod
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment, per_pod
+from rackgate_assigner.topology.placement.distribute import smallest
 from tests.support import placement_oracle
 from tests.support.placement_cases import (
     Case,

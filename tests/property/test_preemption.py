@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.admission.preemption import (
+from rackgate_assigner.quota.queues import cluster_queue_row
+from rackgate_assigner.scheduler.preemption import (
     Preemption,
     Running,
     Waiting,
@@ -18,9 +19,8 @@ from rackgate_assigner.core.admission.preemption import (
     may_preempt,
     victims,
 )
-from rackgate_assigner.core.admission.queues import cluster_queue_row
-from rackgate_assigner.core.decisions import Admit, Grant, Preempt
-from rackgate_assigner.core.rows import workload_row
+from rackgate_assigner.workload.decisions import Admit, Grant, Preempt
+from rackgate_assigner.workload.info import workload_row
 from tests.unit.assigner.builders import cache_with, cluster_queue, flavor, podset, workload
 
 CPU, GPU = ("plain", "cpu"), ("plain", "gpu")

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rackgate.quantity import (
+from rackgate.resources.quantity import (
     CLAMP,
     QUOTA_CLAMP,
     QuantityError,

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from rackgate_ungater.shards import SHARDS, Pace, Turns, ranking
+from rackgate_ungater.shards.assignment import SHARDS, Pace, Turns, ranking
 
 MEMBERS = st.sets(st.text(st.characters(codec="ascii"), min_size=1, max_size=12), max_size=8)
 SOME = MEMBERS.filter(bool)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Grant, Hold, PodSetGrant
+from rackgate_assigner.workload.decisions import Grant, Hold, PodSetGrant
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
 from tests.unit.assigner.builders import (
     HOST,
     cache_with,

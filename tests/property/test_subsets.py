@@ -8,7 +8,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.core.engine.subsets import Choice, Pool, choose, fewest, outlook
+from rackgate_assigner.topology.experimental.fewest_domains import (
+    Choice,
+    Pool,
+    choose,
+    fewest,
+    outlook,
+)
 
 Rank = tuple[int, int, int, int, tuple[int, ...]]
 

@@ -10,16 +10,16 @@ from itertools import islice
 import pytest
 
 from rackgate.wire.core import Taint
-from rackgate_assigner.core.model import (
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.model import (
     NodeFacts,
     Placement,
     PodSetRequest,
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 # Enough leaves for a part of them to be worth counting alone.

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from rackgate.api import names
-from rackgate_ungater.events import Event, JobGone, JobSeen, PodSeen, WorkloadSeen
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import WorkloadKey
+from rackgate_ungater.machine.events import Event, JobGone, JobSeen, PodSeen, WorkloadSeen
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.rows import WorkloadKey
 from tests.unit.ungater.builders import INDEX, OWNER, R1, R2, PodBuilder, pod, podset, workload
 
 KEY = WorkloadKey("team/train")

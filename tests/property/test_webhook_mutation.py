@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.govern.predicates import is_cleanup
-from rackgate_webhook.mutate import mutate
+from rackgate.jobframework.managed import is_cleanup
+from rackgate_webhook.admission.mutate import mutate
 from tests.property.test_govern import GATES, KEYS, TEMPLATES, VALUES, jobs, maps, sometimes
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rackgate.domains import Domain
-from rackgate_ungater.events import WorkloadGone, WorkloadSeen
-from rackgate_ungater.plan import Grant, Ungate
-from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, PodSetRow, WorkloadRow
+from rackgate.topology.assignment import Domain
+from rackgate_ungater.machine.events import WorkloadGone, WorkloadSeen
+from rackgate_ungater.machine.plan import Grant, Ungate
+from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, PodRow, PodSetRow, WorkloadRow
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.property.ungater_world import DOMAINS, GRACE_S, KEY, Request, Server, World
 from tests.support.apiserver_objects import apply_patch

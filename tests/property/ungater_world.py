@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from rackgate.api import names
-from rackgate.domains import Domain
-from rackgate_ungater.events import (
+from rackgate.topology.assignment import Domain
+from rackgate_ungater.machine.events import (
     Event,
     Failure,
     PodGone,
@@ -24,10 +24,10 @@ from rackgate_ungater.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.proposals import Proposal
-from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
-from rackgate_ungater.state import Limits
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.proposals import Proposal
+from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.machine.state import Limits
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.support.apiserver_objects import apply_patch
 from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload

@@ -42,7 +42,18 @@ from tests.prove.stored import EXAMPLES, Examples, load, store
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"
-FOLDERS = ("shared", "services", "cli", "tests", "deploy", "docs", "bench", "requirements")
+FOLDERS = (
+    "shared",
+    "services",
+    "osmo",
+    "invariants",
+    "cli",
+    "tests",
+    "deploy",
+    "docs",
+    "bench",
+    "requirements",
+)
 FILES = ("pyproject.toml", "docker-compose.yaml", "Dockerfile", "README.md", "Makefile")
 # Ledger groups, with the fewest faults each must have.
 LEAST = {
@@ -163,7 +174,7 @@ def run_tests(
     folders = [
         tree / "shared",
         *(tree / "services" / name for name in ("webhook", "assigner", "ungater")),
-        tree / "cli",
+        *(tree / name for name in ("osmo", "invariants", "cli")),
         tree,
     ]
     environment = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.security import campaign
 from tests.security.catalog import Attack, Phase
 from tests.security.judge import Outcome

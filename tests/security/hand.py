@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     BadRequestError,
@@ -23,7 +24,6 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
-from rackgate.kube.resources import Resource
 from tests.support.objects import Object
 from tests.support.reviewed import reviewed
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rackgate.api import names
-from rackgate.domains import AssignmentError, decode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate.kube.resources import Resource
-from rackgate.quantity import to_milli
+from rackgate.resources.quantity import to_milli
+from rackgate.topology.assignment import AssignmentError, decode
 from tests.support.objects import Object
 
 ENDED: Final = ("Succeeded", "Failed")

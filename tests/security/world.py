@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import (
@@ -22,7 +23,6 @@ from rackgate.kube.errors import (
     ServerError,
     TransportError,
 )
-from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.state import StateFolder
 from tests.security.catalog import Attack, Phase
 from tests.security.hand import Hand

@@ -25,8 +25,8 @@ from typing import Any
 
 from aiohttp import web
 
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
-from rackgate.kube.resources import Resource
 from rackgate.kube.transport import Credentials, Transport
 from rackgate_cli.controlplane import ports
 from tests.support.apiserver_faults import Fault, Request

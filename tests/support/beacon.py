@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import AlreadyExistsError, NotFoundError
-from rackgate.kube.resources import Resource
 from tests.support.deadlines import until
 from tests.support.objects import HOST, Object, cluster_queue, flavor, local_queue, topology_object
 

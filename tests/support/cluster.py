@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, ForbiddenError, NotFoundError
-from rackgate.kube.resources import Resource
 from tests.support import beacon, in_short
 from tests.support.deadlines import DEADLINE_S, WaitedTooLongError, until
 from tests.support.objects import (

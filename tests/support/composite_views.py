@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from tests.support.cluster import Cluster, exactly_bound, until
 from tests.support.objects import BLOCK, POOL_LABEL, RACK, Object
 

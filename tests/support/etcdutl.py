@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from rackgate_cli.controlplane.build import build, cache_key
-from rackgate_cli.controlplane.components import ETCD_VERSION, Binary
+from rackgate_cli.controlplane.binaries.build import build, cache_key
+from rackgate_cli.controlplane.binaries.versions import ETCD_VERSION, Binary
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.locations import cache_dir
 

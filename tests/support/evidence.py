@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
-from rackgate.kube.resources import Resource
 from tests.support import in_short
 from tests.support.cluster import Cluster
 from tests.support.elsewhere import Elsewhere

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import yaml
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.transport import HookedToken, Transport

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import TopologyTree
 
 HOST = "kubernetes.io/hostname"
 LIMIT = 2**45

@@ -1,7 +1,7 @@
 """Slow second answer to "which subgroups?", from the rules' text alone.
 
 Works on the documents as users write them, on paths of single tasks, without a tree. Shares no
-code with `rackgate.partners`. Names are left open but for the plain ones, see `plain_names`.
+code with `rackgate_osmo`. Names are left open but for the plain ones, see `plain_names`.
 """
 
 from __future__ import annotations

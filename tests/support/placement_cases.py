@@ -8,18 +8,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.model import (
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import (
     NodeFacts,
     Placement,
     PodSetRequest,
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.support.placement_oracle import HOST, Cluster
 
 ZONE, BLOCK, RACK = "topo/zone", "topo/block", "topo/rack"

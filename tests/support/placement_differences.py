@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rackgate_assigner.scenario import answer, read_scenarios
+from rackgate_assigner.scenario.scenario import answer, read_scenarios
 from tests.support.oracle import expected
 from tests.support.placement_generator import scenario
 from tests.support.placement_history import history

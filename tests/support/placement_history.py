@@ -15,17 +15,17 @@ from unittest.mock import patch
 
 import msgspec
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.engine import tallies
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.core.topology.tree import TopologyTree
-from rackgate_assigner.scenario import (
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.scenario.scenario import (
     Scenario,
     podset_requests,
     read_scenarios,
     tree_and_capacity,
 )
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.placement import count_cache as tallies
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.support.oracle import expected
 from tests.support.oracle.amounts import read
 from tests.support.placement_generator import scenario_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
 from tests.support.oracle import expected, prepared
 from tests.support.oracle.nodes import HOST
 

@@ -17,7 +17,7 @@ from rackgate.kube.client import Client
 from rackgate_cli.controlplane.ports import LOOPBACK
 from rackgate_cli.controlplane.processes import alive
 from rackgate_cli.controlplane.state import StateFolder
-from rackgate_cli.playground import open_client
+from rackgate_cli.playground.playground import open_client
 
 SERVICES = ("webhook", "assigner", "ungater")
 UP_LIMIT_S = 3600.0  # a first start builds the control plane

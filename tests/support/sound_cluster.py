@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rackgate.api import names
-from rackgate_cli.checker.judge import judge
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.invariants import Breach, Cluster
+from rackgate_invariants.invariants import Breach, Cluster
+from rackgate_invariants.judge import judge
+from rackgate_invariants.rows.sources import SOURCES
 
 Object = dict[str, Any]
 OF_STATUS = ("queue-counts", "local-queue-counts", "uncharged")

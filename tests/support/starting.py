@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rackgate.govern.job import TEMPLATE_PATH, TEMPLATE_POINTER, UNSUSPEND
-from rackgate.govern.jsonpatch import JsonPatchOp
-from rackgate.govern.life import Given, PodTemplate, StartConflict, TolerationLike, start_ops
+from rackgate.jobframework.injection import (
+    Given,
+    PodTemplate,
+    StartConflict,
+    TolerationLike,
+    start_ops,
+)
+from rackgate.jobframework.job.podsets import TEMPLATE_PATH, TEMPLATE_POINTER, UNSUSPEND
+from rackgate.jobframework.jsonpatch import JsonPatchOp
 
 
 def start_patch(

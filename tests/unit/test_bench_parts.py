@@ -14,7 +14,7 @@ from bench.scrape import parse, quantile
 from bench.ungate_memory import Memory, bytes_per_pod
 from bench.ungate_world import OURS, Shape, admission, pod
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, decode
+from rackgate.topology.assignment import TopologyAssignment, decode
 from tests.support.objects import HOST
 
 RACKS = {"a1": "r1", "a2": "r1", "b1": "r2"}

@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.wire.depth import DEEPEST, shallow, tolerant
 from rackgate_assigner import watches
-from rackgate_assigner.core.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import cache_with, fx_a, podset, workload
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names as api_names
-from rackgate.domains import (
+from rackgate.topology.assignment import (
     LEVELS,
     MAX_PODS,
     MAX_SLICES,

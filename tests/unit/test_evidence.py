@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support import evidence, in_short
 from tests.support.cluster import WaitedTooLongError, exactly_bound
 from tests.support.objects import Object

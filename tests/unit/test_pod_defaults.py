@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rackgate.pod_defaults import Created, as_created, limits_of
+from rackgate.resources.pod_defaults import Created, as_created, limits_of
 from rackgate.wire import core
 from tests.unit.assigner.builders import limit_range, runtime_class
 

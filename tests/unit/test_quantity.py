@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.quantity import (
+from rackgate.resources.quantity import (
     CLAMP,
     QUOTA_CLAMP,
     QuantityError,

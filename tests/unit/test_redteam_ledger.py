@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, encode
+from rackgate.topology.assignment import TopologyAssignment, encode
 from tests.security.hand import Refusal
 from tests.security.ledger import UNMANAGED, Ledger, lives, pod_cpu
 

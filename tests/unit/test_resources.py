@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.quantity import QuantityError
-from rackgate.resources import pod_requests
+from rackgate.resources.pod_requests import pod_requests
+from rackgate.resources.quantity import QuantityError
 from rackgate.wire.core import Container, PodSpec, Resources
 
 

@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
-from rackgate.kube.resources import Resource
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Object, Request

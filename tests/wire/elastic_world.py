@@ -10,9 +10,9 @@ import json
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_JOBS
-from rackgate_assigner.reconciler import Assigner
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_JOBS
+from rackgate_assigner.assigner import Assigner
 from tests.support import composite_jobs as composite
 from tests.support import objects
 from tests.support.apiserver import Object, Request

@@ -11,8 +11,8 @@ import copy
 from typing import Any
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from tests.support import objects
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_objects import Refused, Target

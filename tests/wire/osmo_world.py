@@ -9,11 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
+from rackgate.api.resources import KAI_POD_GROUPS, KAI_TOPOLOGIES, PODS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import KAI_POD_GROUPS, KAI_TOPOLOGIES, PODS
-from rackgate.partners.osmo import build_podgroups, read_pool, read_workflow
-from rackgate_cli.osmo_applying import Applier, Outcome
-from rackgate_cli.osmo_pods import build_pods
+from rackgate_cli.osmo.apply.applier import Applier, Outcome
+from rackgate_osmo import build_podgroups, read_pool, read_workflow
+from rackgate_osmo.render.pods import build_pods
 from tests.support.apiserver import FakeApiServer, Object, Request
 from tests.support.apiserver_faults import Fault, Handler
 

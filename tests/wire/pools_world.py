@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS
+from rackgate.features import OSMO_POOLS as GATE
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS
-from rackgate.runtime.features import OSMO_POOLS as GATE
 from rackgate_assigner import watches
-from rackgate_assigner.osmo_pools import PoolController, follow_pools
-from rackgate_assigner.reporting import Reporter
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.osmo_pools.controller import PoolController, follow_pools
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.watches import PoolWatches
 from tests.support.apiserver import Object, Request

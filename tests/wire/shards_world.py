@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from rackgate.api.resources import LEASES
 from rackgate.kube.config import ConnectionSettings
-from rackgate.kube.resources import LEASES
 from rackgate.runtime.settings import LeaderElectionSettings
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards import SHARDS, lease_name, ranking
-from rackgate_ungater.shards_keeper import ShardKeeper
+from rackgate_ungater.shards.assignment import SHARDS, lease_name, ranking
+from rackgate_ungater.shards.keeper import ShardKeeper
 from tests.support.apiserver import FakeApiServer
 from tests.support.steadytime import monotonic
 

@@ -13,10 +13,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.domains import decode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.topology.assignment import decode
 from rackgate_assigner.__main__ import serve
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from rackgate_cli.controlplane import ports
 from tests.support import objects
 from tests.support.apiserver import Fault, Object

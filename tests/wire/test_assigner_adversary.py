@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import HOLD_FOR_TERMINATING
-from rackgate_assigner.reconciler import Assigner
+from rackgate.api import resources as kinds
+from rackgate.features import HOLD_FOR_TERMINATING
+from rackgate_assigner.assigner import Assigner
 from tests.support.objects import Object, fx_a_nodes
 from tests.wire.assigner_world import (
     NAMESPACE,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.apiserver import Object
 from tests.support.objects import RACK
 from tests.wire.assigner_world import World, eventually, furnish

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest_asyncio
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.runtime import clock
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from tests.support.objects import RACK, Object
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.domains import decode
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.topology.assignment import decode
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
 from tests.support.apiserver_faults import Fault

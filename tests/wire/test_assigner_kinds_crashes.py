@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
 from tests.support.objects import POOL_LABEL, RACK

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate_assigner import watches
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.watches import Watches
 from tests.support import composite_jobs as composite
 from tests.support.apiserver_faults import Fault

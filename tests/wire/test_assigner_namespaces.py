@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from aiohttp import web
 
-from rackgate.kube import resources as kinds
-from rackgate_assigner.reconciler import Assigner
+from rackgate.api import resources as kinds
+from rackgate_assigner.assigner import Assigner
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import (
     NAMESPACE,

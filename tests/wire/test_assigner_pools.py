@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from rackgate.api.names import OSMO_POOL_LABEL
-from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS
 from rackgate_assigner import metrics
-from rackgate_assigner.osmo_plan import pool_name
+from rackgate_assigner.osmo_pools.plan import pool_name
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import assigner, eventually
 from tests.wire.pools_world import (

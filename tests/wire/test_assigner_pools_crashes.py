@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rackgate.kube.resources import OSMO_POOLS
+from rackgate.api.resources import OSMO_POOLS
 from tests.wire.assigner_world import eventually
 from tests.wire.killing import Killer, keep_running, while_running
 from tests.wire.pools_world import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS, Resource
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS, Resource
 from rackgate_assigner import metrics
 from tests.support.apiserver_faults import Fault
 from tests.wire.assigner_world import assigner, eventually

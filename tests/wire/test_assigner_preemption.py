@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube import resources as kinds
-from rackgate_assigner.reconciler import Assigner
+from rackgate.api import resources as kinds
+from rackgate_assigner.assigner import Assigner
 from tests.support.apiserver import Fault, Object
 from tests.wire.assigner_world import World, assigner, eventually, furnish
 from tests.wire.elastic_world import ElasticWorld, replica

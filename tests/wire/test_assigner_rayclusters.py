@@ -10,12 +10,12 @@ import pytest
 import structlog
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_JOBS
 from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.features import ELASTIC_JOBS
-from rackgate_assigner import cycle
-from rackgate_assigner.kinds.raycluster import RayClusterKind
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
+from rackgate_assigner.jobs.kinds.raycluster import RayClusterKind
+from rackgate_assigner.scheduler import cycle
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object

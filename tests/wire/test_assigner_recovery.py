@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from rackgate.api import resources as kinds
 from rackgate.api.names import FieldManager
-from rackgate.kube import resources as kinds
+from rackgate.api.timestamps import parse_rfc3339
 from rackgate.runtime import clock
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object, Request
 from tests.support.apiserver_faults import Fault
@@ -77,7 +78,7 @@ async def test_lost_pods_that_stay_missing_cost_the_job_its_place_for_a_while(qu
         assert tries(world, "train")["count"] == 1
         await eventually(world.shows("train", "QuotaReserved", "False", "PendingEvaluation"))
         assert not world.runs("train")
-        until = clock.parse_rfc3339(tries(world, "train")["requeueAt"])
+        until = parse_rfc3339(tries(world, "train")["requeueAt"])
         await eventually(world.started("train"))
         assert clock.now() >= until
         assert tries(world, "train") == {"count": 1}

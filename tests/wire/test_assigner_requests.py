@@ -12,9 +12,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate_assigner import jobs, own_writes
-from rackgate_assigner.reconciler import Assigner
+from rackgate.api import resources as kinds
+from rackgate_assigner import own_writes
+from rackgate_assigner.assigner import Assigner
+from rackgate_assigner.jobs import controller as jobs
 from tests.support import objects
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler

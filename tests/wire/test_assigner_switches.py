@@ -10,9 +10,9 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.runtime.metrics import REGISTRY
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from tests.support import objects
 from tests.support.objects import RACK
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings

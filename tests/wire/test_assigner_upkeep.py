@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from tests.support.objects import RACK
 from tests.wire.assigner_world import World, assigner, eventually, furnish, settings
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_faults import Handler
 from tests.support.objects import POOL_LABEL, RACK

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from rackgate.kube import pages
+from rackgate.api.resources import NODES, PODS, WORKLOADS
 from rackgate.kube.client import Client, PatchType
-from rackgate.kube.counting import resource_of
 from rackgate.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,8 +25,9 @@ from rackgate.kube.errors import (
     TransportError,
     UnauthorizedError,
 )
-from rackgate.kube.lines import LineSplitter
-from rackgate.kube.resources import NODES, PODS, WORKLOADS
+from rackgate.kube.informer import pages
+from rackgate.kube.informer.lines import LineSplitter
+from rackgate.kube.metrics import resource_of
 from rackgate.kube.transport import TokenFile
 from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from rackgate.api.resources import PODS
 from rackgate.kube import transport
 from rackgate.kube.errors import UnauthorizedError
-from rackgate.kube.resources import PODS
 from rackgate.kube.transport import HookedToken
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until

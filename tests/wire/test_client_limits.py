@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from rackgate.api.resources import PODS
 from rackgate.kube import client as client_module
-from rackgate.kube import pages as pages_module
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     RETRY_AFTER_CAP_S,
@@ -28,8 +28,8 @@ from rackgate.kube.errors import (
     error_for,
     retry_after,
 )
-from rackgate.kube.lines import MAX_LINE_BYTES, LineSplitter
-from rackgate.kube.resources import PODS
+from rackgate.kube.informer import pages as pages_module
+from rackgate.kube.informer.lines import MAX_LINE_BYTES, LineSplitter
 from rackgate.kube.transport import SMALL_BODY_BYTES
 from rackgate.runtime import clock
 from tests.support.apiserver import FakeApiServer, Fault

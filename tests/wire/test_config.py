@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from rackgate.api.resources import PODS
 from rackgate.kube.config import ConfigError, ConnectionSettings, connect
 from rackgate.kube.errors import TransportError, UnauthorizedError
-from rackgate.kube.resources import PODS
 from tests.support.apiserver import FakeApiServer
 
 
@@ -195,8 +195,8 @@ async def test_outside_of_a_pod_empty_settings_are_refused(
 
 def test_the_big_client_library_is_imported_only_for_kubeconfigs() -> None:
     code = (
-        "import sys, rackgate.kube.config, rackgate.kube.client, rackgate.kube.informer,"
-        "rackgate.kube.lease, rackgate.kube.events, rackgate.runtime.service\n"
+        "import sys, rackgate.kube.config, rackgate.kube.client, rackgate.kube.informer.informer,"
+        "rackgate.kube.lease.holder, rackgate.kube.events, rackgate.runtime.service\n"
         "loaded = [name for name in sys.modules if name.startswith('kubernetes_asyncio')]\n"
         "sys.exit(str(loaded) if loaded else 0)"
     )

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube.resources import JOBS, NODES, PODS, WORKLOADS, Resource
-from rackgate_cli.demo import Stage, ailing
-from rackgate_cli.demo_story import BLOCK, FIRST, RACK
+from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
+from rackgate_cli.demo.demo import Stage, ailing
+from rackgate_cli.demo.story import BLOCK, FIRST, RACK
 from tests.support.apiserver import FakeApiServer
 
 HOST = {"name": "n", "labels": {BLOCK: "b1", RACK: "r1"}}

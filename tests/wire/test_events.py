@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from rackgate.api.resources import CLUSTER_QUEUES, EVENTS, WORKLOADS
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate.kube.resources import CLUSTER_QUEUES, EVENTS, WORKLOADS
 from rackgate.runtime import metrics
 from rackgate.wire.core import Meta
 from tests.support.apiserver import FakeApiServer, Fault

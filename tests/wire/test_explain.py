@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate_assigner.core.explaining.explanation import Explanation
+from rackgate.api import resources as kinds
+from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain_asking import Asking
+from rackgate_cli.explain.questions import Asking
 from tests.support import objects
 from tests.support.apiserver import Fault
 from tests.support.objects import RACK

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_JOBS
-from rackgate_assigner.core.explaining.explanation import Explanation
-from rackgate_cli.checker.judge import judge
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_JOBS
+from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain_asking import Asking
-from rackgate_cli.explain_view import blocks
-from rackgate_cli.invariants import Breach, breaches
-from rackgate_cli.reading import read_cluster
+from rackgate_cli.explain.questions import Asking
+from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import plain
+from rackgate_invariants.invariants import Breach, breaches
+from rackgate_invariants.judge import judge
+from rackgate_invariants.reading import read_cluster
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Fault
 from tests.wire.assigner_world import NAMESPACE, eventually

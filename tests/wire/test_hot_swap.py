@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api import names
-from rackgate.domains import decode
-from rackgate.kube import resources as kinds
-from rackgate_assigner.core.failure.broken import Judgement, PodFact, PodState
+from rackgate.api import resources as kinds
+from rackgate.topology.assignment import decode
+from rackgate_assigner.node_replacement.unhealthy import Judgement, PodFact, PodState
 from rackgate_assigner.watches import decode_pod
 from tests.support.apiserver import Fault, Object
 from tests.support.objects import BLOCK, HOST

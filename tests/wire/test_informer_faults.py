@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import PODS
 from rackgate.kube.transport import TokenFile
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until

@@ -14,10 +14,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.kube.informer import Informer
-from rackgate.kube.resources import PODS
+from rackgate.api.resources import PODS
+from rackgate.kube.informer.informer import Informer
 from rackgate.wire.core import Pod
-from rackgate_ungater.rows import PodRow, decode_pod
+from rackgate_ungater.machine.rows import PodRow, decode_pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from rackgate.api.resources import PODS
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.resources import PODS
 from rackgate.kube.transport import Credentials, HookedToken, TokenFile
 from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault

@@ -17,16 +17,16 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate.runtime import clock
-from rackgate_cli.checker import command as command_line
-from rackgate_cli.checker import running
-from rackgate_cli.checker.following import Following, Heard
-from rackgate_cli.checker.probing import unreadable
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.tracker import Change, Tracker
-from rackgate_cli.checker.world import World
 from rackgate_cli.errors import CommandError
+from rackgate_cli.invariants import command as command_line
+from rackgate_cli.invariants import run as running
+from rackgate_cli.invariants.follow import Following, Heard
+from rackgate_cli.invariants.probe import unreadable
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.tracker import Change, Tracker
+from rackgate_invariants.world import World
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.objects import mutating_configuration
 from tests.support.sound_cluster import HOST, LATE, NAMESPACE, pod, queue_status, sound

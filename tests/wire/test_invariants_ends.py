@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from rackgate.kube import resources as kinds
-from rackgate_cli.checker import probing, running
-from rackgate_cli.checker.following import Following, Heard
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.tracker import Change, Tracker
-from rackgate_cli.checker.world import World
+from rackgate.api import resources as kinds
 from rackgate_cli.errors import CommandError
+from rackgate_cli.invariants import probe as probing
+from rackgate_cli.invariants import run as running
+from rackgate_cli.invariants.follow import Following, Heard
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.tracker import Change, Tracker
+from rackgate_invariants.world import World
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.sound_cluster import NAMESPACE, NOW, pod, sound
 from tests.support.sound_slices import fold, grant, piece, ray, raycluster

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rackgate.kube.errors import TransportError
-from rackgate_cli.checker import command as command_line
-from rackgate_cli.checker import running
-from rackgate_cli.checker.probing import unreadable
-from rackgate_cli.checker.rules import RULES
-from rackgate_cli.checker.tracker import Tracker
 from rackgate_cli.errors import UsageError
+from rackgate_cli.invariants import command as command_line
+from rackgate_cli.invariants import run as running
+from rackgate_cli.invariants.probe import unreadable
+from rackgate_invariants.rules.catalog import RULES
+from rackgate_invariants.tracker import Tracker
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.sound_cluster import sound
 from tests.wire.test_invariants import ALWAYS, Capture, checked, command, fill, kubeconfig

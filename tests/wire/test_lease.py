@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rackgate.kube.lease import LeaseHolder
-from rackgate.kube.resources import LEASES, PODS
+from rackgate.api.resources import LEASES, PODS
+from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.steadytime import monotonic

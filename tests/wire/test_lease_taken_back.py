@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rackgate.kube.resources import LEASES
+from rackgate.api.resources import LEASES
 from rackgate_cli.controlplane import ports
-from rackgate_ungater.shards import SHARDS, lease_name
+from rackgate_ungater.shards.assignment import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.test_ungater_process import config, holders, ready, run, until_ready

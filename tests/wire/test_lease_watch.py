@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.resources import LEASES
 from rackgate.kube.errors import TransportError
-from rackgate.kube.lease_record import answered
-from rackgate.kube.lease_watch import LeaseWatch
-from rackgate.kube.resources import LEASES
+from rackgate.kube.lease.record import answered
+from rackgate.kube.lease.watch import LeaseWatch
 from tests.support.apiserver import FakeApiServer
 from tests.support.waiting import until
 

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from bench.soak_world import SoakWorld
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from tests.support.kept import grown, kept
 from tests.wire.assigner_world import assigner, eventually, furnish
 from tests.wire.ungater_world import Replica

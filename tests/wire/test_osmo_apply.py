@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.names import OSMO_POOL_LABEL
-from rackgate.kube.client import Client
-from rackgate.kube.resources import (
+from rackgate.api.resources import (
     KAI_POD_GROUPS,
     KAI_QUEUES,
     KAI_TOPOLOGIES,
@@ -20,11 +19,18 @@ from rackgate.kube.resources import (
     PODS,
     Resource,
 )
-from rackgate_cli import osmo_applying
+from rackgate.kube.client import Client
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo_applying import Applier, Outcome
-from rackgate_cli.osmo_pools import find_pool
-from rackgate_cli.osmo_served import check_served, has_pool, missing_queue, of_pool, untied
+from rackgate_cli.osmo.apply import applier as osmo_applying
+from rackgate_cli.osmo.apply.applier import Applier, Outcome
+from rackgate_cli.osmo.apply.preconditions import (
+    check_served,
+    has_pool,
+    missing_queue,
+    of_pool,
+    untied,
+)
+from rackgate_cli.osmo.pools import find_pool
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.apiserver_faults import Fault
 from tests.wire.osmo_world import (

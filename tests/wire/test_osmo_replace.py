@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import PODS
-from rackgate_cli import osmo_replacing
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo_applying import Outcome
+from rackgate_cli.osmo.apply import replace as osmo_replacing
+from rackgate_cli.osmo.apply.applier import Outcome
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault, Request
 from tests.wire.osmo_world import SPACE, Before, Death, Wanted, dies, results, writes

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.resources import LEASES, NODES, PODS
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     ConflictError,
@@ -19,7 +20,6 @@ from rackgate.kube.errors import (
     TooManyRequestsError,
     TransportError,
 )
-from rackgate.kube.resources import LEASES, NODES, PODS
 from rackgate.kube.transport import Transport
 from rackgate_cli.controlplane.pki import ensure_pki
 from tests.support.apiserver import FakeApiServer

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from rackgate.api.resources import WORKLOADS
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.resources import WORKLOADS
 from rackgate_cli.controlplane import ports
-from rackgate_ungater.shards import SHARDS
+from rackgate_ungater.shards.assignment import SHARDS
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.test_ungater_process import DURATION_S, config, holders, run

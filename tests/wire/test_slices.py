@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import WORKLOADS
+from rackgate.api import resources as kinds
+from rackgate.api.resources import WORKLOADS
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Fault
 from tests.support.objects import RACK

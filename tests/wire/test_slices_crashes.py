@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.wire.assigner_world import eventually
 from tests.wire.elastic_world import ElasticWorld, furnish, replica
 from tests.wire.killing import WATCHED, Killer, keep_running, while_running

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.api import resources as kinds
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.support.apiserver import Object
 from tests.wire.assigner_world import assigner, eventually, settings
 from tests.wire.elastic_world import ElasticWorld, furnish

@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from rackgate.api import names
+from rackgate.api.resources import RAY_CLUSTERS, WORKLOADS
 from rackgate.kube.errors import ConflictError
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.resources import RAY_CLUSTERS, WORKLOADS
-from rackgate_assigner import slices
-from rackgate_assigner.reporting import Reporter
-from rackgate_assigner.slice_writer import SliceWriter
-from rackgate_assigner.writer import WorkloadWriter
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.workload_slices import controller as slices
+from rackgate_assigner.workload_slices.writer import SliceWriter
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler
 from tests.wire.assigner_world import NAMESPACE, assigner, eventually

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.domains import decode
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.topology.assignment import decode
 from tests.support import objects
 from tests.support.apiserver import Object
 from tests.support.composite_jobs import jobset, marks, replicated_job

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.kube.resources import PODS, WORKLOADS
-from rackgate_ungater.events import WorkloadSeen
-from rackgate_ungater.rows import decode_workload
+from rackgate.api.resources import PODS, WORKLOADS
+from rackgate_ungater.machine.events import WorkloadSeen
+from rackgate_ungater.machine.rows import decode_workload
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rackgate.kube.resources import PODS
+from rackgate.api.resources import PODS
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, R2, Replica, World, sample

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
+from rackgate.api.resources import JOBS, PODS, WORKLOADS
 from rackgate.kube.client import METADATA, METADATA_LIST
-from rackgate.kube.resources import JOBS, PODS, WORKLOADS
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, R2, STREAMS, Object, Replica, World, sample
 

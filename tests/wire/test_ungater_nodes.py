@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from rackgate.api import names
-from rackgate.kube.resources import NODES, PODS
-from rackgate.runtime.features import NODES_BY_NAME
-from rackgate_ungater import sources
+from rackgate.api.resources import NODES, PODS
+from rackgate.features import NODES_BY_NAME
+from rackgate_ungater import watches as sources
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import FOREIGN, STREAMS, Object, Replica, World

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rackgate.kube.resources import PODS
+from rackgate.api.resources import PODS
 from rackgate.runtime.tasks import start
+from rackgate_ungater.machine.rows import PodRow, PodUid
 from rackgate_ungater.relist import Relist
-from rackgate_ungater.rows import PodRow, PodUid
 from tests.support.apiserver import FakeApiServer, Fault
 
 KNOWN = {"team": ["uid-a", "uid-b", "uid-gone"], "other": ["uid-else"]}

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from rackgate.kube.lease import LeaseHolder
-from rackgate.kube.resources import LEASES
+from rackgate.api.resources import LEASES
+from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime import metrics
-from rackgate_ungater.members import entry, entry_key
-from rackgate_ungater.membership import GROUP
-from rackgate_ungater.shards import GROUP_LEASE, SHARDS, lease_name, ranking
+from rackgate_ungater.shards.assignment import GROUP_LEASE, SHARDS, lease_name, ranking
+from rackgate_ungater.shards.members import entry, entry_key
+from rackgate_ungater.shards.membership import GROUP
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.steadytime import monotonic
 from tests.support.waiting import until

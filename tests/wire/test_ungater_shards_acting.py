@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from rackgate.kube.resources import WORKLOADS
-from rackgate_ungater.rows import PodUid
-from rackgate_ungater.shards import SHARDS
+from rackgate.api.resources import WORKLOADS
+from rackgate_ungater.machine.rows import PodUid
+from rackgate_ungater.shards.assignment import SHARDS
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, STREAMS, Replica, World, uid_in

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.domains import Domain, TopologyAssignment, encode
-from rackgate.kube.resources import PODS, WORKLOADS
-from rackgate.runtime.features import ELASTIC_JOBS
-from rackgate_ungater.shards import SHARDS, shard_of
+from rackgate.api.resources import PODS, WORKLOADS
+from rackgate.features import ELASTIC_JOBS
+from rackgate.topology.assignment import Domain, TopologyAssignment, encode
+from rackgate_ungater.shards.assignment import SHARDS, shard_of
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Request
 from tests.support.waiting import until

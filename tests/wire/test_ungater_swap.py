@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, encode
-from rackgate.kube.resources import PODS, WORKLOADS
-from rackgate_ungater.state import Limits
+from rackgate.api.resources import PODS, WORKLOADS
+from rackgate.topology.assignment import TopologyAssignment, encode
+from rackgate_ungater.machine.state import Limits
 from tests.support.waiting import until
 from tests.wire.ungater_world import Object, Replica, World
 

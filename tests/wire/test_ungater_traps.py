@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from rackgate.api import names
+from rackgate.api.resources import LEASES, PODS, WORKLOADS
 from rackgate.kube.client import PatchType
-from rackgate.kube.resources import LEASES, PODS, WORKLOADS
 from rackgate.runtime import clock
 from tests.support.apiserver import Fault
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from rackgate.kube.resources import PODS, WORKLOADS
+from rackgate.api.resources import PODS, WORKLOADS
 from rackgate_ungater.writer import GIVE_UP
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler

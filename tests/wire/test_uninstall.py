@@ -12,21 +12,21 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
-from rackgate.kube.client import Client
-from rackgate.kube.errors import ForbiddenError, KubeError
-from rackgate.kube.resources import Resource
-from rackgate.kube.uninstall import (
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.installation.uninstall import (
     FINALIZER,
     HOLD_PAUSES_S,
     Uninstall,
     at_once,
     is_uninstall,
 )
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, KubeError
 from rackgate.wire.core import Meta
-from rackgate_assigner.uninstall import Report, release_all
-from rackgate_assigner.uninstall_plan import Jobs
-from rackgate_cli.uninstalling import Uninstalling
+from rackgate_assigner.uninstall.controller import Report, release_all
+from rackgate_assigner.uninstall.plan import Jobs
+from rackgate_cli.uninstall.steps import Uninstalling
 from rackgate_ungater.uninstall import Released, release_pods, tell
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Fault, Object

@@ -16,18 +16,19 @@ import yaml
 from aiohttp import web
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.installation.uninstall import FINALIZER
 from rackgate.kube.errors import KubeError
-from rackgate.kube.resources import Resource
-from rackgate.kube.uninstall import FINALIZER
-from rackgate_cli import preflight, uninstall
 from rackgate_cli.controlplane import install
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.locations import deploy_dir
-from rackgate_cli.preflight_findings import OLD_NAMES, OURS, PART_OF
-from rackgate_cli.uninstalling import Done, Survey, Uninstalling
-from rackgate_cli.uninstalling_scope import CLAIMS, CRON_JOBS, DAEMON_SETS, STATEFUL_SETS
-from rackgate_cli.uninstalling_view import plan
+from rackgate_cli.preflight import command as preflight
+from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
+from rackgate_cli.uninstall import command as uninstall
+from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, STATEFUL_SETS
+from rackgate_cli.uninstall.steps import Done, Survey, Uninstalling
+from rackgate_cli.uninstall.view import plan
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_objects import Target, status_body
 from tests.wire.assigner_world import START, World

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from rackgate.api import names
+from rackgate.api import resources as kinds
 from rackgate.api.crd import KINDS
-from rackgate.kube import resources as kinds
-from rackgate.kube.resources import Resource
+from rackgate.api.resources import Resource
 from tests.support.apiserver import Object
 from tests.support.waiting import until
 from tests.wire.assigner_world import World, assigner

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rackgate_webhook.listener import go_deaf
+from rackgate_webhook.serving.listener import go_deaf
 from tests.wire.webhook_server import TRUSTING, answer_of, request, serving
 from tests.wire.webhook_world import REVIEW
 

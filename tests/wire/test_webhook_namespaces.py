@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.resources import MUTATING_CONFIGS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import MUTATING_CONFIGS
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.registrations import Registrations
-from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.webhook_configurations import Registrations
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.settings import CertificateSettings, WebhookSettings
 from tests.support.apiserver import FakeApiServer

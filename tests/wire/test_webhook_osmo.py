@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from rackgate.api.resources import OSMO_POOLS, OSMO_WORKFLOWS
+from rackgate.features import OSMO_POOLS as OSMO_GATE
 from rackgate.kube.client import Client
-from rackgate.kube.resources import OSMO_POOLS, OSMO_WORKFLOWS
-from rackgate.runtime.features import OSMO_POOLS as OSMO_GATE
-from rackgate_webhook.bodies import SMALL_BYTES, RefusedError
-from rackgate_webhook.osmo import POOL, WORKFLOW
-from rackgate_webhook.osmo_reading import JUDGES, PAGE_SIZE, OsmoReviews, used_keys
-from rackgate_webhook.review import Review, Verdict
-from rackgate_webhook.server import ASKING_AT_ONCE, REFUSED
+from rackgate_webhook.admission.osmo import POOL, WORKFLOW
+from rackgate_webhook.admission.osmo_reviews import JUDGES, PAGE_SIZE, OsmoReviews, used_keys
+from rackgate_webhook.admission.review import Review, Verdict
 from rackgate_webhook.service import WebhookService
+from rackgate_webhook.serving.bodies import SMALL_BYTES, RefusedError
+from rackgate_webhook.serving.server import ASKING_AT_ONCE, REFUSED
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import Issued, issue, read_bundle
-from rackgate_webhook.provided import ProvidedKeeper
-from rackgate_webhook.selfcall import call_self
-from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.certificates.certificates import Issued, issue, read_bundle
+from rackgate_webhook.certificates.provided import ProvidedKeeper
+from rackgate_webhook.certificates.self_call import call_self
+from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import server_context
 from tests.support.apiserver import FakeApiServer
 from tests.support.odd_certificates import (
     cut_off,

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import read_bundle
+from rackgate_webhook.certificates.certificates import read_bundle
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.odd_certificates import ODD

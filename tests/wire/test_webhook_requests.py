@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_webhook.bodies import MAX_BODY_BYTES
-from rackgate_webhook.connections import CLOSED
+from rackgate_webhook.serving.bodies import MAX_BODY_BYTES
+from rackgate_webhook.serving.connections import CLOSED
 from tests.support.objects import RACK, job
 from tests.unit.webhook.reviews import body, patch_of
 from tests.wire.webhook_server import (

@@ -15,17 +15,18 @@ import pytest_asyncio
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from rackgate.api.resources import SECRETS
+from rackgate.api.timestamps import rfc3339
 from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
-from rackgate.kube.resources import SECRETS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import read_bundle
-from rackgate_webhook.keeper import EXPIRY
-from rackgate_webhook.rotation import CertificateKeeper
-from rackgate_webhook.selfcall import call_self
-from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.certificates.certificates import read_bundle
+from rackgate_webhook.certificates.keeper import EXPIRY
+from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.self_call import call_self
+from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import server_context
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -234,7 +235,7 @@ async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_told_once
 ) -> None:
     """Every replica meets the same refusal, for days."""
     register(api)
-    monkeypatch.setattr("rackgate_webhook.keeper.SOON_S", 0.02)
+    monkeypatch.setattr("rackgate_webhook.certificates.keeper.SOON_S", 0.02)
     every, told = 0.3, "no right"
     replica = keeper(client, check_interval=every)
     looks: list[float] = []
@@ -271,7 +272,7 @@ def troubled(replica: CertificateKeeper, expected: bool) -> bool:
 
 def dated() -> Fault:
     """The API server's clock goes with ours."""
-    moment = clock.rfc3339(clock.now())
+    moment = rfc3339(clock.now())
     body = json.dumps({"metadata": {"creationTimestamp": moment}}).encode()
     return Fault.body(body, 201, method="POST", times=10**9)
 

@@ -16,15 +16,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from rackgate.api.resources import SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
-from rackgate.kube.resources import SECRETS, VALIDATING_CONFIGS
 from rackgate.runtime import clock
-from rackgate_webhook.certs import read_bundle
-from rackgate_webhook.provided import ProvidedKeeper
-from rackgate_webhook.rotation import CertificateKeeper
+from rackgate_webhook.certificates.certificates import read_bundle
+from rackgate_webhook.certificates.provided import ProvidedKeeper
+from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.certificates.trust import mistrust
 from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import server_context
-from rackgate_webhook.trust import mistrust
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.apiserver_objects import status_body

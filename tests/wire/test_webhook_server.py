@@ -15,16 +15,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rackgate.kube.resources import SECRETS
+from rackgate.api.resources import SECRETS
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
-from rackgate_webhook.bodies import MAX_BODY_BYTES
-from rackgate_webhook.certs import Issued, issue
-from rackgate_webhook.selfcall import call_self
-from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.certificates.certificates import Issued, issue
+from rackgate_webhook.certificates.self_call import call_self
+from rackgate_webhook.certificates.tls import client_context, load_pair, server_context
 from rackgate_webhook.service import WebhookService
+from rackgate_webhook.serving.bodies import MAX_BODY_BYTES
+from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import CertificateSettings, ServingSettings, WebhookSettings
-from rackgate_webhook.tls import client_context, load_pair, server_context
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
 from tests.support.waiting import until

@@ -10,15 +10,15 @@ from collections import Counter
 from typing import Any
 
 from rackgate.api import names
-from rackgate.domains import Domain, TopologyAssignment, encode
+from rackgate.api.resources import EVENTS, NODES, PODS, WORKLOADS
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.resources import EVENTS, NODES, PODS, WORKLOADS
 from rackgate.runtime import clock, metrics
-from rackgate_ungater.reconciler import Ungater
+from rackgate.topology.assignment import Domain, TopologyAssignment, encode
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration, UngatingSettings
-from rackgate_ungater.shards import SHARDS, shard_of
+from rackgate_ungater.shards.assignment import SHARDS, shard_of
+from rackgate_ungater.ungater import Ungater
 from rackgate_ungater.writer import Writer
 from tests.support.apiserver import FakeApiServer, Request
 from tests.support.waiting import until

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from rackgate.api.resources import SECRETS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, TransportError
-from rackgate.kube.resources import SECRETS
-from rackgate_webhook.certs import read_bundle
-from rackgate_webhook.rotation import CertificateKeeper
-from rackgate_webhook.secret import TlsSecret, read_secret
+from rackgate_webhook.certificates.certificates import read_bundle
+from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.secret import TlsSecret, read_secret
+from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.certificates.trust import mistrust
 from rackgate_webhook.settings import CertificateSettings
-from rackgate_webhook.tls import server_context
-from rackgate_webhook.trust import mistrust
 from tests.support.apiserver import FakeApiServer
 from tests.wire.webhook_world import NAMESPACE, SECRET, registered, secret
 

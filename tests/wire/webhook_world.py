@@ -18,10 +18,10 @@ from typing import Any
 import aiohttp
 import yaml
 
-from rackgate.kube.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
+from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate_cli.controlplane import ports
-from rackgate_webhook.server import SILENCE_S
-from rackgate_webhook.tls import client_context
+from rackgate_webhook.certificates.tls import client_context
+from rackgate_webhook.serving.server import SILENCE_S
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
 from tests.support.standstills import EVERY_S, Standstills, standstills

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rackgate_cli.controlplane import ports, processes, readiness
-from rackgate_cli.controlplane.components import COMPONENTS, STAGES
+from rackgate_cli.controlplane.binaries.versions import COMPONENTS, STAGES
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.progress import Progress

@@ -23,7 +23,7 @@ from rackgate.api import names
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_cli.controlplane import defaults, install, pki
-from rackgate_cli.controlplane.components import (
+from rackgate_cli.controlplane.binaries.versions import (
     ETCD_VERSION,
     KUBERNETES_VERSION,
     KWOK_VERSION,

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import (
     ConflictError,
@@ -26,7 +27,6 @@ from rackgate.kube.errors import (
     TransportError,
     UnprocessableError,
 )
-from rackgate.kube.resources import Resource
 from rackgate_cli.controlplane.defaults import Document
 from rackgate_cli.controlplane.files import write_private
 from rackgate_cli.controlplane.rights import REVIEWS_PATH, questions

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
+from rackgate.features import OSMO_POOLS
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import KubeError
-from rackgate.runtime.features import OSMO_POOLS
 from rackgate_cli.controlplane import defaults, install, operators, ports
+from rackgate_cli.controlplane.binaries.versions import KINDS
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import KINDS
 from rackgate_cli.controlplane.services import token_file, webhook_port
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError

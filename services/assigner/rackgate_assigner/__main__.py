@@ -7,17 +7,17 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+from rackgate.installation.marker import Installation
+from rackgate.installation.uninstall import Uninstall
 from rackgate.kube.config import connect
-from rackgate.kube.installation import Installation
-from rackgate.kube.lease import LeaseHolder
-from rackgate.kube.uninstall import Uninstall
+from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
 from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
-from rackgate_assigner.reconciler import Assigner
+from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
-from rackgate_assigner.uninstall import release_all, tell
+from rackgate_assigner.uninstall.controller import release_all, tell
 
 LEASE = "rackgate-assigner"
 DESCRIPTION = (

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_assigner.recovery import Recovery
+from rackgate_assigner.node_replacement.recovery_timeout import Recovery
 
 
 class BudgetSettings(ConfigModel):

@@ -10,16 +10,15 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from rackgate.api import names
-from rackgate.kube import resources
+from rackgate.api import names, resources
+from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.informer import Informer
-from rackgate.kube.resources import Resource
+from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
-from rackgate_assigner.kinds import KINDS, Kind
-from rackgate_assigner.kinds.job import decode_job
+from rackgate_assigner.jobs.kinds import KINDS, Kind
+from rackgate_assigner.jobs.kinds.job import decode_job
 
 GOVERNED: Final = {"labelSelector": names.QUEUE_LABEL}
 PARTS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}

@@ -6,18 +6,18 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from rackgate.installation.marker import Installation
+from rackgate.installation.uninstall import Uninstall
 from rackgate.kube.config import connect
 from rackgate.kube.events import EventRecorder
-from rackgate.kube.installation import Installation
-from rackgate.kube.uninstall import Uninstall
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.service import run_service, user_agent
 from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
-from rackgate_ungater.reconciler import Ungater
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards_keeper import ShardKeeper
+from rackgate_ungater.shards.keeper import ShardKeeper
+from rackgate_ungater.ungater import Ungater
 from rackgate_ungater.uninstall import release_pods, tell
 from rackgate_ungater.writer import Writer
 

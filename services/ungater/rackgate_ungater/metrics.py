@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rackgate.api.timestamps import parse_rfc3339
 from rackgate.runtime import clock
 from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
 
@@ -65,7 +66,7 @@ def seconds_since(stamp: str | None) -> float | None:
     if stamp is None:
         return None
     try:
-        moment = clock.parse_rfc3339(stamp)
+        moment = parse_rfc3339(stamp)
     except ValueError:
         return None
     return max(0.0, (clock.now() - moment).total_seconds())

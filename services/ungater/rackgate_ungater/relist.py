@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 import structlog
 
+from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate.kube.resources import PODS
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.depth import tolerant
-from rackgate_ungater.rows import PodRow, PodUid, decode_pod
+from rackgate_ungater.machine.rows import PodRow, PodUid, decode_pod
 
 # Shards that are taken together come in within a few milliseconds of each other.
 GATHER_S: Final = 0.05

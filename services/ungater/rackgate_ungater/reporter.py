@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import structlog
 
+from rackgate.api.resources import PODS, WORKLOADS, Resource
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate.kube.resources import PODS, WORKLOADS, Resource
-from rackgate_ungater.plan import Report
-from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.machine.plan import Report
+from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
 
 log = structlog.get_logger()
 

@@ -17,12 +17,12 @@ import msgspec
 import structlog
 
 from rackgate.api import names
+from rackgate.api.resources import PODS
+from rackgate.installation.uninstall import Failures, at_once
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.resources import PODS
-from rackgate.kube.uninstall import Failures, at_once
 from rackgate.wire.depth import tolerant
-from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, decode_pod
+from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, PodRow, decode_pod
 from rackgate_ungater.writer import patch_body, patch_tail
 
 # Whoever makes gated pods again and again does not keep an uninstall from its end.

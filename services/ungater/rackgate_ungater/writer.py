@@ -11,7 +11,8 @@ import msgspec
 import structlog
 
 from rackgate.api import names
-from rackgate.domains import Domain
+from rackgate.api.resources import PODS, WORKLOADS
+from rackgate.features import NODES_BY_NAME
 from rackgate.kube.client import Client, Deadline, PatchType
 from rackgate.kube.errors import (
     ConflictError,
@@ -23,15 +24,14 @@ from rackgate.kube.errors import (
     TransportError,
     UnauthorizedError,
 )
-from rackgate.kube.resources import PODS, WORKLOADS
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.features import NODES_BY_NAME
 from rackgate.runtime.pauses import pause
 from rackgate.runtime.tasks import spawn
+from rackgate.topology.assignment import Domain
 from rackgate.wire.depth import tolerant
 from rackgate_ungater import metrics
-from rackgate_ungater.events import (
+from rackgate_ungater.machine.events import (
     Event,
     Failure,
     PodGone,
@@ -41,9 +41,9 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.nodes import NodeNames, naming
-from rackgate_ungater.plan import Ungate
-from rackgate_ungater.rows import (
+from rackgate_ungater.machine.nodes import NodeNames, naming
+from rackgate_ungater.machine.plan import Ungate
+from rackgate_ungater.machine.rows import (
     GATES,
     TOPOLOGY,
     PodRow,

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from rackgate.features import BOTH_LEVELS, OSMO_POOLS
+from rackgate.installation.marker import Installation
 from rackgate.kube.config import connect
-from rackgate.kube.installation import Installation
-from rackgate.runtime.features import BOTH_LEVELS, OSMO_POOLS
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
-from rackgate_webhook.following import follow
-from rackgate_webhook.jobs import sliced_kinds
-from rackgate_webhook.keeper import Keeper
-from rackgate_webhook.provided import ProvidedKeeper
-from rackgate_webhook.rotation import CertificateKeeper
-from rackgate_webhook.selfcall import call_self
-from rackgate_webhook.server import WebhookServer
+from rackgate_webhook.admission.jobs import sliced_kinds
+from rackgate_webhook.certificates.keeper import Keeper
+from rackgate_webhook.certificates.provided import ProvidedKeeper
+from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.self_call import call_self
+from rackgate_webhook.certificates.tls import server_context
+from rackgate_webhook.certificates.watch import follow
+from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
-from rackgate_webhook.tls import server_context
 
 if TYPE_CHECKING:
-    from rackgate_webhook.osmo_reading import OsmoReviews
+    from rackgate_webhook.admission.osmo_reviews import OsmoReviews
 
 OSMO_PATH = "/validate-osmo"
 # How long the thread that judges may keep the interpreter from the loop. Beside the largest
@@ -141,7 +141,7 @@ class WebhookService:
 
 def _osmo_reviews() -> OsmoReviews:
     # Its models cost start-up time and memory, which only those pay who use it.
-    from rackgate_webhook.osmo_reading import OsmoReviews
+    from rackgate_webhook.admission.osmo_reviews import OsmoReviews
 
     sys.setswitchinterval(SWITCH_S)
     return OsmoReviews()

@@ -10,11 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
-from rackgate.govern.kai import Rendering
-from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI
+from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI
+from rackgate.jobframework.kai import Rendering
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_webhook.expiry import RotationRules
+from rackgate_webhook.certificates.rotation_rules import RotationRules
 
 
 class ServingSettings(ConfigModel):

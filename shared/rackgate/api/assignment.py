@@ -1,4 +1,4 @@
-"""Shape of `topologyAssignment` for the CRD; the codec is `rackgate.domains`."""
+"""Shape of `topologyAssignment` for the CRD; the codec is `rackgate.topology.assignment`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema
 
 from rackgate.api.meta import ATOMIC, ApiModel, Positive, Schema, rule, rules
 from rackgate.api.names import MAX_LEVELS
-from rackgate.domains import MAX_SLICES, MAX_VALUE, SLICE_DOMAINS, decode
+from rackgate.topology.assignment import MAX_SLICES, MAX_VALUE, SLICE_DOMAINS, decode
 
 _ONE_OF = "exactly one of universal and individual must be set"
 _Level = Annotated[str, Field(max_length=317)]

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from rackgate.api.names import API_VERSION
-from rackgate.quantity import QuantityError, to_milli
+from rackgate.resources.quantity import QuantityError, to_milli
 
 Schema = dict[str, Any]
 

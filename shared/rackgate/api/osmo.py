@@ -1,6 +1,6 @@
 """OSMO's pools and workflows as objects of a cluster, their fields spelled as OSMO's users do.
 
-The shape alone is here; what makes a pool or workflow wrong is for `rackgate.partners.osmo` to say.
+The shape alone is here; what makes a pool or workflow wrong is for `rackgate_osmo` to say.
 Of a Pool the API server holds the rules itself, so that they hold without any webhook. A Workflow
 keeps unknown fields: they are to be refused in words, and pruning would make them vanish instead.
 """

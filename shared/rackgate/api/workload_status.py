@@ -40,7 +40,7 @@ class PodSetAssignment(ApiModel):
     count: Count | None = None
     """Pods that the usage is for."""
     topology_assignment: Assignment | None = None
-    """Domains and their pod counts; `rackgate.domains` reads and writes it."""
+    """Domains and their pod counts; `rackgate.topology.assignment` reads and writes it."""
     delayed_topology_request: Literal["Pending", "Ready"] | None = None
 
 

@@ -19,7 +19,6 @@ from typing import Final
 import aiohttp
 
 from rackgate.kube.budget import Budget
-from rackgate.kube.counting import Observer, count_request, resource_of
 from rackgate.kube.errors import (
     KubeError,
     LineTooLongError,
@@ -31,8 +30,8 @@ from rackgate.kube.errors import (
     error_for,
     retry_after,
 )
-from rackgate.kube.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
-from rackgate.kube.pages import (
+from rackgate.kube.informer.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
+from rackgate.kube.informer.pages import (
     MOST_BYTES,
     PAGE_SIZE,
     SHORTER,
@@ -41,8 +40,9 @@ from rackgate.kube.pages import (
     page_meta,
     read_body,
 )
+from rackgate.kube.informer.versions import Versions
+from rackgate.kube.metrics import Observer, count_request, resource_of
 from rackgate.kube.transport import Transport
-from rackgate.kube.versions import Versions
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.pauses import pause

@@ -17,9 +17,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from rackgate.api.resources import EVENTS, Resource
+from rackgate.api.timestamps import rfc3339_micro
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate.kube.resources import EVENTS, Resource
 from rackgate.runtime import clock, metrics
 from rackgate.wire.core import Meta
 
@@ -173,7 +174,7 @@ class EventRecorder:
                 "name": regarding.name[: MAX_NAME - len(suffix)].rstrip(".-") + suffix,
                 "namespace": regarding.namespace or CLUSTER_SCOPED_NAMESPACE,
             },
-            "eventTime": clock.rfc3339_micro(clock.now()),
+            "eventTime": rfc3339_micro(clock.now()),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
             "type": str(type_),

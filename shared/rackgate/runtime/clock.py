@@ -29,25 +29,3 @@ def monotonic() -> float:
 def now() -> datetime:
     """The wall clock, aware, in UTC: for timestamps in objects only."""
     return datetime.now(UTC) + _offset
-
-
-def rfc3339(moment: datetime) -> str:
-    """`moment` as Kubernetes writes metav1.Time: UTC, whole seconds, `Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def rfc3339_micro(moment: datetime) -> str:
-    """`moment` as Kubernetes writes metav1.MicroTime: UTC, six decimals, `Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def parse_rfc3339(text: str) -> datetime:
-    """Read any RFC 3339 timestamp; the result is aware, in UTC.
-
-    Raises:
-        ValueError: not a timestamp, or one without an offset.
-    """
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"timestamp {text!r} has no offset")
-    return moment.astimezone(UTC)

@@ -20,6 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from rackgate.features import FeatureGates
 from rackgate.runtime._overrides import (
     SettingsError,
     from_environment,
@@ -27,7 +28,6 @@ from rackgate.runtime._overrides import (
     unknown_keys,
     validation_lines,
 )
-from rackgate.runtime.features import FeatureGates
 
 __all__ = [
     "BaseServiceSettings",

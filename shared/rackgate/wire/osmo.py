@@ -16,7 +16,7 @@ class PoolStatus(View, frozen=True):
 
 
 class Pool(View, frozen=True):
-    """A Pool; its spec stays as users wrote it, for `rackgate.partners.osmo` to read."""
+    """A Pool; its spec stays as users wrote it, for `rackgate_osmo` to read."""
 
     metadata: Meta = Meta()
     spec: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.security.catalog import attack
 from tests.security.world import World
 from tests.support.objects import Object

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.security.catalog import attack
 from tests.security.world import HOURS, World
 from tests.support.cluster import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.security.catalog import attack
 from tests.security.world import LIMIT_RANGES, RUNTIME_CLASSES, World
 from tests.support.objects import Object

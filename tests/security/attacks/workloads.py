@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from rackgate.api import names
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from tests.security.catalog import attack
 from tests.security.world import HOURS, World, priority_class
 from tests.support.objects import Object

@@ -20,7 +20,8 @@ from rackgate.api.osmo import (
     Pool,
     Workflow,
 )
-from rackgate.partners.osmo import model, read_pool, read_workflow
+from rackgate_osmo import read_pool, read_workflow
+from rackgate_osmo.model import model
 from tests.unit.api.test_crd import KEYWORDS, nodes
 
 ROOT = Path(__file__).parents[3]

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment, encode
-from rackgate.quantity import format_amount
+from rackgate.resources.quantity import format_amount
+from rackgate.topology.assignment import TopologyAssignment, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Decision, Grant
+from rackgate_assigner.workload.decisions import Admit, Decision, Grant
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
 POOL = {"pool": "gpu"}

@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.wire import kueue
-from rackgate_assigner.core.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import (
     RACK,
     cache_with,

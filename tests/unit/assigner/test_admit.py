@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.wire import kueue
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Deactivate, Hold
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Hold
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Deactivate, Hold
-from rackgate_assigner.core.gates import GATE_BOTH_LEVELS
+from rackgate_assigner.topology.gates import GATE_BOTH_LEVELS
+from rackgate_assigner.workload.decisions import Deactivate, Hold
 from tests.unit.assigner.builders import (
     BLOCK,
     RACK,

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.admission.queues import FlavorRow
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.failure.broken import (
+from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.node_replacement.unhealthy import (
     HostState,
     Judgement,
     PodFact,
@@ -22,8 +21,9 @@ from rackgate_assigner.core.failure.broken import (
     minded,
     suspects,
 )
-from rackgate_assigner.core.failure.hosts import Hosts
-from rackgate_assigner.core.rows import HOST_LEVELS, WorkloadRow, node_facts, workload_row
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadRow, node_facts, workload_row
 from tests.unit.assigner.builders import node, podset, workload
 
 CLOSING = Taint("maintenance", "", "NoExecute")

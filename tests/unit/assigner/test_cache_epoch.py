@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.wire import core
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Grant
+from rackgate_assigner.workload.decisions import Grant
 from tests.unit.assigner.builders import (
     RACK,
     admissions,

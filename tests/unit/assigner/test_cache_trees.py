@@ -10,9 +10,9 @@ import pytest
 
 from rackgate.wire import core
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.forest import Forest, Grove
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
-from rackgate_assigner.core.placement import place
+from rackgate_assigner.cache.flavor_topologies import Forest, Grove
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,

@@ -11,9 +11,10 @@ import pytest
 from rackgate.api.names import EvictionReason
 from rackgate.wire import kueue
 from rackgate.wire.core import Taint
-from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.explaining.explanation import Explanation, FlavorView, schema
-from rackgate_assigner.core.rows import workload_row
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain.explanation import Explanation, FlavorView, schema
+from rackgate_assigner.workload.info import workload_row
 from tests.unit.assigner.builders import (
     BLOCK,
     CREATED,

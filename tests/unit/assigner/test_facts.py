@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.snapshot import freeze
 from tests.unit.assigner.builders import (
     RACK,
     admissions,
@@ -95,7 +94,7 @@ def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
 def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:
     cache = cache_with([node("a")])
     cache.set_workload(workload("w"))
-    first = freeze(cache)
+    first = cache.freeze()
     assert len(first.waiting) == 1
     assert cache.plan() == cache.plan()
     assert cache.rebuild_matches() == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.core.admission.flavors import resource_rank
-from rackgate_assigner.core.decisions import Admit, Decision, Hold
+from rackgate_assigner.scheduler.flavor_assigner import resource_rank
+from rackgate_assigner.workload.decisions import Admit, Decision, Hold
 from tests.unit.assigner.builders import (
     HOST,
     POOL,

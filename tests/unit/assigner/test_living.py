@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.runtime.features import HOLD_FOR_TERMINATING
+from rackgate.features import HOLD_FOR_TERMINATING
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.cache.living import LivingCount
-from rackgate_assigner.core.decisions import Admit, Grant, PodSetGrant
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.live_pods import LivingCount
+from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.workload.decisions import Admit, Grant, PodSetGrant
 from tests.unit.assigner.builders import (
     cache_with,
     cluster_queue,

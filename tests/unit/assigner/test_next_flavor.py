@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.admission.admit import plan
-from rackgate_assigner.core.decisions import Admit, Hold, TopologyRefusal
+from rackgate_assigner.scheduler.cycle import plan
+from rackgate_assigner.workload.decisions import Admit, Hold, TopologyRefusal
 from tests.unit.assigner.builders import (
     RACK,
     admissions,

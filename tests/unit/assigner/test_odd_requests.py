@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from rackgate_assigner.core.decisions import Admit, Deactivate, Hold
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Hold
 from tests.support.bad_requests import BAD_REQUESTS, GOOD_REQUESTS, BadRequest, layers, sliced
 from tests.support.objects import BLOCK, HOST, RACK
 from tests.unit.assigner.builders import (

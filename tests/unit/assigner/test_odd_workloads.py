@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.core.decisions import Hold
+from rackgate_assigner.workload.decisions import Hold
 from tests.unit.assigner.builders import (
     admissions,
     cache_with,

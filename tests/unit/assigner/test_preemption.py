@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Decision, Grant, Hold, PodSetGrant, Preempt
+from rackgate_assigner.workload.decisions import Admit, Decision, Grant, Hold, PodSetGrant, Preempt
 from tests.unit.assigner.builders import (
     admissions,
     cache_with,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.cache.relief import relieved
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
+from rackgate_assigner.cache.released import relieved
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
 from tests.unit.assigner.builders import (
     HOST,
     cache_with,

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import LimitRange
-from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.decisions import Grant, Hold, PodSetGrant, Reassign
-from rackgate_assigner.core.failure.hosts import Hosts
-from rackgate_assigner.core.failure.second_pass import second_pass
-from rackgate_assigner.core.rows import workload_row
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.node_replacement.second_pass import second_pass
+from rackgate_assigner.workload.decisions import Grant, Hold, PodSetGrant, Reassign
+from rackgate_assigner.workload.info import workload_row
 from tests.unit.assigner.builders import (
     HOST,
     admissions,
@@ -231,8 +232,8 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     before = cache.row("team/w")
-    monkeypatch.setattr("rackgate_assigner.cache.requests.ruled", None)
-    monkeypatch.setattr("rackgate_assigner.cache.requests.limits_of", None)
+    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.ruled", None)
+    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.limits_of", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
     after = cache.row("team/w")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from rackgate.wire import core, kueue
-from rackgate_assigner.core.admission.ordering import cycle_order
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.model import SliceLayer, TopologyRequest
-from rackgate_assigner.core.rows import node_facts, pod_row, pods_left, quota_of, workload_row
+from rackgate_assigner.scheduler.order import cycle_order
+from rackgate_assigner.topology.model import SliceLayer, TopologyRequest
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.info import node_facts, pod_row, pods_left, quota_of, workload_row
 from tests.unit.assigner.builders import CREATED, RACK, node, pod, podset, workload
 
 AFFINITY: dict[str, Any] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from rackgate.api import names
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.explaining.explanation import PodSetRun
-from rackgate_assigner.core.explaining.running import broken_nodes, pods_of, ran
-from rackgate_assigner.core.rows import node_facts, workload_row
+from rackgate_assigner.explain.explanation import PodSetRun
+from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.info import node_facts, workload_row
 from tests.unit.assigner.builders import HOST, node, workload
 
 RUN = PodSetRun(podset="main", flavors={"cpu": "tas"}, granted=7)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import (
+from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.node_replacement.second_pass import GATE_FAIL_FAST, _Mending, second_pass
+from rackgate_assigner.workload.decisions import (
     Evict,
     Grant,
     PodSetGrant,
@@ -19,9 +21,7 @@ from rackgate_assigner.core.decisions import (
     Stuck,
     Unmark,
 )
-from rackgate_assigner.core.failure.hosts import Hosts
-from rackgate_assigner.core.failure.second_pass import GATE_FAIL_FAST, _Mending, second_pass
-from rackgate_assigner.core.rows import HOST_LEVELS
+from rackgate_assigner.workload.info import HOST_LEVELS
 from tests.unit.assigner.builders import (
     HOST,
     RACK,

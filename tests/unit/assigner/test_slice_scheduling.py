@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
+from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Grant, Hold, PodSetGrant
+from rackgate_assigner.workload.decisions import Admit, Grant, Hold, PodSetGrant
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,

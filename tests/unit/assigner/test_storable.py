@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from rackgate.domains import TopologyAssignment, encoded_size
-from rackgate_assigner.core.admission.storable import (
+from rackgate.topology.assignment import TopologyAssignment, encoded_size
+from rackgate_assigner.workload.decisions import Hold
+from rackgate_assigner.workload.object_size import (
     ALWAYS_BYTES,
     STORE_BYTES,
     assignment_room,
     too_large,
 )
-from rackgate_assigner.core.decisions import Hold
 from tests.unit.assigner.builders import (
     HOST,
     admissions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.core.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import (
     RACK,
     admissions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from rackgate_assigner.core.admission.admit import plan
+from rackgate_assigner.scheduler.cycle import plan
 from tests.unit.assigner.builders import RACK, cache_with, fx_a, podset, workload
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rackgate.api import names
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.job_facts import Facts, Priority, facts_of, name_of
-from rackgate_assigner.kinds.job import decode_job
+from rackgate_assigner.jobs.facts import Facts, Priority, facts_of, name_of
+from rackgate_assigner.jobs.kinds.job import decode_job
 from rackgate_assigner.watches import decode_workload
 
 UID = "11111111-2222-3333-4444-555555555555"

@@ -11,9 +11,9 @@ from rackgate.wire.batch import Job
 from rackgate.wire.jobset import JobSet
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner.job_facts import Facts, Priority, facts_of, name_of
-from rackgate_assigner.job_writer import workload_body
-from rackgate_assigner.kinds import JOB, JOBSET, RAYCLUSTER, Gates, JobLike
+from rackgate_assigner.jobs.facts import Facts, Priority, facts_of, name_of
+from rackgate_assigner.jobs.kinds import JOB, JOBSET, RAYCLUSTER, Gates, JobLike
+from rackgate_assigner.jobs.writer import workload_body
 from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import AT, UID

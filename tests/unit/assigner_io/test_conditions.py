@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api.names import EvictionReason, FinishedReason
-from rackgate_assigner import conditions
-from rackgate_assigner.conditions import ADMISSION_TYPES, JOB_TYPES, Change, condition_list
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES, Change, condition_list
 from tests.unit.assigner_io.builders import AT, workload
 
 NOW = "2026-08-02T00:00:00Z"

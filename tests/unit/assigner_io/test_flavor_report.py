@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rackgate.kube.resources import Resource
+from rackgate.api.resources import Resource
 from rackgate.runtime.metrics import render
 from rackgate.wire.core import Meta, Node
 from rackgate.wire.kueue import ResourceFlavor
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.flavor_report import PORTION, FlavorReport
+from rackgate_assigner.queues.flavor_controller import PORTION, FlavorReport
 from tests.unit.assigner.builders import RACK, cache_with, flavor, node
 
 

@@ -7,9 +7,9 @@ from rackgate.api import names
 from rackgate.wire.batch import UncountedPods
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
-from rackgate_assigner.job_facts import Priority, mark_ops, resolve_priority
-from rackgate_assigner.kinds import kind_of
-from rackgate_assigner.kinds.podsets import podsets_differ
+from rackgate_assigner.jobs.facts import Priority, mark_ops, resolve_priority
+from rackgate_assigner.jobs.kinds import kind_of
+from rackgate_assigner.jobs.kinds.podsets import podsets_differ
 from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
 
 WORKLOAD_CLASSES = {

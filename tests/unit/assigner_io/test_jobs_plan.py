@@ -8,18 +8,18 @@ import pytest
 from msgspec import structs
 
 from rackgate.api import names
-from rackgate.govern.life import StopPhase
+from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job, UncountedPods
 from rackgate.wire.kueue import Workload
-from rackgate_assigner import job_steps as steps
-from rackgate_assigner.job_facts import (
+from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs.facts import (
     Priority,
     governs,
     has_strange_owner,
     name_of,
     unmanaged_namespaces,
 )
-from rackgate_assigner.jobs_plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
+from rackgate_assigner.jobs.plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
 from tests.unit.assigner_io.builders import facts, job, template, workload
 
 EVICTED = {"Evicted": ("True", "ClusterQueueStopped")}

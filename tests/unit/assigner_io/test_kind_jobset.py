@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.life import StopPhase
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
-from rackgate_assigner import job_steps as steps
-from rackgate_assigner.job_facts import Priority, facts_of, governs, resolve_priority
-from rackgate_assigner.job_starting import brought
-from rackgate_assigner.jobs_plan import plan_job
-from rackgate_assigner.kinds import JOBSET, owner_of
+from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs.facts import Priority, facts_of, governs, resolve_priority
+from rackgate_assigner.jobs.kinds import JOBSET, owner_of
+from rackgate_assigner.jobs.plan import plan_job
+from rackgate_assigner.jobs.start import brought
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import workload
 from tests.unit.assigner_io.kind_builders import child, facts, jobset, own_workload

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.life import StopPhase
-from rackgate.runtime.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner import job_steps as steps
-from rackgate_assigner.core.slices.model import Asked
-from rackgate_assigner.job_facts import governs
-from rackgate_assigner.jobs_plan import plan_job
-from rackgate_assigner.kinds import RAYCLUSTER, Gates
+from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs.facts import governs
+from rackgate_assigner.jobs.kinds import RAYCLUSTER, Gates
+from rackgate_assigner.jobs.plan import plan_job
+from rackgate_assigner.workload_slices.model import Asked
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import facts as job_facts
 from tests.unit.assigner_io.builders import job, workload

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from rackgate.kube.client import Client
-from rackgate_assigner.job_writer import Stores
-from rackgate_assigner.jobs import JobController
-from rackgate_assigner.kinds import JobLike
-from rackgate_assigner.reporting import Reporter
-from rackgate_assigner.writer import WorkloadWriter
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.jobs.controller import JobController
+from rackgate_assigner.jobs.kinds import JobLike
+from rackgate_assigner.jobs.writer import Stores
+from rackgate_assigner.scheduler.writer import WorkloadWriter
 from tests.unit.assigner_io.builders import job
 
 

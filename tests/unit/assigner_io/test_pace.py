@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_assigner.pace import Pace
+from rackgate_assigner.scheduler.message_rate import Pace
 
 
 @pytest.mark.requirement("OPS-11")

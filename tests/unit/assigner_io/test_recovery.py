@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from rackgate.wire.kueue import RequeueState, Workload
-from rackgate_assigner import conditions
-from rackgate_assigner import job_steps as steps
-from rackgate_assigner.jobs_plan import plan_job
-from rackgate_assigner.recovery import Recovery, pause_left_s
-from rackgate_assigner.status_writes import NO_REQUEUE, status_body
+from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs.plan import plan_job
+from rackgate_assigner.node_replacement.recovery_timeout import Recovery, pause_left_s
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.status import NO_REQUEUE, status_body
 from tests.unit.assigner_io.builders import facts, job, workload
 
 pytestmark = pytest.mark.requirement("TAS-32")

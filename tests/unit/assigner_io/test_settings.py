@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.runtime.settings import SettingsError, load_settings
-from rackgate_assigner.recovery import Recovery
+from rackgate_assigner.node_replacement.recovery_timeout import Recovery
 from rackgate_assigner.settings import AssignerSettings
 
 pytestmark = pytest.mark.requirement("OPS-11")

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from rackgate.runtime.metrics import REGISTRY
 from rackgate_assigner.cache import Cache
-from rackgate_assigner.verification import Verification, verify
+from rackgate_assigner.cache.verification_controller import Verification, verify
 from tests.support import virtualtime
 from tests.support.waiting import until
 from tests.unit.assigner.builders import admissions, cache_with, node, pod, podset, workload

@@ -7,8 +7,8 @@ from typing import Any
 
 from rackgate.api import names
 from rackgate.wire.core import Pod
-from rackgate_assigner.core.rows import pod_row
 from rackgate_assigner.watches import decode_pod
+from rackgate_assigner.workload.info import pod_row
 
 
 def pod(index: int, cpu: str = "1") -> dict[str, Any]:

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rackgate.domains import TopologyAssignment, decode
-from rackgate.govern.life import StartConflict
+from rackgate.jobframework.injection import StartConflict
+from rackgate.topology.assignment import TopologyAssignment, decode
 from rackgate.wire.kueue import Admission, QueueStatus, RequeueState, ResourceFlavor
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.job_starting import labels_of
-from rackgate_assigner.queues import status_body, status_differs
-from rackgate_assigner.status_writes import (
+from rackgate_assigner.jobs.start import labels_of
+from rackgate_assigner.queues.status_controller import status_body, status_differs
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.status import (
     NO_REQUEUE,
     admission_of,
     leftover_ops,

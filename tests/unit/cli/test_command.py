@@ -9,15 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from rackgate.runtime.settings import LeaderElectionSettings
-from rackgate_cli import playground_arguments, playground_verbs
 from rackgate_cli.__main__ import main
-from rackgate_cli.controlplane.components import COMPONENTS
+from rackgate_cli.controlplane.binaries.versions import COMPONENTS
 from rackgate_cli.controlplane.pki import ensure_pki
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
 from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
+from rackgate_cli.playground import arguments as playground_arguments
+from rackgate_cli.playground import commands as playground_verbs
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from rackgate_cli.controlplane import compose
+from rackgate_cli.controlplane.binaries.versions import COMPONENTS, SERVICES
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import COMPONENTS, SERVICES
 from rackgate_cli.controlplane.flags import Site, arguments
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.state import Playground, StateFolder

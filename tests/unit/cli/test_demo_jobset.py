@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.demo_jobset import EVAL, JOBS, TRAIN, broken_promises, manifest, rank_of
-from rackgate_cli.demo_scene import JOBSET_NAMES
-from rackgate_cli.demo_story import Seat
+from rackgate_cli.demo.jobset import EVAL, JOBS, TRAIN, broken_promises, manifest, rank_of
+from rackgate_cli.demo.scene import JOBSET_NAMES
+from rackgate_cli.demo.story import Seat
 
 LEADER = [Seat(0, "b1", "r4", "b1-r4-n1")]
 

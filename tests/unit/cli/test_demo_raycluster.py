@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rackgate.api import names
-from rackgate.govern.raycluster import is_elastic, podset_errors, podsets_of
+from rackgate.jobframework.raycluster.podsets import is_elastic, podset_errors, podsets_of
 from rackgate_cli.controlplane.defaults import NODES_PER_RACK, PER_NODE, RACKS_PER_BLOCK
-from rackgate_cli.demo_raycluster import ASKED, FIRST, MOST, WORKERS, manifest
-from rackgate_cli.demo_story import BLOCK, GPU, GPUS_PER_NODE
+from rackgate_cli.demo.raycluster import ASKED, FIRST, MOST, WORKERS, manifest
+from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE
 
 
 def test_the_demos_cluster_may_be_resized_and_asks_for_one_block() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.demo_story import (
+from rackgate_cli.demo.story import (
     BLOCK,
     FIRST,
     RACK,

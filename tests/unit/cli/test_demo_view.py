@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
-from rackgate_cli.demo_story import BLOCK, RACK, Seat
-from rackgate_cli.demo_view import picture
+from rackgate_cli.demo.story import BLOCK, RACK, Seat
+from rackgate_cli.demo.view import picture
 
 NODES = {f"n{place}": {BLOCK: "b1", RACK: "r1"} for place in range(3)}
 

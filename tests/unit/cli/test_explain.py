@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackgate_assigner.core.explaining.explanation import (
+from rackgate_assigner.explain.explanation import (
     Change,
     DomainRoom,
     Exclusion,
@@ -24,12 +24,12 @@ from rackgate_assigner.core.explaining.explanation import (
     QuotaLine,
     ResourceRoom,
 )
-from rackgate_cli import explain as verb
 from rackgate_cli.__main__ import main
-from rackgate_cli.doors import door
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain_view import blocks
+from rackgate_cli.explain import command as verb
+from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
+from rackgate_cli.target import door
 
 HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.runtime.features import ELASTIC_JOBS
+from rackgate.features import ELASTIC_JOBS
 from rackgate_assigner.cache import Cache
-from rackgate_cli.explain_manifest import Asked, asked, load
-from rackgate_cli.explain_reading import Found
+from rackgate_cli.explain.manifest import Asked, asked, load
+from rackgate_cli.explain.reading import Found
 from tests.support import composite_jobs as composite
 from tests.support.objects import RACK
 

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.govern.kai import KAI_SCHEDULER
-from rackgate.runtime.features import BOTH_LEVELS, RENDER_FOR_KAI
-from rackgate_assigner.cache import Cache, facts
-from rackgate_assigner.core.rows import workload_row
+from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI
+from rackgate.jobframework.kai import KAI_SCHEDULER
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.workload.info import workload_row
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain_manifest import applied, asked, load
-from rackgate_cli.explain_reading import Found
+from rackgate_cli.explain.manifest import applied, asked, load
+from rackgate_cli.explain.reading import Found
 from tests.support.objects import BLOCK, RACK, job
 
 

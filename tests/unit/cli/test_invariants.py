@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.checker.judge import judge, unable
-from rackgate_cli.invariants import RULES, Breach, breaches, lasting
+from rackgate_invariants.invariants import RULES, Breach, breaches, lasting
+from rackgate_invariants.judge import judge, unable
 from tests.support.sound_cluster import (
     EARLY,
     HOST,

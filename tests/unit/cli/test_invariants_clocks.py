@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rackgate_cli.checker.clocks import difference, warning
-from rackgate_cli.checker.projections import pod_row
+from rackgate_cli.invariants.clocks import difference, warning
+from rackgate_invariants.rows.projections import pod_row
 from tests.support.sound_cluster import EARLY, LATE, NOW, other_pod, rules, sound
 
 DATE = "Thu, 01 Jan 2026 12:00:00 GMT"

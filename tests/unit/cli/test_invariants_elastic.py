@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.checker.judge import judge
+from rackgate_invariants.judge import judge
 from tests.support.sound_cluster import (
     EARLY,
     LATE,

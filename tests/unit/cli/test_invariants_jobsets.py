@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.checker.judge import judge
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.world import World
+from rackgate_invariants.judge import judge
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.world import World
 from tests.support.sound_cluster import HOST, LATE, NOW, conditions, found, queue_status, rules
 from tests.support.sound_slices import child, controlled, set_pod, sets
 

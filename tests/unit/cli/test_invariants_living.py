@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.checker.judge import judge
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.tracker import Tracker
-from rackgate_cli.checker.world import World as Followed
-from rackgate_cli.invariants import breaches
+from rackgate_invariants.invariants import breaches
+from rackgate_invariants.judge import judge
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.tracker import Tracker
+from rackgate_invariants.world import World as Followed
 from tests.support.sound_cluster import (
     LATE,
     NAMESPACE,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rackgate.api.workload_names import slice_ordinal
-from rackgate_cli.checker.cluster import groups_of
-from rackgate_cli.checker.judge import judge
-from rackgate_cli.checker.slices import grown
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.workload_rows import workload_row
-from rackgate_cli.checker.world import World
+from rackgate_invariants.cluster import groups_of
+from rackgate_invariants.judge import judge
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.rows.workloads import workload_row
+from rackgate_invariants.rules.workload_slices import grown
+from rackgate_invariants.world import World
 from tests.support.sound_cluster import (
     LATE,
     NOW,

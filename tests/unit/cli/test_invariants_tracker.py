@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.checker.projections import pod_row
-from rackgate_cli.checker.rows import PodRow
-from rackgate_cli.checker.sources import SOURCES
-from rackgate_cli.checker.tracker import Change, Tracker
-from rackgate_cli.checker.world import World, gates_taken
-from rackgate_cli.invariants import Breach, judge
+from rackgate_invariants.invariants import Breach, judge
+from rackgate_invariants.rows.projections import pod_row
+from rackgate_invariants.rows.rows import PodRow
+from rackgate_invariants.rows.sources import SOURCES
+from rackgate_invariants.tracker import Change, Tracker
+from rackgate_invariants.world import World, gates_taken
 from tests.support.sound_cluster import HOST, LATE, NOW, pod, sound
 
 HARD = Breach("over-domain", "a", "2 live")

@@ -6,11 +6,11 @@ import argparse
 
 import pytest
 
-from rackgate.kube import resources as kinds
+from rackgate.api import resources as kinds
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.components import KINDS, OPERATORS, binaries_with
+from rackgate_cli.controlplane.binaries.versions import KINDS, OPERATORS, binaries_with
 from rackgate_cli.locations import deploy_dir
-from rackgate_cli.playground_arguments import operators
+from rackgate_cli.playground.arguments import operators
 
 FOLDER = deploy_dir() / "controlplane" / KINDS["kai-crds"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.kube.installation import KUEUE_CONFIGURATION
+from rackgate.installation.marker import KUEUE_CONFIGURATION
 from rackgate.runtime.settings import BaseServiceSettings, load_settings
 from rackgate_cli.controlplane import compose, defaults, install
+from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import SERVICES
 from rackgate_cli.controlplane.progress import Progress
 from rackgate_cli.controlplane.services import configuration
 from rackgate_cli.controlplane.state import Playground, StateFolder

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from rackgate_cli.controlplane import build as building
 from rackgate_cli.controlplane import install, operators, pki
-from rackgate_cli.controlplane.cluster import Cluster
-from rackgate_cli.controlplane.components import (
+from rackgate_cli.controlplane.binaries import build as building
+from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane.binaries.versions import (
     BINARIES,
     JOBSET_VERSION,
     OPERATOR_BINARIES,
@@ -22,8 +22,8 @@ from rackgate_cli.controlplane.components import (
     binaries_with,
     reported_version,
 )
+from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.progress import Progress
-from rackgate_cli.controlplane.sources import find_binaries
 from rackgate_cli.controlplane.state import Playground, StateFolder
 from rackgate_cli.errors import CommandError
 from rackgate_cli.locations import deploy_dir

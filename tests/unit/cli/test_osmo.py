@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackgate.partners.osmo import KaiVersion, Profile
-from rackgate_cli import osmo, osmo_arguments
 from rackgate_cli.__main__ import main
+from rackgate_cli.osmo import arguments as osmo_arguments
+from rackgate_cli.osmo import command as osmo
+from rackgate_osmo import KaiVersion, Profile
 from tests.support.osmo_command import POOL, RENDER, WORKFLOW, prepare, refused, rendered
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.partners.osmo import KaiVersion, Profile, read_pool, read_workflow
-from rackgate.partners.osmo.checks import check
 from rackgate_cli.__main__ import main
+from rackgate_osmo import KaiVersion, Profile, read_pool, read_workflow
+from rackgate_osmo.check import check
 
 KEYS = ("zone", "spine", "rack")
 Labels = Mapping[str, str]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rackgate_cli.__main__ import main
-from rackgate_cli.osmo_explanation import schema
+from rackgate_osmo.explain.explanation import schema
 
 ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
 POOL = {

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from rackgate.partners.osmo import read_pool, read_workflow
 from rackgate_cli.errors import UsageError
-from rackgate_cli.osmo_answering import Question, explain
-from rackgate_cli.osmo_explanation import WorkflowExplanation
-from rackgate_cli.osmo_nodes import short_nodes
-from rackgate_cli.osmo_placing import STEPS
+from rackgate_cli.osmo.nodes import short_nodes
+from rackgate_osmo import read_pool, read_workflow
+from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.explanation import WorkflowExplanation
+from rackgate_osmo.explain.placing import STEPS
 
 KEYS = [{"key": key, "label": key} for key in ("zone", "rack")]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.partners.osmo.model import POD_GROUP_ANNOTATION
-from rackgate_cli.osmo_plan import (
+from rackgate_cli.osmo.apply.plan import (
     Await,
     Change,
     Create,
@@ -22,6 +21,7 @@ from rackgate_cli.osmo_plan import (
     plan_topology,
     stranded,
 )
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
 from tests.support.apiserver_objects import merged
 
 Object = dict[str, Any]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_cli.osmo_placing import solve
-from rackgate_cli.osmo_room import Room, Shape
-from rackgate_cli.osmo_search import Budget, Item, Tables, UndecidedError
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_osmo.explain.placing import solve
+from rackgate_osmo.explain.room import Room, Shape
+from rackgate_osmo.explain.search import Budget, Item, Tables, UndecidedError
 
 ONE_CPU = Shape((("cpu", 1),))
 TWO_CPU = Shape((("cpu", 2),))

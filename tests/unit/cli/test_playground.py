@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rackgate_cli import playground
 from rackgate_cli.controlplane import setup
 from rackgate_cli.controlplane.cluster import Cluster
 from rackgate_cli.controlplane.processes import ProcessRecord
 from rackgate_cli.controlplane.services import token_file
 from rackgate_cli.controlplane.state import Playground, StateFolder
+from rackgate_cli.playground import playground
 
 # For which services, and the ports of the webhooks then.
 Installed = list[tuple[tuple[str, ...], int, int]]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.uninstall import Report
-from rackgate_cli.preflight import told
-from rackgate_cli.preflight_findings import KUEUE_LEASE, OURS, PART_OF, Seen, findings
-from rackgate_cli.uninstalling import Done, Survey
-from rackgate_cli.uninstalling_view import outcome, plan
+from rackgate_assigner.uninstall.controller import Report
+from rackgate_cli.preflight.command import told
+from rackgate_cli.preflight.findings import KUEUE_LEASE, OURS, PART_OF, Seen, findings
+from rackgate_cli.uninstall.steps import Done, Survey
+from rackgate_cli.uninstall.view import outcome, plan
 
 NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
 LABELS = {PART_OF: OURS}

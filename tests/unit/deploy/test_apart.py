@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.components import SERVICES
+from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.locations import deploy_dir
 
 DEPLOY = deploy_dir()

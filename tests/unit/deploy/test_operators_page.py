@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from rackgate.kube.resources import ADMISSION_CHECKS, WORKLOADS
-from rackgate_assigner.uninstall import HELD
-from rackgate_cli.preflight_findings import KUEUE_SERVED, OLD_NAMES, OUR_KINDS
+from rackgate.api.resources import ADMISSION_CHECKS, WORKLOADS
+from rackgate_assigner.uninstall.controller import HELD
+from rackgate_cli.preflight.findings import KUEUE_SERVED, OLD_NAMES, OUR_KINDS
 from tests.support.runbook import commands
 
 LOOP = re.compile(r"^for (?P<name>\w+) in (?P<values>[^;]+); do\n(?P<body>.*?)^done", re.M | re.S)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from rackgate.api.names import OSMO_GROUP
-from rackgate.kube.resources import KAI_TOPOLOGIES, OSMO_POOLS, OSMO_WORKFLOWS
-from rackgate.runtime.features import OSMO_POOLS as GATE
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS, OSMO_WORKFLOWS
+from rackgate.features import OSMO_POOLS as GATE
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_cli.controlplane import install

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.job import (
+from rackgate.jobframework.injection import StartConflict, StopPhase
+from rackgate.jobframework.job.podsets import (
     govern_job,
     podsets_of,
     release_job,
@@ -16,9 +17,8 @@ from rackgate.govern.job import (
     stop_step,
     template_of,
 )
-from rackgate.govern.jsonpatch import JsonPatchOp, guarded
-from rackgate.govern.life import StartConflict, StopPhase
-from rackgate.govern.templates import annotations_of, gates_of, labels_of, strip_reserved
+from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.jobframework.templates import annotations_of, gates_of, labels_of, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
 from tests.support.objects import RACK, job

@@ -8,16 +8,16 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api.workload_status import MAX_PODSETS as CARRIED
-from rackgate.govern.errors import MalformedError
-from rackgate.govern.jobset import (
+from rackgate.jobframework.errors import MalformedError
+from rackgate.jobframework.jobset.podsets import (
     govern_jobset,
     podset_errors,
     podsets_of,
     release_jobset,
     templates_of,
 )
-from rackgate.govern.podsets import MAX_PODSETS
-from rackgate.govern.templates import gates_of, labels_of
+from rackgate.jobframework.podset_groups import MAX_PODSETS
+from rackgate.jobframework.templates import gates_of, labels_of
 from tests.support.composite_jobs import jobset, marks, replicated_job
 from tests.support.objects import RACK
 from tests.unit.govern.patching import apply_patch

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.errors import MalformedError
-from rackgate.govern.kai import (
+from rackgate.jobframework.errors import MalformedError
+from rackgate.jobframework.kai import (
     KAI_PREFERRED,
     KAI_QUEUE,
     KAI_REQUIRED,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.errors import MalformedError
-from rackgate.govern.life import PodTemplate
-from rackgate.govern.marks import wrong_marks
-from rackgate.govern.predicates import is_governed, is_tas_pod, podset_of_pod, queue_of
-from rackgate.govern.templates import reserved_errors, strip_reserved
+from rackgate.jobframework.errors import MalformedError
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.managed import is_governed, is_tas_pod, podset_of_pod, queue_of
+from rackgate.jobframework.reinjection import wrong_marks
+from rackgate.jobframework.templates import reserved_errors, strip_reserved
 from tests.support.objects import RACK
 
 

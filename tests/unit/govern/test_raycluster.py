@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.errors import MalformedError
-from rackgate.govern.life import restored_template
-from rackgate.govern.raycluster import (
+from rackgate.jobframework.errors import MalformedError
+from rackgate.jobframework.injection import restored_template
+from rackgate.jobframework.raycluster.podsets import (
     counts_of,
     govern_raycluster,
     podset_errors,
@@ -19,7 +19,7 @@ from rackgate.govern.raycluster import (
     templates_of,
     units_of,
 )
-from rackgate.govern.templates import annotations_of, gates_of, labels_of
+from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
 from tests.support.composite_jobs import marks, raycluster, worker_group
 from tests.support.objects import RACK
 from tests.unit.govern.patching import apply_patch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.topology import (
+from rackgate.jobframework.topology_request import (
     asks_for_topology,
     topology_errors,
     topology_request,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate.partners.osmo.names import (
+from rackgate_osmo.model.names import (
     FILLER,
     MAX_NAME,
     Path,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from rackgate.partners.osmo import (
+from rackgate_osmo import (
     Refusal,
     RefusedError,
     Resource,

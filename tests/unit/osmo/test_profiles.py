@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.partners.osmo import (
+from rackgate_osmo import (
     Built,
     KaiVersion,
     Profile,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate.partners.osmo import (
+from rackgate_osmo import (
     Pool,
     Refusal,
     RefusedError,
@@ -22,8 +22,8 @@ from rackgate.partners.osmo import (
     read_workflow,
     topology_of,
 )
-from rackgate.partners.osmo.model import MAX_TASKS
-from rackgate.partners.osmo.refusals import MAX_REFUSALS
+from rackgate_osmo.model.model import MAX_TASKS
+from rackgate_osmo.model.rejections import MAX_REFUSALS
 
 KEYS: Final = [
     {"key": "zone", "label": "topology.kubernetes.io/zone"},

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bench.osmo import POOL, document
-from rackgate.partners.osmo import PodMarks, TaskGroup, build_podgroups, read_pool, read_workflow
+from rackgate_osmo import PodMarks, TaskGroup, build_podgroups, read_pool, read_workflow
 
 
 @pytest.mark.requirement("OSM-21")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate.runtime.features import (
+from rackgate.features import (
     ELASTIC_INDEXED_JOBS,
     ELASTIC_JOBS,
     GATES,

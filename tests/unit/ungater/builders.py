@@ -8,10 +8,17 @@ from typing import Any, Self
 import msgspec
 
 from rackgate.api import names
-from rackgate.domains import Domain, TopologyAssignment, encode
-from rackgate_ungater.plan import Grant, Ungate
-from rackgate_ungater.ranks import RankSource
-from rackgate_ungater.rows import TOPOLOGY, PodRow, PodSetRow, PodUid, WorkloadKey, WorkloadRow
+from rackgate.topology.assignment import Domain, TopologyAssignment, encode
+from rackgate_ungater.machine.plan import Grant, Ungate
+from rackgate_ungater.machine.ranks import RankSource
+from rackgate_ungater.machine.rows import (
+    TOPOLOGY,
+    PodRow,
+    PodSetRow,
+    PodUid,
+    WorkloadKey,
+    WorkloadRow,
+)
 
 HOST = names.HOSTNAME_LABEL
 INDEX = names.COMPLETION_INDEX_LABEL

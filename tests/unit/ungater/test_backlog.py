@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_ungater.backlog import Backlog
-from rackgate_ungater.events import PodGone, PodSeen, WorkloadSeen
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import ELASTIC, PodUid
-from rackgate_ungater.state import Limits
+from rackgate_ungater.machine.backlog import Backlog
+from rackgate_ungater.machine.events import PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.rows import ELASTIC, PodUid
+from rackgate_ungater.machine.state import Limits
 from tests.unit.ungater.builders import R1, counted, elastic, pod, podset, workload
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from rackgate_ungater.batches import REMEMBERED, Batches, missing
-from rackgate_ungater.events import (
+from rackgate_ungater.machine.batches import REMEMBERED, Batches, missing
+from rackgate_ungater.machine.events import (
     Event,
     Failure,
     JobSeen,
@@ -16,9 +16,16 @@ from rackgate_ungater.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.owners import Owners
-from rackgate_ungater.rows import ELASTIC, TOPOLOGY, PodRow, PodUid, WorkloadKey, WorkloadRow
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.owners import Owners
+from rackgate_ungater.machine.rows import (
+    ELASTIC,
+    TOPOLOGY,
+    PodRow,
+    PodUid,
+    WorkloadKey,
+    WorkloadRow,
+)
 from tests.unit.ungater.builders import (
     R1,
     R2,

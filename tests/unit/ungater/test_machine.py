@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rackgate_ungater.events import (
+from rackgate_ungater.machine.events import (
     Failure,
     PodGone,
     PodSeen,
@@ -14,10 +14,10 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.plan import Ungate
-from rackgate_ungater.rows import PodRow, WorkloadKey, WorkloadRow
-from rackgate_ungater.state import Limits
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.plan import Ungate
+from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.machine.state import Limits
 from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
 
 KEY = WorkloadKey("team/train")

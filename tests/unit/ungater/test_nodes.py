@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate_ungater.nodes import NodeNames, NodeRow, decode_node, naming
+from rackgate_ungater.machine.nodes import NodeNames, NodeRow, decode_node, naming
 from tests.unit.ungater.test_rows import row
 
 HOST = names.HOSTNAME_LABEL

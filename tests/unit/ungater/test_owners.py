@@ -8,10 +8,17 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate_ungater.events import JobGone, JobSeen, PodGone, PodSeen, WorkloadGone, WorkloadSeen
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.owners import JobRow, decode_job
-from rackgate_ungater.rows import PodSetRow, WorkloadKey, decode_workload
+from rackgate_ungater.machine.events import (
+    JobGone,
+    JobSeen,
+    PodGone,
+    PodSeen,
+    WorkloadGone,
+    WorkloadSeen,
+)
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.owners import JobRow, decode_job
+from rackgate_ungater.machine.rows import PodSetRow, WorkloadKey, decode_workload
 from tests.unit.ungater.builders import (
     INDEX,
     OWNER,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_ungater.plan import Grant, plan_ungating
-from rackgate_ungater.rows import PodRow
+from rackgate_ungater.machine.plan import Grant, plan_ungating
+from rackgate_ungater.machine.rows import PodRow
 from tests.unit.ungater.builders import (
     HOST,
     INDEX,

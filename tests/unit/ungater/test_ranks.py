@@ -9,10 +9,10 @@ from rackgate.api.names import (
     RAY_HOST_INDEX_LABEL,
     RAY_REPLICA_INDEX_LABEL,
 )
-from rackgate.domains import TopologyAssignment
-from rackgate_ungater.plan import Grant, plan_ungating
-from rackgate_ungater.ranks import RankFault, RankSource, rank_source, read_ranks
-from rackgate_ungater.rows import ELASTIC, PodRow, PodSetRow
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_ungater.machine.plan import Grant, plan_ungating
+from rackgate_ungater.machine.ranks import RankFault, RankSource, rank_source, read_ranks
+from rackgate_ungater.machine.rows import ELASTIC, PodRow, PodSetRow
 from tests.unit.ungater.builders import INDEX, R1, R2, RANKED, grant, pod, ranked, where
 
 JOB = "jobset.sigs.k8s.io/job-index"

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.predicates import is_tas_pod
-from rackgate_ungater.events import PodSeen, WorkloadSeen
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import ELASTIC, TOPOLOGY, decode_pod, decode_workload
+from rackgate.jobframework.managed import is_tas_pod
+from rackgate_ungater.machine.events import PodSeen, WorkloadSeen
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, decode_pod, decode_workload
 from tests.unit.ungater.builders import OWNER, R1, podset, workload
 
 LONG = "job-" + "x" * 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_ungater.schedule import Schedule
+from rackgate_ungater.machine.schedule import Schedule
 
 
 @pytest.mark.requirement("UNG-04")

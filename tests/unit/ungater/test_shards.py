@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_ungater.members import PREFIX, Members, entry, entry_key
-from rackgate_ungater.shards import SHARDS, Pace, Turns, lease_name, ranking, shard_of
+from rackgate_ungater.shards.assignment import SHARDS, Pace, Turns, lease_name, ranking, shard_of
+from rackgate_ungater.shards.members import PREFIX, Members, entry, entry_key
 
 PACE = Pace(grace_s=4.0, settle_s=2.0, doubt_s=60.0, doubt_max_s=960.0)
 ME, OTHER, THIRD = "me", "other", "third"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rackgate_ungater.events import (
+from rackgate_ungater.machine.events import (
     Failure,
     PodGone,
     PodSeen,
@@ -15,8 +15,8 @@ from rackgate_ungater.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine import Machine
-from rackgate_ungater.rows import ELASTIC, TOPOLOGY, WorkloadKey, WorkloadRow
+from rackgate_ungater.machine.machine import Machine
+from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, WorkloadKey, WorkloadRow
 from tests.unit.ungater.builders import (
     INDEX,
     LEVELS,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rackgate_webhook.review import Review
+from rackgate_webhook.admission.review import Review
 
 Object = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_webhook.validate import validate
+from rackgate_webhook.admission.validate import validate
 from tests.support.objects import BLOCK, RACK, job
 from tests.unit.webhook.reviews import review
 from tests.unit.webhook.test_validate import WORKLOAD, governed, workload

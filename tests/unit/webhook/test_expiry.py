@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rackgate_webhook.certs import Issued, issue, read_bundle, serving_facts
-from rackgate_webhook.expiry import (
+from rackgate_webhook.certificates.ca_bundle import bundle_patch, carried_authorities
+from rackgate_webhook.certificates.certificates import Issued, issue, read_bundle, serving_facts
+from rackgate_webhook.certificates.rotation_rules import (
     Holding,
     RotationRules,
     ServingFacts,
@@ -16,8 +17,7 @@ from rackgate_webhook.expiry import (
     names_to_issue,
     next_step,
 )
-from rackgate_webhook.registration import bundle_patch, carried_authorities
-from rackgate_webhook.secret import (
+from rackgate_webhook.certificates.secret import (
     MAX_AUTHORITIES,
     TlsSecret,
     issued,

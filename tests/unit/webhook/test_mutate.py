@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.review import Verdict
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import Verdict
 from tests.support.objects import RACK, job
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, Rendering
-from rackgate.runtime.features import RENDER_FOR_KAI
+from rackgate.features import RENDER_FOR_KAI
+from rackgate.jobframework.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, Rendering
 from rackgate.runtime.settings import SettingsError
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.validate import validate
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.validate import validate
 from tests.support.composite_jobs import jobset, replicated_job
 from tests.support.objects import RACK, Object, job
 from tests.unit.govern.patching import apply_patch

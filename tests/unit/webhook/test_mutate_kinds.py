@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.govern.jobset import templates_of as templates_of_jobset
-from rackgate.govern.raycluster import templates_of as templates_of_raycluster
-from rackgate.govern.templates import annotations_of, gates_of, labels_of
-from rackgate.runtime.features import FeatureGates
-from rackgate_webhook.jobs import sliced_kinds
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.review import Verdict
+from rackgate.features import FeatureGates
+from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
+from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
+from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
+from rackgate_webhook.admission.jobs import sliced_kinds
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import Verdict
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.objects import RACK, job
 from tests.unit.govern.patching import apply_patch

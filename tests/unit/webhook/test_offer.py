@@ -6,9 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rackgate_webhook.certs import issue, read_bundle
-from rackgate_webhook.offer import MAX_OTHERS, Offer, Trust, bundle_with, may_switch, read_offer
-from rackgate_webhook.trust import mistrust
+from rackgate_webhook.certificates.certificates import issue, read_bundle
+from rackgate_webhook.certificates.offer import (
+    MAX_OTHERS,
+    Offer,
+    Trust,
+    bundle_with,
+    may_switch,
+    read_offer,
+)
+from rackgate_webhook.certificates.trust import mistrust
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 

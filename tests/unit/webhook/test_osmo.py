@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rackgate.partners.osmo.refusals import MAX_REFUSALS
-from rackgate_webhook.osmo import (
+from rackgate_osmo.model.rejections import MAX_REFUSALS
+from rackgate_webhook.admission.osmo import (
     MAX_WARNINGS,
     POOL,
     WORKFLOW,
@@ -21,7 +21,7 @@ from rackgate_webhook.osmo import (
     pool_verdict,
     workflow_verdict,
 )
-from rackgate_webhook.review import MAX_WARNING, Verdict
+from rackgate_webhook.admission.review import MAX_WARNING, Verdict
 from tests.unit.webhook.reviews import review
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.kube.installation import KUEUE_CONFIGURATION
+from rackgate.installation.marker import KUEUE_CONFIGURATION
 from rackgate.runtime.settings import load_settings
 from rackgate_webhook.settings import WebhookSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_webhook.patience import DEFAULT_PATIENCE_S, begin_by, patience_s
+from rackgate_webhook.admission.deadline import DEFAULT_PATIENCE_S, begin_by, patience_s
 
 
 @pytest.mark.parametrize(

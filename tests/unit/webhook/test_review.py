@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rackgate.govern.errors import FieldError
-from rackgate_webhook.answer import answer_review
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.review import ReviewError, Verdict, decode_review, encode_verdict
-from rackgate_webhook.validate import validate
+from rackgate.jobframework.errors import FieldError
+from rackgate_webhook.admission.answer import answer_review
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import ReviewError, Verdict, decode_review, encode_verdict
+from rackgate_webhook.admission.validate import validate
 from tests.support.objects import RACK, job
 from tests.unit.webhook.reviews import body, patch_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_webhook.mutate import mutate
-from rackgate_webhook.validate import validate
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.validate import validate
 from tests.support.bad_requests import BAD_REQUESTS, GOOD_REQUESTS, BadRequest
 from tests.support.objects import (
     BLOCK,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate_webhook.validate import validate
+from rackgate_webhook.admission.validate import validate
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.objects import BLOCK, RACK, job
 from tests.unit.webhook.reviews import review

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rackgate_assigner.core.decisions import Grant
-from rackgate_assigner.core.rows import WorkloadRow
+from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.info import WorkloadRow
 
 
 def _reached(seen: str, written: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.requests import Requests
-from rackgate_assigner.core.admission.queues import (
+from rackgate_assigner.cache.limit_ranges import Requests
+from rackgate_assigner.quota.queues import (
     ClusterQueueRow,
     FlavorRow,
     LocalQueueRow,
@@ -17,9 +17,9 @@ from rackgate_assigner.core.admission.queues import (
     flavor_row,
     local_queue_row,
 )
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.rows import node_facts
-from rackgate_assigner.core.topology.tree import takes_part
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import takes_part
+from rackgate_assigner.workload.info import node_facts
 
 
 class Objects:

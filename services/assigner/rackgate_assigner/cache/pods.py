@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rackgate.domains import Domain, TopologyAssignment
-from rackgate.govern.predicates import is_tas_pod
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.rows import PodRow, PodShape
+from rackgate.jobframework.managed import is_tas_pod
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.workload.info import PodRow, PodShape
 
 ChargeNode = Callable[[str, PodShape, int], None]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rackgate_assigner.core.admission.preemption import Running
-from rackgate_assigner.core.admission.queues import NEVER, FlavorResource
-from rackgate_assigner.core.admission.slices import Family
+from rackgate_assigner.quota.queues import NEVER, FlavorResource
+from rackgate_assigner.scheduler.preemption import Running
+from rackgate_assigner.workload_slices.admission import Family
 
 if TYPE_CHECKING:
-    from rackgate_assigner.cache.fold import Cache
+    from rackgate_assigner.cache.cache import Cache
 
 
 def running_in(cache: Cache) -> dict[str, list[Running]]:

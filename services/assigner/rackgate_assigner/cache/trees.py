@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from rackgate_assigner.cache.flavor_topologies import Forest, Grove, plant
 from rackgate_assigner.cache.hostnames import Hostnames
-from rackgate_assigner.core.admission.queues import FlavorRow
-from rackgate_assigner.core.forest import Forest, Grove, plant
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.rows import Charge, PodShape
-from rackgate_assigner.core.topology.amending import State, amended
-from rackgate_assigner.core.topology.tree import TopologyTree, hostname, sift, takes_part
-from rackgate_assigner.core.usage import Usage, others_of_leaf
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import TopologyTree, hostname, sift, takes_part
+from rackgate_assigner.topology.update import State, amended
+from rackgate_assigner.workload.info import Charge, PodShape
+from rackgate_assigner.workload.usage import Usage, others_of_leaf
 
 # Building from scratch is cheaper than amending when one node in so many has changed.
 BULK = 4

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rackgate_assigner.core.model import (
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import (
     NodeFacts,
     Placement,
     PodSetRequest,
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 LEVELS = (BLOCK, RACK, HOST)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.scenario import ScenarioError, answers
-from rackgate_assigner.scenario_checks import MAX_NODES
+from rackgate_assigner.scenario.checks import MAX_NODES
+from rackgate_assigner.scenario.scenario import ScenarioError, answers
 
 HOST = "kubernetes.io/hostname"
 GOOD: dict[str, Any] = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.topology.capacity import (
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.topology.capacity import (
     CHARGE_LIMIT,
     Capacity,
     charge_assignment,
     charge_host,
 )
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import (
     HOST,
     LEVELS,

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from rackgate.runtime.features import (
+from rackgate.features import (
     BOTH_LEVELS,
     ELASTIC_INDEXED_JOBS,
     GATES,
@@ -16,8 +16,8 @@ from rackgate.runtime.features import (
     RENDER_FOR_KAI,
     SKIP_IMPOSSIBLE,
 )
-from rackgate_assigner.core.admission.admit import GATE_SKIP_IMPOSSIBLE
-from rackgate_assigner.core.gates import GATE_BOTH_LEVELS, GATE_FIELDS, Gates, read_gates
+from rackgate_assigner.scheduler.cycle import GATE_SKIP_IMPOSSIBLE
+from rackgate_assigner.topology.gates import GATE_BOTH_LEVELS, GATE_FIELDS, Gates, read_gates
 
 OURS = sorted(name for name in GATE_FIELDS if name.startswith("Rackgate"))
 

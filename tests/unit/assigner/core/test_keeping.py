@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackgate_assigner.core.topology.keeping import CHANGES_LIMIT, KEPT_LIMIT, Kept
+from rackgate_assigner.topology.kept import CHANGES_LIMIT, KEPT_LIMIT, Kept
 
 
 def changed(kept: Kept[str], key: str) -> list[int] | None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.core.engine.matching import expression_holds, tolerates
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.placement.node_matching import expression_holds, tolerates
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import LEVELS, ask, node, podset, refusal, spots
 
 GEN3 = Taint("gen", "3", "NoSchedule")

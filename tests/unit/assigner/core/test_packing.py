@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import PODS
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.tree import PODS
 from tests.unit.assigner.core.clusters import (
     BLOCK,
     HOST,

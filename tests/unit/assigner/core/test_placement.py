@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.core.gates import GATE_FIELDS
-from rackgate_assigner.core.model import NodeFacts, PodSetRequest, TopologyRequest
-from rackgate_assigner.core.placement import place
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.tree import TopologyTree
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.gates import GATE_FIELDS
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import (
     BLOCK,
     HOST,

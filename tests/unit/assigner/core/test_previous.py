@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.engine.selecting import entropy
-from rackgate_assigner.core.model import PodSetRequest
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.topology.experimental.balanced_selection import entropy
+from rackgate_assigner.topology.model import PodSetRequest
 from tests.unit.assigner.core.clusters import (
     BLOCK,
     HOST,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.model import Placement, PodSetRequest, Replacement
-from rackgate_assigner.core.placement import replace
-from rackgate_assigner.core.topology.capacity import Capacity, charge_assignment
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.model import Placement, PodSetRequest, Replacement
+from rackgate_assigner.topology.placement.place import replace
 from tests.unit.assigner.core.clusters import BLOCK, HOST, RACK, capacity, podset, refusal, spots
 
 # block   b1                  b2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rackgate_assigner.scenario import answer, answers, read_scenarios
+from rackgate_assigner.scenario.scenario import answer, answers, read_scenarios
 
 HOST = "kubernetes.io/hostname"
 

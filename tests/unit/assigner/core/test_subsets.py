@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rackgate_assigner.core.engine.subsets import Choice, Pool, choose, fewest
+from rackgate_assigner.topology.experimental.fewest_domains import Choice, Pool, choose, fewest
 
 
 def pool(rooms: Sequence[int], whole: Sequence[int] = (), **led: Sequence[int]) -> Pool:

@@ -7,11 +7,11 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
-from rackgate_assigner.core.model import NodeFacts
-from rackgate_assigner.core.topology.amending import amended
-from rackgate_assigner.core.topology.capacity import Capacity
-from rackgate_assigner.core.topology.index import SPARE
-from rackgate_assigner.core.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.index import SPARE
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
+from rackgate_assigner.topology.update import amended
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.decisions import Grant, PodSetGrant
-from rackgate_assigner.core.slices.model import Folded, Parent, Phase, Slice
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload_slices.model import Folded, Parent, Phase, Slice
 
 CPU = 1000
 

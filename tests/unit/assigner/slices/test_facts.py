@@ -9,10 +9,10 @@ import pytest
 from rackgate.api import names
 from rackgate.api.workload import Workload as Model
 from rackgate.wire import kueue
-from rackgate_assigner.core.rows import workload_row
-from rackgate_assigner.core.slices.model import Folded, Phase
-from rackgate_assigner.core.slices.plan import NewSlice
-from rackgate_assigner.slice_facts import parent_of, phase_of, slice_body, slice_of
+from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload_slices.facts import parent_of, phase_of, slice_body, slice_of
+from rackgate_assigner.workload_slices.model import Folded, Phase
+from rackgate_assigner.workload_slices.plan import NewSlice
 
 TEMPLATE = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "c"}]}}
 REQUEST = {"required": "rack", "subGroupIndexLabel": "i", "subGroupCount": 2}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rackgate.domains import Domain, TopologyAssignment
-from rackgate_assigner.core.slices.joining import can_join, joined, shrunk, shrunk_places
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.workload_slices.merge import can_join, joined, shrunk, shrunk_places
 from tests.unit.assigner.slices.builders import CPU, part, places
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rackgate.domains import TopologyAssignment
-from rackgate_assigner.core.slices.model import Asked, Folded, Phase, granted
-from rackgate_assigner.core.slices.plan import BATCH, NewSlice, Plan, plan_resize
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.workload_slices.model import Asked, Folded, Phase, granted
+from rackgate_assigner.workload_slices.plan import BATCH, NewSlice, Plan, plan_resize
 from tests.unit.assigner.slices.builders import admitted, parent, part, places, waiting
 
 

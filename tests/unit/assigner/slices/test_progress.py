@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api.names import ResizeReason
-from rackgate_assigner.core.slices.model import Asked, Phase
-from rackgate_assigner.core.slices.progress import progress
+from rackgate_assigner.workload_slices.model import Asked, Phase
+from rackgate_assigner.workload_slices.progress import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import FoldedSlice, Workload, WorkloadStatus
-from rackgate_assigner.status_writes import status_body
+from rackgate_assigner.workload.status import status_body
 
 PARENT = Workload(
     metadata=Meta(name="job", namespace="team", resource_version="7"),

@@ -1,0 +1,309 @@
+"""A job or Workload that is not submitted: what the webhook would make of it, as a Workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
+from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI, FeatureGates
+from rackgate.jobframework.errors import FieldError, MalformedError
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.kai import KAI_SCHEDULER, goes_to_kai
+from rackgate.jobframework.templates import annotations_of
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.jobs.facts import Priority, governs, resolve_priority
+from rackgate_assigner.jobs.kinds import KINDS, JobLike, Kind, kind_of, part_of_owner
+from rackgate_assigner.jobs.writer import workload_body
+from rackgate_cli.errors import UsageError
+from rackgate_cli.explain.reading import Found
+from rackgate_cli.input_files import read_upto
+from rackgate_cli.plain_yaml import plain_documents
+from rackgate_webhook.admission.jobs import sliced_kinds
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import Review
+from rackgate_webhook.admission.validate import validate
+
+MAX_BYTES: Final = 8 * 2**20
+# Later than any time in an RFC 3339 text of this epoch: behind all that wait already.
+LAST: Final = "9999-12-31T23:59:59Z"
+Document = dict[str, Any]
+WORKLOAD: Final = "Workload"
+_FOR_KAI: Final = (
+    f"spec.template.spec.schedulerName is {KAI_SCHEDULER}: the webhook's gate {RENDER_FOR_KAI}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a manifest would come to.
+
+    Attributes:
+        name: `namespace/name` of the job or Workload.
+        workload: as it would be looked at; None when it is refused, or left alone.
+        errors: why it would be refused.
+        warnings: what its user would be told.
+        left_alone: why Rackgate would not touch it; "" when it would.
+    """
+
+    name: str
+    kind: str
+    workload: Workload | None = None
+    errors: Sequence[FieldError] = ()
+    warnings: list[str] = field(default_factory=list)
+    left_alone: str = ""
+
+
+def load(path: str, name: str | None) -> Document:
+    """The job or Workload of a file, YAML or JSON; `name` chooses among several.
+
+    Raises:
+        UsageError: the file cannot be read, holds none of both, or several.
+    """
+    documents = _documents(path)
+    found = [doc for doc in documents if _kind(doc)]
+    if name is not None:
+        found = [doc for doc in found if _name(doc) == name.rpartition("/")[2]]
+    if not found:
+        which = f' named "{name}"' if name is not None else ""
+        others = dict.fromkeys(f"{doc.get('apiVersion')} {doc.get('kind')}" for doc in documents)
+        instead = f"; it holds {', '.join(list(others)[:5])}"[:200] if others and not which else ""
+        raise UsageError(
+            f'"{path}" holds no Job, JobSet, RayCluster and no Workload{which}{instead}'
+        )
+    if len(found) > 1:
+        names = ", ".join(_name(doc) or "?" for doc in found[:10])
+        raise UsageError(
+            f'"{path}" holds {len(found)} jobs and Workloads; add the name of one: {names}'
+        )
+    return _as_json(found[0], path)
+
+
+def _as_json(document: Document, path: str) -> Document:
+    """The document as the API server would get it: it takes no number of any size."""
+    try:
+        found: Document = msgspec.json.decode(msgspec.json.encode(document))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200] or "nested too deeply"
+        raise UsageError(f'"{path}" cannot be sent to an API server: {said}') from error
+    return found
+
+
+def _documents(path: str) -> list[Document]:
+    raw = read_upto(path, MAX_BYTES)
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f'"{path}" is larger than {MAX_BYTES >> 20} MiB')
+    flat: list[Document] = []
+    for document in plain_documents(path, raw):
+        listed = document.get("items") if isinstance(document, dict) else None
+        several = listed if isinstance(listed, list) else [document]
+        flat += [one for one in several if isinstance(one, dict)]
+    return flat
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    if known is not None and version == known.resource.api_version:
+        return known.name
+    if kind == WORKLOAD and isinstance(version, str) and version.startswith(f"{GROUP}/"):
+        return WORKLOAD
+    return ""
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    found = metadata.get("name") if isinstance(metadata, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def asked(
+    document: Document, namespace: str | None, found: Found, default: str, *, stored: bool = False
+) -> Asked:
+    """What the webhook and the assigner would make of a manifest.
+
+    Args:
+        document: a job or Workload.
+        namespace: from the command line, or None.
+        found: the cluster: for priority classes and feature gates.
+        default: namespace where neither names one.
+        stored: it is a job that is there, and governed already.
+
+    Raises:
+        UsageError: the manifest names another namespace than the command line.
+    """
+    kind = _kind(document)
+    try:
+        document = _named(document, namespace, default)
+        meta = document["metadata"]
+        key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
+        if kind in KINDS:
+            return _job(KINDS[kind], document, key, found, stored)
+        both = FeatureGates(found.cache.features).enabled(BOTH_LEVELS)
+        return _workload(document, key, [], both_levels=both)
+    except MalformedError as error:
+        return Asked(_name(document), kind, errors=[FieldError("", str(error))])
+    except msgspec.ValidationError as error:
+        return Asked(_name(document), kind, errors=[_field_error(error)])
+
+
+def _named(document: Document, namespace: str | None, default: str) -> Document:
+    metadata = document.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise MalformedError("metadata", "an object", metadata)
+    own = metadata.get("namespace")
+    if own is not None and not isinstance(own, str):
+        raise MalformedError("metadata.namespace", "a string", own)
+    if own and namespace and own != namespace:
+        raise UsageError(f'the manifest says namespace "{own}", the command line "{namespace}"')
+    meta = {"name": "", **metadata, "namespace": own or namespace or default}
+    return {**document, "metadata": meta}
+
+
+def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
+    gates = FeatureGates(found.cache.features)
+    sliced = sliced_kinds(gates)
+    name = f"{kind.resource.group}/{kind.name}"
+    for_kai = kind.name == "Job" and not stored and goes_to_kai(document, {})
+    if for_kai and gates.enabled(RENDER_FOR_KAI):
+        return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
+    review = Review("explain", name, "CREATE", document, {})
+    change = mutate(review, sliced=sliced)
+    if for_kai:
+        change.warnings.append(f"{_FOR_KAI}, where it is on, hands the Job over to KAI instead")
+    governed = applied(document, change.operations)
+    both = gates.enabled(BOTH_LEVELS)
+    judged = replace(review, object=governed)
+    errors = validate(judged, both_levels=both, sliced=sliced).errors
+    if errors:
+        return Asked(key, kind.name, errors=errors, warnings=change.warnings)
+    job = kind.decode(msgspec.json.encode(governed))
+    templates = kind.templates(job)
+    missing = list(_without_template(kind, templates))
+    if missing:
+        return Asked(key, kind.name, errors=missing)
+    if not governs(job):
+        return Asked(key, kind.name, warnings=change.warnings, left_alone=why_not_governed(job))
+    unmanaged = why_not_managed(job, found)
+    if unmanaged:
+        return Asked(key, kind.name, warnings=change.warnings, left_alone=unmanaged)
+    priority = resolve_priority(job, found.workload_classes, found.classes)
+    warnings = [*change.warnings, *_misspelt(templates)]
+    if priority.missing is not None:
+        class_kind, _, named = priority.missing.partition("/")
+        warnings.append(
+            f'{class_kind} "{named}" does not exist: no Workload is made before it does'
+        )
+        priority = Priority()
+    elastic = kind.elastic(job, gates.as_dict())
+    body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
+    return _workload(body, key, warnings, kind=kind.name, both_levels=both)
+
+
+def _without_template(kind: Kind[Any], templates: Sequence[PodTemplate]) -> Iterator[FieldError]:
+    """What no API server would take: templates that are missing."""
+    if not templates:
+        yield FieldError("spec", f"a {kind.name} needs at least one pod template")
+    for part in templates:
+        if not part.template:
+            yield FieldError(part.path, f"a {kind.name} needs a pod template")
+
+
+def _misspelt(templates: Sequence[PodTemplate]) -> Iterator[str]:
+    """Annotations that look like a topology request and are none: nothing else tells of them."""
+    found = {key for part in templates for key in annotations_of(part.template)}
+    for key in sorted(found):
+        if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
+            continue
+        near = get_close_matches(key, TOPOLOGY_ANNOTATIONS, n=1, cutoff=0.9)
+        if near:
+            yield f'annotation "{key}" asks for nothing; did you mean "{near[0]}"?'
+
+
+def why_not_governed(job: JobLike) -> str:
+    """Why Rackgate leaves a job alone, in words."""
+    kind = kind_of(job)
+    owner = job.metadata.controller
+    if owner is not None and part_of_owner(job.metadata):
+        return f'it is part of {owner.kind} "{owner.name}", which is queued as a whole'
+    if not job.metadata.labels.get(QUEUE_LABEL):
+        who = "Kubernetes" if kind.name == "Job" else "its own controller"
+        return f"it has no label {QUEUE_LABEL}: {who} runs it as any other {kind.name}"
+    managed_by = kind.managed_by(job)
+    if managed_by not in (None, kind.controller):
+        return f'spec.managedBy names another controller, "{managed_by}"'
+    return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
+
+
+def why_not_managed(job: JobLike, found: Found) -> str:
+    """Why jobs of its namespace are left alone; "" where they are not, or nobody can tell."""
+    kind, namespace = kind_of(job), job.metadata.namespace
+    selector = found.selectors.get(kind.resource.plural)
+    labels = found.cache.namespaces.get(namespace)
+    if selector is None or labels is None or selector.selects(labels):
+        return ""
+    return (
+        f'the labels of namespace "{namespace}" do not match {selector}, the namespaceSelector of '
+        f"the webhooks: {kind.name}s run there as if it were not installed"
+    )
+
+
+def _workload(
+    document: Document, key: str, warnings: list[str], *, both_levels: bool, kind: str = WORKLOAD
+) -> Asked:
+    review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
+    change = mutate(review)
+    governed = applied(document, change.operations)
+    errors = validate(replace(review, object=governed), both_levels=both_levels).errors
+    if errors:
+        return Asked(key, kind, errors=errors, warnings=warnings)
+    meta = {**governed["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
+    body = {**governed, "metadata": meta, "status": {}}
+    workload = msgspec.json.decode(msgspec.json.encode(body), type=Workload)
+    return Asked(key, kind, workload, warnings=[*warnings, *change.warnings])
+
+
+def _field_error(error: msgspec.ValidationError) -> FieldError:
+    problem, _, path = str(error).partition(" - at `$")
+    return FieldError(path.removesuffix("`").lstrip("."), problem[:1].lower() + problem[1:])
+
+
+def applied(document: Document, operations: Sequence[JsonPatchOp]) -> Document:
+    """A document after JSON patch operations of ours: add, replace and remove.
+
+    Raises:
+        MalformedError: the document holds something else where an object has to be.
+    """
+    result: Document = msgspec.json.decode(msgspec.json.encode(document))
+    for operation in operations:
+        path = operation["path"]
+        *above, last = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
+        holder: Any = result
+        for part in above:
+            if not isinstance(holder, dict | list):
+                break
+            holder = holder[int(part)] if isinstance(holder, list) else holder.get(part)
+        if isinstance(holder, list):
+            _in_list(holder, last, operation)
+        elif not isinstance(holder, dict):
+            raise MalformedError(".".join(above), "an object", holder)
+        elif operation["op"] == "remove":
+            del holder[last]
+        else:
+            holder[last] = operation["value"]
+    return result
+
+
+def _in_list(holder: list[Any], last: str, operation: JsonPatchOp) -> None:
+    at = len(holder) if last == "-" else int(last)
+    if operation["op"] == "add":
+        holder.insert(at, operation["value"])
+    elif operation["op"] == "replace":
+        holder[at] = operation["value"]
+    else:
+        del holder[at]

@@ -1,0 +1,235 @@
+"""Questions about one Workload, put to a cluster that is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from rackgate.api.names import WorkloadCondition
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain.explanation import Explanation, FieldProblem
+from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
+from rackgate_assigner.jobs.facts import governs
+from rackgate_assigner.jobs.kinds import KINDS, Kind, owner_of
+from rackgate_assigner.workload.info import workload_row
+from rackgate_cli.errors import CommandError
+from rackgate_cli.explain.manifest import WORKLOAD, Asked, asked, why_not_governed, why_not_managed
+from rackgate_cli.explain.reading import Found, podset_pods, read
+from rackgate_cli.explain.resize import resized
+
+_NOT_LOOKED_AT = ("inactive", "deleting", "evicted")
+_KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
+
+
+class Asking:
+    """Explains Workloads of one cluster, reading it anew each time."""
+
+    def __init__(
+        self, client: Client, features: Mapping[str, bool], excluded: tuple[str, ...], top: int
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: only lists and reads.
+            features: gates of the assigner.
+            excluded: prefixes of resources that it does not count.
+            top: how many domains, holders and names to list each time.
+        """
+        self._client, self._features, self._top = client, features, top
+        self._excluded = excluded
+
+    async def manifest(
+        self, document: dict[str, Any], namespace: str | None, default: str
+    ) -> Explanation:
+        """A job or Workload that is not submitted."""
+        found = await self._read(namespace or default)
+        return self._asked(asked(document, namespace, found, default), found)
+
+    async def named(self, namespace: str, name: str) -> Explanation:
+        """A Workload by its own name, or by that of its job.
+
+        Raises:
+            CommandError: there is neither.
+        """
+        found = await self._read(namespace)
+        workload = _find(found, namespace, name)
+        if workload is None:
+            return await self._job(namespace, name, found)
+        key = workload.metadata.key
+        told = facts.explain(found.cache, key, self._features, self._top)
+        if told is None:
+            raise CommandError(f'Workload "{key}" cannot be read')
+        told = msgspec.structs.replace(
+            told,
+            job=_job_of(workload),
+            job_kind=_kind_of(workload),
+            warnings=tuple(found.warnings),
+        )
+        told = await self._lived(told, workload, found)
+        return resized(told, found.cache, await self._sizes(workload), self._top)
+
+    async def _read(self, namespace: str) -> Found:
+        return await read(self._client, Cache(self._features, self._excluded), namespace)
+
+    async def _sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        """What the job of an elastic Workload asks for now; None where that cannot be read."""
+        owner = owner_of(workload) if workload.elastic else None
+        if owner is None:
+            return None
+        kind, key = owner
+        namespace, _, name = key.partition("/")
+        try:
+            job = kind.decode(await self._client.get(kind.resource.path(namespace, name)))
+        except (ForbiddenError, NotFoundError):
+            return None
+        return {podset["name"]: podset["count"] for podset in kind.podsets(job)}
+
+    async def _job(self, namespace: str, name: str, found: Found) -> Explanation:
+        """A job without a Workload."""
+        refused: dict[str, str] = {}
+        for kind in KINDS.values():
+            try:
+                raw = await self._client.get(kind.resource.path(namespace, name))
+            except NotFoundError:
+                continue  # also where the cluster has no such kind
+            except ForbiddenError as error:
+                refused[kind.name] = error.message
+                continue
+            return self._found_job(kind, raw, namespace, found)
+        if refused:
+            kinds, message = (
+                " and ".join(f"{kind}s" for kind in refused),
+                next(iter(refused.values())),
+            )
+            raise CommandError(
+                f'there is no Workload "{name}" in namespace "{namespace}", and {kinds} without '
+                f"one cannot be read ({message}){_near(found, namespace, name)}"
+            )
+        raise CommandError(_nothing(found, namespace, name))
+
+    def _found_job(self, kind: Kind[Any], raw: bytes, namespace: str, found: Found) -> Explanation:
+        job = kind.decode(raw)
+        key = job.metadata.key
+        if not governs(job):
+            return _left_alone(key, why_not_governed(job))
+        unmanaged = why_not_managed(job, found)
+        if unmanaged:
+            return _left_alone(key, unmanaged)
+        document = msgspec.json.decode(raw)
+        # An object that is read alone may not say what it is.
+        document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
+        # Its marks of the webhook are right, and it is judged as it would come anew.
+        judged = asked(document, namespace, found, namespace, stored=True)
+        told = self._asked(judged, found)
+        note = (
+            f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
+            "does it run?"
+        )
+        return msgspec.structs.replace(told, job=key, warnings=(note, *told.warnings))
+
+    def _asked(self, manifest: Asked, found: Found) -> Explanation:
+        warnings = (*manifest.warnings, *found.warnings)
+        if manifest.left_alone:
+            told = _left_alone(manifest.name, manifest.left_alone)
+            return msgspec.structs.replace(told, warnings=warnings)
+        if manifest.workload is None:
+            return Explanation(
+                workload=manifest.name,
+                state="invalid",
+                summary="It would be refused at creation.",
+                errors=tuple(
+                    FieldProblem(path=error.path, problem=error.problem, help=error.help)
+                    for error in manifest.errors
+                ),
+                warnings=warnings,
+            )
+        row = found.cache.requests.applied(workload_row(manifest.workload, None, self._excluded))
+        told = facts.explain_row(found.cache, row, "notSubmitted", self._features, self._top)
+        job = manifest.name if manifest.kind != WORKLOAD else ""
+        job_kind = manifest.kind if job else ""
+        return msgspec.structs.replace(told, job=job, job_kind=job_kind, warnings=warnings)
+
+    async def _lived(self, told: Explanation, workload: Workload, found: Found) -> Explanation:
+        """With what only the objects themselves say: how it ended, how its pods fare."""
+        if told.state == "finished":
+            return _with_condition(told, workload, WorkloadCondition.FINISHED)
+        if told.state in _NOT_LOOKED_AT:
+            told = _with_condition(told, workload, WorkloadCondition.EVICTED)
+        if not told.podsets:
+            return told
+        pods = await podset_pods(self._client, workload.metadata.namespace)
+        own = pods_of(workload.metadata.name, pods)
+        row = found.cache.workloads[workload.metadata.key]
+        unhealthy = [node.name for node in workload.status.unhealthy_nodes]
+        runs = []
+        for run in told.podsets:
+            lived = ran(run, own.get(run.podset, []), self._top)
+            broken = broken_nodes(row, run.podset, found.cache.nodes, unhealthy)
+            runs.append(msgspec.structs.replace(lived, broken_nodes=broken))
+        return msgspec.structs.replace(told, podsets=tuple(runs))
+
+
+def _find(found: Found, namespace: str, name: str) -> Workload | None:
+    """The Workload of that name, else the newest of the job of that name."""
+    workload = found.workloads.get(f"{namespace}/{name}")
+    if workload is not None:
+        return workload
+    owned = [
+        item
+        for item in found.workloads.values()
+        if item.metadata.namespace == namespace
+        and item.metadata.controller is not None
+        and item.metadata.controller.kind != WORKLOAD
+        and item.metadata.controller.name == name
+    ]
+    return max(owned, key=lambda item: item.metadata.creation_timestamp or "", default=None)
+
+
+def _job_of(workload: Workload) -> str:
+    owner = workload.metadata.controller
+    return "" if owner is None else f"{workload.metadata.namespace}/{owner.name}"
+
+
+def _kind_of(workload: Workload) -> str:
+    owner = workload.metadata.controller
+    return "" if owner is None else owner.kind
+
+
+def _nothing(found: Found, namespace: str, name: str) -> str:
+    """That nothing has this name, and what has a similar one."""
+    hint = _near(found, namespace, name)
+    if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
+        hint = "; what stands before the slash is a namespace, not a kind"
+    return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
+
+
+def _near(found: Found, namespace: str, name: str) -> str:
+    """What there is of a similar name, or of this name in another namespace."""
+    known = [
+        *found.workloads,
+        *(_job_of(item) for item in found.workloads.values() if item.metadata.controller),
+    ]
+    near = get_close_matches(f"{namespace}/{name}", sorted(set(known)), n=3, cutoff=0.8)
+    elsewhere = sorted(key for key in set(known) if key.rpartition("/")[2] == name)[:3]
+    hints = [key for key in dict.fromkeys([*elsewhere, *near]) if key]
+    return f"; did you mean {' or '.join(hints)}?" if hints else ""
+
+
+def _left_alone(key: str, why: str) -> Explanation:
+    return Explanation(
+        workload=key, state="ungoverned", summary=f"Rackgate leaves it alone: {why}."
+    )
+
+
+def _with_condition(told: Explanation, workload: Workload, type_: str) -> Explanation:
+    condition = workload.condition(type_)
+    if condition is None:
+        return told
+    return msgspec.structs.replace(told, reason=condition.reason, message=condition.message)

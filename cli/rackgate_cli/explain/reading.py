@@ -1,0 +1,219 @@
+"""Reads a cluster as the assigner sees it: the same projections, folded into the same cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError
+from rackgate.runtime.tasks import spawn
+from rackgate.wire import core, kueue
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
+from rackgate_cli.errors import CommandError
+from rackgate_cli.managed import Selectors, selectors
+from rackgate_cli.target import Progress
+
+TRIES: Final = 3
+# What placement does not need: a user without the right to list them still gets an answer.
+OPTIONAL: Final = (
+    kinds.WORKLOAD_PRIORITY_CLASSES,
+    kinds.PRIORITY_CLASSES,
+    kinds.ADMISSION_CHECKS,
+    kinds.NAMESPACES,
+    kinds.LIMIT_RANGES,
+    kinds.RUNTIME_CLASSES,
+)
+Decode = Callable[[bytes | msgspec.Raw], Any]
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+_decode_page: Final = msgspec.json.Decoder(_Page).decode
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read.
+
+    Attributes:
+        cache: everything folded, for questions.
+        workloads: by `namespace/name`, with all conditions.
+        workload_classes: WorkloadPriorityClasses by name.
+        classes: PriorityClasses by name.
+        selectors: in which namespaces jobs are managed, by plural of their kind.
+        warnings: what could not be read, and what that means.
+    """
+
+    cache: Cache
+    workloads: dict[str, kueue.Workload] = field(default_factory=dict)
+    workload_classes: dict[str, kueue.WorkloadPriorityClass] = field(default_factory=dict)
+    classes: dict[str, core.PriorityClass] = field(default_factory=dict)
+    selectors: Selectors = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+async def read(client: Client, cache: Cache, namespace: str) -> Found:
+    """List everything that an explanation needs, in pages, and fold it into a cache.
+
+    Workloads are read after pods: a pod is only bound under an admission that was there before,
+    so this order invents no pod without one.
+
+    Args:
+        client: only asked to list.
+        cache: an empty one.
+        namespace: of the Workload: it and its LimitRanges are read alone where those of the whole
+            cluster may not be listed.
+
+    Raises:
+        CommandError: something necessary may not be listed, or Rackgate is not installed.
+    """
+    reader = _Reader(client, Found(cache), namespace)
+    try:
+        await reader.read()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+    finally:
+        reader.progress.done()
+    return reader.found
+
+
+_Fold = tuple[Decode, Callable[[Any], None], Mapping[str, str] | None]
+
+
+def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
+    """What is listed, how it is decoded and who takes it, in the order of folding."""
+    cache = found.cache
+
+    def workload(item: kueue.Workload) -> None:
+        found.workloads[item.metadata.key] = item
+        cache.set_workload(item)
+
+    def workload_class(item: kueue.WorkloadPriorityClass) -> None:
+        found.workload_classes[item.metadata.name] = item
+        cache.set_workload_priority_class(item)
+
+    def priority_class(item: core.PriorityClass) -> None:
+        found.classes[item.metadata.name] = item
+
+    return {
+        kinds.TOPOLOGIES: (decoder(kueue.Topology), cache.set_topology, None),
+        kinds.FLAVORS: (decoder(kueue.ResourceFlavor), cache.set_flavor, None),
+        kinds.NODES: (decoder(core.Node), cache.set_node, None),
+        kinds.NAMESPACES: (decoder(core.Namespace), cache.set_namespace, None),
+        kinds.LIMIT_RANGES: (decoder(core.LimitRange), cache.set_limit_range, None),
+        kinds.RUNTIME_CLASSES: (decoder(core.RuntimeClass), cache.set_runtime_class, None),
+        kinds.WORKLOAD_PRIORITY_CLASSES: (
+            decoder(kueue.WorkloadPriorityClass),
+            workload_class,
+            None,
+        ),
+        kinds.PRIORITY_CLASSES: (decoder(core.PriorityClass), priority_class, None),
+        kinds.ADMISSION_CHECKS: (decoder(kueue.AdmissionCheck), cache.set_admission_check, None),
+        kinds.CLUSTER_QUEUES: (decoder(kueue.ClusterQueue), cache.set_cluster_queue, None),
+        kinds.LOCAL_QUEUES: (decoder(kueue.LocalQueue), cache.set_local_queue, None),
+        kinds.PODS: (decode_pod, cache.set_pod, BOUND),
+        kinds.WORKLOADS: (decode_workload, workload, None),
+    }
+
+
+class _Reader:
+    """One reading of a cluster."""
+
+    def __init__(self, client: Client, found: Found, namespace: str) -> None:
+        self.client, self.found, self.namespace = client, found, namespace
+        self.progress = Progress()
+        self._folds = _folds(found)
+        self._lists: dict[kinds.Resource, list[Any]] = {}
+
+    async def read(self) -> None:
+        """List all kinds, Workloads last, then fold them."""
+        async with asyncio.TaskGroup() as group:
+            for kind in self._folds:
+                if kind is not kinds.WORKLOADS:
+                    spawn(group, self._fetch(kind), f"list {kind.plural}")
+            spawn(group, self._selectors(), "list webhook configurations")
+        await self._fetch(kinds.WORKLOADS)
+        for kind, (_, fold, _params) in self._folds.items():
+            for item in self._lists[kind]:
+                fold(item)
+
+    async def _selectors(self) -> None:
+        self.found.selectors = await selectors(self.client)
+
+    async def _fetch(self, kind: kinds.Resource) -> None:
+        decode, _, params = self._folds[kind]
+        try:
+            found = await _pages(self.client, kind.path(), decode, params, self.progress)
+        except (ForbiddenError, NotFoundError) as error:
+            if kind not in OPTIONAL:
+                raise _cannot_list(kind, error) from error
+            found = await self._instead(kind, decode)
+        self._lists[kind] = found
+
+    async def _instead(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
+        """What stands in for a kind that may not be listed."""
+        if kind is kinds.NAMESPACES:
+            with contextlib.suppress(KubeError):
+                return [decode(await self.client.get(kind.path(None, self.namespace)))]
+        if kind is kinds.LIMIT_RANGES:
+            with contextlib.suppress(KubeError):
+                return await _pages(self.client, kind.path(self.namespace), decode, None)
+        self.found.warnings.append(f"{kind.plural} cannot be listed and count as absent")
+        return []
+
+
+async def _pages(
+    client: Client,
+    path: str,
+    decode: Decode,
+    params: Mapping[str, str] | None,
+    progress: Progress | None = None,
+) -> list[Any]:
+    """All objects of a collection; from the start again when the list ran out of time."""
+    for attempt in range(TRIES):
+        items: list[Any] = []
+        try:
+            async for page in client.list_pages(path, params):
+                raws = _decode_page(page).items
+                items += [decode(raw) for raw in raws]
+                if progress is not None:
+                    progress.add(path.rpartition("/")[2], len(raws))
+        except GoneError:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return items
+    return []
+
+
+async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
+    """Pods of a namespace that carry the podset label, gated ones too."""
+    params = {"labelSelector": names.PODSET_LABEL}
+    return await _pages(client, kinds.PODS.path(namespace), decoder(core.Pod), params)
+
+
+def _cannot_list(kind: kinds.Resource, error: KubeError) -> CommandError:
+    if isinstance(error, NotFoundError):
+        return CommandError(f"the cluster has no {kind.full_name}: is Rackgate installed there?")
+    return CommandError(
+        f"{kind.plural} cannot be listed, which an explanation needs: {error.message}"
+    )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of several that were under way together."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,144 @@
+"""Asks what may be read before it is read, and whether it still may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+import msgspec
+
+from rackgate.api import resources as kinds
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
+from rackgate.runtime.tasks import spawn
+from rackgate_cli.errors import CommandError
+from rackgate_invariants.reading import is_absent, why_not
+from rackgate_invariants.rows.sources import SOURCES, Source
+
+PROBE_S = 2.0
+# Longer than a slow answer takes, shorter than somebody waits who asked for the end.
+ANSWER_S = 10.0
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+
+
+_list = msgspec.json.Decoder(_List).decode
+
+
+async def namespace_is_known(client: Client, namespace: str) -> bool:
+    """Whether a namespace is there for certain.
+
+    Returns:
+        False where it may not be asked: whoever may only see what is in it often may not.
+
+    Raises:
+        CommandError: there is no such namespace.
+        KubeError: the API server does not answer.
+    """
+    try:
+        await client.get(kinds.NAMESPACES.path(name=namespace))
+    except NotFoundError as error:
+        raise CommandError(f'there is no namespace "{namespace}": nothing was checked') from error
+    except ForbiddenError:
+        return False
+    return True
+
+
+async def unreadable(
+    client: Client, namespace: str | None, sources: Iterable[Source] = SOURCES
+) -> dict[str, str]:
+    """What cannot be followed, plural to reason.
+
+    Raises:
+        ExceptionGroup: of KubeErrors: the API server does not answer.
+    """
+    async with asyncio.TaskGroup() as group:
+        asked = {
+            source.resource.plural: spawn(
+                group, _refusal(client, source, namespace), f"probe {source.resource.plural}"
+            )
+            for source in sources
+        }
+    return {plural: task.result() for plural, task in asked.items() if task.result()}
+
+
+async def absent(client: Client, namespace: str | None) -> frozenset[str]:
+    """Plurals of kinds that a cluster may lack, and does."""
+    found = []
+    for source in SOURCES:
+        if source.optional:
+            try:
+                await client.get(source.path(namespace), {"limit": "1"})
+            except KubeError as error:
+                if await is_absent(client, source, error):
+                    found.append(source.resource.plural)
+    return frozenset(found)
+
+
+async def _refusal(client: Client, source: Source, namespace: str | None) -> str:
+    """Why a collection cannot be listed or watched; "" when it can, or when there is none."""
+    path = source.path(namespace)
+    try:
+        answer = _list(await client.get(path, {**source.params, "limit": "1"}))
+    except (ForbiddenError, NotFoundError) as error:
+        return "" if await is_absent(client, source, error) else why_not(source, error)
+    except msgspec.DecodeError as error:
+        raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+    if not answer.metadata.resource_version:
+        raise TransportError("GET", path, reason="Garbage", message="no list")
+    params = {
+        **source.params,
+        "resourceVersion": answer.metadata.resource_version,
+        "timeoutSeconds": "1",
+    }
+    try:
+        async with asyncio.timeout(PROBE_S), aclosing(client.watch_batches(path, params)) as stream:
+            await anext(stream, None)
+    except ForbiddenError:
+        return f"{source.resource.plural} may not be watched"
+    except (TimeoutError, GoneError):
+        pass  # silence is consent; an old version only says that time went by
+    return ""
+
+
+async def why_not_now(client: Client, namespace: str | None, sources: Iterable[Source]) -> str:
+    """Why these collections, followed until now, cannot be followed further; "" when they can.
+
+    Both rights are asked for: one may be taken away without the other.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return "; ".join((await unreadable(client, namespace, sources)).values())
+    except TimeoutError:
+        return f"no answer within {ANSWER_S:g} s"
+    except ExceptionGroup as errors:
+        _, others = errors.split(KubeError)
+        if others is not None:
+            raise
+        return str(first_of(errors))
+
+
+async def silence(client: Client, source: Source, namespace: str | None) -> str:
+    """Why the API server does not give one collection; "" when it does."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await client.get(source.path(namespace), {**source.params, "limit": "1"})
+    except TimeoutError:
+        return f"no answer within {ANSWER_S:g} s"
+    except KubeError as error:
+        return str(error)
+    return ""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first of the errors that a group holds."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

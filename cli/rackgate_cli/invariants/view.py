@@ -1,0 +1,184 @@
+"""What the command prints: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rackgate.api.timestamps import rfc3339
+from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
+from rackgate_invariants.cluster import Cluster
+from rackgate_invariants.owners import Owners
+from rackgate_invariants.rules.catalog import RULES, Breach, Rule
+from rackgate_invariants.tracker import Change
+
+API_VERSION: Final = "invariants.rackgate.dev/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one check found.
+
+    Attributes:
+        found: breaches that count.
+        unable: rules that were not judged, each with the reason.
+        warnings: what makes the answer less certain.
+    """
+
+    cluster: Cluster
+    found: Sequence[Breach]
+    unable: Mapping[str, str]
+    warnings: Sequence[str] = ()
+
+
+def moment(seconds: float) -> str:
+    """A Unix time as Kubernetes writes it."""
+    return rfc3339(datetime.fromtimestamp(seconds, UTC))
+
+
+def extent(cluster: Cluster) -> str:
+    """What was looked at, in words."""
+    parts = [
+        _count(len(cluster.pods), "pod"),
+        f"of {_count(_governed(cluster), 'governed Job')}",
+        f"and {_count(len(cluster.workloads), 'Workload')}",
+    ]
+    if cluster.nodes:
+        parts.append(f"on {_count(len(cluster.nodes), 'node')}")
+    return " ".join(parts)
+
+
+def _governed(cluster: Cluster) -> int:
+    """Jobs of all kinds that Rackgate acts on; the parts of a JobSet are not counted again."""
+    owners = Owners(cluster.unread)
+    owners.know((*cluster.jobsets, *cluster.rayclusters))
+    every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
+    return sum(job.governed and not owners.made(job) for job in every)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def breaches_of(number: int) -> str:
+    """A number of breaches in words."""
+    return "no breach" if not number else f"{number} breach{'' if number == 1 else 'es'}"
+
+
+def once(answer: Answer) -> list[Block]:
+    """The answer of one check."""
+    found = answer.found
+    blocks: list[Block] = []
+    if found:
+        rows = [(b.rule, b.subject, _told(b.found, b.since)) for b in found]
+        blocks += [Grid(("RULE", "OBJECT", "FOUND"), rows), Heading("What must hold")]
+        broken = dict.fromkeys(breach.rule for breach in found)
+        blocks.append(Grid((), [_sentence(RULES[rule]) for rule in broken]))
+        blocks.append(Line(""))
+    blocks += [*warned(answer.warnings), *left_out(answer.unable)]
+    words = f"checked {extent(answer.cluster)}: {breaches_of(len(found))}"
+    return [*blocks, Line(words, "bold red" if found else "bold green")]
+
+
+def warned(warnings: Iterable[str]) -> list[Block]:
+    """Lines about what makes the answer less certain."""
+    return [Line(f"warning: {words}", "yellow") for words in warnings]
+
+
+def left_out(unable: Mapping[str, str]) -> list[Block]:
+    """Lines about rules that could not be judged, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for rule, reason in unable.items():
+        by_reason.setdefault(reason, []).append(rule)
+    return [
+        Line(f"not checked: {', '.join(rules)} ({reason})", "yellow")
+        for reason, rules in by_reason.items()
+    ]
+
+
+def rules() -> list[Block]:
+    """All rules, by the promise that they belong to."""
+    rows = [
+        (str(rule.invariant), rule.id, rule.sentence, "patience" if rule.patient else "at once")
+        for rule in RULES.values()
+    ]
+    return [Grid(("NO", "RULE", "WHAT MUST HOLD", "COUNTS"), rows)]
+
+
+def _sentence(rule: Rule) -> tuple[str, str]:
+    return rule.id, f"{rule.sentence} (invariant {rule.invariant})"
+
+
+def _told(found: str, since: float) -> str:
+    return f"{found}, since {moment(since)}" if since else found
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The answer of one check for programs."""
+    return {
+        "apiVersion": API_VERSION,
+        "checked": checked(answer.cluster),
+        "breaches": [as_json(breach) for breach in answer.found],
+        "notChecked": dict(answer.unable),
+        "warnings": list(answer.warnings),
+    }
+
+
+def checked(cluster: Cluster) -> dict[str, int]:
+    """Numbers of what was looked at."""
+    return {
+        "pods": len(cluster.pods),
+        "governedJobs": _governed(cluster),
+        "workloads": len(cluster.workloads),
+        "nodes": len(cluster.nodes),
+    }
+
+
+def as_json(breach: Breach) -> dict[str, Any]:
+    """One breach for programs."""
+    rule = RULES[breach.rule]
+    told: dict[str, Any] = {
+        "rule": breach.rule,
+        "invariant": rule.invariant,
+        "object": breach.subject,
+        "found": breach.found,
+    }
+    return {**told, "since": moment(breach.since)} if breach.since else told
+
+
+class Printer:
+    """Prints what is heard while a cluster is followed: a line each, at once."""
+
+    def __init__(self, *, for_programs: bool) -> None:
+        self._json = for_programs
+
+    def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
+        """One line: the text for people, or the event with `more` for programs."""
+        now = moment(datetime.now(UTC).timestamp())
+        if self._json:
+            told = {"event": event, "at": now, **(more or {})}
+            sys.stdout.write(json.dumps(told) + "\n")
+        else:
+            sys.stdout.write(f"{now} {clean(text)}\n")
+        sys.stdout.flush()
+
+    def change(self, change: Change) -> None:
+        """A breach that began to count, or ended."""
+        breach = change.breach
+        where = f"{breach.rule} {breach.subject}"
+        told = {**as_json(breach), "since": moment(change.since)}
+        if change.ended:
+            self.line(f"ended   {where}", "ended", told)
+        else:
+            since = f", since {moment(change.since)}" if change.at - change.since >= 1 else ""
+            self.line(f"BREACH  {where}: {breach.found}{since}", "breach", told)
+
+    def blocks(self, blocks: list[Block]) -> None:
+        """Text for people alone."""
+        if not self._json:
+            show(blocks)
+            sys.stdout.flush()

@@ -1,0 +1,178 @@
+"""`rackgate osmo apply`: a workflow's objects written to a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.osmo.arguments import (
+    add_cluster,
+    add_kai,
+    add_objects,
+    add_reach,
+    add_workflow,
+    verb,
+)
+
+if TYPE_CHECKING:
+    # What add_verbs gets; argparse has no public name for it.
+    from argparse import _SubParsersAction
+
+    from rackgate_cli.osmo.apply.applier import Outcome
+    from rackgate_cli.osmo.objects import Objects
+    from rackgate_cli.target import Door
+
+_DESCRIPTION: Final = (
+    "Creates what is not there and changes what differs. KAI's Topology cannot be changed: for "
+    "other keys it is deleted and created again, which pods that run do not notice. A PodGroup "
+    "takes no other shape while it has pods that have not ended, and a pod is never changed: both "
+    "are refused before anything is written, unless --replace says that the pods of such a task "
+    "group may be deleted and made anew."
+)
+_EPILOG: Final = """examples:
+  rackgate osmo apply -f workflow.yaml --pool my-pool -n team-a
+  rackgate osmo apply -f workflow.yaml --pool pool.yaml --dry-run
+  rackgate osmo apply -f workflow.yaml --pool my-pool --replace --dry-run   # what it would delete
+  rackgate osmo apply -f workflow.yaml --pool pool.yaml --state ./mine   # on a playground
+
+exit codes:
+  0  everything is as it should be
+  1  the cluster refuses something; what was done is printed, and calling again goes on from there
+  2  the command line, the pool or the workflow is refused; nothing is written"""
+
+
+def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb `apply`."""
+    parser = subparsers.add_parser(
+        "apply",
+        help="create or update a workflow's Topology, PodGroups and pods on a cluster",
+        description=textwrap.fill(_DESCRIPTION, 80),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_workflow(parser)
+    parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
+    add_kai(parser)
+    add_reach(parser)
+    add_objects(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="let the API server judge every object, and write nothing",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="delete all pods of each task group that changed, wait until they are gone, and make "
+        "the group anew; groups that did not change run on",
+    )
+    add_cluster(parser)
+    parser.set_defaults(run=verb(run))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Apply; return 0.
+
+    Raises:
+        CommandError: the cluster refuses something; what was done so far is printed.
+        KubeError: the cluster cannot be read.
+        UsageError: an argument is wrong, or pool or workflow are refused.
+    """
+    from rackgate.kube.errors import KubeError
+    from rackgate_cli.errors import CommandError
+    from rackgate_cli.osmo.apply.applier import Outcome
+    from rackgate_cli.osmo.objects import objects_of
+    from rackgate_cli.osmo.pools import entrance
+    from rackgate_cli.osmo.render import tell_left_out
+
+    door = entrance(arguments)
+    found = objects_of(arguments, door.namespace)
+    tell_left_out(found)
+    outcome = Outcome()
+    try:
+        asyncio.run(_apply(door, found, outcome, arguments))
+    except (CommandError, KubeError):
+        _print(arguments, outcome, complete=False)
+        raise
+    _print(arguments, outcome, complete=True)
+    return 0
+
+
+async def _apply(
+    door: Door, found: Objects, outcome: Outcome, arguments: argparse.Namespace
+) -> None:
+    from rackgate.api.resources import KAI_POD_GROUPS
+    from rackgate_cli.osmo.apply.applier import Applier
+    from rackgate_cli.osmo.apply.preconditions import (
+        check_served,
+        has_pool,
+        missing_queue,
+        of_pool,
+        topologies_of,
+        untied,
+    )
+
+    topology, groups = found.built.topology, found.built.pod_groups
+    async with door.client() as client:
+        await check_served(client, KAI_POD_GROUPS)
+        if topology is not None:
+            await check_served(client, topologies_of(topology["apiVersion"]))
+        pool = found.inputs.pool
+        saved = found.inputs.pool_of_cluster or await has_pool(client, pool)
+        if topology is not None and saved:
+            topology = of_pool(topology, pool)
+        for warning in (await missing_queue(client, pool), await untied(client, pool)):
+            if warning is not None:
+                outcome.warnings.append(warning)
+        namespace = groups[0]["metadata"]["namespace"]
+        applier = Applier(
+            client,
+            namespace,
+            outcome,
+            dry_run=arguments.dry_run,
+            replacing=arguments.replace,
+        )
+        await applier.apply(topology, groups, found.pods)
+
+
+def _print(arguments: argparse.Namespace, outcome: Outcome, *, complete: bool) -> None:
+    if arguments.json:
+        # Escaped, so that no name from a cluster can steer a terminal.
+        document = _document(outcome, complete=complete, dry_run=arguments.dry_run)
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        return
+    from rackgate_cli.tables import Block, Grid, Line, show
+
+    blocks: list[Block] = []
+    if outcome.results:
+        rows = [
+            [result.kind, result.namespace or "", result.name, result.result, result.note]
+            for result in outcome.results
+        ]
+        blocks.append(Grid(["KIND", "NAMESPACE", "NAME", "RESULT", "NOTE"], rows))
+    blocks += [Line(f"warning: {warning}", "yellow") for warning in outcome.warnings]
+    if arguments.dry_run and complete:
+        blocks.append(Line("dry run: nothing was written"))
+    show(blocks)
+
+
+def _document(outcome: Outcome, *, complete: bool, dry_run: bool) -> dict[str, Any]:
+    return {
+        "complete": complete,
+        "dryRun": dry_run,
+        "objects": [
+            {
+                "kind": result.kind,
+                "namespace": result.namespace,
+                "name": result.name,
+                "result": result.result,
+                "note": result.note,
+            }
+            for result in outcome.results
+        ],
+        "warnings": outcome.warnings,
+    }

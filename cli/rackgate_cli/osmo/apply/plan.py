@@ -1,0 +1,320 @@
+"""What `rackgate osmo apply` does with one object, decided from what is stored. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from rackgate.api.names import OSMO_GROUP
+from rackgate.resources.quantity import QuantityError, amount
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+
+Object = dict[str, Any]
+
+# Annotation of pods: a digest of what was asked for.
+APPLIED: Final = f"{OSMO_GROUP}/applied"
+_DIGITS: Final = 16
+# Fields of a PodGroup that are ours; the others are its users' and KAI's.
+_GROUP_FIELDS: Final = ("queue", "minMember", "topologyConstraint", "subGroups")
+_AMOUNTS: Final = ("requests", "limits")
+_ENDED: Final = ("Succeeded", "Failed")
+_NAMED: Final = 3  # pods, groups and labels that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """It is as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """There is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """It cannot be changed: delete this very one, then create.
+
+    Attributes:
+        preconditions: of the deletion.
+        note: what its users should know.
+    """
+
+    preconditions: Mapping[str, str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Merge-patch this very version."""
+
+    patch: Object = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """It is being deleted: look again when it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """It stays as it is."""
+
+    message: str
+
+
+Step: TypeAlias = Keep | Create | Replace | Change | Await | Refuse
+
+
+def plan_topology(wanted: Object, stored: Object | None) -> Step:
+    """Create it, or replace it when its levels differ: they are fixed (KAI: topology-immutable).
+
+    Pods that run do not notice, groups that wait go on as soon as it is there again (KAI:
+    topology-deleted).
+    """
+    early = _absent(stored)
+    if stored is None or early is not None:
+        return early or Create()
+    levels = labels_of(stored)
+    if levels == labels_of(wanted):
+        return Keep()
+    before = ", ".join(levels) or "none"
+    return Replace(
+        preconditions_of(stored), f"levels were {before}; pods that run keep their places"
+    )
+
+
+def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Step:
+    """Create it, or change it while it has no pods that could still run.
+
+    A pod's label names its subgroup for good. In a group of other subgroups KAI leaves such a pod
+    out without a word (KAI: unknown-subgroup-label), and a running group of which too few pods
+    count is stale to it: it evicts such groups.
+
+    Args:
+        wanted: as built.
+        stored: as read.
+        live: names of the group's pods that have not ended; only asked for when it differs.
+    """
+    early = _absent(stored)
+    if stored is None or early is not None:
+        return early or Create()
+    spec, current = wanted["spec"], stored.get("spec") or {}
+    changed = [name for name in _GROUP_FIELDS if _value(spec, name) != _value(current, name)]
+    labels = wanted["metadata"].get("labels", {})
+    relabel = not _within(labels, stored["metadata"].get("labels") or {})
+    if not changed and not relabel:
+        return Keep()
+    if changed and live:
+        return Refuse(
+            f"{', '.join(changed)} would change, and pods of it have not ended ({_some(live)}): "
+            "KAI would leave out or evict pods of another shape; --replace deletes them and starts "
+            "the group anew, or give it another name with --names"
+        )
+    metadata = {**preconditions_of(stored), "labels": labels}
+    patch: Object = {
+        "metadata": metadata,
+        "spec": {name: _over(current.get(name), spec.get(name)) for name in changed},
+    }
+    return Change(patch, f"changed: {', '.join(changed) or 'labels'}")
+
+
+def _value(spec: Mapping[str, Any], name: str) -> Any:
+    """A field of a PodGroup, subgroups in the order of their names: they are a set."""
+    value = spec.get(name)
+    if isinstance(value, list):
+        return sorted(value, key=lambda subgroup: str(subgroup.get("name")))
+    return value or None
+
+
+def _over(stored: Any, wanted: Any) -> Any:
+    """A merge patch that leaves nothing of an object but what is wanted."""
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        return {**dict.fromkeys(stored), **wanted}
+    return wanted
+
+
+def differs(wanted: Object, stored: Object | None) -> bool:
+    """Whether a PodGroup is there and has another shape than wanted."""
+    return isinstance(plan_pod_group(wanted, stored, ()), Change)
+
+
+def marked(pod: Object) -> Object:
+    """A pod that says what was asked for.
+
+    Admission adds to a pod (amounts of a LimitRange, containers of a webhook): what is stored does
+    not tell whether the same was asked for.
+    """
+    metadata = pod["metadata"]
+    others = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != APPLIED}
+    plain = {**pod, "metadata": {**metadata, "annotations": others}}
+    text = json.dumps(plain, sort_keys=True).encode()
+    mark = {APPLIED: hashlib.sha256(text).hexdigest()[:_DIGITS]}
+    return {**pod, "metadata": {**metadata, "annotations": {**others, **mark}}}
+
+
+def plan_pod(wanted: Object, stored: Object | None) -> Step:
+    """Create it, or leave it: a pod cannot be changed.
+
+    Args:
+        wanted: as built, `marked`.
+        stored: as read; one that is not marked, as others make it, is judged by its fields.
+    """
+    early = _absent(stored)
+    if stored is None or early is not None:
+        return early or Create()
+    mine, its = _annotations(wanted), _annotations(stored)
+    if APPLIED in its:
+        same = True  # told by the mark, which is among the metadata
+    else:
+        mine.pop(APPLIED, None)
+        same = _within(wanted["spec"], stored.get("spec") or {})
+    metadata = {**wanted["metadata"], "annotations": mine}
+    if same and _within(metadata, {**stored["metadata"], "annotations": its}):
+        return Keep()
+    return Refuse(
+        "another pod of this name is there: delete it first, have --replace delete the pods of its "
+        "group and start it anew, or name the workflow anew"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """Pods of a task group that go before it is made anew.
+
+    Attributes:
+        pods: as stored.
+    """
+
+    pods: tuple[Object, ...]
+
+
+def plan_clearing(
+    wanted: Object, stored: Object | None, mine: Sequence[Object], there: Sequence[Object]
+) -> Clearing | Refuse | None:
+    """What goes of a task group that cannot be changed as it is; None where nothing has to.
+
+    A gang starts together, so all its pods go, also those that would stay the same. Ended pods
+    stay, unless their names are needed. Only what `apply` made is deleted.
+
+    Args:
+        wanted: the PodGroup as built.
+        stored: as read.
+        mine: its pods as built, `marked`.
+        there: pods of the namespace, as read.
+    """
+    group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
+    by_name = {pod["metadata"]["name"]: pod for pod in there}
+    live = set(live_pods(there, group))
+    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Refuse) or any(
+        isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Refuse) for pod in mine
+    )
+    if not refused:
+        return None
+    going = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
+    foreign = [pod["metadata"]["name"] for pod in going if not _applied(pod, group)]
+    if foreign:
+        return Refuse(
+            "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
+            f"{_some(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
+            "what is not needed, or name the workflow anew"
+        )
+    return Clearing(tuple(going))
+
+
+def _applied(pod: Object, group: str) -> bool:
+    """Whether a pod was made here for a PodGroup, and belongs to no controller."""
+    annotations = _annotations(pod)
+    return (
+        APPLIED in annotations
+        and annotations.get(POD_GROUP_ANNOTATION) == group
+        and not pod["metadata"].get("ownerReferences")
+    )
+
+
+def _annotations(item: Object) -> dict[str, str]:
+    return dict(item["metadata"].get("annotations") or {})
+
+
+def _absent(stored: Object | None) -> Step | None:
+    if stored is None:
+        return Create()
+    return Await() if stored["metadata"].get("deletionTimestamp") else None
+
+
+def preconditions_of(stored: Object) -> dict[str, str]:
+    """What binds a write to the very version that was read."""
+    metadata = stored["metadata"]
+    return {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+
+
+def labels_of(topology: Object) -> list[str]:
+    """Node labels of a Topology, coarsest first."""
+    return [level["nodeLabel"] for level in topology.get("spec", {}).get("levels", ())]
+
+
+def live_pods(pods: Sequence[Object], group: str) -> list[str]:
+    """Names of the pods of a PodGroup that have not ended, sorted."""
+    return sorted(
+        pod["metadata"]["name"]
+        for pod in pods
+        if (pod["metadata"].get("annotations") or {}).get(POD_GROUP_ANNOTATION) == group
+        and (pod.get("status") or {}).get("phase") not in _ENDED
+    )
+
+
+def stranded(topology: Object, groups: Sequence[Object]) -> list[str]:
+    """PodGroups of this Topology that name a level which it lacks, as `namespace/name`, sorted.
+
+    Their pods are not scheduled any more once they have to be again. KAI: unknown-level
+    """
+    name, levels = topology["metadata"]["name"], set(labels_of(topology))
+    found = []
+    for group in groups:
+        spec = group.get("spec") or {}
+        parts = [spec, *(spec.get("subGroups") or ())]
+        constraints = [part.get("topologyConstraint") or {} for part in parts]
+        asked = {
+            constraint[field]
+            for constraint in constraints
+            if constraint.get("topology") == name
+            for field in ("requiredTopologyLevel", "preferredTopologyLevel")
+            if constraint.get(field)
+        }
+        if asked - levels:
+            found.append(f"{group['metadata'].get('namespace')}/{group['metadata']['name']}")
+    return sorted(found)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _within(wanted: Any, stored: Any) -> bool:
+    """Whether all that is wanted is stored; the server adds defaults and rewrites quantities."""
+    if isinstance(wanted, Mapping):
+        return isinstance(stored, Mapping) and all(
+            name in stored and (_same_amounts if name in _AMOUNTS else _within)(value, stored[name])
+            for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(stored, list)
+            and len(wanted) == len(stored)
+            and all(_within(mine, its) for mine, its in zip(wanted, stored, strict=True))
+        )
+    return bool(wanted == stored)
+
+
+def _same_amounts(wanted: Any, stored: Any) -> bool:
+    try:
+        return {name: amount(name, value) for name, value in wanted.items()} == {
+            name: amount(name, value) for name, value in stored.items()
+        }
+    except (QuantityError, AttributeError, TypeError):
+        return False

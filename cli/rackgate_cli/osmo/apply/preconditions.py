@@ -1,0 +1,154 @@
+"""What a cluster must have before a workflow's objects are written to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, NotFoundError
+from rackgate_cli.errors import CommandError
+from rackgate_cli.osmo.pools import find_pool
+from rackgate_cli.tables import clean
+from rackgate_osmo import Pool
+
+_NAMED: Final = 5  # pools in a warning
+
+Object = dict[str, Any]
+
+# KAI's releases before 0.12 read the Topology of Kueue, in a version that Rackgate does not serve.
+OLD_TOPOLOGIES: Final = Resource(names.GROUP, "v1alpha1", "topologies", False, "Topology")
+_TOPOLOGIES: Final = {kind.api_version: kind for kind in (kinds.KAI_TOPOLOGIES, OLD_TOPOLOGIES)}
+
+
+def topologies_of(api_version: str) -> Resource:
+    """The Topology resource of an `apiVersion`.
+
+    Raises:
+        KeyError: KAI has no Topology of that version.
+    """
+    return _TOPOLOGIES[api_version]
+
+
+async def check_served(client: Client, kind: Resource) -> None:
+    """Refuse to begin when the cluster does not serve a kind.
+
+    Raises:
+        CommandError: it does not; names the CustomResourceDefinition and who brings it.
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        found = json.loads(await client.get(f"/apis/{kind.api_version}"))
+    except NotFoundError:
+        found = {}
+    if any(entry["name"] == kind.plural for entry in found.get("resources", ())):
+        return
+    raise CommandError(
+        f"the cluster does not serve {kind.full_name} in version {kind.version}"
+        f"{await _instead(client, kind)}: {_remedy(kind)}"
+    )
+
+
+async def _instead(client: Client, kind: Resource) -> str:
+    """Which versions of the group there are."""
+    try:
+        found = json.loads(await client.get(f"/apis/{kind.group}"))
+    except NotFoundError:
+        return ""
+    versions = ", ".join(version["version"] for version in found.get("versions", ()))
+    return f" (of {kind.group} it serves {clean(versions)})" if versions else ""
+
+
+def _remedy(kind: Resource) -> str:
+    if kind is OLD_TOPOLOGIES:
+        return (
+            "that is what KAI 0.10 reads, and an old release of Kueue brings it; for KAI 0.12 or "
+            "newer use --kai"
+        )
+    return (
+        f'install the KAI scheduler, which brings the CustomResourceDefinition "{kind.full_name}" '
+        '(on a playground: "rackgate up --with kai-crds")'
+    )
+
+
+async def has_pool(client: Client, pool: Pool) -> bool:
+    """Whether the cluster has a pool of this name, with the same keys.
+
+    With other keys it is refused: the Topology follows the pool in the cluster, so what is written
+    here would be undone.
+
+    Raises:
+        CommandError: the cluster's pool has other keys.
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        saved = await find_pool(client, pool.name)
+    except ForbiddenError:
+        return False
+    if saved is not None and saved.topology_keys != pool.topology_keys:
+        keys = ", ".join(key.key for key in saved.topology_keys) or "none"
+        raise CommandError(
+            f'pool "{pool.name}" of the cluster has other topology keys ({keys}), and its Topology '
+            f"follows them: change that pool, or use it with --pool {pool.name}"
+        )
+    return saved is not None
+
+
+async def untied(client: Client, pool: Pool) -> str | None:
+    """A warning where pods of a pool may run on nodes that are not its own.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        pages = [json.loads(p) async for p in client.list_pages(kinds.OSMO_POOLS.path())]
+    except (ForbiddenError, NotFoundError):
+        return None
+    saved = {item["metadata"]["name"]: item for page in pages for item in page["items"]}
+    same = saved.pop(pool.name, None)
+    if same is not None:
+        selector = (same.get("spec") or {}).get("node_selector") or {}
+        if selector != pool.node_selector:
+            return (
+                f'pool "{pool.name}" of the cluster has another node_selector '
+                f"({json.dumps(selector)}): its pods may run elsewhere than these"
+            )
+    if pool.node_selector or not saved:
+        return None
+    others = ", ".join(sorted(saved)[:_NAMED]) + (", ..." if len(saved) > _NAMED else "")
+    return (
+        f'pool "{pool.name}" has no node_selector: its pods may run on nodes of other pools '
+        f"({others})"
+    )
+
+
+def of_pool(topology: Object, pool: Pool) -> Object:
+    """A Topology marked as that of a pool in the cluster, whose controller then takes it over.
+
+    Without such a pool the mark must not be there: its controller would remove the Topology.
+    """
+    labels = {**topology["metadata"].get("labels", {}), names.OSMO_POOL_LABEL: pool.name}
+    return {**topology, "metadata": {**topology["metadata"], "labels": labels}}
+
+
+async def missing_queue(client: Client, pool: Pool) -> str | None:
+    """A warning when the pool's queue is not there; None when it is, or may not be read.
+
+    KAI: queue-missing
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        await client.get(kinds.KAI_QUEUES.path(None, pool.osmo_name))
+    except NotFoundError:
+        return (
+            f'there is no queue "{pool.osmo_name}": KAI schedules nothing of this pool before '
+            "somebody makes it"
+        )
+    except ForbiddenError:
+        return None
+    return None

@@ -1,0 +1,128 @@
+"""Arguments that the verbs of `rackgate osmo` share; light, as every `--help` imports it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from rackgate_cli.errors import CommandError
+
+# Values of the library's `KaiVersion` and `Profile`, which take longer to import.
+KAI_VERSIONS: Final = ("0.10", "0.12", "0.13")
+PROFILES: Final = ("seed", "robust")
+
+
+def add_workflow(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a workflow and its pool."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        required=True,
+        help="the workflow, plain or as an object, YAML or JSON; - for standard input",
+    )
+    parser.add_argument(
+        "--pool",
+        metavar="POOL",
+        help="its pool: a file (- for standard input), or the name of a pool in the cluster "
+        "(default: the pool that a Workflow object names)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse a workflow whose tasks do not all use the same keys (default: fill them up)",
+    )
+
+
+def add_kai(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say for which KAI objects are made, and how."""
+    parser.add_argument(
+        "--kai",
+        choices=KAI_VERSIONS,
+        default=KAI_VERSIONS[-1],
+        help="release of the KAI scheduler (default %(default)s)",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=PROFILES,
+        default=PROFILES[0],
+        help="seed: the plain tree; robust: round what KAI does wrong (default %(default)s)",
+    )
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a cluster, as the other verbs have them."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
+    )
+    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--context", help="context of the kubeconfig")
+
+
+def add_objects(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which objects are made, and how they are called."""
+    add_names(parser)
+    parser.add_argument(
+        "--pods",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="make a Pod of each task that has an image",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names PodGroups."""
+    parser.add_argument(
+        "--names",
+        action="append",
+        default=[],
+        metavar="GROUP=NAME",
+        help="name of a task group's PodGroup, several times or separated by commas "
+        "(default: made of the names of workflow and group)",
+    )
+
+
+def add_reach(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what the pods tolerate beside what the pool says."""
+    parser.add_argument(
+        "--tolerate",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="the pods tolerate taints of this key (repeat for more)",
+    )
+    parser.add_argument(
+        "--gpu-toleration",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="pods that ask for GPUs tolerate taints of the key nvidia.com/gpu "
+        "(default: as the pool says, which is yes unless it sets gpu_toleration)",
+    )
+
+
+def verb(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A verb that tells its refusals to programs, too, when `--json` is given.
+
+    What the API server refuses becomes a `CommandError`.
+    """
+
+    def told(arguments: argparse.Namespace) -> int:
+        from rackgate.kube.errors import KubeError
+        from rackgate_cli.osmo.rejections import RefusedInputError
+        from rackgate_cli.tables import clean
+
+        try:
+            return run(arguments)
+        except RefusedInputError as error:
+            if getattr(arguments, "json", getattr(arguments, "output", "") == "json"):
+                sys.stdout.write(json.dumps(error.document(), indent=2, default=str) + "\n")
+            raise
+        except KubeError as error:
+            raise CommandError(f"the cluster cannot be read: {clean(str(error))}") from error
+
+    return told

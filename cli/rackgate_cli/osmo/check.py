@@ -1,0 +1,105 @@
+"""`rackgate osmo check`: what the real KAI would do wrong with a workflow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from rackgate_cli.osmo.arguments import add_cluster, add_kai, add_workflow, verb
+from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
+
+if TYPE_CHECKING:
+    # What add_verbs gets; argparse has no public name for it.
+    from argparse import _SubParsersAction
+
+    from rackgate_cli.tables import Block
+    from rackgate_osmo.check import Warning_
+
+_DESCRIPTION: Final = (
+    "Warns of traps of the KAI scheduler that no schema and no webhook tells of: nodes without a "
+    "label, a required level that KAI does not see, subgroups in an order that takes room away, "
+    "tasks of several sizes, label values with dots. Each cause is told once: without --nodes what "
+    "lies in the workflow, with them what is there. Places nothing; asks a cluster for nothing but "
+    "the pool, and only when POOL is not a file."
+)
+_EPILOG: Final = """examples:
+  rackgate osmo check -f workflow.yaml --pool pool.yaml
+  rackgate osmo check -f workflow.yaml --pool pool.yaml --nodes nodes.yaml --strict-exit
+
+exit codes:
+  0  checked, whatever was found
+  1  with --strict-exit: there are warnings; or the cluster cannot be read
+  2  the command line, the pool, the workflow or the list of nodes is refused"""
+
+
+def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb `check`."""
+    parser = subparsers.add_parser(
+        "check",
+        help="what KAI would do wrong with a workflow, without placing it",
+        description=textwrap.fill(_DESCRIPTION, 80),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_workflow(parser)
+    add_nodes(parser, "not known")
+    add_kai(parser)
+    parser.add_argument(
+        "--strict-exit", action="store_true", help="exit code 1 where there are warnings"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_cluster(parser)
+    parser.set_defaults(run=verb(run))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check; return the exit code.
+
+    Raises:
+        CommandError: the pool is not in the cluster.
+        UsageError: something on the command line, or in a file, is refused.
+    """
+    from rackgate_cli.osmo.inputs import read_inputs
+    from rackgate_cli.tables import show
+    from rackgate_osmo import KaiVersion, Profile
+    from rackgate_osmo.check import check
+
+    check_streams(arguments)
+    inputs = read_inputs(arguments)
+    nodes = None
+    if arguments.nodes is not None:
+        nodes = [node.labels for node in nodes_of(arguments, inputs.pool).nodes]
+    found = check(
+        inputs.pool,
+        inputs.workflow,
+        profile=Profile(arguments.profile),
+        kai=KaiVersion(arguments.kai),
+        nodes=nodes,
+    )
+    if arguments.json:
+        document = {"warnings": [asdict(one) for one in found]}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        show(_blocks(inputs.workflow.name, found, nodes is not None))
+    return 1 if found and arguments.strict_exit else 0
+
+
+def _blocks(workflow: str, found: Sequence[Warning_], nodes: bool) -> Iterator[Block]:
+    from rackgate_cli.tables import Grid, Line
+
+    if found:
+        number = "1 trap" if len(found) == 1 else f"{len(found)} traps"
+        yield Line(f"workflow {workflow}: {number} of KAI", "bold")
+    else:
+        yield Line(f"workflow {workflow}: no trap of KAI is known that it could meet", "green")
+    if not nodes:
+        yield Line("nodes are not known: --nodes tells whether they carry all labels, and more")
+    for one in found:
+        yield Line("")
+        yield Line(f"{one.why} at {one.path}", "yellow")
+        yield Grid((), [("what KAI does", one.message), ("what helps", one.help)])

@@ -1,0 +1,123 @@
+"""`rackgate osmo keys`: the topology keys that workflows of a pool may name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.osmo.arguments import add_cluster, verb
+
+if TYPE_CHECKING:
+    # What add_verbs gets; argparse has no public name for it.
+    from argparse import _SubParsersAction
+
+    from rackgate_osmo import Pool
+
+_EPILOG: Final = """examples:
+  rackgate osmo keys my-pool                        # a pool of the cluster
+  rackgate osmo keys                                # all of them
+  rackgate osmo keys my-pool --pool-file pool.yaml  # a pool that is not saved yet
+
+exit codes:
+  0  listed
+  1  there is no such pool, or the cluster cannot be read
+  2  the command line or the file is wrong"""
+
+
+def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb `keys`."""
+    parser = subparsers.add_parser(
+        "keys",
+        help="the topology keys of a pool, coarsest first, with their node labels",
+        description="Lists the topology keys that workflows of a pool may name, coarsest first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pool", metavar="POOL", nargs="?", help="its name (default: every pool)")
+    parser.add_argument(
+        "--pool-file", metavar="FILE", help="look there and not in the cluster; - for stdin"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "json", "yaml"),
+        default="table",
+        help="default %(default)s",
+    )
+    output.add_argument(
+        "--json", action="store_const", const="json", dest="output", help="as -o json"
+    )
+    add_cluster(parser)
+    parser.set_defaults(run=verb(run))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the keys; return 0.
+
+    Raises:
+        CommandError: there is no such pool.
+        KubeError: the cluster cannot be read.
+        UsageError: the file or the kubeconfig is wrong.
+    """
+    pools = _pools(arguments)
+    if arguments.output == "table":
+        _show(pools, alone=arguments.pool is not None)
+    else:
+        _write({"pools": [_document(pool) for pool in pools]}, arguments.output)
+    return 0
+
+
+def _pools(arguments: argparse.Namespace) -> list[Pool]:
+    from rackgate_cli.errors import CommandError
+    from rackgate_cli.osmo.pools import pool_of_cluster, pools_of_cluster, pools_of_file
+    from rackgate_cli.tables import clean
+
+    if arguments.pool_file is None:
+        if arguments.pool is None:
+            return pools_of_cluster(arguments)
+        return [pool_of_cluster(arguments, arguments.pool)]
+    pools = pools_of_file(arguments.pool_file)
+    found = [pool for pool in pools if arguments.pool in (None, pool.name)]
+    if not found:
+        known = clean(", ".join(pool.name for pool in pools))
+        raise CommandError(
+            f'"{arguments.pool_file}" has no pool "{clean(arguments.pool)}" (pools: {known})'
+        )
+    return found
+
+
+def _show(pools: Sequence[Pool], *, alone: bool) -> None:
+    from rackgate_cli.tables import Grid, Line, show
+
+    rows = [
+        ([] if alone else [pool.name]) + [str(position), key.key, key.label]
+        for pool in pools
+        for position, key in enumerate(pool.topology_keys, start=1)
+    ]
+    headings = ([] if alone else ["POOL"]) + ["LEVEL", "KEY", "NODE LABEL"]
+    if rows:
+        show([Grid(headings, rows)])
+    without = ", ".join(pool.name for pool in pools if not pool.topology_keys)
+    if without:
+        show([Line(f"no topology keys, so workflows may not ask for topology: {without}")])
+    elif not pools:
+        show([Line("the cluster has no pools")])
+
+
+def _document(pool: Pool) -> dict[str, Any]:
+    keys = [{"key": key.key, "label": key.label} for key in pool.topology_keys]
+    return {"pool": pool.name, "topology_keys": keys}
+
+
+def _write(document: dict[str, Any], output: str) -> None:
+    from rackgate_cli.osmo.documents import dump_documents
+
+    if output == "yaml":
+        sys.stdout.write(dump_documents([document]))
+    else:
+        # Escaped, so that no name from a cluster can steer a terminal.
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,225 @@
+"""The nodes of a pool: from a file, short or as kubectl prints them, or from a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api import resources as kinds
+from rackgate.api.names import HOSTNAME_LABEL
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError
+from rackgate.resources.quantity import QuantityError, amount
+from rackgate.wire import core
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.watches import BOUND
+from rackgate_assigner.workload.info import node_facts, pod_row
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.osmo.documents import read_documents
+from rackgate_cli.target import Door, Progress
+from rackgate_osmo.explain.room import BoundPod, Nodes
+from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
+
+MAX_NODES: Final = 50_000
+# What a kubelet takes unless it is told otherwise; the short form need not say it.
+DEFAULT_PODS: Final = 110
+_KINDS: Final = ("List", "NodeList", "PodList", "Node", "Pod")
+_SHORT: Final = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "gpu": "nvidia.com/gpu",
+    "storage": "ephemeral-storage",
+    "pods": "pods",
+}
+
+
+def nodes_of_file(path: str) -> Nodes:
+    """Nodes of a file: `{count, cpu, labels}` each, or what `kubectl get nodes -o yaml` prints.
+
+    A list that kubectl printed may hold pods, too (`kubectl get nodes,pods -A -o yaml`).
+
+    Raises:
+        UsageError: the file cannot be read, or is neither.
+    """
+    documents = read_documents(path)
+    if len(documents) == 1 and isinstance(documents[0], dict) and set(documents[0]) == {"nodes"}:
+        listed = documents[0]["nodes"]
+        documents = listed if isinstance(listed, list) else [listed]
+    kubectl = any(isinstance(one, dict) and "kind" in one for one in documents)
+    return (_printed if kubectl else short_nodes)(path, documents)
+
+
+async def nodes_of_cluster(entrance: Door) -> Nodes:
+    """Nodes and bound pods that an API server shows.
+
+    Raises:
+        CommandError: nodes or pods may not be listed.
+        KubeError: the cluster cannot be read.
+    """
+    progress = Progress()
+    async with entrance.client() as client:
+        try:
+            nodes = await _listed(client, kinds.NODES, core.Node, None, progress)
+            pods = await _listed(client, kinds.PODS, core.Pod, BOUND, progress)
+        finally:
+            progress.done()
+    return _nodes([node_facts(node) for node in nodes], pods, "the cluster", ())
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+_decode_page: Final = msgspec.json.Decoder(_Page).decode
+
+
+async def _listed(
+    client: Client,
+    kind: kinds.Resource,
+    view: type[Any],
+    params: Mapping[str, str] | None,
+    progress: Progress,
+) -> list[Any]:
+    decode = msgspec.json.Decoder(view).decode
+    found: list[Any] = []
+    try:
+        async for page in client.list_pages(kind.path(), params):
+            items = _decode_page(page).items
+            progress.add(kind.plural, len(items))
+            found += map(decode, items)
+    except ForbiddenError as error:
+        raise CommandError(
+            f"{kind.plural} may not be listed, which this needs ({error.message}); "
+            "or give a list of nodes with --nodes FILE"
+        ) from error
+    return found
+
+
+def _printed(path: str, documents: list[Any]) -> Nodes:
+    """Objects as kubectl prints them, alone or in lists."""
+    nodes: list[NodeFacts] = []
+    pods: list[core.Pod] = []
+    seen_pods = False
+    for where, item in _objects(path, documents):
+        seen_pods = seen_pods or item["kind"] == "Pod"
+        if item["kind"] == "Node":
+            node = _converted(item, core.Node, where)
+            if not node.metadata.name:
+                raise UsageError(f"{where}.metadata.name is missing")
+            nodes.append(node_facts(node))
+        else:
+            pods.append(_converted(item, core.Pod, where))
+    warnings = () if seen_pods else (_NO_PODS,)
+    return _nodes(nodes, pods, f'"{path}"', warnings)
+
+
+_NO_PODS: Final = "the file tells of no pods, so all that the nodes offer counts as free"
+
+
+def _objects(path: str, documents: list[Any]) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number, document in enumerate(documents):
+        where = f'"{path}": document {number + 1}'
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if kind not in _KINDS:
+            raise UsageError(f"{where} is no Node, Pod or list of them (kind: {kind})")
+        if not str(kind).endswith("List"):
+            found.append((where, document))
+            continue
+        items = document.get("items")
+        if not isinstance(items, list):
+            raise UsageError(f"{where}.items is not a list")
+        implied = str(kind).removesuffix("List")
+        for index, item in enumerate(items):
+            spot = f"{where}.items[{index}]"
+            if not isinstance(item, dict) or item.get("kind", implied) not in ("Node", "Pod"):
+                raise UsageError(f"{spot} is neither a Node nor a Pod")
+            found.append((spot, {"kind": implied, **item}))
+    return found
+
+
+def _converted(item: Mapping[str, Any], view: type[Any], where: str) -> Any:
+    try:
+        return msgspec.convert(item, view)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def short_nodes(path: str, documents: list[Any]) -> Nodes:
+    """Nodes in the short form; an entry may stand for several that are alike.
+
+    Args:
+        path: what errors call the list.
+        documents: objects with `count`, sizes (`cpu`, `memory`, ...) and `labels`.
+
+    Raises:
+        UsageError: an entry is no such object.
+    """
+    nodes: list[NodeFacts] = []
+    for index, entry in enumerate(documents):
+        where = f'"{path}": nodes[{index}]'
+        if not isinstance(entry, dict):
+            raise UsageError(f"{where} is not an object with count, cpu and labels")
+        known = {"count", "name", "labels", *_SHORT}
+        for name in entry:
+            if name not in known:
+                raise UsageError(
+                    f'{where}: unknown field "{name}" (fields: {", ".join(sorted(known))})'
+                )
+        nodes += _alike(entry, where, len(nodes))
+    return _nodes(nodes, (), f'"{path}"', ())
+
+
+def _alike(entry: Mapping[str, Any], where: str, before: int) -> list[NodeFacts]:
+    count = entry.get("count", 1)
+    if type(count) is not int or not 0 <= count <= MAX_NODES - before:
+        raise UsageError(
+            f"{where}.count: {count!r:.60}: must be a whole number; "
+            f"{MAX_NODES} nodes in all are possible"
+        )
+    labels = entry.get("labels") or {}
+    if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
+        raise UsageError(f"{where}.labels: must be an object of texts (write numbers in quotes)")
+    name = entry.get("name")
+    if name is not None and (not isinstance(name, str) or not name or count > 1):
+        raise UsageError(f"{where}.name: must be a text, for a single node")
+    offers = {"cpu": 1, "pods": DEFAULT_PODS}
+    offers |= {key: entry[key] for key in _SHORT if key in entry}
+    allocatable = {
+        _SHORT[key]: _size(_SHORT[key], size, f"{where}.{key}") for key, size in offers.items()
+    }
+    names = [name or f"node-{before + number + 1}" for number in range(count)]
+    # A kubelet labels its node with the host's name.
+    return [NodeFacts(name, {HOSTNAME_LABEL: name, **labels}, allocatable) for name in names]
+
+
+def _size(resource: str, value: Any, where: str) -> int:
+    try:
+        found = amount(resource, value)
+    except (QuantityError, ValueError, OverflowError) as error:
+        raise UsageError(f"{where}: {error}") from error
+    if found < 0:
+        raise UsageError(f"{where}: {value!r:.60}: must not be negative")
+    return found
+
+
+def _nodes(nodes: list[NodeFacts], pods: Any, source: str, warnings: tuple[str, ...]) -> Nodes:
+    if len(nodes) > MAX_NODES:
+        raise UsageError(f"{source} has {len(nodes)} nodes, more than {MAX_NODES}")
+    names: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise UsageError(f'{source} has two nodes called "{node.name}"')
+        names.add(node.name)
+    rows = tuple(row for row in map(_bound, pods) if row is not None)
+    return Nodes(tuple(nodes), rows, warnings)
+
+
+def _bound(pod: core.Pod) -> BoundPod | None:
+    row, meta = pod_row(pod), pod.metadata
+    if row is None:
+        return None
+    group = meta.annotations.get(POD_GROUP_ANNOTATION, "")
+    return BoundPod(row.node, dict(row.requests), meta.namespace, group, row.terminating)

@@ -1,0 +1,176 @@
+"""`rackgate osmo render`: a workflow's objects as YAML, for `kubectl apply`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.osmo.arguments import (
+    add_cluster,
+    add_kai,
+    add_objects,
+    add_reach,
+    add_workflow,
+    verb,
+)
+from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
+
+if TYPE_CHECKING:
+    # What add_verbs gets; argparse has no public name for it.
+    from argparse import _SubParsersAction
+
+    from rackgate_cli.osmo.objects import Objects
+
+_DESCRIPTION: Final = (
+    "Prints the pool's Topology, a PodGroup for each task group and a Pod for each task that has "
+    "an image; for other tasks, as comments, what their pods must carry. Asks a cluster for "
+    "nothing but the pool, and only when POOL is not a file."
+)
+_EPILOG: Final = """examples:
+  rackgate osmo render -f workflow.yaml --pool pool.yaml
+  rackgate osmo render -f workflow.yaml --pool pool.yaml -n team-a | kubectl apply -f -
+  rackgate osmo render -f - --pool my-pool --names train=3f1c --json < workflow.yaml
+  rackgate osmo render -f workflow.yaml --pool pool.yaml --profile robust --nodes nodes.yaml
+
+exit codes:
+  0  rendered
+  1  the pool is not in the cluster, or the cluster cannot be read
+  2  the command line, the pool or the workflow is refused; every reason is told"""
+_COLUMNS: Final = 100
+
+
+def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb `render`."""
+    parser = subparsers.add_parser(
+        "render",
+        help="a workflow's Topology, PodGroups and pods as YAML",
+        description=textwrap.fill(_DESCRIPTION, 80),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_workflow(parser)
+    parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: none written)")
+    add_kai(parser)
+    add_nodes(parser, "not known; only --profile robust heeds them")
+    add_reach(parser)
+    add_objects(parser)
+    add_cluster(parser)
+    parser.set_defaults(run=verb(run))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the objects; return 0.
+
+    Raises:
+        CommandError: the pool is not in the cluster.
+        KubeError: the cluster cannot be read.
+        UsageError: an argument is wrong, or pool or workflow are refused.
+    """
+    from rackgate_cli.osmo.objects import objects_of
+
+    found = objects_of(arguments, nodes=_labels(arguments))
+    # Everything before the first line: who is refused anything gets nothing to apply.
+    text = json.dumps(_document(found), indent=2) + "\n" if arguments.json else _yaml(found)
+    tell_left_out(found)
+    sys.stdout.write(text)
+    return 0
+
+
+def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
+    """Labels of the nodes of a file, for the one profile that heeds them."""
+    from rackgate_cli.errors import UsageError
+
+    if arguments.nodes is None:
+        if arguments.selector:
+            raise UsageError("-l chooses among nodes: name their file with --nodes")
+        return None
+    if arguments.profile != "robust":
+        raise UsageError("--nodes changes nothing without --profile robust")
+    check_streams(arguments)
+    return [node.labels for node in nodes_of(arguments).nodes]
+
+
+def tell_left_out(found: Objects) -> None:
+    """Name the fields of tasks that no Pod carries, on stderr."""
+    from rackgate_cli.tables import clean
+
+    if found.left_out:
+        fields = clean(", ".join(found.left_out))
+        print(f"rackgate: fields of tasks that the Pods do not carry: {fields}", file=sys.stderr)
+
+
+def _document(found: Objects) -> dict[str, Any]:
+    return {
+        "topology": found.built.topology,
+        "podGroups": list(found.built.pod_groups),
+        "pods": list(found.pods),
+        "marks": _marks(found, frozenset()),
+    }
+
+
+def _marks(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What the pods of tasks must carry; tasks of equal marks are one entry."""
+    entries: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Any]] = {}
+    selector = found.inputs.pool.node_selector
+    for member, marks in found.built.pods.items():
+        if member in without:
+            continue
+        key = (marks.pod_group, tuple(sorted(marks.labels.items())))
+        entry = entries.setdefault(
+            key,
+            {
+                "podGroup": marks.pod_group,
+                "tasks": [],
+                "annotations": dict(marks.annotations),
+                "labels": dict(marks.labels),
+                "schedulerName": marks.scheduler_name,
+                **({"nodeSelector": dict(selector)} if selector else {}),
+            },
+        )
+        entry["tasks"].append(member[1])
+    return list(entries.values())
+
+
+def _yaml(found: Objects) -> str:
+    from rackgate_cli.osmo.documents import dump_documents
+
+    topology = found.built.topology
+    objects = [*([] if topology is None else [topology]), *found.built.pod_groups, *found.pods]
+    return dump_documents(objects) + "".join(f"# {line}\n" for line in _comments(found))
+
+
+def _comments(found: Objects) -> Iterator[str]:
+    """What the pods of tasks must carry that are not made here."""
+    made = frozenset(
+        (group.name, task.name)
+        for group in found.inputs.workflow.groups
+        for task in group.tasks
+        if task.image is not None and found.pods
+    )
+    entries = _marks(found, made)
+    if entries:
+        name = entries[0]["schedulerName"]
+        yield "No Pods here of these tasks: they have no image, or none was asked for. Their pods"
+        yield f"need spec.schedulerName {name}, no owner, and in their metadata:"
+        if "nodeSelector" in entries[0]:
+            yield f"(and spec.nodeSelector {json.dumps(entries[0]['nodeSelector'])})"
+    for entry in entries:
+        # Escaped as JSON: a name cannot end its comment.
+        yield from _lines([json.dumps(task) for task in entry["tasks"]])
+        yield f"    annotations: {json.dumps(entry['annotations'])}"
+        if entry["labels"]:
+            yield f"    labels: {json.dumps(entry['labels'])}"
+
+
+def _lines(words: Sequence[str]) -> Iterator[str]:
+    line = " "
+    for word in words:
+        if len(line) > 1 and len(line) + len(word) > _COLUMNS:
+            yield line
+            line = " "
+        line += f" {word}"
+    yield line

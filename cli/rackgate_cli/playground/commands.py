@@ -1,0 +1,369 @@
+"""The verbs of the playground: up, down, status, scale, stop, start, logs, kubectl, binaries."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.controlplane.binaries.download import (
+    SHA256_VARIABLE,
+    URL_VARIABLE,
+    download_source,
+)
+from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.controlplane.state import LEASE_DURATION_S, StateFolder
+from rackgate_cli.errors import CommandError, UsageError
+from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
+from rackgate_cli.playground import arguments as playground_arguments
+from rackgate_cli.playground import playground
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+AUDIT_VARIABLE: Final = "RACKGATE_AUDIT"
+_FOLLOW_POLL_S: Final = 0.2
+_STOPPABLE: Final = (*SERVICES, *COMPONENTS, *OPERATORS)
+
+_STATE_HELP: Final = (
+    "folder of the playground (default: $RACKGATE_STATE, else rackgate/default in the user's "
+    "XDG state folder, ~/.local/state)"
+)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the playground's verbs to the command."""
+    _add_up(subparsers)
+    down = _verb(
+        subparsers,
+        "down",
+        _down,
+        "end every process of the playground",
+        "Ends what `rackgate up` started, also after a crash, and waits until its ports are free. "
+        "Without --purge the next `up` finds all objects again.",
+        "rackgate down",
+        "rackgate down --state DIR --purge",
+    )
+    down.add_argument("--purge", action="store_true", help="remove the playground's folder, too")
+    status = _verb(
+        subparsers,
+        "status",
+        _status,
+        "what runs, and whether it is ready",
+        "Asks every component of the playground whether it is ready.",
+        "rackgate status",
+        "rackgate status --json",
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
+    _add_replica_verbs(subparsers)
+    _add_looking_verbs(subparsers)
+
+
+def _add_up(subparsers: Subparsers) -> None:
+    up = _verb(
+        subparsers,
+        "up",
+        _up,
+        "start a playground on this machine",
+        "Starts a control plane of real components (etcd, kube-apiserver, kube-controller-manager, "
+        "kube-scheduler, KWOK for simulated nodes), installs Rackgate and starts its three "
+        "services. Returns when everything is ready; the processes stay. On a playground that "
+        "runs in part it starts what is missing. JobSet and KubeRay come with --with, and so do "
+        "the kinds of the KAI scheduler (kai-crds, without the scheduler); a playground that has "
+        "them keeps them. Programs come from KUBEBUILDER_ASSETS or PATH if "
+        "their versions match exactly, else from the cache (RACKGATE_CACHE, default "
+        f"~/.cache/rackgate), else from {URL_VARIABLE} with {SHA256_VARIABLE}, else they are "
+        "built with Go, which takes some minutes once.",
+        "rackgate up",
+        "rackgate up --nodes 16 --state ./mine",
+        "rackgate up --nodes 0 --services none",
+        "rackgate up --with jobset,kuberay --feature-gates ElasticJobsViaWorkloadSlices=true",
+        "kubectl --kubeconfig ~/.local/state/rackgate/default/kubeconfig get nodes",
+    )
+    up.add_argument(
+        "--nodes",
+        type=playground_arguments.count,
+        default=playground.DEFAULT_NODES,
+        metavar="N",
+        help="simulated nodes, 8 to a rack, 4 racks to a block (default %(default)s); "
+        "0: no nodes and no queues",
+    )
+    up.add_argument(
+        "--services",
+        type=playground_arguments.services,
+        default=SERVICES,
+        metavar="LIST",
+        help=f'which of {",".join(SERVICES)} run, or "none" (default: all)',
+    )
+    _add_with(up, "run beside the control plane")
+    _add_settings(up)
+    up.add_argument(
+        "--audit",
+        action="store_true",
+        default=bool(os.environ.get(AUDIT_VARIABLE)),
+        help=f"write audit.log into the state folder (also: {AUDIT_VARIABLE}=1)",
+    )
+    _add_download(up)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--feature-gates",
+        type=playground_arguments.gates,
+        default={},
+        metavar="NAME=BOOL,...",
+        help="gates of the three services (docs/operation.md lists them); others stay as they are",
+    )
+    parser.add_argument(
+        "--lease-duration",
+        type=playground_arguments.lease_duration,
+        metavar="SECONDS",
+        help=f"of the services' Leases, 1 to 3600 (default: as before, {LEASE_DURATION_S:g} at "
+        "first); an active replica that stands still for longer ends itself",
+    )
+
+
+def _add_with(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--with",
+        type=playground_arguments.operators,
+        default=(),
+        dest="operators",
+        metavar="LIST",
+        help=f"which of {','.join((*OPERATORS, *KINDS))} {what} (default: none)",
+    )
+
+
+def _add_replica_verbs(subparsers: Subparsers) -> None:
+    scale = _verb(
+        subparsers,
+        "scale",
+        _scale,
+        "set the replicas of a service",
+        "Starts or ends replicas of one service; the others are not touched.",
+        "rackgate scale webhook 3",
+    )
+    scale.add_argument("service", choices=SERVICES)
+    scale.add_argument("count", type=playground_arguments.count, metavar="N")
+    stop = _verb(
+        subparsers,
+        "stop",
+        _stop,
+        "end a service, or one component",
+        "Ends all replicas of a service; their set count stays for `rackgate start`. Components "
+        "of the control plane and operators can be stopped, too.",
+        "rackgate stop assigner",
+        "rackgate stop kube-apiserver",
+    )
+    stop.add_argument("component", choices=_STOPPABLE, metavar="SERVICE")
+    start = _verb(
+        subparsers,
+        "start",
+        _start,
+        "bring back what is missing of a service",
+        "Starts the replicas of a service that do not run, up to its set count. Nothing restarts "
+        "by itself: there is no supervisor.",
+        "rackgate start assigner",
+    )
+    start.add_argument("component", choices=_STOPPABLE, metavar="SERVICE")
+
+
+def _add_looking_verbs(subparsers: Subparsers) -> None:
+    logs = _verb(
+        subparsers,
+        "logs",
+        _logs,
+        "the log of a service or component",
+        "Prints the log of one component, or of all replicas of a service.",
+        "rackgate logs assigner",
+        "rackgate logs webhook-0 --follow",
+    )
+    logs.add_argument("component", metavar="SERVICE")
+    logs.add_argument("--follow", "-f", action="store_true", help="wait for more")
+    kubectl = _verb(
+        subparsers,
+        "kubectl",
+        _kubectl,
+        "kubectl of the right version, on the playground",
+        "Runs kubectl with the playground's kubeconfig; everything after the verb's own options "
+        "is kubectl's.",
+        "rackgate kubectl get pods -A",
+        "rackgate kubectl --state DIR apply -f job.yaml",
+    )
+    kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
+    binaries = _verb(
+        subparsers,
+        "binaries",
+        _binaries,
+        "find or build the control plane's programs",
+        "Makes sure that every program is there, and prints where. `rackgate up` does it, too.",
+        "rackgate binaries",
+        "rackgate binaries --with jobset,kuberay",
+        state=False,
+    )
+    _add_with(binaries, "are looked for, too")
+    _add_download(binaries)
+
+
+def _verb(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str,
+    *examples: str,
+    state: bool = True,
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=_HelpFormatter,
+    )
+    if state:
+        parser.add_argument("--state", metavar="DIR", help=_STATE_HELP)
+    parser.set_defaults(run=run)
+    return parser
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps descriptions, keeps the lines of examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def _add_download(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--binaries-url", metavar="URL", help=f"folder to download programs from ({URL_VARIABLE})"
+    )
+    parser.add_argument(
+        "--binaries-sha256",
+        metavar="FILE",
+        help=f'lines "<sha256>  <name>" for that folder ({SHA256_VARIABLE})',
+    )
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    state = playground.up(
+        arguments.state,
+        nodes=arguments.nodes,
+        services=arguments.services,
+        operators=arguments.operators,
+        feature_gates=arguments.feature_gates,
+        lease_duration=arguments.lease_duration,
+        audit=arguments.audit,
+        source=download_source(arguments.binaries_url, arguments.binaries_sha256),
+    )
+    sys.stdout.write(f"export KUBECONFIG={StateFolder(state).kubeconfig}\n")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    playground.down(arguments.state, purge=arguments.purge)
+    return 0
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    playground.scale(arguments.state, arguments.service, arguments.count)
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    playground.stop(arguments.state, arguments.component)
+    return 0
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    playground.start(arguments.state, arguments.component)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    found = playground.status(arguments.state)
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        _print_status(found)
+    return 0
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("COMPONENT", "STATE", "PID", "LOG"):
+        table.add_column(heading, overflow="fold")
+    for name, component in found["components"].items():
+        if component["pid"] is None:
+            state = "[red]not running[/red]"
+        else:
+            state = "[green]ready[/green]" if component["ready"] else "[yellow]not ready[/yellow]"
+        pid = "" if component["pid"] is None else str(component["pid"])
+        table.add_row(name, state, pid, component["log"])
+    console = Console()
+    console.print(table)
+    console.print(f"\nserver      {found['server']}", highlight=False)
+    console.print(f"kubeconfig  {found['kubeconfig']}", highlight=False)
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    folder = StateFolder(state_dir(arguments.state))
+    known = playground.component_names(playground.require(folder))
+    chosen = [
+        name
+        for name in known
+        if arguments.component in (name, name.rpartition("-")[0] if name not in COMPONENTS else "")
+    ]
+    if not chosen:
+        raise UsageError(f'unknown component "{arguments.component}" (known: {", ".join(known)})')
+    _copy_logs([folder.logs / f"{name}.log" for name in chosen], follow=arguments.follow)
+    return 0
+
+
+def _copy_logs(paths: Iterable[Path], *, follow: bool) -> None:
+    seen = dict.fromkeys(paths, 0)
+    while True:
+        for path, offset in seen.items():
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    sys.stdout.buffer.write(file.read())
+                    seen[path] = file.tell()
+        sys.stdout.flush()
+        if not follow:
+            return
+        time.sleep(_FOLLOW_POLL_S)
+
+
+def _kubectl(arguments: argparse.Namespace) -> int:
+    folder = StateFolder(state_dir(arguments.state))
+    program = playground.require(folder).binaries.get("kubectl")
+    if program is None or not os.access(program, os.X_OK):
+        raise CommandError(f'there is no kubectl in "{program}"; "rackgate binaries" makes one')
+    if not folder.kubeconfig.is_file():
+        raise CommandError(f'{folder.kubeconfig} is missing; "rackgate up" writes it again')
+    environment = {**os.environ, "KUBECONFIG": str(folder.kubeconfig)}
+    # Replaces this process, so that signals and the terminal are kubectl's.
+    os.execve(program, [program, *arguments.arguments], environment)  # noqa: S606 # by absolute path
+
+
+def _binaries(arguments: argparse.Namespace) -> int:
+    source = download_source(arguments.binaries_url, arguments.binaries_sha256)
+    found = find_binaries(
+        deploy_dir() / "controlplane", cache_dir(), Progress(), source, arguments.operators
+    )
+    for name, path in found.items():
+        sys.stdout.write(f"{name:24} {path}\n")
+    return 0

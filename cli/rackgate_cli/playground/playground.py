@@ -1,0 +1,295 @@
+"""A playground on this machine: up, down, status, scale, stop, start.
+
+`up` and `open_client` are also how other verbs, tests and benches get a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.controlplane import readiness
+from rackgate_cli.controlplane.binaries.download import DownloadSource, download_source
+from rackgate_cli.controlplane.binaries.find import find_binaries
+from rackgate_cli.controlplane.binaries.versions import COMPONENTS, KINDS, OPERATORS, SERVICES
+from rackgate_cli.controlplane.cluster import Cluster
+from rackgate_cli.controlplane.operators import start_operators
+from rackgate_cli.controlplane.progress import Progress
+from rackgate_cli.controlplane.services import (
+    end_surplus,
+    replica_names,
+    running_replicas,
+    start_services,
+    token_file,
+)
+from rackgate_cli.controlplane.state import Playground, StateFolder
+from rackgate_cli.errors import CommandError
+from rackgate_cli.locations import cache_dir, deploy_dir, state_dir
+
+if TYPE_CHECKING:
+    from rackgate.kube.client import Client
+
+DEFAULT_NODES: Final = 64
+_NOT_RUNNING: Final = 'the control plane does not run; "rackgate up" starts it'
+
+
+def up(
+    state: str | Path | None = None,
+    *,
+    nodes: int = DEFAULT_NODES,
+    services: Sequence[str] = SERVICES,
+    operators: Sequence[str] = (),
+    feature_gates: Mapping[str, bool] | None = None,
+    lease_duration: float | None = None,
+    audit: bool = False,
+    source: DownloadSource | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Bring a playground up, or complete one that runs in part; returns when all is ready.
+
+    Args:
+        state: its folder, None for the default one.
+        nodes: simulated nodes; 0 for none, and then no queues either.
+        services: which of the three services run.
+        operators: which of "jobset", "kuberay" and "kai-crds" it gets, beside those it has.
+        feature_gates: set in the services' configurations, beside those set before.
+        lease_duration: seconds of the services' Leases; None for what was set before, 15 at first.
+        audit: let the API server write `audit.log` into the folder.
+        source: a download of binaries, None for what the environment names.
+        progress: told what happens; lines on stderr by default.
+
+    Returns:
+        The playground's folder.
+
+    Raises:
+        CommandError: something is missing or exited; what this call started is ended again.
+    """
+    progress = progress or Progress()
+    folder = StateFolder(state_dir(None if state is None else str(state)))
+    _refuse_foreign(folder)
+    source = source or download_source(None, None)
+    with folder.exclusive():
+        playground = folder.load() or Playground()
+        playground.audit = audit
+        wanted = (*playground.operators, *playground.kinds, *operators)
+        playground.operators = [name for name in OPERATORS if name in wanted]
+        playground.kinds = [name for name in KINDS if name in wanted]
+        playground.feature_gates |= feature_gates or {}
+        if lease_duration is not None:
+            playground.lease_duration = lease_duration
+        folder.save(playground)
+        found = find_binaries(
+            deploy_dir() / "controlplane", cache_dir(), progress, source, playground.operators
+        )
+        playground.binaries = {name: str(path) for name, path in found.items()}
+        cluster = _cluster(folder, playground, progress)
+        try:
+            _bring_up(cluster, nodes, tuple(services), progress)
+        except BaseException:
+            cluster.abandon()
+            raise
+    return folder.path
+
+
+def _bring_up(cluster: Cluster, nodes: int, services: tuple[str, ...], progress: Progress) -> None:
+    from rackgate_cli.controlplane import setup
+
+    replicas = cluster.playground.replicas
+    for service in SERVICES:
+        replicas[service] = max(1, replicas.get(service, 0)) if service in services else 0
+        end_surplus(cluster, service)
+    cluster.start()
+    setup.prepare(cluster, nodes, services)
+    progress.say("installed: CRDs, roles, admission")
+    with _registered(cluster, services):
+        if cluster.playground.operators:
+            start_operators(cluster, cluster.playground.operators)
+        if services:
+            start_services(cluster, services)
+    setup.fill(cluster, nodes, services)
+    if nodes:
+        progress.say(f"ready: {nodes} nodes, queue default/default")
+
+
+@contextlib.asynccontextmanager
+async def open_client(state: str | Path | None = None) -> AsyncIterator[Client]:
+    """Yield a client with cluster-admin rights on a playground.
+
+    Raises:
+        CommandError: there is no playground in that folder.
+    """
+    folder = StateFolder(state_dir(None if state is None else str(state)))
+    from rackgate_cli.controlplane.setup import admin_client
+
+    async with admin_client(folder, require(folder)) as client:
+        yield client
+
+
+def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = False) -> None:
+    """End every process of a playground; nothing happens if there is none.
+
+    Args:
+        state: its folder, None for the default one.
+        purge: remove the folder, too. Without it the next `up` finds all objects again.
+        quiet: print nothing.
+
+    Raises:
+        CommandError: a process or port stays, or the folder is no playground.
+    """
+    folder = StateFolder(state_dir(None if state is None else str(state)))
+    if not folder.path.is_dir():
+        return
+    _refuse_foreign(folder)
+    with folder.exclusive():
+        playground = folder.load()
+        if playground is not None:
+            _cluster(folder, playground, Progress(quiet=quiet)).end_all()
+        if purge:
+            shutil.rmtree(folder.path)
+
+
+def scale(state: str | Path | None, service: str, count: int) -> None:
+    """Set the replicas of a service, and start or end what that takes."""
+    with _changing(state) as cluster:
+        cluster.playground.replicas[service] = count
+        cluster.folder.save(cluster.playground)
+        end_surplus(cluster, service)
+        _start_one(cluster, service)
+
+
+def stop(state: str | Path | None, component: str) -> None:
+    """End all replicas of a service, one component or an operator; a set count stays."""
+    with _changing(state) as cluster:
+        names = running_replicas(cluster, component) if component in SERVICES else [component]
+        cluster.end(names)
+
+
+def start(state: str | Path | None, component: str) -> None:
+    """Bring back the missing replicas of a service, one component or an operator."""
+    with _changing(state) as cluster:
+        if component in OPERATORS:
+            _start_operator(cluster, component)
+            return
+        if component in SERVICES:
+            if cluster.playground.replicas.get(component, 0) == 0:
+                raise CommandError(f'"{component}" is set to 0 replicas; use "rackgate scale"')
+            _start_one(cluster, component)
+        else:
+            cluster.start([component])
+
+
+def _start_operator(cluster: Cluster, name: str) -> None:
+    if name not in cluster.playground.operators:
+        raise CommandError(f'this playground has no {name}; "rackgate up --with {name}" adds it')
+    if cluster.running("kube-apiserver") is None:
+        raise CommandError(_NOT_RUNNING)
+    with _registered(cluster, ()):
+        start_operators(cluster, (name,))
+
+
+def _start_one(cluster: Cluster, service: str) -> None:
+    if cluster.running("kube-apiserver") is None:
+        raise CommandError(_NOT_RUNNING)
+    if (
+        cluster.playground.replicas.get(service, 0)
+        and not token_file(cluster.folder, service).exists()
+    ):
+        # It was left out of `up`, so it has no credentials yet, and no registration.
+        from rackgate_cli.controlplane import setup
+
+        setup.prepare(cluster, 0, (service,))
+    with _registered(cluster, (service,)):
+        start_services(cluster, (service,))
+
+
+@contextlib.contextmanager
+def _registered(cluster: Cluster, services: tuple[str, ...]) -> Iterator[None]:
+    """Register the webhooks anew that the block starts elsewhere: their port was somebody's."""
+    before = _webhook_ports(cluster)
+    yield
+    if _webhook_ports(cluster) != before:
+        from rackgate_cli.controlplane import setup
+
+        setup.prepare(cluster, 0, services)
+
+
+def _webhook_ports(cluster: Cluster) -> dict[str, int]:
+    ports = cluster.playground.ports
+    return {name: ports[name] for name in ports if name.endswith("webhook")}
+
+
+@contextlib.contextmanager
+def _changing(state: str | Path | None) -> Iterator[Cluster]:
+    folder = StateFolder(state_dir(None if state is None else str(state)))
+    require(folder)
+    with folder.exclusive():
+        yield _cluster(folder, require(folder), Progress())
+
+
+def require(folder: StateFolder) -> Playground:
+    """Return the playground of a folder.
+
+    Raises:
+        CommandError: there is none.
+    """
+    playground = folder.load()
+    if playground is None:
+        raise CommandError(f'there is no playground in {folder.path}; "rackgate up" makes one')
+    return playground
+
+
+def component_names(playground: Playground) -> list[str]:
+    """Return everything that should run: control plane, operators, each replica by service."""
+    replicas = [
+        name
+        for service in SERVICES
+        for name in replica_names(service, playground.replicas.get(service, 0))
+    ]
+    return [*COMPONENTS, *playground.operators, *replicas]
+
+
+def status(state: str | Path | None = None) -> dict[str, Any]:
+    """Return what runs, in the shape that `rackgate status --json` prints.
+
+    A component that should run and does not has pid null; "ready" is its own answer now.
+
+    Raises:
+        CommandError: there is no playground in that folder.
+    """
+    folder = StateFolder(state_dir(None if state is None else str(state)))
+    playground = require(folder)
+    cluster = _cluster(folder, playground, Progress(quiet=True))
+    records = {name: cluster.running(name) for name in component_names(playground)}
+    contexts = readiness.tls_contexts(folder.pki) if any(records.values()) else {}
+    return {
+        "kubeconfig": str(folder.kubeconfig),
+        "server": playground.server,
+        "state": str(folder.path),
+        "components": {
+            name: {
+                "pid": record.pid if record else None,
+                "ready": record is not None and readiness.ask(record, contexts) is None,
+                "log": str(folder.logs / f"{name}.log"),
+            }
+            for name, record in records.items()
+        },
+    }
+
+
+def _cluster(folder: StateFolder, playground: Playground, progress: Progress) -> Cluster:
+    return Cluster(folder, playground, deploy_dir() / "controlplane", progress)
+
+
+def _refuse_foreign(folder: StateFolder) -> None:
+    if folder.path.exists() and not folder.path.is_dir():
+        raise CommandError(f"{folder.path} is not a folder; name another one with --state")
+    if folder.path.is_dir() and not folder.record.exists():
+        others = sorted(path.name for path in folder.path.iterdir() if path != folder.lock)
+        if others:
+            raise CommandError(
+                f'{folder.path} is no playground and not empty (it has "{others[0]}"); '
+                "name a new or empty folder with --state"
+            )

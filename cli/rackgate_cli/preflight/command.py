@@ -1,0 +1,143 @@
+"""`rackgate preflight`: may Rackgate be installed into this cluster? Only reads."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from rackgate_cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from rackgate.api.resources import Resource
+    from rackgate.kube.client import Client
+    from rackgate_cli.preflight.findings import Finding, Seen
+
+CONFLICT: Final = 3
+_DESCRIPTION: Final = (
+    "Tells what stands in the way of an installation before anything is written: Kueue that "
+    "lives (its Deployment, webhook configurations, APIServices, Lease) or the kinds that it left, "
+    "another Rackgate, an uninstall that is not finished, an API server that is too old. Only "
+    "reads."
+)
+_EPILOG: Final = """examples:
+  rackgate preflight
+  rackgate preflight --namespace team-infra
+
+exit codes:
+  0  nothing stands in the way
+  1  the cluster cannot be read
+  2  the command line is wrong
+  3  something does; nothing may be installed before it is settled"""
+
+
+def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb `preflight`."""
+    parser = subparsers.add_parser(
+        "preflight",
+        help="may Rackgate be installed into this cluster? before anything is written",
+        description=textwrap.fill(_DESCRIPTION, 80),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_cluster(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name a cluster, and the namespace of an installation."""
+    parser.add_argument("--namespace", help="of the installation (default: rackgate-system)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--state", metavar="DIR", help="folder of a playground (see $RACKGATE_STATE)"
+    )
+    where.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--context", help="context of the kubeconfig")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb; returns its exit code."""
+    from rackgate.api.names import SYSTEM_NAMESPACE
+
+    namespace = arguments.namespace or SYSTEM_NAMESPACE
+    found = asyncio.run(_look(arguments, namespace))
+    if arguments.json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        print("\n".join(told(found, namespace)))
+    return CONFLICT if any(one.conflict for one in found) else 0
+
+
+def told(found: Iterable[Finding], namespace: str) -> list[str]:
+    """The findings as lines; conflicts first."""
+    listed = sorted(found, key=lambda one: not one.conflict)
+    lines = [
+        f"{'conflict' if one.conflict else 'note'}: {one.what}\n  {one.remedy}" for one in listed
+    ]
+    if not any(one.conflict for one in listed):
+        lines.append(f"nothing stands in the way of an installation into namespace {namespace}")
+    return lines
+
+
+async def _look(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
+    from rackgate.kube.errors import KubeError
+    from rackgate_cli.preflight.findings import findings
+    from rackgate_cli.target import door
+
+    asked = door(arguments.state, arguments.kubeconfig, arguments.context)
+    asked = replace(asked, user_agent="rackgate-preflight")
+    async with asked.client() as client:
+        try:
+            return findings(await read(client, namespace), namespace)
+        except KubeError as error:
+            raise CommandError(f"the cluster cannot be read: {error}") from error
+
+
+async def read(client: Client, namespace: str) -> Seen:
+    """Read what `findings` judges.
+
+    Raises:
+        KubeError: something may not be read: then nothing may be said either.
+    """
+    from rackgate.api import names
+    from rackgate.api import resources as kinds
+    from rackgate_cli.preflight.findings import API_SERVICES, KUEUE_LEASE, Seen
+
+    crds = await listed(client, kinds.CRDS)
+    spaces = await listed(client, kinds.NAMESPACES, fieldSelector=f"metadata.name={namespace}")
+    return Seen(
+        version=json.loads(await client.get("/version")),
+        webhooks=[
+            *await listed(client, kinds.MUTATING_CONFIGS),
+            *await listed(client, kinds.VALIDATING_CONFIGS),
+        ],
+        crds=[crd for crd in crds if crd["spec"]["group"] == names.GROUP],
+        policies=[
+            *await listed(client, kinds.ADMISSION_POLICIES),
+            *await listed(client, kinds.ADMISSION_POLICY_BINDINGS),
+        ],
+        api_services=await listed(client, API_SERVICES),
+        deployments=await listed(client, kinds.DEPLOYMENTS),
+        leases=await listed(client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"),
+        bindings=await listed(client, kinds.CLUSTER_ROLE_BINDINGS),
+        namespace=spaces[0] if spaces else None,
+        now=datetime.now(UTC),
+    )
+
+
+async def listed(
+    client: Client, kind: Resource, *, namespace: str | None = None, **params: str
+) -> list[dict[str, Any]]:
+    """All objects of a kind, or those of a namespace, each with its kind's name."""
+    found: list[dict[str, Any]] = []
+    async for page in client.list_pages(kind.path(namespace), params):
+        found += [{**item, "kind": kind.kind} for item in json.loads(page).get("items") or ()]
+    return found

@@ -1,0 +1,271 @@
+"""What stands in the way of installing Rackgate into a cluster, told before anything is written.
+
+Pure: from what was read to findings, each with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.installation.marker import MARK
+
+Object = Mapping[str, Any]
+
+PART_OF: Final = "app.kubernetes.io/part-of"
+OURS: Final = "rackgate"
+# Oldest API server whose ValidatingAdmissionPolicies and selectable fields suffice.
+OLDEST: Final = (1, 30)
+# Kueue's own, of its manifests and of its chart; and whose renewal tells that somebody acts.
+KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
+FRESH: Final = timedelta(seconds=60)
+# Kueue serves the order of its queues by itself: until these are gone the API server calls it.
+KUEUE_SERVED: Final = "visibility.kueue.x-k8s.io"
+API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
+# Kinds that we install; Kueue has more of the same group.
+OUR_KINDS: Final = frozenset(
+    kind.full_name
+    for kind in (
+        kinds.WORKLOADS,
+        kinds.LOCAL_QUEUES,
+        kinds.CLUSTER_QUEUES,
+        kinds.COHORTS,
+        kinds.TOPOLOGIES,
+        kinds.FLAVORS,
+        kinds.WORKLOAD_PRIORITY_CLASSES,
+        kinds.ADMISSION_CHECKS,
+    )
+)
+_SEE: Final = "docs/operators.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know before an installation.
+
+    Attributes:
+        conflict: nothing may be installed as it is.
+        what: is there.
+        remedy: what to do about it.
+    """
+
+    conflict: bool
+    what: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read of a cluster: objects as JSON.
+
+    Attributes:
+        version: of the API server, as `/version` says.
+        webhooks: mutating and validating webhook configurations.
+        policies: ValidatingAdmissionPolicies and their bindings.
+        api_services: APIServices.
+        crds: CustomResourceDefinitions of Kueue's group.
+        deployments: of all namespaces.
+        leases: of Kueue's name, in any namespace.
+        bindings: ClusterRoleBindings.
+        namespace: the one to install into, None when it does not exist.
+        now: by the clock of this machine.
+    """
+
+    version: Mapping[str, Any] = field(default_factory=dict)
+    webhooks: Sequence[Object] = ()
+    policies: Sequence[Object] = ()
+    api_services: Sequence[Object] = ()
+    crds: Sequence[Object] = ()
+    deployments: Sequence[Object] = ()
+    leases: Sequence[Object] = ()
+    bindings: Sequence[Object] = ()
+    namespace: Object | None = None
+    now: datetime | None = None
+
+
+def findings(seen: Seen, namespace: str) -> list[Finding]:
+    """Everything that stands in the way of an installation into `namespace`, or beside it."""
+    return [
+        *_version(seen),
+        *_kueue(seen),
+        *_kueue_crds(seen),
+        *_others(seen, namespace),
+        *_ending(seen, namespace),
+        *_old_names(seen, namespace),
+    ]
+
+
+def _name(found: Object) -> str:
+    return str(found["metadata"]["name"])
+
+
+def _is_ours(found: Object) -> bool:
+    return (found["metadata"].get("labels") or {}).get(PART_OF) == OURS
+
+
+def _version(seen: Seen) -> Iterator[Finding]:
+    digits = [
+        "".join(c for c in str(seen.version.get(key, "")) if c.isdigit())
+        for key in ("major", "minor")
+    ]
+    if not all(digits):
+        return
+    found = (int(digits[0]), int(digits[1]))
+    if found < OLDEST:
+        yield Finding(
+            True,
+            f"the API server is of Kubernetes {found[0]}.{found[1]}",
+            f"Rackgate needs {OLDEST[0]}.{OLDEST[1]} or newer",
+        )
+
+
+def _kueue(seen: Seen) -> Iterator[Finding]:
+    """Kueue that lives: it would admit the same Workloads."""
+    remedy = (
+        "both would admit the same Workloads, and each would change the other's kinds: remove "
+        f'Kueue first ("Coming from Kueue" in {_SEE}), or do not install Rackgate here'
+    )
+    for found in seen.webhooks:
+        if "kueue" in _name(found) and not _is_ours(found):
+            yield Finding(True, f"Kueue's {found['kind']} {_name(found)}", remedy)
+    for found in seen.deployments:
+        if _is_kueue(found):
+            where = f"{found['metadata']['namespace']}/{_name(found)}"
+            yield Finding(True, f"Kueue's Deployment {where}", remedy)
+    for found in seen.leases:
+        if _name(found) == KUEUE_LEASE and _is_fresh(found, seen.now):
+            where = f"{found['metadata']['namespace']}/{_name(found)}"
+            holder = found["spec"].get("holderIdentity")
+            yield Finding(True, f"Kueue's Lease {where}, held by {holder}", remedy)
+    for found in seen.api_services:
+        if found["spec"].get("group") == KUEUE_SERVED:
+            yield Finding(
+                True,
+                f"Kueue's APIService {_name(found)}",
+                "without Kueue nobody answers for it, and then no namespace of the cluster can be "
+                f'deleted: delete it with Kueue ("Coming from Kueue" in {_SEE})',
+            )
+
+
+def _is_kueue(deployment: Object) -> bool:
+    labels = deployment["metadata"].get("labels") or {}
+    containers = deployment["spec"]["template"]["spec"].get("containers") or ()
+    images = (str(one.get("image", "")).rpartition("/")[2] for one in containers)
+    return (
+        labels.get("app.kubernetes.io/name") == "kueue"
+        or _name(deployment) == "kueue-controller-manager"
+        or any(image.split("@")[0].split(":")[0] == "kueue" for image in images)
+    )
+
+
+def _is_fresh(lease: Object, now: datetime | None) -> bool:
+    renewed = lease["spec"].get("renewTime")
+    if now is None or not renewed or not lease["spec"].get("holderIdentity"):
+        return False
+    return now - datetime.fromisoformat(renewed) < FRESH
+
+
+def _kueue_crds(seen: Seen) -> Iterator[Finding]:
+    """Kinds that Kueue left: to take them over is a decision."""
+    ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
+    old = sorted(
+        _name(crd)
+        for crd in ours
+        if set((crd.get("status") or {}).get("storedVersions") or ()) - {names.VERSION}
+    )
+    if old:
+        yield Finding(
+            True,
+            f"objects may be stored in older versions of {', '.join(old)}",
+            f"with a Kueue that serves {names.VERSION}, write each object once while it still "
+            'converts, and take the old versions out of status.storedVersions ("Coming from '
+            f'Kueue" in {_SEE}); or delete these kinds, with all their objects',
+        )
+    converted = sorted(_name(crd) for crd in ours if _is_converted(crd))
+    if converted:
+        yield Finding(
+            False,
+            f"kinds of Kueue with a conversion webhook: {', '.join(converted)}",
+            "once Kueue is gone, take them over by --force-conflicts with the first of the two "
+            "commands that install; until then the API server refuses that command",
+        )
+
+
+def _is_converted(crd: Object) -> bool:
+    conversion = crd["spec"].get("conversion") or {}
+    return bool(conversion.get("strategy", "None") == "Webhook")
+
+
+def _others(seen: Seen, namespace: str) -> Iterator[Finding]:
+    """Another installation of Rackgate."""
+    others: dict[str, list[str]] = {}
+    for binding in seen.bindings:
+        if _name(binding) == MARK:
+            for subject in binding.get("subjects") or ():
+                others.setdefault(subject.get("namespace", ""), []).append(
+                    f"ClusterRoleBinding {MARK}"
+                )
+    for found in seen.deployments:
+        if _is_ours(found):
+            where = found["metadata"]["namespace"]
+            others.setdefault(where, []).append(f"Deployment {_name(found)}")
+    for where, signs in sorted(others.items()):
+        if where not in ("", namespace):
+            yield Finding(
+                True,
+                f"Rackgate is installed in namespace {where} ({', '.join(sorted(signs))})",
+                f"a cluster has one Rackgate: upgrade that one, or remove it first "
+                f"(rackgate uninstall --namespace {where})",
+            )
+
+
+def _ending(seen: Seen, namespace: str) -> Iterator[Finding]:
+    """An uninstall that is under way, or was left unfinished."""
+    leaving = [
+        f"ClusterRoleBinding {_name(found)}"
+        for found in seen.bindings
+        if found["metadata"].get("deletionTimestamp")
+        and (_is_ours(found) or _name(found).endswith(f".{namespace}"))
+    ]
+    if seen.namespace is not None and seen.namespace["metadata"].get("deletionTimestamp"):
+        leaving.insert(0, f"Namespace {namespace}")
+    crds = [_name(crd) for crd in seen.crds if crd["metadata"].get("deletionTimestamp")]
+    leaving += [f"CustomResourceDefinition {name}" for name in crds]
+    if leaving:
+        yield Finding(
+            True,
+            f"being deleted: {', '.join(leaving)}",
+            "wait until it is gone; if it does not go, rackgate uninstall ends it",
+        )
+
+
+def _old_names(seen: Seen, namespace: str) -> Iterator[Finding]:
+    """Objects of a version whose cluster-wide names did not carry the namespace."""
+    old = [
+        f"{found['kind']} {_name(found)}"
+        for found in (*seen.webhooks, *seen.policies, *seen.bindings)
+        if _is_ours(found) and _name(found) in OLD_NAMES
+    ]
+    if old:
+        yield Finding(
+            False,
+            f"cluster-wide objects of an older version: {', '.join(sorted(old))}",
+            f'after the upgrade, delete them ("Upgrade and rollback" in {_SEE}); the new ones of '
+            f"namespace {namespace} have other names",
+        )
+
+
+OLD_NAMES: Final = frozenset(
+    f"rackgate-{name}"
+    for name in (
+        *("mutating", "validating"),
+        *("hints", "jobs", "jobsets", "orphans", "part-deletions"),
+        *("parts", "pods", "rayclusters", "workloads"),
+        *("assigner", "ungater", "webhook", "assigner:osmo", "webhook:osmo"),
+    )
+)

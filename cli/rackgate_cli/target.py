@@ -1,0 +1,150 @@
+"""Which cluster a command asks, and how it shows that it is still reading."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rackgate.kube.client import Client
+from rackgate.kube.config import ConfigError, ConnectionSettings, connect
+from rackgate_cli.controlplane.state import StateFolder
+from rackgate_cli.errors import UsageError
+from rackgate_cli.locations import STATE_VARIABLE, state_dir
+from rackgate_cli.playground import playground
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Which cluster is asked: a playground's folder, or connection settings.
+
+    Attributes:
+        namespace: that of the kubeconfig's context, or "default".
+        context: of the kubeconfig, as far as the file says.
+        server: its address, as far as the file says.
+        user_agent: how the command names itself to the API server.
+    """
+
+    state: str | None = None
+    settings: ConnectionSettings | None = None
+    namespace: str = "default"
+    context: str | None = None
+    server: str | None = None
+    user_agent: str = "rackgate-explain"
+
+    @property
+    def told(self) -> str:
+        """Which cluster it is, for whom who is asked before something is done to it."""
+        if self.settings is None:
+            return f"the playground in {state_dir(self.state)}"
+        server = self.server or "its API server"
+        return f"{server}, context {self.context} of {self.settings.kubeconfig}"
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of that cluster, closed at the end of the block.
+
+        Raises:
+            CommandError: there is no such playground.
+            UsageError: the kubeconfig cannot be used.
+        """
+        if self.settings is None:
+            async with playground.open_client(self.state) as client:
+                yield client
+            return
+        try:
+            client = await connect(self.settings, user_agent=self.user_agent)
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+def door(state: str | None, kubeconfig: str | None, context: str | None) -> Door:
+    """Choose the cluster: what the command line names, else the user's environment.
+
+    In order: --state, --kubeconfig, KUBECONFIG, RACKGATE_STATE, ~/.kube/config, the default
+    playground.
+
+    Raises:
+        UsageError: none of them is there.
+    """
+    if state is not None:
+        return Door(state)
+    if kubeconfig is not None:
+        return _by_kubeconfig(Path(kubeconfig), context)
+    listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if listed:
+        return _by_kubeconfig(next((p for p in listed if p.exists()), listed[0]), context)
+    if os.environ.get(STATE_VARIABLE):
+        return Door()
+    usual = Path.home() / ".kube" / "config"
+    if usual.exists():
+        return _by_kubeconfig(usual, context)
+    if StateFolder(state_dir(None)).record.exists():
+        return Door()
+    raise UsageError(
+        "no cluster to ask: name one with --kubeconfig FILE or --state DIR, or set KUBECONFIG"
+    )
+
+
+def _by_kubeconfig(path: Path, context: str | None) -> Door:
+    settings = ConnectionSettings(kubeconfig=path, context=context, request_timeout=30)
+    document = _document(path)
+    name = context or document.get("current-context")
+    chosen = _named(document, "contexts", "context", name)
+    cluster = _named(document, "clusters", "cluster", chosen.get("cluster"))
+    return Door(
+        settings=settings,
+        namespace=str(chosen.get("namespace") or "default"),
+        context=None if name is None else str(name),
+        server=str(cluster["server"]) if cluster.get("server") else None,
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A kubeconfig; empty where it is none: the client says what is wrong with the file."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named(document: dict[str, Any], plural: str, key: str, name: object) -> dict[str, Any]:
+    """The part of a kubeconfig with that name; empty where there is none."""
+    try:
+        found = next((one[key] for one in document[plural] if one["name"] == name), None)
+    except (KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Progress:
+    """One line on stderr that counts what was read, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._counts: dict[str, int] = {}
+
+    def add(self, plural: str, count: int) -> None:
+        """Some more objects are here."""
+        self._counts[plural] = self._counts.get(plural, 0) + count
+        if self._live:
+            words = ", ".join(f"{n} {name}" for name, n in self._counts.items() if n)
+            sys.stderr.write(f"\r\x1b[Kreading: {words}")
+            sys.stderr.flush()
+
+    def done(self) -> None:
+        """Take the line away."""
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

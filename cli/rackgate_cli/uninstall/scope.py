@@ -1,0 +1,176 @@
+"""Which objects are those of an installation, which stay, and which are of others. Pure.
+
+An installation is found by the mark of the cluster. `kubectl delete` takes the mark away at once,
+while the roles and bindings of services that acted stay until they gave back what they hold: then
+these tell. Only cluster-wide objects count: in a namespace anybody may write what looks like ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.installation.marker import MARK
+from rackgate.installation.uninstall import FINALIZER
+from rackgate_cli.errors import UsageError
+from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
+from rackgate_ungater.shards.assignment import GROUP_LEASE, SHARDS, lease_name
+
+Object = Mapping[str, Any]
+
+USERS: Final = "rackgate-users:"
+_ENDING: Final = "rackgate-uninstall"
+_SERVICE: Final = re.compile(r"rackgate-(?:assigner|ungater|webhook)\.(?P<namespace>.+)")
+_REST: Final = re.compile(r"rackgate(?:-[^.]+)?\.(?P<namespace>.+)")
+
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", True, "StatefulSet")
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", True, "DaemonSet")
+CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", True, "CronJob")
+CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", True, "PersistentVolumeClaim")
+# What others may have in a namespace.
+FOREIGN_KINDS: Final = (
+    kinds.DEPLOYMENTS,
+    STATEFUL_SETS,
+    DAEMON_SETS,
+    kinds.JOBS,
+    CRON_JOBS,
+    kinds.PODS,
+    CLAIMS,
+    kinds.SECRETS,
+    kinds.CONFIG_MAPS,
+    kinds.SERVICES,
+)
+# What services make themselves, without labels: the certificate, by our webhook or, with the
+# overlay, by cert-manager; the Leases.
+MADE: Final[Mapping[Resource, frozenset[str]]] = {
+    kinds.SECRETS: frozenset(
+        {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}
+    ),
+    kinds.LEASES: frozenset(
+        {"rackgate-assigner", GROUP_LEASE, *(lease_name(shard) for shard in range(SHARDS))}
+    ),
+}
+# What Kubernetes puts into every namespace.
+_EVERYWHERE: Final = frozenset({(kinds.CONFIG_MAPS, "kube-root-ca.crt")})
+# Tokens of these accounts are nobody's work.
+_TOKEN_OF: Final = "kubernetes.io/service-account.name"  # noqa: S105 - an annotation
+_ACCOUNTS: Final = frozenset(
+    {"default", "rackgate-assigner", "rackgate-ungater", "rackgate-webhook"}
+)
+
+
+def name_of(found: Object) -> str:
+    """The name of an object."""
+    return str(found["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is looked at as one installation.
+
+    Attributes:
+        namespace: of the installation.
+        acts: what is held in the cluster (jobs, queues, kinds) is its own to give back.
+        old_names: cluster-wide objects whose names do not carry a namespace are its own, too.
+    """
+
+    namespace: str
+    acts: bool = True
+    old_names: bool = False
+
+    def owns(self, found: Object) -> bool:
+        """Whether a cluster-wide object with our label belongs to this installation."""
+        name = name_of(found)
+        if name == MARK:
+            return self.namespace in _subjects(found)
+        return (
+            name.endswith(f".{self.namespace}")
+            or name.startswith(USERS)
+            or (self.old_names and name in OLD_NAMES)
+        )
+
+    def stays(self, found: Object, *, delete_crds: bool) -> bool:
+        """Whether a role or binding stays: with the kinds, or because others use it."""
+        if self.acts and delete_crds:
+            return False
+        name = name_of(found)
+        return name.startswith(USERS) or (self.acts and name == f"{_ENDING}.{self.namespace}")
+
+    def made(self, kind: Resource, found: Object) -> bool:
+        """Whether an object of the namespace was made by our services."""
+        return name_of(found) in MADE.get(kind, ())
+
+    def foreign(self, kind: Resource, found: Object) -> bool:
+        """Whether an object of the namespace is of others, so that the namespace must stay."""
+        metadata = found["metadata"]
+        token_of = (metadata.get("annotations") or {}).get(_TOKEN_OF)
+        return not (
+            (metadata.get("labels") or {}).get(PART_OF) == OURS
+            or metadata.get("deletionTimestamp")
+            or self.made(kind, found)
+            or (kind, name_of(found)) in _EVERYWHERE
+            or (kind == kinds.SECRETS and token_of in _ACCOUNTS)
+        )
+
+
+def scope_of(chosen: str | None, bindings: Iterable[Object], roles: Iterable[Object]) -> Scope:
+    """The installation to remove.
+
+    Args:
+        chosen: its namespace as the user named it; None to find it.
+        bindings: all ClusterRoleBindings.
+        roles: all ClusterRoles.
+
+    Raises:
+        UsageError: there are signs of several, none of them is the one that acts, and none is
+            named.
+    """
+    bindings, roles = list(bindings), list(roles)
+    marked = {one for found in bindings if name_of(found) == MARK for one in _subjects(found)}
+    ours = [one for one in (*bindings, *roles) if _is_ours(one)]
+    old = {one for found in bindings if _is_ours(found) for one in _subjects_of_old(found)}
+    held = _namespaces(_SERVICE, (one for one in ours if FINALIZER in _finalizers(one)))
+    named = _namespaces(_SERVICE, ours) | old
+    acting = marked or held or named
+    signs = (acting, _namespaces(_REST, ours), {names.SYSTEM_NAMESPACE})
+    namespace = chosen or _only(next(found for found in signs if found))
+    return Scope(
+        namespace,
+        acts=not acting or namespace in acting,
+        old_names=namespace in old if old else not acting or namespace in acting,
+    )
+
+
+def _only(found: set[str]) -> str:
+    if len(found) > 1:
+        raise UsageError(
+            f"Rackgate is, or was, installed in the namespaces {', '.join(sorted(found))}: "
+            "name one with --namespace"
+        )
+    return next(iter(found))
+
+
+def _namespaces(pattern: re.Pattern[str], found: Iterable[Object]) -> set[str]:
+    matches = (pattern.fullmatch(name_of(one)) for one in found)
+    return {match["namespace"] for match in matches if match}
+
+
+def _is_ours(found: Object) -> bool:
+    return (found["metadata"].get("labels") or {}).get(PART_OF) == OURS
+
+
+def _finalizers(found: Object) -> Iterable[str]:
+    return found["metadata"].get("finalizers") or ()
+
+
+def _subjects(binding: Object) -> set[str]:
+    return {one["namespace"] for one in binding.get("subjects") or () if one.get("namespace")}
+
+
+def _subjects_of_old(binding: Object) -> set[str]:
+    return _subjects(binding) if name_of(binding) in OLD_NAMES else set()

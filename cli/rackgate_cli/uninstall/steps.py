@@ -1,0 +1,320 @@
+"""What `rackgate uninstall` reads and writes, step by step; every step may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rackgate.api import names
+from rackgate.api import resources as kinds
+from rackgate.api.resources import Resource
+from rackgate.installation.marker import MARK
+from rackgate.installation.uninstall import FINALIZER, at_once, without_finalizer
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
+from rackgate.wire.core import Meta
+from rackgate_assigner.uninstall.controller import Report, release_all, release_finalizers
+from rackgate_assigner.uninstall.plan import Jobs
+from rackgate_cli.controlplane.binaries.versions import SERVICES
+from rackgate_cli.playground import playground as local_playground
+from rackgate_cli.preflight.command import listed
+from rackgate_cli.preflight.findings import OURS, PART_OF
+from rackgate_cli.uninstall.scope import FOREIGN_KINDS, Scope, name_of, scope_of
+from rackgate_ungater.uninstall import gated_pods, release_pods
+
+_LABEL: Final = f"{PART_OF}={OURS}"
+_POLL_S: Final = 0.3
+# What blocks users goes first: policies refuse, and webhooks are called.
+_BLOCKING: Final = (
+    kinds.ADMISSION_POLICY_BINDINGS,
+    kinds.ADMISSION_POLICIES,
+    kinds.MUTATING_CONFIGS,
+    kinds.VALIDATING_CONFIGS,
+)
+_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", True, "PodDisruptionBudget")
+_NETWORK: Final = Resource("networking.k8s.io", "v1", "networkpolicies", True, "NetworkPolicy")
+_NAMESPACED: Final = (
+    _BUDGETS,
+    _NETWORK,
+    kinds.SERVICES,
+    kinds.CONFIG_MAPS,
+    kinds.ROLE_BINDINGS,
+    kinds.ROLES,
+    kinds.SERVICE_ACCOUNTS,
+)
+_RBAC: Final = (kinds.CLUSTER_ROLE_BINDINGS, kinds.CLUSTER_ROLES)
+_QUEUES: Final = (
+    kinds.WORKLOADS,
+    kinds.LOCAL_QUEUES,
+    kinds.CLUSTER_QUEUES,
+    kinds.FLAVORS,
+    kinds.TOPOLOGIES,
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Survey:
+    """What there is before anything is done.
+
+    Attributes:
+        namespace: of the installation.
+        running: managed jobs that are not suspended.
+        waiting: managed jobs that are.
+        gated: pods behind a gate of ours.
+        counts: queues, flavors, topologies and Workloads, by kind.
+        shared: what else lives in the namespace, which is kept then.
+        acts: it is the installation that the cluster is marked with: what is held is its own.
+    """
+
+    namespace: str
+    running: int = 0
+    waiting: int = 0
+    gated: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    shared: list[str] = field(default_factory=list)
+    acts: bool = True
+
+
+@dataclass
+class Done:
+    """What was done, and what is left to do.
+
+    Attributes:
+        report: of jobs and finalizers.
+        pods: that were released to the scheduler.
+        deleted: objects of the installation.
+        crds: that were deleted.
+        left: what did not go in time, or was refused.
+    """
+
+    report: Report = field(default_factory=Report)
+    pods: set[str] = field(default_factory=set)
+    deleted: int = 0
+    crds: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+class Uninstalling:
+    """One uninstall."""
+
+    def __init__(self, client: Client, scope: Scope, jobs: str, timeout_s: float) -> None:
+        self._client, self._scope, self._namespace = client, scope, scope.namespace
+        self._jobs, self._timeout_s = Jobs(jobs), timeout_s
+
+    @classmethod
+    async def find(
+        cls, client: Client, namespace: str | None, *, jobs: str, timeout_s: float
+    ) -> Uninstalling:
+        """The installation in `namespace`, by default the one that acts in the cluster.
+
+        Raises:
+            UsageError: there are signs of several, and none is named.
+        """
+        bindings = await listed(client, kinds.CLUSTER_ROLE_BINDINGS)
+        roles = await listed(client, kinds.CLUSTER_ROLES, labelSelector=_LABEL)
+        return cls(client, scope_of(namespace, bindings, roles), jobs, timeout_s)
+
+    async def survey(self) -> Survey:
+        """What there is; only reads."""
+        found = Survey(self._namespace, shared=await self._shared(), acts=self._scope.acts)
+        if not self._scope.acts:
+            return found
+        found.gated = await gated_pods(self._client)
+        for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
+            for job in await self._found(kind, labelSelector=names.QUEUE_LABEL):
+                if job["spec"].get("suspend"):
+                    found.waiting += 1
+                elif not _ended(job):
+                    found.running += 1
+        for kind in _QUEUES:
+            found.counts[kind.kind] = len(await self._found(kind))
+        return found
+
+    async def run(
+        self, *, delete_crds: bool, playground: str | None, local: bool, say: Say
+    ) -> Done:
+        """Do it all.
+
+        Args:
+            delete_crds: delete the kinds, too.
+            playground: its folder, None for the default one.
+            local: the services are processes of a playground.
+            say: told of each step.
+        """
+        done = Done()
+        say("policies and webhook configurations: nothing is refused or called any more")
+        for kind in _BLOCKING:
+            done.deleted += await self._delete(kind, await self._mine(kind))
+        say("services: they stop")
+        if local:
+            for service in SERVICES:
+                await asyncio.to_thread(local_playground.stop, playground, service)
+        done.left += await self._stop_services(done)
+        # Whatever still runs, on a node that does not answer perhaps, may write no more. The mark
+        # stays to the end: it tells the next run whose the installation is. What users are granted
+        # is not of one installation.
+        bindings = await self._going(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
+        rights = [one for one in bindings if name_of(one) != MARK]
+        done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
+        if self._scope.acts:
+            say("jobs, Workloads, queues: what was held is given back")
+            done.report = await release_all(
+                self._client,
+                system_namespace=self._namespace,
+                jobs=self._jobs,
+                patience_s=self._timeout_s,
+            )
+            # Kueue's, from before Rackgate: nobody else is left to take its finalizer off.
+            await release_finalizers(self._client, kinds.ADMISSION_CHECKS, done.report)
+            released = await release_pods(self._client)
+            done.pods = released.pods
+            done.left += [f"Pod {pod} stays gated: {why}" for pod, why in released.gated.items()]
+        done.left += [f"{label}: still stopping" for label in done.report.stopping]
+        done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
+        if delete_crds and self._scope.acts:
+            say("kinds: they are deleted with all their objects")
+            done.crds = await self._delete_crds(done)
+        say("roles, accounts, namespace")
+        await self._delete_rest(done, delete_crds=delete_crds)
+        return done
+
+    async def _stop_services(self, done: Done) -> list[str]:
+        own = await self._labelled(kinds.DEPLOYMENTS)
+        done.deleted += await self._delete(kinds.DEPLOYMENTS, own)
+
+        async def gone() -> list[str]:
+            pods = await self._labelled(kinds.PODS)
+            return [f"Pod {self._namespace}/{name_of(pod)} does not end" for pod in pods]
+
+        return await self._until_empty(gone)
+
+    async def _delete_crds(self, done: Done) -> int:
+        crds = await listed(self._client, kinds.CRDS)
+        own = [crd for crd in crds if crd["spec"]["group"] in (names.GROUP, names.OSMO_GROUP)]
+        count = await self._delete(kinds.CRDS, own)
+
+        async def gone() -> list[str]:
+            wanted = {name_of(crd) for crd in own}
+            left = await listed(self._client, kinds.CRDS)
+            return [f"CustomResourceDefinition {n}" for n in map(name_of, left) if n in wanted]
+
+        done.left += await self._until_empty(gone)
+        return count
+
+    async def _delete_rest(self, done: Done, *, delete_crds: bool) -> None:
+        shared = await self._shared()
+        for kind in _NAMESPACED:
+            done.deleted += await self._delete(kind, await self._labelled(kind))
+        for kind in (kinds.SECRETS, kinds.LEASES):
+            there = await self._there(kind)
+            made = [one for one in there if self._scope.made(kind, one)]
+            done.deleted += await self._delete(kind, made)
+        if not shared:
+            done.deleted += await self._delete(kinds.NAMESPACES, await self._space())
+        for kind in _RBAC:
+            going = await self._going(kind, delete_crds=delete_crds)
+            done.deleted += await self._delete(kind, going)
+
+        async def gone() -> list[str]:
+            left = [
+                f"{kind.kind} {name_of(one)}"
+                for kind in _RBAC
+                for one in await self._going(kind, delete_crds=delete_crds)
+            ]
+            spaces = [] if shared else await self._space()
+            return left + [f"Namespace {name_of(one)}" for one in spaces]
+
+        done.left += await self._until_empty(gone)
+
+    async def _until_empty(self, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
+        """Look until nothing is found; what still is at the end of the time."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._timeout_s
+        while True:
+            found = await look()
+            if not found or clock() > until:
+                return found
+            await asyncio.sleep(_POLL_S)
+
+    async def _found(self, kind: Resource, **params: str) -> list[dict[str, Any]]:
+        """All objects of a kind; none where it is not served."""
+        try:
+            return await listed(self._client, kind, **params)
+        except NotFoundError:
+            return []
+
+    async def _labelled(self, kind: Resource) -> list[dict[str, Any]]:
+        """Objects of the installation in its namespace."""
+        found = await self._found(kind, labelSelector=_LABEL)
+        return [one for one in found if one["metadata"].get("namespace") == self._namespace]
+
+    async def _there(self, kind: Resource) -> list[dict[str, Any]]:
+        """What there is of a kind in the namespace; no content, for Secrets are among it."""
+        try:
+            return await listed(self._client.metadata_only(), kind, namespace=self._namespace)
+        except NotFoundError:
+            return []
+
+    async def _space(self) -> list[dict[str, Any]]:
+        """The namespace, unless it is gone."""
+        return await self._found(kinds.NAMESPACES, fieldSelector=f"metadata.name={self._namespace}")
+
+    async def _mine(self, kind: Resource) -> list[dict[str, Any]]:
+        """Cluster-wide objects of this installation: by label, and by name."""
+        found = await self._found(kind, labelSelector=_LABEL)
+        return [one for one in found if self._scope.owns(one)]
+
+    async def _going(self, kind: Resource, *, delete_crds: bool) -> list[dict[str, Any]]:
+        """Those of them that do not stay."""
+        return [
+            one
+            for one in await self._mine(kind)
+            if not self._scope.stays(one, delete_crds=delete_crds)
+        ]
+
+    async def _shared(self) -> list[str]:
+        """What others have in the namespace."""
+        return [
+            f"{kind.kind} {name_of(one)}"
+            for kind in FOREIGN_KINDS
+            for one in await self._there(kind)
+            if self._scope.foreign(kind, one)
+        ]
+
+    async def _delete(self, kind: Resource, found: Iterable[dict[str, Any]]) -> int:
+        """Delete objects, our own finalizer taken off first; how many there were."""
+        listed_ = list(found)
+
+        async def one(item: dict[str, Any]) -> None:
+            await self._delete_one(kind, item["metadata"])
+
+        await at_once(one, listed_)
+        return len(listed_)
+
+    async def _delete_one(self, kind: Resource, metadata: dict[str, Any]) -> None:
+        namespace = metadata.get("namespace") if kind.namespaced else None
+        path = kind.path(namespace, metadata["name"])
+        try:
+            if FINALIZER in metadata.get("finalizers", ()):
+                meta = Meta(uid=metadata["uid"], finalizers=tuple(metadata["finalizers"]))
+                patch = without_finalizer(meta)
+                if patch is not None:
+                    await self._client.patch(path, patch, PatchType.JSON)
+            await self._client.delete(
+                path, json.dumps({"propagationPolicy": "Background"}).encode()
+            )
+        except (NotFoundError, ConflictError, UnprocessableError):
+            return  # gone, or going: the end is waited for
+
+
+def _ended(job: dict[str, Any]) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(
+        one["type"] in ("Complete", "Completed", "Failed") and one["status"] == "True"
+        for one in conditions
+    )

@@ -1,0 +1,309 @@
+"""One reading of a cluster, and how its objects belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rackgate.api.workload_names import slice_ordinal
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_invariants.owners import Owners
+from rackgate_invariants.rows.rows import (
+    FlavorRow,
+    JobRow,
+    NodeRow,
+    PodRow,
+    PodSetRow,
+    QueueRow,
+    TopologyRow,
+    WorkloadRow,
+)
+from rackgate_invariants.running_pods import Lives
+
+# A deletion so many seconds after its grace period is one that its node cannot finish.
+OVERDUE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One reading of a cluster.
+
+    The lists are read one after another, so a breach of a moving cluster counts only when it
+    shows in two readings in a row (`lasting`).
+
+    Attributes:
+        pods: those that have not ended.
+        read_at: Unix time of the reading; 0 counts no deletion as overdue.
+        unread: what could not be read, plural to reason.
+        whole: all namespaces were read.
+    """
+
+    nodes: Collection[NodeRow] = ()
+    pods: Collection[PodRow] = ()
+    jobs: Collection[JobRow] = ()
+    jobsets: Collection[JobRow] = ()
+    rayclusters: Collection[JobRow] = ()
+    workloads: Collection[WorkloadRow] = ()
+    flavors: Collection[FlavorRow] = ()
+    topologies: Collection[TopologyRow] = ()
+    cluster_queues: Collection[QueueRow] = ()
+    local_queues: Collection[QueueRow] = ()
+    read_at: float = 0.0
+    unread: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A Workload with its slices, where it has any.
+
+    Attributes:
+        slices: those that are not settled in the admission of their parent, in the order in which
+            it takes them in: ranks follow the order of domains.
+        settled: those that are, and are still there.
+    """
+
+    parent: WorkloadRow
+    slices: tuple[WorkloadRow, ...] = ()
+    settled: tuple[WorkloadRow, ...] = ()
+
+    def pieces(self, podset: str, *, granting: bool) -> list[PodSetRow]:
+        """What slices hold for a PodSet of their parent beside it.
+
+        Args:
+            podset: its name.
+            granting: only of those whose pods may be released now.
+        """
+        return [
+            piece
+            for one in self.slices
+            if (one.granting if granting else one.holds)
+            for piece in one.podsets
+            if piece.name == podset
+        ]
+
+    def granted(self, podset: PodSetRow) -> int:
+        """Pods that a PodSet may have at once."""
+        return podset.granted + sum(
+            piece.granted for piece in self.pieces(podset.name, granting=True)
+        )
+
+    def domains(self, podset: PodSetRow, *, granting: bool) -> dict[Domain, int]:
+        """Pods by domain, those of slices with the same levels added."""
+        if podset.assignment is None:
+            return {}
+        counts = dict(podset.assignment.domains)
+        for piece in self.pieces(podset.name, granting=granting):
+            if piece.assignment is not None and piece.assignment.levels == podset.assignment.levels:
+                for domain, count in piece.assignment.domains:
+                    counts[domain] = counts.get(domain, 0) + count
+        return counts
+
+    def apart(self, podset: PodSetRow) -> list[TopologyAssignment]:
+        """Places of slices that have other levels than their parent: they run beside it."""
+        own = podset.assignment.levels if podset.assignment is not None else ()
+        return [
+            piece.assignment
+            for piece in self.pieces(podset.name, granting=False)
+            if piece.assignment is not None and piece.assignment.levels != own
+        ]
+
+    @property
+    def changed_at(self) -> float:
+        """When fewer pods may have been granted than before: then more may be left for a while."""
+        parent = self.parent
+        if not parent.elastic:
+            return parent.placed_at
+        lost = [one.changed_at for one in self.slices if one.holds and not one.granting]
+        return max(parent.placed_at, parent.evicted_at, *lost)
+
+
+@dataclass(slots=True)
+class Placed:
+    """A PodSet with an assignment, and its pods.
+
+    Attributes:
+        counts: pods that may be in each domain now, those of slices included.
+        charged: pods that hold room in each domain.
+        granted: pods that may run now, those of slices included.
+        changed_at: when the places were last written.
+        apart: places of slices that have other levels.
+    """
+
+    workload: WorkloadRow
+    podset: PodSetRow
+    levels: tuple[str, ...]
+    counts: dict[Domain, int]
+    charged: dict[Domain, int]
+    granted: int
+    changed_at: float
+    apart: list[TopologyAssignment] = field(default_factory=list)
+    live: list[PodRow] = field(default_factory=list)
+    gated: list[PodRow] = field(default_factory=list)
+
+    @property
+    def subject(self) -> str:
+        """Workload and PodSet."""
+        return f"{self.workload.key}/{self.podset.name}"
+
+    @property
+    def cap(self) -> int:
+        """Most pods that may be ungated at once."""
+        return min(self.granted, sum(self.counts.values()))
+
+    def earlier(self, pod: PodRow) -> bool:
+        """Whether a pod got its place before the assignment was written as it is now.
+
+        Resizes may follow each other within a second, which is as exact as these times are.
+        """
+        slack = 1.0 if self.workload.elastic else 0.0
+        return 0 < pod.sent_at < self.changed_at + slack
+
+    def is_apart(self, pod: PodRow) -> bool:
+        """Whether a pod is in a place of a slice that runs beside its parent."""
+        return any(pod.domain(one.levels) in dict(one.domains) for one in self.apart)
+
+    def given_up(self, pod: PodRow, now: float) -> bool:
+        """Whether nobody waits for this pod: its host was given up and cannot end it."""
+        overdue = 0 < pod.ends_at <= now - OVERDUE_S
+        return overdue and pod.domain(self.levels) not in self.counts
+
+
+@dataclass(slots=True)
+class Group:
+    """What belongs to one owner: a Job, JobSet or RayCluster, its Workloads and its pods.
+
+    Attributes:
+        root: uid of the owner.
+        job: the owner, None while it is not there.
+        parts: child Jobs of a JobSet or RayCluster, by `namespace/name`.
+        workloads: also the slices of its Workload.
+        pods: also those of its parts, and those that lost their controller.
+        lives: what its pods take, once somebody asked; forgotten when anything of it changes.
+        account: so is that in the words of its queues, with what was asked of them.
+    """
+
+    root: str = ""
+    job: JobRow | None = None
+    parts: dict[str, JobRow] = field(default_factory=dict)
+    workloads: dict[str, WorkloadRow] = field(default_factory=dict)
+    pods: dict[str, PodRow] = field(default_factory=dict)
+    lives: Lives | None = None
+    account: tuple[Any, Any] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.job is None and not (self.parts or self.workloads or self.pods)
+
+    @property
+    def own(self) -> list[WorkloadRow]:
+        """Its Workloads without their slices."""
+        return [one for one in self.workloads.values() if not one.is_slice]
+
+    @property
+    def governed(self) -> bool:
+        """Whether Rackgate acts on its job."""
+        return self.job is not None and self.job.governed
+
+    def gave_up(self, workload: WorkloadRow) -> bool:
+        """Whether a Workload holds no more than its pods take: it is deleted, and its job is gone.
+
+        No pod comes any more, and each that ends gives back its part. Its finalizer may stay for
+        a while, where nobody leads.
+        """
+        owned = bool(workload.owner) and not workload.is_slice
+        return self.job is None and workload.deleting and owned
+
+    def replicated(self) -> dict[str, str]:
+        """PodSet of each child Job, by uid."""
+        return {part.uid: part.replicated for part in self.parts.values()}
+
+    def families(self) -> list[Family]:
+        """Its Workloads with their slices. Only of an elastic Workload a slice counts."""
+        found = []
+        slices = [one for one in self.workloads.values() if one.is_slice and not one.finished]
+        slices.sort(key=lambda one: (slice_ordinal(one.name), one.uid))
+        for parent in self.own:
+            if not slices:
+                found.append(Family(parent))
+                continue
+            settled = {uid for uid, _ in parent.folded}
+            mine = [one for one in slices if parent.elastic and one.owner == parent.uid]
+            here = tuple(one for one in mine if one.uid not in settled)
+            found.append(Family(parent, here, tuple(one for one in mine if one.uid in settled)))
+        return found
+
+    def placed(self) -> list[Placed]:
+        """PodSets that hold an assignment, with their pods."""
+        found: dict[str, list[Placed]] = {}
+        for family in self.families():
+            for podset in family.parent.podsets if family.parent.holds else ():
+                if podset.assignment is not None:
+                    found.setdefault(podset.name, []).append(_placed(family, podset))
+        every = [one for several in found.values() for one in several]
+        for pod in self.pods.values() if found else ():
+            # Pods without a controller are nobody's, whatever they claim.
+            theirs = bool(pod.owner and self.root)
+            several = (found.get(pod.podset, ()) if pod.podset else every[:1]) if theirs else ()
+            if several:
+                belongs = several[0]
+                if len(several) > 1:
+                    named = (one for one in several if one.workload.name == pod.workload)
+                    belongs = next(named, belongs)
+                (belongs.gated if pod.gated else belongs.live).append(pod)
+        return every
+
+
+def _placed(family: Family, podset: PodSetRow) -> Placed:
+    return Placed(
+        family.parent,
+        podset,
+        podset.assignment.levels if podset.assignment else (),
+        family.domains(podset, granting=True),
+        family.domains(podset, granting=False),
+        family.granted(podset),
+        family.changed_at,
+        family.apart(podset),
+    )
+
+
+def groups_of(cluster: Cluster) -> dict[str, Group]:
+    """Objects by the uid of the job that they belong to; "" gathers what has none.
+
+    A pod of a child Job belongs to the JobSet, a slice to the job of its parent.
+    """
+    found: dict[str, Group] = {}
+    owners = Owners(cluster.unread)
+
+    def group(uid: str) -> Group:
+        return found.setdefault(uid, Group(uid))
+
+    owners.know((*cluster.jobsets, *cluster.rayclusters))
+    for job in (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters):
+        if owners.made(job):
+            owners.join(job)
+            group(job.part_of).parts[job.key] = job
+        else:
+            group(job.uid).job = job
+    for workload in cluster.workloads:
+        if workload.lead and not workload.is_slice:
+            owners.roots[workload.uid] = workload.lead
+    for workload in cluster.workloads:
+        group(owners.root(workload.lead)).workloads[workload.key] = workload
+    for pod in cluster.pods:
+        group(owners.home(pod)).pods[pod.key] = pod
+    return found
+
+
+def shown(domain: Domain | None) -> str:
+    """A domain in words."""
+    return "/".join(domain) if domain else "none"
+
+
+def listed(keys: Iterable[str], most: int = 3) -> str:
+    """Some names, and how many more there are."""
+    every = sorted(keys)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,114 @@
+"""Reads a cluster's objects for the checks: one list per kind, small rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rackgate.kube.client import Client
+from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
+from rackgate.runtime import clock
+from rackgate.wire.depth import tolerant
+from rackgate_invariants.invariants import Cluster
+from rackgate_invariants.rows.jobs import left_alone
+from rackgate_invariants.rows.sources import JOBS, SOURCES, Source
+
+TRIES = 3
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+_page = tolerant(msgspec.json.Decoder(_Page).decode)
+
+
+async def read_cluster(
+    client: Client,
+    namespace: str | None = None,
+    *,
+    unmanaged: frozenset[str] = frozenset(),
+    told: Callable[[str, int], None] = lambda _kind, _count: None,
+) -> Cluster:
+    """One reading of everything the invariants speak of.
+
+    The lists are read one after another. What may not be listed, or is not served, is named in
+    `unread`.
+
+    Args:
+        client: only asked to list.
+        namespace: of namespaced kinds only this one; all by default.
+        unmanaged: namespaces whose jobs are left alone.
+        told: called with a kind and a number of objects whenever a page has come.
+
+    Raises:
+        KubeError: the API server does not answer, or not in this way.
+    """
+    found: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for source in SOURCES:
+        try:
+            found[source.attribute] = await _rows(client, source, namespace, told)
+        except (ForbiddenError, NotFoundError) as error:
+            if not await is_absent(client, source, error):
+                unread[source.resource.plural] = why_not(source, error)
+    for attribute in JOBS if unmanaged else ():
+        found[attribute] = [left_alone(job, unmanaged) for job in found.get(attribute, ())]
+    moment = clock.now().timestamp()
+    return Cluster(**found, read_at=moment, unread=unread, whole=namespace is None)
+
+
+async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
+    """Whether a collection was refused because the cluster serves no such kind.
+
+    A right is missing for what is not there, too, and is asked for first; so the API group is
+    looked for, which needs none.
+    """
+    if not source.optional or not isinstance(error, ForbiddenError | NotFoundError):
+        return False
+    if isinstance(error, NotFoundError):
+        return True
+    try:
+        await client.get(f"/apis/{source.resource.api_version}")
+    except NotFoundError:
+        return True
+    except KubeError as other:
+        if not other.status:
+            raise
+    return False
+
+
+def why_not(source: Source, error: KubeError) -> str:
+    """Why a collection could not be read, in words."""
+    if isinstance(error, NotFoundError):
+        return f"the cluster has no {source.resource.full_name}"
+    return f"{source.resource.plural} may not be listed"
+
+
+def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
+    try:
+        return _page(page).items or ()
+    except msgspec.DecodeError as error:
+        path = source.resource.path()
+        raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
+
+
+async def _rows(
+    client: Client, source: Source, namespace: str | None, told: Callable[[str, int], None]
+) -> list[Any]:
+    """All objects of a collection; from the start again when the list ran out of time."""
+    for attempt in range(TRIES):
+        rows: list[Any] = []
+        try:
+            async for page in client.list_pages(source.path(namespace), source.params):
+                items = _items(source, page)
+                rows += [row for row in map(source.row, items) if row is not None]
+                told(source.resource.plural, len(items))
+        except GoneError:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return rows
+    return []

@@ -1,0 +1,331 @@
+"""From the JSON of Jobs, JobSets and RayClusters to rows of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from sys import intern
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.wire import core
+from rackgate.wire.core import View
+from rackgate.wire.depth import tolerant
+from rackgate_invariants.rows import rows
+from rackgate_invariants.rows.projections import ManagedMeta, one, seconds
+
+PODSET: Final = "main"
+HEAD: Final = "head"
+# Kind of whoever makes parts -> API group.
+_MAKERS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
+# Value of `spec.managedBy` that stands for a kind's own controller.
+_CONTROLLERS: Final = {
+    "Job": "kubernetes.io/job-controller",
+    "JobSet": "jobset.sigs.k8s.io/jobset-controller",
+    "RayCluster": "ray.io/kuberay-operator",
+}
+_OF_JOBSET: Final = ("jobset.sigs.k8s.io/", "alpha.jobset.sigs.k8s.io/")
+
+
+class _TemplateSpec(View, frozen=True):
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+    scheduling_gates: tuple[core.SchedulingGate, ...] = ()
+    priority_class_name: str = ""
+
+
+class Template(View, frozen=True):
+    """A pod template, as far as Rackgate writes to it."""
+
+    metadata: core.Meta = core.Meta()
+    spec: _TemplateSpec = _TemplateSpec()
+
+    @property
+    def gates(self) -> frozenset[str]:
+        """Names of its scheduling gates."""
+        return frozenset(gate.name for gate in self.spec.scheduling_gates)
+
+
+class _Status(View, frozen=True):
+    start_time: str | None = None
+    conditions: tuple[core.Condition, ...] = ()
+
+
+class _JobSpec(View, frozen=True):
+    suspend: bool | None = None
+    parallelism: int = 1
+    completions: int | None = None
+    completion_mode: str = ""
+    managed_by: str | None = None
+    template: Template = Template()
+
+    @property
+    def count(self) -> int:
+        """Pods that run at once."""
+        most = self.parallelism if self.completions is None else self.completions
+        return max(0, min(self.parallelism, most))
+
+    def whole(self, mode: str) -> bool:
+        """Whether every index has a pod at once; `mode` is the kind's default."""
+        indexed = (self.completion_mode or mode) == "Indexed"
+        return indexed and self.completions in (None, self.parallelism)
+
+
+class _Job(View, frozen=True):
+    metadata: ManagedMeta = ManagedMeta()
+    spec: _JobSpec = _JobSpec()
+    status: _Status = _Status()
+
+
+class _JobTemplate(View, frozen=True):
+    spec: _JobSpec = _JobSpec()
+
+
+class _Replicated(View, frozen=True):
+    name: str = ""
+    replicas: int = 1
+    template: _JobTemplate = _JobTemplate()
+
+
+class _JobSetSpec(View, frozen=True):
+    suspend: bool | None = None
+    managed_by: str | None = None
+    replicated_jobs: tuple[_Replicated, ...] = ()
+
+
+class _JobSet(View, frozen=True):
+    metadata: ManagedMeta = ManagedMeta()
+    spec: _JobSetSpec = _JobSetSpec()
+    status: _Status = _Status()
+
+
+class _ScaleStrategy(View, frozen=True):
+    workers_to_delete: tuple[str, ...] = ()
+
+
+class _Group(View, frozen=True):
+    group_name: str = ""
+    replicas: int | None = None
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    num_of_hosts: int | None = None
+    suspend: bool | None = None
+    scale_strategy: _ScaleStrategy = _ScaleStrategy()
+    template: Template = Template()
+
+    @property
+    def count(self) -> int:
+        """Pods that KubeRay makes of it: replicas within their bounds, times hosts."""
+        if self.suspend:
+            return 0
+        least = max(0, self.min_replicas or 0)
+        wanted = max(least if self.replicas is None else self.replicas, least)
+        if self.max_replicas is not None:
+            wanted = min(wanted, max(0, self.max_replicas))
+        return wanted * max(1, self.num_of_hosts or 1)
+
+
+class _RaySpec(View, frozen=True):
+    suspend: bool | None = None
+    managed_by: str | None = None
+    enable_in_tree_autoscaling: bool | None = None
+    head_group_spec: _Group = _Group()
+    worker_group_specs: tuple[_Group, ...] = ()
+
+
+class _RayCluster(View, frozen=True):
+    metadata: ManagedMeta = ManagedMeta()
+    spec: _RaySpec = _RaySpec()
+    status: _Status = _Status()
+
+
+_job = tolerant(msgspec.json.Decoder(_Job).decode)
+_jobset = tolerant(msgspec.json.Decoder(_JobSet).decode)
+_raycluster = tolerant(msgspec.json.Decoder(_RayCluster).decode)
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def placing_of(template: Template) -> str:
+    """Canonical text of what a start adds to besides marks, without what JobSet adds."""
+    spec = template.spec
+    selector = {k: v for k, v in spec.node_selector.items() if not k.startswith(_OF_JOBSET)}
+    tolerations = [
+        toleration
+        for toleration in spec.tolerations
+        if not str(toleration.get("key", "")).startswith(_OF_JOBSET)
+    ]
+    return _canonical([selector, tolerations]).decode()
+
+
+def job_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
+    """A Job."""
+    job = _job(raw)
+    spec = job.spec
+    replicated = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
+    return _row(
+        "Job",
+        job,
+        templates={PODSET: spec.template},
+        wants={PODSET: spec.count},
+        whole=frozenset({PODSET} if spec.whole("NonIndexed") else ()),
+        scales=spec.completion_mode == "Indexed"
+        and job.metadata.annotations.get(names.ELASTIC_ANNOTATION) == "true",
+        replicated=replicated,
+    )
+
+
+def jobset_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
+    """A JobSet."""
+    jobset = _jobset(raw)
+    jobs = {found.name.lower(): found for found in jobset.spec.replicated_jobs}
+    specs = {name: found.template.spec for name, found in jobs.items()}
+    return _row(
+        "JobSet",
+        jobset,
+        templates={name: spec.template for name, spec in specs.items()},
+        wants={name: max(0, jobs[name].replicas) * spec.count for name, spec in specs.items()},
+        whole=frozenset(name for name, spec in specs.items() if spec.whole("Indexed")),
+    )
+
+
+def raycluster_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
+    """A RayCluster."""
+    cluster = _raycluster(raw)
+    groups = {group.group_name.lower(): group for group in cluster.spec.worker_group_specs}
+    every = {HEAD: cluster.spec.head_group_spec, **groups}
+    scales = cluster.spec.enable_in_tree_autoscaling is True
+    row = _row(
+        "RayCluster",
+        cluster,
+        templates={name: group.template for name, group in every.items()},
+        wants={HEAD: 1, **{name: group.count for name, group in groups.items()}},
+        scales=scales,
+    )
+    listed = [name for group in groups.values() for name in group.scale_strategy.workers_to_delete]
+    return msgspec.structs.replace(row, listed=frozenset(listed)) if listed else row
+
+
+def _row(
+    kind: str,
+    job: _Job | _JobSet | _RayCluster,
+    *,
+    templates: Mapping[str, Template],
+    wants: dict[str, int],
+    whole: frozenset[str] = frozenset(),
+    replicated: str = "",
+    scales: bool = False,
+) -> rows.JobRow:
+    """What all kinds have in common."""
+    meta, spec, conditions = job.metadata, job.spec, job.status.conditions
+    queue = meta.labels.get(names.QUEUE_LABEL)
+    true = {condition.type for condition in conditions if condition.status == "True"}
+    # Only Jobs are made by another kind: whatever else carries a queue label stands for itself.
+    maker = _maker(meta) if kind == "Job" else None
+    marks, created = _all_marks(templates, scales=scales)
+    marked = names.WORKLOAD_ANNOTATION in meta.annotations
+    first = next(iter(templates.values()), Template())
+    placing = {name: placing_of(template) for name, template in templates.items()}
+    return rows.JobRow(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        uid=intern(meta.uid),
+        version=meta.resource_version,
+        kind=kind,
+        queue=intern(f"{meta.namespace}/{queue}") if queue else "",
+        part_of=intern(maker.uid) if maker else "",
+        part_kind=intern(maker.kind) if maker else "",
+        part_name=intern(maker.name) if maker else "",
+        replicated=intern(replicated) if maker else "",
+        labelled=queue is not None,
+        governed=bool(queue)
+        and meta.namespace not in names.UNMANAGED_NAMESPACES
+        and spec.managed_by in (None, _CONTROLLERS[kind]),
+        owned=meta.controller is not None,
+        suspended=spec.suspend is True,
+        finished=not true.isdisjoint(("Complete", "Completed", "Failed")),
+        deleting=meta.deletion_timestamp is not None,
+        count=sum(wants.values()),
+        wants=one(tuple(wants.items()), wants),
+        whole=one(whole, whole),
+        scales=scales,
+        ungated=frozenset(
+            name for name, found in templates.items() if names.ELASTIC_GATE not in found.gates
+        )
+        if scales
+        else frozenset(),
+        settled_at=_settled_at(job),
+        written_at=max(
+            (seconds(e.time) for e in meta.managed_fields if not e.subresource), default=0.0
+        ),
+        marks=one(marks, marks),
+        created_marks=one(created, created),
+        started=marked
+        or any(names.WORKLOAD_ANNOTATION in t.metadata.annotations for t in templates.values()),
+        named_class=bool(first.spec.priority_class_name)
+        or names.PRIORITY_CLASS_LABEL in meta.labels,
+        placing=one(tuple(placing.items()), placing) if queue is not None or maker else {},
+    )
+
+
+def _maker(meta: core.Meta) -> core.OwnerReference | None:
+    """The JobSet or RayCluster that an object names as its controller."""
+    owner = meta.controller
+    if owner is None or _MAKERS.get(owner.kind) != owner.api_version.partition("/")[0]:
+        return None
+    return owner
+
+
+def _settled_at(job: _Job | _JobSet | _RayCluster) -> float:
+    """When it was last created, suspended or resumed, as far as it tells."""
+    turned = [c.last_transition_time for c in job.status.conditions if "Suspend" in c.type]
+    moments = [job.metadata.creation_timestamp, job.status.start_time, *turned]
+    return max(map(seconds, moments))
+
+
+def _all_marks(
+    templates: Mapping[str, Template], *, scales: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Rackgate's marks on templates, and those of them that they have from their creation."""
+    marks: list[str] = []
+    created: list[str] = []
+    for name, template in templates.items():
+        where = f" of {name}" if len(templates) > 1 else ""
+        later, early = _marks(template, scales=scales)
+        marks += [f"{mark}{where}" for mark in (*later, *early)]
+        created += [f"{mark}{where}" for mark in early]
+    return tuple(marks), tuple(created)
+
+
+def _marks(template: Template, *, scales: bool) -> tuple[Iterable[str], Iterable[str]]:
+    """Marks of an admission, and marks of a creation."""
+    meta, gates = template.metadata, template.gates
+    asks = any(key in meta.annotations for key in names.TOPOLOGY_ANNOTATIONS)
+    found = (
+        (
+            names.WORKLOAD_ANNOTATION in meta.annotations,
+            False,
+            "annotation",
+            names.WORKLOAD_ANNOTATION,
+        ),
+        (
+            names.ELASTIC_ANNOTATION in meta.annotations,
+            scales,
+            "annotation",
+            names.ELASTIC_ANNOTATION,
+        ),
+        (names.TAS_LABEL in meta.labels, False, "label", names.TAS_LABEL),
+        (names.PODSET_LABEL in meta.labels, asks or scales, "label", names.PODSET_LABEL),
+        (names.TOPOLOGY_GATE in gates, asks, "gate", names.TOPOLOGY_GATE),
+        (names.ELASTIC_GATE in gates, scales, "gate", names.ELASTIC_GATE),
+    )
+    later = [f"{what} {name}" for there, early, what, name in found if there and not early]
+    early = [f"{what} {name}" for there, early, what, name in found if there and early]
+    return later, early
+
+
+def left_alone(job: rows.JobRow, unmanaged: frozenset[str]) -> rows.JobRow:
+    """The row of a job in a namespace whose jobs are left alone: it is not governed."""
+    if not job.governed or job.namespace not in unmanaged:
+        return job
+    return msgspec.structs.replace(job, governed=False)

@@ -1,0 +1,276 @@
+"""From an object's JSON to its row; what no rule looks at is not even decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.resources.pod_requests import pod_requests
+from rackgate.resources.quantity import QuantityError, amount
+from rackgate.wire import core
+from rackgate.wire.core import View
+from rackgate.wire.depth import tolerant
+from rackgate_invariants.rows import rows
+
+R = TypeVar("R")
+Decode = Callable[[bytes | msgspec.Raw], R]
+
+# The Job controller's label on pods: of a pod that lost its controller it tells whose it was.
+CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+# KubeRay's type of a head's pod, and the PodSet that it is.
+RAY_HEAD: Final = "head"
+UNGATER: Final = "rackgate-ungater"
+ADMITTERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
+SHARED_LIMIT: Final = 65536
+
+
+@lru_cache(maxsize=65536)
+def seconds(moment: str | None) -> float:
+    """Unix time of a timestamp; 0 for none, or for what is no time."""
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+    except ValueError:
+        return 0.0
+
+
+class Managed(View, frozen=True):
+    """Who wrote last, and when; which fields is only decoded where it is asked for."""
+
+    manager: str = ""
+    subresource: str = ""
+    time: str | None = None
+
+
+class ManagedMeta(core.Meta, frozen=True):
+    """Metadata with its writers."""
+
+    managed_fields: tuple[Managed, ...] = ()
+
+
+def written_at(meta: ManagedMeta, managers: Iterable[str], subresource: str) -> float:
+    """When one of these managers wrote last; 0 for never."""
+    return max(
+        (
+            seconds(entry.time)
+            for entry in meta.managed_fields
+            if entry.manager in managers and entry.subresource == subresource
+        ),
+        default=0.0,
+    )
+
+
+def _amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+    """Amounts by resource; one that cannot be read counts as absent."""
+    found: dict[str, int] = {}
+    for resource, value in quantities.items():
+        try:
+            found[resource] = amount(resource, value)
+        except QuantityError:
+            continue
+    return found
+
+
+# Nodes.
+
+_node = tolerant(msgspec.json.Decoder(core.Node).decode)
+
+
+def node_row(raw: bytes | msgspec.Raw) -> rows.NodeRow:
+    """A node's labels and allocatable amounts."""
+    node = _node(raw)
+    return rows.NodeRow(
+        name=node.metadata.name,
+        labels={intern(key): intern(value) for key, value in node.metadata.labels.items()},
+        allocatable=_amounts(node.status.allocatable),
+        version=node.metadata.resource_version,
+        uid=node.metadata.uid,
+        ready=node.ready,
+    )
+
+
+# Pods.
+
+
+class _Container(View, frozen=True):
+    """Resources stay raw: pods of one Job have them in common, and are looked up by them."""
+
+    name: str = ""
+    resources: msgspec.Raw = msgspec.Raw(b"{}")
+    restart_policy: str | None = None
+
+
+class _ContainerStatus(View, frozen=True):
+    """What a container holds on its node; raw, too."""
+
+    name: str = ""
+    resources: msgspec.Raw = msgspec.Raw(b"")
+    allocated_resources: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _PodSpec(View, frozen=True):
+    node_name: str = ""
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    scheduling_gates: tuple[core.SchedulingGate, ...] = ()
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    overhead: msgspec.Raw = msgspec.Raw(b"{}")
+    resources: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Bound(View, frozen=True):
+    """A condition of a pod, as far as it tells when the pod was bound."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class _PodStatus(View, frozen=True):
+    conditions: tuple[_Bound, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
+    init_container_statuses: tuple[_ContainerStatus, ...] = ()
+
+
+class _Pod(View, frozen=True):
+    metadata: ManagedMeta = ManagedMeta()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+_pod = tolerant(msgspec.json.Decoder(_Pod).decode)
+_requests_by_raw: dict[Any, rows.Amounts] = {}
+_shared: dict[Any, Any] = {}
+
+
+def one(key: Any, value: R) -> R:
+    """An equal value that is kept already; only new ones are kept anew."""
+    found: R = _shared.setdefault((type(value), key), value)
+    if len(_shared) > SHARED_LIMIT:
+        _shared.clear()  # what is in use stays in use
+    return found
+
+
+def _containers(found: Iterable[_Container]) -> tuple[tuple[str, bytes, str | None], ...]:
+    return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in found])
+
+
+def _held(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
+    """What containers hold, where their node tells."""
+    if not (status.container_statuses or status.init_container_statuses):
+        return ()
+    return tuple(
+        [
+            (one.name, bytes(one.resources), bytes(one.allocated_resources))
+            for one in (*status.container_statuses, *status.init_container_statuses)
+            if one.resources or one.allocated_resources
+        ]
+    )
+
+
+def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
+    """What a pod takes of its node; while it is resized, the larger of asked and held."""
+    running, starting = _containers(spec.containers), _containers(spec.init_containers)
+    held = _held(status)
+    key = (running, starting, bytes(spec.overhead), bytes(spec.resources), held)
+    known = _requests_by_raw.get(key)
+    if known is None:
+        whole = core.PodSpec(
+            containers=_resources(running),
+            init_containers=_resources(starting),
+            overhead=msgspec.json.decode(spec.overhead, type=dict[str, str | int | float]),
+            resources=msgspec.json.decode(spec.resources, type=core.Resources),
+        )
+        if len(_requests_by_raw) >= SHARED_LIMIT:
+            _requests_by_raw.clear()
+        statuses = tuple(_status(*one) for one in held)
+        known = _requests_by_raw[key] = amounts_of(whole, statuses)
+    return known
+
+
+def _resources(containers: Iterable[tuple[str, bytes, str | None]]) -> tuple[core.Container, ...]:
+    return tuple(
+        core.Container(
+            name=name,
+            resources=msgspec.json.decode(raw, type=core.Resources),
+            restart_policy=policy,
+        )
+        for name, raw, policy in containers
+    )
+
+
+def _status(name: str, resources: bytes, allocated: bytes) -> core.ContainerStatus:
+    return core.ContainerStatus(
+        name=name,
+        resources=msgspec.json.decode(resources or b"{}", type=core.Resources),
+        allocated_resources=msgspec.json.decode(
+            allocated or b"{}", type=dict[str, str | int | float]
+        ),
+    )
+
+
+def amounts_of(spec: core.PodSpec, statuses: tuple[core.ContainerStatus, ...] = ()) -> rows.Amounts:
+    """A pod's requests, sorted; none where they cannot be read."""
+    try:
+        return tuple(sorted(pod_requests(spec, statuses).items()))
+    except QuantityError:  # the API server lets no such pod through
+        return ()
+
+
+def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
+    """A pod, whatever its phase."""
+    pod = _pod(raw)
+    meta, spec = pod.metadata, pod.spec
+    owner = meta.controller
+    labels = meta.labels
+    node_type = labels.get(names.RAY_NODE_TYPE_LABEL, "")
+    former = "" if owner is not None else labels.get(CONTROLLER_UID, "")
+    group = RAY_HEAD if node_type == RAY_HEAD else ""
+    selector = spec.node_selector
+    created_at = seconds(meta.creation_timestamp)
+    bound = next(
+        (c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "True"), None
+    )
+    return rows.PodRow(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        owner=intern(owner.uid) if owner else "",
+        owner_kind=intern(owner.kind) if owner else "",
+        owner_name=intern(owner.name) if owner else "",
+        former=intern(former),
+        workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
+        podset=intern(labels.get(names.PODSET_LABEL, "")),
+        group=intern(group or labels.get(names.RAY_GROUP_LABEL, "").lower()),
+        tas=names.TAS_LABEL in labels,
+        cleanup=node_type == names.RAY_CLEANUP_TYPE,
+        gates=tuple(intern(gate.name) for gate in spec.scheduling_gates),
+        selector=one(tuple(selector.items()), selector),
+        node=intern(spec.node_name),
+        requests=_requests(spec, pod.status),
+        index=_index(meta),
+        subindex=_number(meta.labels.get(names.JOB_INDEX_LABEL, "")),
+        terminating=meta.deletion_timestamp is not None,
+        ends_at=seconds(meta.deletion_timestamp),
+        created_at=created_at,
+        # By the scheduler's clock, which may be behind that of the API server.
+        scheduled_at=max(created_at, seconds(bound.last_transition_time) if bound else 0.0),
+        released_at=written_at(meta, (UNGATER,), ""),
+    )
+
+
+def _index(meta: core.Meta) -> int:
+    if names.POD_INDEX_OFFSET in meta.annotations:
+        return -1
+    return _number(meta.labels.get(names.COMPLETION_INDEX_LABEL, ""))
+
+
+def _number(text: str) -> int:
+    """A label's number; -1 for what is none."""
+    return int(text) if text.isdecimal() and len(text) <= 9 else -1

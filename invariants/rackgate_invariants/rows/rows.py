@@ -1,0 +1,374 @@
+"""What the rules look at of each object: small rows that share what many objects have in common.
+
+Times are Unix seconds, 0 where the object tells none. Amounts are millicores for cpu, base units
+for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.topology.assignment import Domain, TopologyAssignment
+
+OUR_GATES = frozenset({names.TOPOLOGY_GATE, names.ELASTIC_GATE})
+Amounts = tuple[tuple[str, int], ...]
+# (flavor, resource) -> amount
+FlavorAmounts = Mapping[tuple[str, str], int]
+
+
+class NodeRow(msgspec.Struct, frozen=True, gc=False):
+    """A node; a kubelet that is not `ready` reports nothing of its pods."""
+
+    name: str
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    allocatable: dict[str, int] = msgspec.field(default_factory=dict)
+    version: str = ""
+    uid: str = ""
+    ready: bool = True
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """A pod that has not ended.
+
+    Attributes:
+        owner: uid of its controller, "" for none.
+        owner_kind: the controller's kind.
+        owner_name: the controller's name.
+        former: without a controller, uid of the Job that its labels tell of, "" for none.
+        workload: name that its annotation claims, "" for none.
+        podset: PodSet that its label claims, "" for none.
+        group: "head" or the worker group, as KubeRay's labels say, "" for none.
+        tas: it carries the label of pods that wait for a place.
+        cleanup: it says that it cleans up after a RayCluster.
+        gates: names of its scheduling gates.
+        selector: its nodeSelector.
+        requests: what it takes of its node, sorted by resource.
+        index: its completion index; -1 without one, or where it does not count from 0.
+        subindex: index of its child Job among those of one template; -1 without one.
+        ends_at: when its deletion should be over; 0 while it is not being deleted.
+        scheduled_at: when it was bound, as far as it tells.
+        released_at: when the ungater wrote to it last, as its managed fields tell.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    owner: str = ""
+    owner_kind: str = ""
+    owner_name: str = ""
+    former: str = ""
+    workload: str = ""
+    podset: str = ""
+    group: str = ""
+    tas: bool = False
+    cleanup: bool = False
+    gates: tuple[str, ...] = ()
+    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    node: str = ""
+    requests: Amounts = ()
+    index: int = -1
+    subindex: int = -1
+    terminating: bool = False
+    ends_at: float = 0.0
+    created_at: float = 0.0
+    scheduled_at: float = 0.0
+    released_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate of Rackgate's holds it."""
+        return bool(self.gates) and any(gate in OUR_GATES for gate in self.gates)
+
+    @property
+    def lead(self) -> str:
+        """The uid that leads to its job: of its controller, or of the last one."""
+        return self.owner or self.former
+
+    @property
+    def sent_at(self) -> float:
+        """When it got its place, on the API server's clock."""
+        return self.released_at or self.created_at
+
+    def domain(self, levels: tuple[str, ...]) -> Domain | None:
+        """Where its nodeSelector sends it; None when it does not name every level."""
+        get = self.selector.get
+        if len(levels) == 1:  # a host, as a rule: asked for every pod, several times
+            value = get(levels[0])
+            return (value,) if value else None
+        found = tuple([get(level, "") for level in levels])
+        return found if all(found) else None
+
+
+class JobRow(msgspec.Struct, frozen=True, gc=False):
+    """A Job, JobSet or RayCluster.
+
+    Attributes:
+        kind: as on the wire.
+        part_of: uid of the JobSet or RayCluster that it names as its controller, "" for none.
+            Where that one exists they are governed together; `owners` finds out.
+        part_kind: kind of that controller.
+        part_name: its name.
+        replicated: PodSet that a part belongs to.
+        labelled: it carries the queue label.
+        queue: `namespace/name` of the LocalQueue that the label names, "" for none.
+        governed: Rackgate acts on it unless it is a part: labelled, in a managed namespace, with
+            the usual controller.
+        owned: another object controls it.
+        count: pods that run at once.
+        wants: the same by PodSet.
+        whole: PodSets of which every index has a pod at once (Indexed, completions = parallelism).
+        scales: it may ask for other counts while it runs.
+        ungated: PodSets whose template lacks the elastic gate.
+        listed: names of pods that whoever scales it wants to be deleted.
+        settled_at: when it was last created, suspended or resumed.
+        written_at: when anything but its status was last written.
+        marks: Rackgate's marks on it and on its template, in words.
+        created_marks: those among them that the webhook puts at creation.
+        started: it carries the mark of a Job that was started and not restored.
+        named_class: it names a priority class, which may not exist yet.
+        placing: canonical text of each template's nodeSelector and tolerations, by PodSet.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    labelled: bool = False
+    governed: bool = False
+    owned: bool = False
+    suspended: bool = False
+    finished: bool = False
+    deleting: bool = False
+    kind: str = "Job"
+    queue: str = ""
+    part_of: str = ""
+    part_kind: str = ""
+    part_name: str = ""
+    replicated: str = ""
+    count: int = 0
+    wants: dict[str, int] = msgspec.field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    scales: bool = False
+    ungated: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    settled_at: float = 0.0
+    written_at: float = 0.0
+    marks: tuple[str, ...] = ()
+    created_marks: tuple[str, ...] = ()
+    started: bool = False
+    named_class: bool = False
+    placing: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is expected of it any more."""
+        return self.finished or self.deleting
+
+
+class Layer(msgspec.Struct, frozen=True, gc=False):
+    """So many pods each lie in one domain of this level."""
+
+    level: str
+    size: int
+
+
+class PodSetRow(msgspec.Struct, frozen=True, gc=False):
+    """One PodSet, with what it was given.
+
+    Attributes:
+        asked: pods asked for.
+        topology: it asks for a topology.
+        requests: of one pod, sorted by resource.
+        required: level that all pods must share a domain of.
+        layers: of slices.
+        group: PodSets of one name share their required domain.
+        indexed: ranks are the completion indexes, of each child Job where there are subgroups.
+        subgroups: child Jobs that the ranks run over; 0 for none.
+        placing: canonical text of the template's nodeSelector and tolerations.
+        granted: pods granted; 0 without an admission.
+        flavors: by resource.
+        usage: charged amounts by resource.
+        assignment: topology assignment, None without one.
+        done: pods that are done and come no more: what they held may be given to others.
+        delayed: the assignment comes later.
+        problem: why the assignment or an amount cannot be read.
+    """
+
+    name: str
+    asked: int = 0
+    topology: bool = False
+    requests: Amounts = ()
+    required: str = ""
+    layers: tuple[Layer, ...] = ()
+    group: str = ""
+    indexed: bool = False
+    subgroups: int = 0
+    placing: str = ""
+    granted: int = 0
+    flavors: dict[str, str] = msgspec.field(default_factory=dict)
+    usage: dict[str, int] = msgspec.field(default_factory=dict)
+    assignment: TopologyAssignment | None = None
+    done: int = 0
+    delayed: bool = False
+    problem: str = ""
+
+    def held(self, resource: str) -> int:
+        """What is charged to a queue now."""
+        amount = self.usage.get(resource, 0)
+        if not (self.done and self.granted):
+            return amount
+        return amount * min(max(0, self.asked - self.done), self.granted) // self.granted
+
+    def rank(self, pod: PodRow) -> int:
+        """The rank of a pod; -1 where it tells none."""
+        if not self.subgroups:
+            return pod.index
+        size = self.asked // self.subgroups
+        if pod.subindex < 0 or not 0 <= pod.index < size:
+            return -1
+        return pod.subindex * size + pod.index
+
+
+class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
+    """A Workload.
+
+    Attributes:
+        owner: uid of its controller, "" for none.
+        owner_kind: kind of its controller.
+        job_uid: uid of the job that it was made for, as its label says, "" for none.
+        ours: Rackgate made it, as its managed fields tell.
+        queue: `namespace/name` of its LocalQueue, "" for none.
+        reserved: QuotaReserved is True and an admission is there.
+        cluster_queue: that it was admitted to.
+        admitted_at: when Admitted became True.
+        evicted_at: when Evicted became True.
+        placed_at: when the admission was last written, on the API server's clock.
+        changed_at: the latest change that its conditions tell of.
+        closed: hosts that await replacement.
+        elastic: it may be resized while it runs.
+        folded: uid and PodSet of each slice that is settled in its admission.
+        resized_at: when the state of a resize was last written, on the API server's clock.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    owner: str = ""
+    owner_kind: str = ""
+    owner_name: str = ""
+    job_uid: str = ""
+    ours: bool = False
+    queue: str = ""
+    active: bool = True
+    deleting: bool = False
+    finished: bool = False
+    evicted: bool = False
+    reserved: bool = False
+    admitted: bool = False
+    cluster_queue: str = ""
+    admitted_at: float = 0.0
+    evicted_at: float = 0.0
+    placed_at: float = 0.0
+    changed_at: float = 0.0
+    podsets: tuple[PodSetRow, ...] = ()
+    closed: frozenset[str] = frozenset()
+    elastic: bool = False
+    folded: tuple[tuple[str, str], ...] = ()
+    resized_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def lead(self) -> str:
+        """The uid that leads to its job: of its controller, or, without one, as its label says."""
+        return self.owner or self.job_uid
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a slice of another Workload."""
+        return self.owner_kind == "Workload"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds quota and room."""
+        return self.reserved and not self.finished
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it asks for admission."""
+        return self.active and not (self.reserved or self.finished or self.deleting)
+
+    @property
+    def granting(self) -> bool:
+        """Whether its pods may be released now."""
+        going = self.evicted or self.deleting or not self.active
+        return self.holds and self.admitted and not going
+
+
+class FlavorRow(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceFlavor; `topology` is "" for a plain one."""
+
+    name: str
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    topology: str = ""
+    version: str = ""
+    uid: str = ""
+
+
+class TopologyRow(msgspec.Struct, frozen=True, gc=False):
+    """A Topology: level keys, coarsest first."""
+
+    name: str
+    levels: tuple[str, ...] = ()
+    version: str = ""
+    uid: str = ""
+
+
+class Counts(msgspec.Struct, frozen=True, gc=False):
+    """What a queue's status says."""
+
+    pending: int = 0
+    reserving: int = 0
+    admitted: int = 0
+    reservation: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    usage: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+
+
+class QueueRow(msgspec.Struct, frozen=True, gc=False):
+    """A ClusterQueue or LocalQueue.
+
+    Attributes:
+        key: name, or `namespace/name`.
+        cluster_queue: that a LocalQueue feeds.
+        cohort: of a ClusterQueue.
+        nominal: quota of a ClusterQueue.
+        spec_at: when its spec was last written, as far as it tells.
+    """
+
+    key: str
+    cluster_queue: str = ""
+    cohort: str = ""
+    nominal: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    counts: Counts = Counts()
+    deleting: bool = False
+    spec_at: float = 0.0
+    version: str = ""
+    uid: str = ""

@@ -1,0 +1,180 @@
+"""Room on leaves: what is assigned there, with the other pods, against what the nodes offer.
+
+A leaf is a host, or all nodes of a coarser lowest domain. Assignments are charged in full from
+the moment they are written. Other pods count where they are bound, unless they came after the last
+assignment to that leaf: nobody promised them anything, and nobody could know of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rackgate.topology.assignment import Domain
+from rackgate_invariants.cluster import Group, Placed, shown
+from rackgate_invariants.nodes import HOST_LEVELS, Places, flavor_of
+from rackgate_invariants.rows.rows import PodRow, PodSetRow, WorkloadRow
+from rackgate_invariants.rules.catalog import Breach
+from rackgate_invariants.running_pods import PODS
+
+# A pod bound so shortly before an assignment may not have been seen by who wrote it.
+UNSEEN_S = 10.0
+Leaf = tuple[tuple[str, ...], Domain]
+
+
+@dataclass(slots=True)
+class _Load:
+    """What is assigned to one leaf.
+
+    Attributes:
+        latest: when the last assignment to it was written.
+        nodes: names of its nodes.
+    """
+
+    used: Counter[str] = field(default_factory=Counter)
+    latest: float = 0.0
+    nodes: set[str] = field(default_factory=set)
+
+
+def capacity(groups: Mapping[str, Group], where: Places) -> Iterator[Breach]:
+    """Leaves with assignments that take more than their nodes offer."""
+    loads, covered = _assigned(groups, where)
+    leaf_of: dict[str, list[_Load]] = defaultdict(list)
+    for load in loads.values():
+        for name in load.nodes:
+            leaf_of[name].append(load)
+    _spread(loads, leaf_of)
+    for group in groups.values():
+        for pod in group.pods.values():
+            if pod.node in leaf_of and pod.uid not in covered:
+                for load in leaf_of[pod.node]:
+                    if not load.latest or pod.scheduled_at <= load.latest - UNSEEN_S:
+                        # What no assignment asks for is the scheduler's business alone.
+                        _charge(load, ((r, n) for r, n in pod.requests if r in load.used), 1)
+    for (_, domain), load in loads.items():
+        yield from _beyond(shown(domain), load, where)
+
+
+def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _Load], set[str]]:
+    """Charges of all assignments, and the uids of the pods that they cover."""
+    loads: dict[Leaf, _Load] = defaultdict(_Load)
+    covered: set[str] = set()
+    coarse = _coarse_nodes(groups, where)
+    for group in groups.values():
+        for placed in group.placed():
+            if group.gave_up(placed.workload):
+                continue  # its pods count where they are
+            requests = _counted(placed.podset)
+            written = _written(placed.workload)
+            charged = _held(placed)
+            for domain, count in charged.items():
+                load = loads[placed.levels, domain]
+                load.latest = max(load.latest, written)
+                _charge(load, requests, count)
+                if placed.levels == HOST_LEVELS:
+                    node = where.hosts.get(domain[0])
+                    load.nodes.update([node.name] if node else [])
+                else:
+                    load.nodes |= coarse.get((placed.levels, domain), set())
+            covered.update(_covered(placed.live, placed.levels, charged, where))
+    return loads, covered
+
+
+def _held(placed: Placed) -> Mapping[Domain, int]:
+    """Pods that hold room in each domain.
+
+    Where some are done their places may be given to others, so only pods that are there count.
+    """
+    if not placed.podset.done:
+        return placed.charged
+    there = Counter(pod.domain(placed.levels) for pod in placed.live)
+    return {domain: min(count, there[domain]) for domain, count in placed.charged.items()}
+
+
+def _written(workload: WorkloadRow) -> float:
+    """When the places were given; the earlier of two clocks' answers."""
+    times = [time for time in (workload.admitted_at, workload.placed_at) if time]
+    return min(times, default=0.0)
+
+
+def _coarse_nodes(groups: Mapping[str, Group], where: Places) -> dict[Leaf, set[str]]:
+    """Names of the nodes of every domain that is no host, over all flavors that use its levels."""
+    wanted = {
+        (podset.assignment.levels, flavor_of(podset))
+        for group in groups.values()
+        for workload in group.workloads.values()
+        for podset in workload.podsets
+        if podset.assignment is not None and podset.assignment.levels != HOST_LEVELS
+    }
+    found: dict[Leaf, set[str]] = defaultdict(set)
+    for levels, flavor in wanted:
+        row = where.flavors.get(flavor)
+        needed = row.labels.items() if row is not None else ()
+        for node in where.nodes.values():
+            labels = node.labels
+            values = tuple([labels.get(level, "") for level in levels])
+            if all(values) and all(labels.get(key) == value for key, value in needed):
+                found[levels, values].add(node.name)
+    return found
+
+
+def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
+    """The requests that count for room: resources without a flavor are excluded ones.
+
+    What the API server adds to the template is in the charge of the pods.
+    """
+    asked, pods = dict(podset.requests), max(podset.granted, 1)
+    found = {
+        name: max(asked.get(name, 0), -(-podset.usage.get(name, 0) // pods))
+        for name in podset.flavors
+        if name != PODS
+    }
+    return tuple((name, each) for name, each in found.items() if each)
+
+
+def _covered(
+    live: list[PodRow], levels: tuple[str, ...], counts: Mapping[Domain, int], where: Places
+) -> Iterator[str]:
+    """Pods that are in their places; one on a host that was given up takes room of its own."""
+    present: dict[Domain, list[PodRow]] = defaultdict(list)
+    for pod in live:
+        node = where.nodes.get(pod.node)
+        if node is not None:
+            present[tuple([node.labels.get(level, "") for level in levels])].append(pod)
+    for sits, pods in present.items():
+        count = counts.get(sits, 0)
+        if len(pods) > count:
+            pods.sort(key=lambda pod: (pod.scheduled_at, pod.name))
+        yield from (pod.uid for pod in pods[:count])
+
+
+def _spread(loads: Mapping[Leaf, _Load], leaf_of: Mapping[str, list[_Load]]) -> None:
+    """What is assigned to a host also takes room of the coarser leaves that the host lies in."""
+    for (levels, _), load in loads.items():
+        if levels != HOST_LEVELS:
+            continue
+        for name in load.nodes:
+            for other in leaf_of[name]:
+                if other is not load and len(other.nodes) > len(load.nodes):
+                    other.used.update(load.used)
+                    other.latest = max(other.latest, load.latest)
+
+
+def _charge(load: _Load, requests: Iterable[tuple[str, int]], count: int) -> None:
+    for resource, quantity in requests:
+        load.used[resource] += quantity * count
+    load.used["pods"] += count
+
+
+def _beyond(name: str, load: _Load, where: Places) -> Iterator[Breach]:
+    nodes = [where.nodes[node] for node in load.nodes]
+    if not nodes:
+        return  # gone: `domain-gone` tells, and swaps mend it
+    for resource, used in sorted(load.used.items()):
+        room = sum(node.allocatable.get(resource, 0) for node in nodes)
+        if used > room:
+            found = f"{used} charged, {room} allocatable"
+            if len(nodes) > 1:
+                found += f" on {len(nodes)} nodes"
+            yield Breach("over-capacity", f"{name} {resource}", found)

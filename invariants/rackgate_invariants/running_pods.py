@@ -1,0 +1,130 @@
+"""What lives: the bound pods of one job that have not ended, told from pods alone.
+
+What a Workload was granted is not asked here, except which of several flavors is meant where the
+labels of a node fit more than one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rackgate_invariants.nodes import Places
+from rackgate_invariants.rows.rows import Amounts, JobRow, PodRow, PodSetRow, QueueRow
+
+PODS = "pods"
+MAIN = "main"
+# PodSet, requests of one pod, flavors whose labels its node carries.
+Shape = tuple[str, Amounts, frozenset[str]]
+
+
+@dataclass(slots=True)
+class Lives:
+    """Pods of one job that live, counted by shape.
+
+    Attributes:
+        staying: those that are not being deleted.
+        leaving: those that are.
+        bound_at: when the latest of them was bound.
+    """
+
+    staying: Counter[Shape] = field(default_factory=Counter)
+    leaving: Counter[Shape] = field(default_factory=Counter)
+    bound_at: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """How many pods."""
+        return self.staying.total() + self.leaving.total()
+
+    def by_podset(self) -> Counter[str]:
+        """Pods that are not being deleted, by PodSet."""
+        found: Counter[str] = Counter()
+        for (podset, _, _), count in self.staying.items():
+            found[podset] += count
+        return found
+
+    def requests(self, podset: str) -> set[Amounts]:
+        """What single pods of a PodSet ask for."""
+        return {asked for name, asked, _ in (*self.staying, *self.leaving) if name == podset}
+
+
+def podset_of(pod: PodRow, job: JobRow | None, replicated: Mapping[str, str]) -> str:
+    """The PodSet of a pod: as its controller says, or as its labels do where that has several.
+
+    Args:
+        pod: of the job.
+        job: None when it is gone.
+        replicated: PodSet of each child Job, by uid.
+    """
+    found = replicated.get(pod.owner)
+    if found is not None:
+        return found
+    kind = job.kind if job is not None else pod.owner_kind
+    if kind == "Job":
+        return pod.podset if job is None and pod.podset else MAIN
+    return (pod.group or pod.podset) if kind == "RayCluster" else pod.podset
+
+
+def lives_of(
+    pods: Iterable[PodRow], job: JobRow | None, replicated: Mapping[str, str], places: Places
+) -> Lives:
+    """What lives of the pods of one job; a pod of another namespace is not its own."""
+    found = Lives()
+    alone = not replicated and job is not None and job.kind == "Job"
+    for pod in pods:
+        if not pod.node or (pod.terminating and not places.lives(pod)):
+            continue
+        if job is not None and pod.namespace != job.namespace:
+            continue
+        podset = MAIN if alone else podset_of(pod, job, replicated)
+        shape = (podset, pod.requests, places.offered(pod.node))
+        (found.leaving if pod.terminating else found.staying)[shape] += 1
+        found.bound_at = max(found.bound_at, pod.scheduled_at)
+    return found
+
+
+@dataclass(slots=True)
+class Flavors:
+    """Which flavor the pods of one job take of each resource.
+
+    Attributes:
+        offered: flavors of the ClusterQueue by resource, in its order.
+        given: flavor by PodSet and resource, as an admission names it.
+    """
+
+    offered: Mapping[str, tuple[str, ...]]
+    given: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def prefer(self, podsets: Iterable[PodSetRow]) -> None:
+        """What was given to PodSets counts where several flavors fit a node."""
+        for podset in podsets:
+            for resource, flavor in podset.flavors.items():
+                self.given[podset.name, resource] = flavor
+                self.given.setdefault(("", resource), flavor)
+
+    def amounts(self, counts: Mapping[Shape, int]) -> Counter[tuple[str, str]]:
+        """What pods take, by flavor and resource; resources without quota are left out."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (podset, requests, here), count in counts.items():
+            for resource, amount in (*requests, (PODS, 1)):
+                flavor = self._flavor(podset, resource, here) if amount else ""
+                if flavor:
+                    found[flavor, resource] += amount * count
+        return found
+
+    def _flavor(self, podset: str, resource: str, here: frozenset[str]) -> str:
+        """The queue's flavor that a node is of; where several fit, the one that was given."""
+        offered = self.offered.get(resource, ())
+        given = self.given.get((podset, resource)) or self.given.get(("", resource), "")
+        fitting = [name for name in offered if name in here] or offered
+        return given if given in fitting or not fitting else fitting[0]
+
+
+def offered_by(queue: QueueRow | None) -> dict[str, tuple[str, ...]]:
+    """Flavors of a ClusterQueue by resource, in its order."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for flavor, resource in queue.nominal if queue is not None else ():
+        found[resource].append(flavor)
+    return {resource: tuple(flavors) for resource, flavors in found.items()}

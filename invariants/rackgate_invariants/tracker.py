@@ -1,0 +1,107 @@
+"""When a breach counts: pure bookkeeping over readings of a cluster that moves.
+
+Objects of several kinds are never read at one moment, so what one reading shows may never have
+been so. A breach counts when it stays: for a moment where a correct cluster never shows it, with
+patience where a correct cluster shows it for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rackgate_invariants.rules.catalog import RULES, Breach
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A breach began to count, or ended.
+
+    Attributes:
+        since: Unix time from which it was seen, or from which the objects tell of it.
+        at: Unix time of the reading that showed the change.
+    """
+
+    breach: Breach
+    since: float
+    at: float
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Seen:
+    breach: Breach
+    first: float
+    counts: bool = False
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class Tracker:
+    """Remembers what is seen until it counts, and what counts until it is gone.
+
+    Attributes:
+        settle_s: how long a breach must stay.
+        patience_s: how long one must stay that a correct cluster shows for a while.
+        hasty: what the objects tell of the time before the first reading counts, too. They do not
+            tell of what vanished (a pod that had the place until now), so who can wait sees more.
+        total: breaches that ever counted.
+    """
+
+    settle_s: float
+    patience_s: float
+    hasty: bool = False
+    total: int = 0
+    _seen: dict[tuple[str, str], _Seen] = field(default_factory=dict)
+
+    def update(self, now: float, found: Iterable[Breach]) -> list[Change]:
+        """Take one reading.
+
+        Args:
+            now: Unix time of the reading.
+            found: all that it shows.
+        """
+        present = {(breach.rule, breach.subject): breach for breach in found}
+        changes = [
+            self._end(key, seen, now)
+            for key, seen in list(self._seen.items())
+            if key not in present
+        ]
+        changes += [self._keep(key, breach, now) for key, breach in present.items()]
+        return [change for change in changes if change is not None]
+
+    def event(self, now: float, breach: Breach) -> Change:
+        """Take something that happened once and cannot end."""
+        self.total += 1
+        return Change(breach, now, now)
+
+    def interrupted(self) -> None:
+        """Readings stopped for a while: what did not count yet has to stay anew."""
+        self._seen = {key: seen for key, seen in self._seen.items() if seen.counts}
+
+    @property
+    def standing(self) -> list[Breach]:
+        """Breaches that count and were there in the last reading."""
+        return sorted(seen.breach for seen in self._seen.values() if seen.counts)
+
+    def _end(self, key: tuple[str, str], seen: _Seen, now: float) -> Change | None:
+        del self._seen[key]
+        return Change(seen.breach, seen.since, now, ended=True) if seen.counts else None
+
+    def _keep(self, key: tuple[str, str], breach: Breach, now: float) -> Change | None:
+        seen = self._seen.setdefault(key, _Seen(breach, now))
+        seen.breach = breach
+        if seen.counts:
+            return None
+        since = seen.first
+        if RULES[breach.rule].patient:
+            # What the objects tell may also begin later than seen first: they moved on.
+            since = breach.since or seen.first
+            since = since if self.hasty else max(since, seen.first)
+            if now - since < self.patience_s:
+                return None
+        if now - seen.first < self.settle_s:
+            return None
+        seen.counts, seen.since = True, since
+        self.total += 1
+        return Change(breach, since, now)

@@ -1,0 +1,284 @@
+"""Traps of the real KAI that neither schema nor webhook tells of, seen without placing anything.
+
+Judged are the objects that `build_podgroups` makes, so a profile that works round a trap is not
+warned of it. Each cause is told once. Without nodes only what lies in the workflow is told; with
+nodes, what they make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Workflow
+from rackgate_osmo.model.sizes import Requests, blown_up, requests_of
+from rackgate_osmo.render.parts import Part, hides_level, levels_of, part_of
+from rackgate_osmo.render.podgroups import build_podgroups
+
+Labels = Mapping[str, str]
+
+# Tasks of a PodGroup with subgroups from which on KAI's cycle takes a quarter of a minute.
+MANY_TASKS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Warning_:  # noqa: N801 - `Warning` is taken by the language
+    """A trap.
+
+    Attributes:
+        why: class of trap: `unlabelled-nodes`, `one-domain`, `sibling-order`, `mixed-sizes`,
+            `dots` or `long-cycle`.
+        path: field that it begins with.
+        message: what KAI does.
+        help: what helps.
+    """
+
+    why: str
+    path: str
+    message: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One PodGroup with what it is checked against.
+
+    Attributes:
+        path: of the task group.
+        sizes: what its tasks ask for, by name.
+        levels: node labels of the Topology.
+        nodes: labels of the nodes that carry all of `levels`; None: nodes are not known.
+    """
+
+    path: str
+    top: Part
+    sizes: Mapping[str, Requests]
+    levels: Sequence[str]
+    profile: Profile
+    kai: KaiVersion
+    nodes: Sequence[tuple[str, ...]] | None
+
+
+def check(
+    pool: Pool,
+    workflow: Workflow,
+    *,
+    profile: Profile = Profile.SEED,
+    kai: KaiVersion = KaiVersion.V0_13,
+    nodes: Sequence[Labels] | None = None,
+) -> tuple[Warning_, ...]:
+    """What KAI would do wrong with a workflow: each cause once, with the first place it is at.
+
+    Args:
+        pool: as `read_pool` returns it.
+        workflow: as `read_workflow` returns it.
+        profile: of the objects.
+        kai: that takes them.
+        nodes: labels of every node of the pool; None: not known.
+
+    Raises:
+        RefusedError: as `build_podgroups`.
+    """
+    # Without `nodes`: what is applied lists every key of the pool, in any profile.
+    built = build_podgroups(pool, workflow, profile=profile, kai=kai)
+    if built.topology is None:
+        return ()
+    levels = levels_of(built)
+    whole = None if nodes is None else _carrying(nodes, levels)
+    cases = []
+    for index, group in enumerate(workflow.groups):
+        top = part_of(built, index, group.name)
+        if any(part.constrained for part in top.walk()):
+            sizes = {task.name: requests_of(workflow.resource_of(task)) for task in group.tasks}
+            path = f"groups[{index}]"
+            cases.append(_Case(path, top, sizes, levels, profile, kai, whole))
+    if not cases:
+        return ()
+    return (
+        *(_unlabelled(levels, nodes) if nodes is not None else ()),
+        *(_dots(pool, levels, whole) if whole is not None else ()),
+        *_once(cases, _one_domain),
+        *_once(cases, _sibling_order),
+        *_once(cases, _mixed_sizes),
+        *_once(cases, _long_cycle),
+    )
+
+
+def _once(
+    cases: Sequence[_Case], find: Callable[[_Case], Iterator[Warning_]]
+) -> Iterator[Warning_]:
+    """The first trap of a kind; the others are counted."""
+    found = [one for case in cases for one in find(case)]
+    more = len(found) - 1
+    if more > 0:
+        also = f" ({_times(more, 'place', 'places')} more in this workflow)"
+        yield replace(found[0], message=found[0].message + also)
+    else:
+        yield from found
+
+
+def _carrying(nodes: Sequence[Labels], levels: Sequence[str]) -> list[tuple[str, ...]]:
+    """Label values of the nodes that carry all labels."""
+    return [
+        tuple(node[level] for level in levels)
+        for node in nodes
+        if all(level in node for level in levels)
+    ]
+
+
+def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[Warning_]:
+    bare = sum(any(level not in node for level in levels) for node in nodes)
+    if bare:
+        lacking = {level: sum(level not in node for node in nodes) for level in levels}
+        shown = ", ".join(f"{level} on {count}" for level, count in lacking.items() if count)
+        yield Warning_(
+            "unlabelled-nodes",
+            "topology_keys",
+            f"{bare} of {len(nodes)} nodes lack a label of the pool's keys ({shown}); KAI counts "
+            "only nodes that carry the labels of all keys, whatever key a workflow asks for, also "
+            "for a mere preference",
+            "label every node of the pool with each of these keys, or take keys out of the pool",
+        )
+
+
+def _dots(
+    pool: Pool, levels: Sequence[str], nodes: Sequence[tuple[str, ...]]
+) -> Iterator[Warning_]:
+    positions = {key.label: index for index, key in enumerate(pool.topology_keys)}
+    for depth, level in enumerate(levels, start=1):
+        domains: dict[str, set[tuple[str, ...]]] = {}
+        for node in nodes:
+            domains.setdefault(".".join(node[:depth]), set()).add(node[:depth])
+        alike = sorted(min(found) for found in domains.values() if len(found) > 1)
+        if alike:
+            one = alike[0]
+            other = max(domains[".".join(one)])
+            yield Warning_(
+                "dots",
+                f"topology_keys[{positions[level]}].label",
+                f"KAI joins label values with dots and takes {'/'.join(one)} and "
+                f"{'/'.join(other)} for one domain of {level}: a required domain may be "
+                f"placed over both ({_times(len(alike), 'such clash', 'such clashes')})",
+                "take the dots out of the label values, or make the values of the finer key unique",
+            )
+            return  # finer levels clash with it
+
+
+def _one_domain(case: _Case) -> Iterator[Warning_]:
+    finest = len(case.levels) - 1
+
+    def visit(part: Part, depths: Sequence[int], nested: bool) -> Iterator[Warning_]:
+        level = part.required if part.required is not None else part.preferred
+        if level is not None and hides_level(part, finest, case.kai, nested=nested):
+            spot = _single(case.nodes, depths, level)
+            if spot is not None:
+                yield _told(case, part, level, spot)
+        inner = depths
+        if part.required is not None:
+            inner = range(part.required + 1, (part.preferred or part.required) + 2)
+        elif part.preferred is not None:
+            inner = range(part.preferred + 2)
+        for below in part.parts:
+            yield from visit(below, inner, nested or part.constrained)
+
+    yield from visit(case.top, (0,), False)
+
+
+def _single(
+    nodes: Sequence[tuple[str, ...]] | None, depths: Sequence[int], level: int
+) -> tuple[str, ...] | None:
+    """A finer domain that holds all candidates; () where nodes are not known; None: none does."""
+    if nodes is None:
+        return ()
+    for depth in depths:
+        domains: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+        for node in nodes:
+            domains.setdefault(node[:depth], set()).add(node[: level + 2])
+        for finer in domains.values():
+            if len(finer) == 1:
+                return next(iter(finer))
+    return None
+
+
+def _told(case: _Case, part: Part, level: int, spot: tuple[str, ...]) -> Warning_:
+    label, finer = case.levels[level], case.levels[level + 1]
+    who = f'subgroup "{part.name}"' if part.name else "the whole group"
+    asks = "requires" if part.required is not None else "prefers"
+    when = (
+        f"as is the case with {'/'.join(spot)}"
+        if spot
+        else f"for instance a {label} with a single {finer}"
+    )
+    return Warning_(
+        "one-domain",
+        case.path,
+        f"{who} {asks} one {label}; when all nodes that KAI can choose from lie in one {finer}, "
+        f"{when}, KAI does not see the {label} and leaves the group pending although there is room",
+        "use the robust profile"
+        if case.profile is Profile.SEED
+        else f"add nodes in a second {finer}",
+    )
+
+
+def _sibling_order(case: _Case) -> Iterator[Warning_]:
+    for part in case.top.walk():
+        smallest: Part | None = None
+        for one in part.order():
+            if smallest is not None and len(one.tasks) > len(smallest.tasks) and _requires(one):
+                yield Warning_(
+                    "sibling-order",
+                    case.path,
+                    f'KAI places subgroup "{smallest.name}" ({len(smallest.tasks)} tasks) before '
+                    f'"{one.name}" ({len(one.tasks)} tasks), by the order of their names, and '
+                    "does not go back: the larger one may find its room taken",
+                    "use the robust profile, whose names put larger groups first, or rename groups "
+                    "so that larger ones sort first"
+                    if case.profile is Profile.SEED
+                    else "give the larger group its own task group, submitted first",
+                )
+                break
+            if smallest is None or len(one.tasks) < len(smallest.tasks):
+                smallest = one
+
+
+def _requires(part: Part) -> bool:
+    return any(one.required is not None for one in part.walk())
+
+
+def _mixed_sizes(case: _Case) -> Iterator[Warning_]:
+    for part in case.top.walk():
+        if part.constrained and blown_up([case.sizes[task] for task in part.tasks]):
+            who = f'subgroup "{part.name}"' if part.name else "the whole group"
+            yield Warning_(
+                "mixed-sizes",
+                case.path,
+                f"the tasks of {who} are of several sizes, and KAI counts each as large as the "
+                "largest, resource by resource, because all or none of them use GPUs: it leaves "
+                "them pending where they would fit, also for a mere preference",
+                "give them one size, or put tasks of another size into a task group of their own"
+                + (
+                    "; where nothing is required, use the robust profile" if _mendable(case) else ""
+                ),
+            )
+            return  # parts inside are of the same tasks
+
+
+def _mendable(case: _Case) -> bool:
+    return case.profile is Profile.SEED and not _requires(case.top)
+
+
+def _long_cycle(case: _Case) -> Iterator[Warning_]:
+    if len(case.top.tasks) >= MANY_TASKS and case.top.parts:
+        yield Warning_(
+            "long-cycle",
+            f"{case.path}.tasks",
+            f"KAI places all {len(case.top.tasks)} tasks of the group in one scheduling cycle and "
+            "schedules nothing else meanwhile; 200 tasks were seen to take 16 seconds, 1000 tasks "
+            "70 seconds, on two cores",
+            "split the group where its tasks need not start together",
+        )
+
+
+def _times(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

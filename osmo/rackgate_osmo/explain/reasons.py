@@ -1,0 +1,167 @@
+"""Why KAI leaves a task group pending, or why what it does cannot be known: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rackgate_osmo.explain.explanation import Deviation
+from rackgate_osmo.explain.nodes import View
+from rackgate_osmo.render.parts import Part
+
+UNLABELLED: Final = "unlabelled nodes"
+ONE_DOMAIN: Final = "one-domain defect"
+SIZES: Final = "mixed sizes"
+SIBLINGS: Final = "sibling order"
+DOTS: Final = "dots in label values"
+GROUPS: Final = "task groups before"
+UNTIED: Final = "nodes outside the pool"
+CUT_OFF: Final = "search cut off"
+PARTLY: Final = "partly running"
+UNSIZED: Final = "unsized tasks"
+LEAVING: Final = "terminating pods"
+
+_NAMED: Final = 5  # subgroups that a sentence names
+
+
+def unlabelled(view: View, levels: Sequence[str]) -> Deviation:
+    """Nodes without a label, which KAI does not count."""
+    lacking = {label: sum(label not in node.labels for node in view.room.nodes) for label in levels}
+    shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
+    return Deviation(
+        name=UNLABELLED,
+        text=f"{view.bare} of {len(view.room.nodes)} nodes lack a label of the Topology ({shown}); "
+        "for any constraint, also a mere preference, KAI counts only nodes that carry all of its "
+        "labels, also those of keys that the workflow does not use",
+        help="label these nodes, or take the keys that they lack out of the pool",
+    )
+
+
+def one_domain(levels: Sequence[str], level: int) -> Deviation:
+    """A level that KAI does not see."""
+    return Deviation(
+        name=ONE_DOMAIN,
+        text="the nodes that KAI chooses from, cordoned ones among them, all lie in one domain of "
+        f"a finer level, and then it does not see the level that is asked for "
+        f"({levels[level]})",
+        help="require the pool's finest key instead, or add nodes in a second domain of "
+        f"{levels[-1]}",
+    )
+
+
+def mixed(part: Part, what: str) -> Deviation:
+    """Pods of several sizes, each counted as large as the largest.
+
+    Args:
+        part: of the PodGroup.
+        what: what becomes of it.
+    """
+    who = f'subgroup "{part.name}"' if part.name else "the PodGroup"
+    return Deviation(
+        name=SIZES,
+        text=f"the pods of {who} are of several sizes, and KAI counts each as large as the "
+        f"largest, resource by resource: {what}",
+        help="give its tasks one size, or put tasks of another size into a task group of their own",
+    )
+
+
+def packing() -> Deviation:
+    """Pods of several sizes that share nodes."""
+    return Deviation(
+        name=SIZES,
+        text="pods of several sizes share nodes, and KAI puts one pod after another on a node "
+        "without going back",
+        help="give the tasks one size",
+    )
+
+
+def groups_before() -> Deviation:
+    """Task groups that may be placed before, nobody knows which and where."""
+    return Deviation(
+        name=GROUPS,
+        text="KAI takes the workflow's task groups one after another, older ones first. Their ages "
+        "are not known here, so any other group may come first, and what is left for this one "
+        "depends on where KAI puts it",
+        help="submit this group before the others, or wait until their pods run",
+    )
+
+
+def siblings(part: Part, pod_group: str) -> Deviation:
+    """Subgroups that are placed one after another."""
+    names = [below.name for below in part.order()]
+    shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return Deviation(
+        name=SIBLINGS,
+        text="KAI places subgroups one after another in the order of their names "
+        f"({shown or pod_group}) and does not go back: where it puts the first decides whether "
+        "the others find room",
+        help="rename groups so that larger ones sort first",
+    )
+
+
+def dots(one: str, other: str) -> Deviation:
+    """Two domains that read alike."""
+    return Deviation(
+        name=DOTS,
+        text=f"KAI joins label values with dots and takes {one} and {other} for one domain: it may "
+        "place a group over both although one is required",
+        help="take the dots out of the node labels' values, or make the values of the finer key "
+        "unique in the cluster",
+    )
+
+
+def untied(nodes: int) -> Deviation:
+    """Pods that may run outside the pool."""
+    return Deviation(
+        name=UNTIED,
+        text=f"{nodes} other nodes of the cluster are not among those that -l chooses, and "
+        "the pods carry no node selector that keeps them away from there",
+        help="name the labels of the pool's nodes in the pool's node_selector",
+    )
+
+
+def cut_off() -> Deviation:
+    """The exact search did not end."""
+    return Deviation(
+        name=CUT_OFF,
+        text="whether there is a place was not decided",
+        help="give the search more --steps",
+    )
+
+
+def unsized(tasks: int) -> Deviation:
+    """Tasks whose pods request nothing, and are counted as one cpu each all the same.
+
+    Args:
+        tasks: how many.
+    """
+    who = "1 task has" if tasks == 1 else f"{tasks} tasks have"
+    return Deviation(
+        name=UNSIZED,
+        text=f"{who} no size: counted as one cpu each, but the pods that apply makes of them "
+        "request nothing, and KAI may find room for them where none is counted",
+        help="give the tasks' resources a size",
+    )
+
+
+def leaving(pods: int) -> Deviation:
+    """Pods that are being deleted, whose room is counted as taken.
+
+    Args:
+        pods: how many, on nodes that the workflow's pods may use.
+    """
+    who = "1 pod terminates" if pods == 1 else f"{pods} pods terminate"
+    return Deviation(
+        name=LEAVING,
+        text=f"{who} on these nodes: their room is counted as taken, but KAI counts it as free",
+        help="ask again once they are gone",
+    )
+
+
+def partly(running: int, pods: int) -> Deviation:
+    """Some pods run, and the others are placed beside them."""
+    return Deviation(
+        name=PARTLY,
+        text=f"{running} of {pods} pods are on nodes, and KAI places the others beside them",
+        help="delete the pods that run to have the whole group placed anew, or wait",
+    )

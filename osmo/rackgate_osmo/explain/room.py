@@ -1,0 +1,216 @@
+"""The room of a cluster as a search wants it: domains by the pool's keys, and what fits in each.
+
+Counted by the placement engine: its tree makes the domains, its capacity holds what is free, its
+`fit` says how many pods of a shape a node takes. Two things differ from a flavor's topology. A
+node that lacks a label stays in: it lies in a domain without a value there, which no group that
+asks for the level may use, and everybody else may. And the lowest level is always the node, so
+that sums over a domain never hide that the room is in pieces.
+
+Level 0 is the whole cluster; level `i` is the pool's i-th key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rackgate.api.names import HOSTNAME_LABEL
+from rackgate_assigner.topology.capacity import Capacity, per_pod
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.placement.count import Room as EngineRoom
+from rackgate_assigner.topology.placement.count import fit
+from rackgate_assigner.topology.tree import TopologyTree
+
+# No label value: those hold no control characters.
+MISSING: Final = "\x00"
+_LEVEL: Final = "level"
+
+
+class BoundPod(NamedTuple):
+    """A pod on a node that has not ended.
+
+    Attributes:
+        requests: effective amounts by resource, without the implied 1 of `pods`.
+        namespace: of the pod.
+        group: PodGroup that it says it belongs to, or "".
+        terminating: it is being deleted.
+    """
+
+    node: str
+    requests: Mapping[str, int]
+    namespace: str = ""
+    group: str = ""
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What was found of a pool's nodes.
+
+    Attributes:
+        nodes: as they came, those that pods may not use too.
+        pods: bound pods that have not ended.
+        warnings: what is not known.
+        others: nodes of the cluster that are not the pool's.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    pods: tuple[BoundPod, ...] = ()
+    warnings: tuple[str, ...] = ()
+    others: tuple[NodeFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one pod takes.
+
+    Attributes:
+        requests: sorted pairs, whole numbers, without the implied 1 of `pods`.
+        excluded: names of nodes that it may not run on.
+    """
+
+    requests: tuple[tuple[str, int], ...] = ()
+    excluded: frozenset[str] = frozenset()
+
+    def covers(self, other: Shape) -> bool:
+        """Whether a pod of the other shape fits wherever one of this shape does."""
+        mine = dict(self.requests)
+        enough = all(mine.get(name, 0) >= amount for name, amount in other.requests)
+        return enough and self.excluded >= other.excluded
+
+
+class Room:
+    """Domains and free room of the nodes that pods may use.
+
+    Attributes:
+        labels: of the pool's keys, coarsest first.
+        tree: of the engine; its levels stand for the keys, and below them the node.
+        capacity: of the engine; `charge` takes from it.
+        nodes: in the order of the leaves.
+    """
+
+    def __init__(self, labels: Sequence[str], nodes: Iterable[NodeFacts]) -> None:
+        """Start with everything free.
+
+        Args:
+            labels: node labels of the pool's keys, coarsest first.
+            nodes: each with a name of its own.
+        """
+        self.labels = tuple(labels)
+        by_name = {node.name: node for node in nodes}
+        levels = [f"{_LEVEL}-{index}" for index in range(len(self.labels))]
+        marked = [
+            replace(
+                node,
+                labels={
+                    HOSTNAME_LABEL: name,
+                    **{
+                        level: node.labels.get(label, MISSING)
+                        for level, label in zip(levels, self.labels, strict=True)
+                    },
+                },
+                taints=(),
+                unschedulable=False,
+                ready=True,
+            )
+            for name, node in by_name.items()
+        ]
+        self.tree = TopologyTree.build([*levels, HOSTNAME_LABEL], marked)
+        self.capacity = Capacity(self.tree)
+        self.nodes = [by_name[node.name] for node in self.tree.nodes]
+
+    def charge_pods(self, pods: Iterable[BoundPod]) -> None:
+        """Take the room of pods that are bound to these nodes."""
+        for pod in pods:
+            leaf = self.tree.leaf_of_node(pod.node)
+            if leaf is not None:
+                self.charge(leaf, pod.requests)
+
+    def copy(self) -> Room:
+        """A snapshot: what is charged to it is not charged here."""
+        twin = object.__new__(Room)
+        twin.labels, twin.tree, twin.nodes = self.labels, self.tree, self.nodes
+        twin.capacity = self.capacity.copy()
+        return twin
+
+    @property
+    def depth(self) -> int:
+        """Number of keys: the finest level."""
+        return len(self.labels)
+
+    def charge(self, leaf: int, requests: Mapping[str, int], count: int = 1) -> None:
+        """Take the room of pods on a node."""
+        self.capacity.charge(leaf, requests, count)
+
+    def domains(self, level: int) -> int:
+        """Number of domains of a level."""
+        return 1 if level == 0 else len(self.tree.paths[level - 1])
+
+    def leaves(self, level: int, domain: int) -> tuple[int, int]:
+        """Range of nodes of a domain, end exclusive."""
+        if level == 0:
+            return 0, self.tree.leaf_count
+        start, end = self.tree.leaf_ranges[level - 1][domain : domain + 2].tolist()
+        return start, end
+
+    def within(self, level: int, domain: int, below: int) -> range:
+        """Domains of the level `below` inside a domain of the level `level`."""
+        start, end = domain, domain + 1
+        for at in range(level, below):
+            if at == 0:
+                start, end = 0, self.domains(1)
+            else:
+                offsets = self.tree.children[at - 1]
+                start, end = int(offsets[start]), int(offsets[end])
+        return range(start, end)
+
+    def parent(self, level: int, domain: int) -> int:
+        """The domain one level up."""
+        return 0 if level <= 1 else int(self.tree.parents[level - 1][domain])
+
+    def path(self, level: int, domain: int) -> tuple[str, ...]:
+        """Label values of a domain, coarse to fine; `MISSING` where nodes lack the label."""
+        return () if level == 0 else self.tree.paths[level - 1][domain]
+
+    def labelled(self, level: int, domain: int) -> bool:
+        """Whether the nodes of a domain carry the label of its level."""
+        return level == 0 or self.path(level, domain)[-1] != MISSING
+
+    def path_of_leaf(self, leaf: int) -> tuple[str, ...]:
+        """Label values of a node, one for each key."""
+        return self.tree.paths[-1][leaf][:-1]
+
+    def fits(self, shape: Shape) -> list[int]:
+        """How many pods of a shape each node still takes."""
+        room = EngineRoom(self.capacity, simulate_empty=False)
+        counts = fit(per_pod(dict(shape.requests)), room)
+        for name in shape.excluded:
+            leaf = self.tree.leaf_of_node(name)
+            if leaf is not None:
+                counts[leaf] = 0
+        found: list[int] = counts.tolist()
+        return found
+
+    def sums(self, level: int, amounts: Sequence[int]) -> list[int]:
+        """Amounts of nodes, summed by the domains of a level."""
+        if level == 0 or not amounts:
+            return [sum(amounts)] * self.domains(level)
+        starts = self.tree.leaf_ranges[level - 1][:-1]
+        found: list[int] = np.add.reduceat(np.array(amounts, dtype=np.int64), starts).tolist()
+        return found
+
+    def free(self, resource: str) -> list[int]:
+        """What is free of a resource on each node, never negative."""
+        row = self.capacity.rows.get(resource)
+        if row is None:
+            return [0] * self.tree.leaf_count
+        found: list[int] = np.maximum(self.capacity.free_row(row), 0).tolist()
+        return found
+
+
+def path_told(path: Sequence[str]) -> tuple[str, ...]:
+    """A domain as it is said: "" where nodes lack the label."""
+    return tuple("" if value == MISSING else value for value in path)

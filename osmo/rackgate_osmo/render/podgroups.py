@@ -1,0 +1,246 @@
+"""Topology, PodGroups and pods' marks, from a pool and a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rackgate_osmo.model.model import (
+    POD_GROUP_ANNOTATION,
+    QUEUE_LABEL,
+    SUBGROUP_LABEL,
+    Built,
+    KaiVersion,
+    Object,
+    PodMarks,
+    Pool,
+    Profile,
+    TaskGroup,
+    Workflow,
+)
+from rackgate_osmo.model.names import pod_group_names
+from rackgate_osmo.model.reading import refusals_of_pool
+from rackgate_osmo.model.rejections import Refusal, RefusedError, path_of, shown
+from rackgate_osmo.model.rules import refusals_of_workflow
+from rackgate_osmo.render import profiles
+from rackgate_osmo.render.node import Kind, Node
+from rackgate_osmo.render.tree import shared, tree_of
+
+POD_GROUP_VERSION: Final = "scheduling.run.ai/v2alpha2"
+# KAI reads its own Topology since 0.12; before, another project's. KAI[topology-v1]
+TOPOLOGY_VERSIONS: Final = {
+    KaiVersion.V0_10: "kueue.x-k8s.io/v1alpha1",
+    KaiVersion.V0_12: "kai.scheduler/v1alpha1",
+    KaiVersion.V0_13: "kai.scheduler/v1alpha1",
+}
+
+
+def topology_of(
+    pool: Pool,
+    *,
+    kai: KaiVersion = KaiVersion.V0_13,
+    profile: Profile = Profile.SEED,
+    nodes: Sequence[Mapping[str, str]] | None = None,
+) -> Object | None:
+    """The pool's Topology, coarsest level first; None where there is no level to list.
+
+    The object cannot be changed (KAI[topology-immutable]): other levels are another object of the
+    same name, the old one deleted first. Running pods do not notice (KAI[topology-deleted]).
+
+    Args:
+        pool: gives name and levels.
+        kai: decides the API version.
+        profile: with `robust`, levels that no node carries are left out.
+        nodes: labels of every node of the pool, for `robust`.
+
+    Raises:
+        RefusedError: the pool is none that `read_pool` would return.
+    """
+    _accept(pool)
+    return _topology(pool, kai, profiles.levels_served(pool, profile, nodes))
+
+
+def build_podgroups(
+    pool: Pool,
+    workflow: Workflow,
+    names: Mapping[str, str] | None = None,
+    *,
+    namespace: str | None = None,
+    profile: Profile = Profile.SEED,
+    kai: KaiVersion = KaiVersion.V0_13,
+    nodes: Sequence[Mapping[str, str]] | None = None,
+) -> Built:
+    """One PodGroup per task group, what its pods carry, and the pool's Topology.
+
+    The same workflow gives the same objects, whatever the order of its tasks and requirements.
+
+    Args:
+        pool: where the workflow is submitted.
+        workflow: as `read_workflow` returns it; checked again here.
+        names: names of PodGroups by task group; `names.pod_group_names` for those left out.
+        namespace: of the PodGroups; left to the caller when None.
+        profile: what to do about the scheduler's defects, see `profiles`.
+        kai: version of the scheduler.
+        nodes: labels of every node of the pool, for `robust`; see `profiles.levels_served`.
+
+    Raises:
+        RefusedError: the pool or the workflow is none that `reading` would return, or two task
+            groups are to have one PodGroup.
+    """
+    _accept(pool, workflow)
+    served = profiles.levels_served(pool, profile, nodes)
+    given = {**pod_group_names(workflow.name, [one.name for one in workflow.groups])}
+    given.update(names or {})
+    if found := list(_named_twice({one.name: given[one.name] for one in workflow.groups})):
+        raise RefusedError(found)
+    writer = _Writer(pool, frozenset(served), profile, kai)
+    pods: dict[tuple[str, str], PodMarks] = {}
+    groups = []
+    for group in workflow.groups:
+        root = tree_of(group, workflow, pool, profile)
+        metadata = {"name": given[group.name], "labels": {QUEUE_LABEL: pool.osmo_name}}
+        if namespace is not None:
+            metadata["namespace"] = namespace
+        groups.append(
+            {
+                "apiVersion": POD_GROUP_VERSION,
+                "kind": "PodGroup",
+                "metadata": metadata,
+                "spec": writer.spec(root),
+            }
+        )
+        pods.update(_marks(group, root, given[group.name]))
+    return Built(_topology(pool, kai, served), tuple(groups), pods)
+
+
+def _accept(pool: Pool, workflow: Workflow | None = None) -> None:
+    found = list(refusals_of_pool(pool))
+    if workflow is not None and not found:
+        found = refusals_of_workflow(workflow, pool)
+    if found:
+        raise RefusedError(found)
+
+
+def _named_twice(names: Mapping[str, str]) -> Iterator[Refusal]:
+    """A name that is given may be the usual one of another group, too."""
+    owners: dict[str, str] = {}
+    for group, name in names.items():
+        owner = owners.setdefault(name, group)
+        if owner != group:
+            message = (
+                f"{shown(name)} is the PodGroup of task group {shown(owner)} too: give each a name "
+                "of its own"
+            )
+            yield Refusal("submission", "duplicate-name", path_of("names", group), name, message)
+
+
+def _topology(pool: Pool, kai: KaiVersion, served: Sequence[int]) -> Object | None:
+    if not served:  # KAI[topology-no-level]
+        return None
+    # Coarsest first, whatever OSMO's example shows: finest first would mean something else
+    # (KAI[topology-finest-first]).
+    levels = [{"nodeLabel": pool.topology_keys[level].label} for level in served]
+    return {
+        "apiVersion": TOPOLOGY_VERSIONS[kai],
+        "kind": "Topology",
+        "metadata": {"name": pool.topology_name},
+        "spec": {"levels": levels},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Specs of PodGroups for one pool."""
+
+    pool: Pool
+    served: frozenset[int]
+    profile: Profile
+    kai: KaiVersion
+    # By the levels asked for. Copied on use: equal objects that are one would be aliases in YAML.
+    _constraints: dict[tuple[int | None, int | None], Object] = field(default_factory=dict)
+
+    def spec(self, root: Node) -> Object:
+        """Queue, what all tasks share, and subgroups; `minMember` on leaves, else on top."""
+        found: Object = {"queue": self.pool.osmo_name}
+        chain = shared(root)
+        top = self._shared(chain)
+        if top:
+            found["topologyConstraint"] = top
+        if (chain[-1] if chain else root).children:
+            # Spelled so: the lower-case form is dropped, and all subgroups with it
+            # (KAI[subgroups-lower-case]).
+            # The top needs no minMember then: KAI[no-min-member-with-subgroups]
+            found["subGroups"] = list(self._subgroups(root, None, bound=bool(top)))
+        else:
+            found["minMember"] = root.size
+        return found
+
+    def _shared(self, chain: Sequence[Node]) -> Object:
+        """The finest shared required level, and the finest preferred one if that is finer.
+
+        A preference above what is required would keep all waiting (KAI[preferred-coarser]).
+        """
+        required = _finest(chain, Kind.REQUIRED)
+        preferred = _finest([node for node in chain if not node.relieved], Kind.PREFERRED)
+        if required is not None and preferred is not None and preferred < required:
+            preferred = None
+        return self._constraint(required, preferred)
+
+    def _constraint(self, required: int | None, preferred: int | None) -> Object:
+        """The constraint of a node; empty where there is none."""
+        found = self._constraints.get((required, preferred))
+        if found is None:
+            found = self._made(required, preferred)
+            self._constraints[required, preferred] = found
+        return found.copy()
+
+    def _made(self, required: int | None, preferred: int | None) -> Object:
+        levels = profiles.mended(required, preferred, self.served, self.profile, self.kai)
+        if levels == (None, None):  # KAI[constraint-without-level]
+            return {}
+        found = {"topology": self.pool.topology_name}
+        fields = ("requiredTopologyLevel", "preferredTopologyLevel")
+        for name, level in zip(fields, levels, strict=True):
+            if level is not None:
+                # The label: users' short keys are unknown to KAI. KAI[unknown-level]
+                found[name] = self.pool.topology_keys[level].label
+        return found
+
+    def _subgroups(self, node: Node, parent: str | None, *, bound: bool) -> Iterator[Object]:
+        """Entries of all named nodes below, each after its parent."""
+        for child in node.children:
+            if not child.name:  # shared by all tasks: its constraint is on top
+                yield from self._subgroups(child, None, bound=bound)
+                continue
+            entry: Object = {"name": child.name}
+            if parent is not None:  # an empty parent is refused. KAI[parent-empty]
+                entry["parent"] = parent
+            if not child.children:
+                entry["minMember"] = child.size
+            free = child.relieved or profiles.is_free(child, bound, self.profile)
+            constraint = {} if free else self._of(child)
+            if constraint:
+                entry["topologyConstraint"] = constraint
+            yield entry
+            if child.children:
+                yield from self._subgroups(child, child.name, bound=bound or bool(constraint))
+
+    def _of(self, node: Node) -> Object:
+        if node.kind is Kind.REQUIRED:
+            return self._constraint(node.level, None)
+        return self._constraint(None, node.level)
+
+
+def _finest(chain: Sequence[Node], kind: Kind) -> int | None:
+    return max((node.level for node in chain if node.kind is kind), default=None)
+
+
+def _marks(group: TaskGroup, root: Node, name: str) -> Iterator[tuple[tuple[str, str], PodMarks]]:
+    """What each pod carries. Once any has a subgroup all must (KAI[some-pods-without-label])."""
+    annotations = {POD_GROUP_ANNOTATION: name}
+    for leaf in root.leaves():
+        labels = {SUBGROUP_LABEL: leaf.name} if leaf.name else {}
+        marks = PodMarks(name, annotations, labels)
+        for task in leaf.tasks:
+            yield (group.name, task), marks

@@ -1,0 +1,181 @@
+"""The tree of a task group: one node for each group of tasks that shares a domain.
+
+Every task gets one node for every level in play, so all leaves lie at one depth: KAI before 0.13
+leaves the pods of a shallower leaf out (from then on KAI[mixed-depth]). A level that a task does
+not name is a filler: a node of its own below its parent, with a mere preference, shared by all
+tasks that lack the level there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from rackgate.resources.quantity import to_milli
+from rackgate_osmo.model import names
+from rackgate_osmo.model.model import (
+    DEFAULT_RESOURCE,
+    Pool,
+    Profile,
+    Requirement,
+    TaskGroup,
+    Workflow,
+)
+from rackgate_osmo.model.sizes import Requests, requests_of
+from rackgate_osmo.render import profiles
+from rackgate_osmo.render.node import Kind, Node
+
+ROOT_LEVEL: Final = -1
+
+
+class Shape(NamedTuple):
+    """Tasks of one resource."""
+
+    resource: str
+    wishes: Mapping[int, Requirement]
+    tasks: Sequence[str]
+    gpus_milli: int
+    requests: Requests = ()
+
+
+def shapes_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
+) -> list[Shape]:
+    """The tasks of a group by resource; a resource that is not there asks for nothing.
+
+    What they ask for is only looked at for `robust`.
+
+    Raises:
+        KeyError: a key that the pool does not have.
+    """
+    positions = {key.key: index for index, key in enumerate(pool.topology_keys)}
+    members: dict[str, list[str]] = {}
+    for task in group.tasks:
+        members.setdefault(task.resource or DEFAULT_RESOURCE, []).append(task.name)
+    found = []
+    for name, tasks in members.items():
+        resource = workflow.resources.get(name)
+        wishes = {positions[one.key]: one for one in resource.topology} if resource else {}
+        gpus = to_milli(resource.gpu) * len(tasks) if resource and resource.gpu else 0
+        requests = requests_of(resource) if profile is Profile.ROBUST else ()
+        found.append(Shape(name, wishes, tasks, gpus, requests))
+    return found
+
+
+def levels_of(shapes: Iterable[Shape]) -> list[int]:
+    """Levels in play: those that any task names, coarsest first."""
+    return sorted({level for shape in shapes for level in shape.wishes})
+
+
+def tree_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
+) -> Node:
+    """The named tree of a task group that `reading` has accepted.
+
+    Args:
+        group: one of the workflow's task groups.
+        workflow: holds the resources.
+        pool: holds the levels.
+        profile: decides how subgroups are called, and whether leaves are of one size.
+
+    Returns:
+        The root. Levels that all tasks share are a chain of unnamed nodes below it, see `shared`;
+        without subgroups its end holds the tasks.
+    """
+    shapes = shapes_of(group, workflow, pool, profile)
+    root = Node(ROOT_LEVEL, "", Kind.ROOT)
+    _fill(root, shapes, levels_of(shapes), bound=False)
+    _name(root, profile)
+    return root
+
+
+def shared(root: Node) -> list[Node]:
+    """Nodes that hold all tasks, coarsest first: their levels are no subgroups.
+
+    A filler is none of them: some task names each level in play, so it has a sibling.
+    """
+    chain, node = [], root
+    while len(node.children) == 1:
+        node = node.children[0]
+        chain.append(node)
+    return chain
+
+
+def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: bool) -> None:
+    """Give a node its children, or its tasks where no level is left.
+
+    Args:
+        node: without its tasks.
+        shapes: its tasks.
+        levels: those below it.
+        bound: whether it or a node above requires a domain.
+    """
+    node.size = sum([len(shape.tasks) for shape in shapes])
+    node.gpus_milli = sum([shape.gpus_milli for shape in shapes])
+    node.requires = node.kind is Kind.REQUIRED
+    if not levels:
+        node.tasks = tuple([task for shape in shapes for task in shape.tasks])
+        return
+    level = levels[0]
+    members: dict[str | None, list[Shape]] = {}
+    for shape in shapes:
+        wish = shape.wishes.get(level)
+        members.setdefault(wish.group if wish else None, []).append(shape)
+    children = []
+    for group, inside in members.items():
+        kind = _kind(inside[0].wishes.get(level))
+        below = bound or kind is Kind.REQUIRED
+        relieved = profiles.is_relieved([shape.requests for shape in inside], bound=below)
+        leaves = _by_size(inside) if relieved and not levels[1:] else [inside]
+        for part, some in enumerate(leaves, start=1):
+            child = Node(level, group or "", kind)
+            child.part = part if len(leaves) > 1 else 0
+            child.relieved = relieved and len(leaves) == 1
+            _fill(child, some, levels[1:], bound=below)
+            children.append(child)
+            node.requires = node.requires or child.requires
+    node.children = tuple(children)
+
+
+def _by_size(shapes: Sequence[Shape]) -> list[list[Shape]]:
+    """Shapes of one size each, in an order that is the same for the same sizes."""
+    found: dict[Requests, list[Shape]] = {}
+    for shape in shapes:
+        found.setdefault(shape.requests, []).append(shape)
+    return [found[requests] for requests in sorted(found, reverse=True)]
+
+
+def _kind(wish: Requirement | None) -> Kind:
+    if wish is None:
+        return Kind.FILLER
+    return Kind.REQUIRED if wish.required else Kind.PREFERRED
+
+
+def _name(root: Node, profile: Profile) -> None:
+    """Name everything below the levels that all tasks share, and sort siblings by name."""
+    chain = shared(root)
+    top = chain[-1] if chain else root
+    nodes: list[Node] = []
+    texts: list[str] = []
+    paths: list[names.Path] = []
+
+    def walk(parent: Node, before: str, path: names.Path) -> None:
+        prefixes = profiles.prefixes(parent.children, profile)
+        for child, prefix in zip(parent.children, prefixes, strict=True):
+            group = None if child.kind is Kind.FILLER else child.group
+            text = before + names.segment(group)
+            own: names.Path = (*path, group)
+            if child.part:  # only leaves have one, so no other path is as long
+                text, own = f"{text}-{child.part}", (*own, str(child.part))
+            nodes.append(child)
+            texts.append(prefix + text)
+            paths.append(own)
+            if child.children:
+                walk(child, f"{text}-", paths[-1])
+
+    walk(top, "", ())
+    for node, name in zip(nodes, names.unique_names(texts, paths), strict=True):
+        node.name = name
+    for node in (top, *nodes):
+        if len(node.children) > 1:
+            node.children = tuple(sorted(node.children, key=lambda child: child.name))

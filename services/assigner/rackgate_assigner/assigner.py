@@ -1,0 +1,462 @@
+"""The assigner: watches fold the cluster into the cache, the Lease's holder acts on it.
+
+Every replica follows the cluster, so that a standby takes over with warm caches. Listeners only
+fold and mark what to look at; they are cheap, and the same on a standby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import structlog
+from prometheus_client.core import GaugeMetricFamily
+
+from rackgate.api import names, resources
+from rackgate.api.resources import Resource
+from rackgate.api.unsupported import unsupported_fields
+from rackgate.features import ELASTIC_JOBS, OSMO_POOLS
+from rackgate.kube.client import Client
+from rackgate.kube.events import EventRecorder
+from rackgate.runtime.metrics import freeze_heap, scraping
+from rackgate.runtime.tasks import spawn
+from rackgate.wire import batch, core, kueue
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.live_pods import Excess
+from rackgate_assigner.cache.snapshot import Snapshot
+from rackgate_assigner.cache.verification_controller import Verification
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.jobs import writer as job_writer
+from rackgate_assigner.jobs.controller import JobController
+from rackgate_assigner.jobs.kinds import JobLike, part_of_owner
+from rackgate_assigner.node_replacement.controller import GATE, NodeFailures
+from rackgate_assigner.node_replacement.second_pass import second_pass
+from rackgate_assigner.node_replacement.writer import NodeWriter
+from rackgate_assigner.queues import finalizer_controller as finalizers
+from rackgate_assigner.queues.flavor_controller import FlavorReport
+from rackgate_assigner.queues.metrics import queue_families, topology_families
+from rackgate_assigner.queues.status_controller import QueueStatuses
+from rackgate_assigner.scheduler.controller import SchedulingCycle
+from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.settings import AssignerSettings, BudgetSettings
+from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
+from rackgate_assigner.workload.decisions import Repair
+from rackgate_assigner.workload_slices.controller import SliceController
+from rackgate_assigner.workload_slices.jobs import ResizableJobs
+from rackgate_assigner.workload_slices.writer import SliceWriter
+
+if TYPE_CHECKING:
+    from rackgate_assigner.osmo_pools.controller import PoolController
+
+V = TypeVar("V", bound=Object)
+
+log = structlog.get_logger()
+
+
+class Assigner:
+    """One replica: follows the cluster always, acts while it holds the Lease.
+
+    Attributes:
+        cache: the folded state of the cluster.
+        watches: what is followed.
+        acting: whether this replica holds the Lease and writes.
+    """
+
+    def __init__(self, settings: AssignerSettings, client: Client) -> None:
+        features = settings.features.as_dict()
+        self._selector = settings.managed_jobs_namespace_selector
+        budgets = settings.budgets
+        self.acting = False
+        self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
+        self.watches = Watches(client, osmo=features[OSMO_POOLS])
+        self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
+        self._report = Reporter(self.recorder)
+        # Nothing is written by what was seen of a store that may be another one now.
+        client = client.after(self.watches.certain)
+        pending = _budget(client, budgets.pending)
+        for_jobs = _budget(client, budgets.jobs)
+        admission = _budget(client, budgets.admission)
+        writer = WorkloadWriter(admission, pending, for_jobs, self._report)
+        watches = self.watches
+        self.jobs = self._job_controller(for_jobs, writer, settings)
+        self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
+        self.in_use = self._finalizers(pending)
+        self.pools = self._pool_controller(watches.osmo, pending)
+        self.flavors = FlavorReport(self.cache, watches.flavors.store, self._report)
+        self.statuses = QueueStatuses(
+            self.cache,
+            watches.cluster_queues.store,
+            watches.local_queues.store,
+            _budget(client, budgets.queues),
+            features=features,
+            min_interval_s=settings.queue_status.min_interval,
+            max_interval_s=settings.queue_status.max_interval,
+        )
+        nodes = NodeWriter(admission, self._report)
+        self.failures = NodeFailures(
+            self.cache,
+            watches.workloads.store,
+            pending,
+            nodes,
+            replan=self._replan,
+        )
+        self.cycle = SchedulingCycle(
+            self.cache,
+            watches.workloads.store,
+            writer,
+            features=features,
+            nodes=nodes,
+            repairs=self._repairs,
+            in_step=self._in_step,
+            min_interval_s=settings.cycle.min_interval,
+            message_interval_s=settings.cycle.message_interval,
+            workers=budgets.admission.concurrency,
+            check_usage=settings.cycle.check_usage,
+        )
+        self.verification = Verification(self.cache, self._replan, period_s=settings.verify_period)
+        self._listen()
+
+    def _job_controller(
+        self, client: Client, writer: WorkloadWriter, settings: AssignerSettings
+    ) -> JobController:
+        watches = self.watches
+        return JobController(
+            job_writer.Stores(
+                {kind: watch.store for kind, watch in watches.kinds.items()},
+                watches.parts.store,
+                watches.workloads.store,
+                watches.flavors.store,
+                watches.workload_classes.store,
+                watches.classes.store,
+            ),
+            client,
+            writer,
+            self._report,
+            workers=settings.job_workers,
+            system_namespace=settings.leader_election.namespace,
+            gates=self.cache.features,
+            ready=self._ready,
+            living=self.cache.living_pods,
+            managed=self._account,
+            recovery=settings.wait_for_pods_ready.recovery(),
+            selected=None if self._selector.everything else self._is_selected,
+        )
+
+    def _account(self, job: JobLike) -> None:
+        """Charge the pods of a managed job to its queue, whatever becomes of its Workload."""
+        queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
+        self.cache.set_job(job.metadata.uid, f"{job.metadata.namespace}/{queue}")
+        self.cycle.poke()
+
+    def _is_selected(self, namespace: str) -> bool:
+        """Whether jobs of a namespace are managed; not before its labels are known."""
+        found = self.watches.namespaces.store.get(namespace)
+        return found is not None and self._selector.selects(found.metadata.labels)
+
+    def _namespace_seen(self, before: core.Namespace | None, space: core.Namespace) -> None:
+        """Jobs of a namespace that is selected now, or not any more, begin or cease to count."""
+        labels = space.metadata.labels
+        was = before is not None and self._selector.selects(before.metadata.labels)
+        if was == self._selector.selects(labels):
+            return
+        for job in self.jobs.namespace_changed(space.metadata.name):
+            self._job_seen(job, job)
+
+    def _finalizers(self, client: Client) -> finalizers.InUse:
+        watches = self.watches
+        stores = finalizers.Stores(
+            watches.topologies.store,
+            watches.flavors.store,
+            watches.cluster_queues.store,
+            watches.workloads.store,
+        )
+        return finalizers.InUse(stores, client)
+
+    def _pool_controller(
+        self, watches: PoolWatches | None, client: Client
+    ) -> PoolController | None:
+        if watches is None:
+            return None
+        # Its models cost memory, which only those pay who use it.
+        from rackgate_assigner.osmo_pools.controller import follow_pools
+
+        return follow_pools(watches, client, self._report)
+
+    def _slice_controller(self, writer: SliceWriter, settings: AssignerSettings) -> SliceController:
+        watches = self.watches
+        jobs = {kind: watch.store for kind, watch in watches.kinds.items()}
+        return SliceController(
+            self.cache,
+            watches.workloads.store,
+            writer,
+            ResizableJobs(jobs, watches.pods.store, self.cache, self._report),
+            enabled=self.cache.features.get(ELASTIC_JOBS, False),
+            message_interval_s=settings.cycle.message_interval,
+        )
+
+    def _ready(self, key: str) -> None:
+        self.cycle.changed(key)
+
+    def _in_step(self, workload: kueue.Workload) -> bool:
+        return self.jobs.in_step(workload) and self.slices.in_step(workload)
+
+    def _replan(self) -> None:
+        self.cycle.replan()
+
+    def _repairs(self, snapshot: Snapshot) -> list[Repair]:
+        features = self.cache.features
+        if not features.get(GATE, True):
+            return []
+        return second_pass(snapshot, self.failures.hosts, self.failures.asked, features)
+
+    def missing(self) -> list[str]:
+        """What keeps this replica from being ready; a standby with warm caches is ready."""
+        return [line for watch in self.watches.needed() for line in watch.missing()]
+
+    async def follow(self) -> None:
+        """Keep the cache up to date until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            spawn(group, self.recorder.run(), "events")
+            spawn(group, self.verification.run(), "verification")
+            for watch in self.watches.all():
+                spawn(group, watch.run(), f"watch {watch.resource.full_name}")
+
+    async def synced(self) -> None:
+        """Wait until every needed watch has listed once: nothing may be decided before that."""
+        for watch in self.watches.needed():
+            await watch.synced()
+        log.info("caches_warm", frozen=freeze_heap())
+
+    async def act(self) -> None:
+        """Decide and write until cancelled. Only the holder of the Lease may call this."""
+        self.acting = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                spawn(group, self.cycle.run(), "cycle")
+                spawn(group, self.jobs.run(), "jobs")
+                spawn(group, self.slices.run(), "slices")
+                spawn(group, self.in_use.run(), "finalizers")
+                spawn(group, self.failures.run(), "node-failures")
+                spawn(group, self.statuses.run(), "queue-status")
+                spawn(group, self.flavors.run(), "flavor-report")
+                spawn(group, self._measure(), "gauges")
+                if self.pools is not None:
+                    spawn(group, self.pools.run(), "osmo-pools")
+        finally:
+            self.acting = False
+
+    async def _measure(self) -> None:
+        """Serve what is computed in each scrape until cancelled."""
+
+        def families() -> Iterator[GaugeMetricFamily]:
+            yield from queue_families(self.cache, self.cache.features)
+            yield from topology_families(self.cache)
+
+        with scraping(families):
+            await asyncio.Event().wait()
+
+    # Who hears of what. The cache comes first: everybody else reads it.
+
+    def _listen(self) -> None:
+        cache, watches = self.cache, self.watches
+        self._fold(watches.nodes, cache.set_node, cache.drop_node)
+        self._fold(watches.pods, cache.set_pod, cache.drop_pod)
+        self._fold(watches.namespaces, cache.set_namespace, cache.drop_namespace)
+        self._fold(watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range)
+        self._fold(watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class)
+        self._fold(
+            watches.workload_classes,
+            cache.set_workload_priority_class,
+            cache.drop_workload_priority_class,
+        )
+        self._fold(watches.checks, cache.set_admission_check, cache.drop_admission_check)
+        self._fold(watches.topologies, cache.set_topology, cache.drop_topology)
+        self._fold(watches.flavors, cache.set_flavor, cache.drop_flavor)
+        self._fold(watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue)
+        self._fold(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
+        self._fold(watches.workloads, cache.set_workload, cache.drop_workload)
+        failures = self.failures
+        watches.namespaces.tell(self._namespace_seen)
+        watches.nodes.tell(failures.node_seen, failures.node_gone)
+        watches.pods.tell(failures.pod_seen, failures.pod_gone)
+        watches.workloads.tell(failures.workload_seen, failures.workload_gone)
+        watches.parts.tell(self._part_seen, self._part_gone)
+        cache.on_pods = self.jobs.pods_changed
+        cache.on_excess = self._excess_changed
+        for governed in watches.kinds.values():
+            governed.tell(self._job_seen, self._job_gone)
+            governed.tell(self.jobs.job_seen, self.jobs.job_gone)
+            governed.tell(self.slices.job_seen, self.slices.job_gone)
+            self._job_listener(governed)
+        watches.workloads.tell(self._workload_seen, self._workload_gone)
+        for classes in (watches.workload_classes, watches.classes):
+            self._class_listener(classes)
+        for used in (watches.topologies, watches.flavors, watches.cluster_queues):
+            self._in_use_listener(used)
+        for queue in (watches.cluster_queues, watches.local_queues):
+            self._queue_listener(queue)
+        for other in (watches.topologies, watches.flavors, watches.checks):
+            self._other_listener(other)
+        watches.nodes.tell(self.flavors.node_seen, lambda _node: self.flavors.mark())
+        for kind in (watches.topologies, watches.flavors):
+            kind.tell(lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark())
+
+    def _fold(
+        self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]
+    ) -> None:
+        def upserted(_before: V | None, item: V) -> None:
+            upsert(item)
+            self.cycle.poke()
+
+        def deleted(item: V) -> None:
+            delete(item.metadata.key)
+            self.cycle.poke()
+
+        watch.tell(upserted, deleted)
+
+    def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
+        self.jobs.workload_seen(before, workload)
+        if before is None or before.metadata.controller != workload.metadata.controller:
+            self._follow_again(workload)
+        self.slices.workload_seen(before, workload)
+        # A Workload that left a queue, or what it held, changes the counts of both sides.
+        if before is not None:
+            self.statuses.mark_workload(before)
+            if before.metadata.generation != workload.metadata.generation:
+                self.cycle.changed(workload.metadata.key)
+        self.statuses.mark_workload(workload)
+        self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _workload_gone(self, workload: kueue.Workload) -> None:
+        self.jobs.workload_gone(workload)
+        self._follow_again(workload)
+        self.slices.workload_gone(workload)
+        self.cycle.forget(workload.metadata.key)
+        self.statuses.mark_workload(workload)
+        self.in_use.user_changed(watch_kind(self.watches.workloads))
+
+    def _follow_again(self, workload: kueue.Workload) -> None:
+        """A Workload came or went: its job may be managed because of it alone, see `follows`."""
+        job = None if self._selector.everything else self.jobs.job_of(workload)
+        if job is not None:
+            self._job_seen(job, job)
+
+    def _class_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+
+        def counts(item: Any) -> tuple[int, bool]:
+            return item.value, getattr(item, "global_default", False)
+
+        def upserted(before: Any, item: Any) -> None:
+            if self.acting and (before is None or counts(before) != counts(item)):
+                self.jobs.class_changed(kind, item.metadata.name)
+
+        def deleted(item: Any) -> None:
+            if self.acting:
+                self.jobs.class_changed(kind, item.metadata.name)
+
+        watch.tell(upserted, deleted)
+
+    def _in_use_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+        watch.tell(
+            lambda _before, item: self.in_use.seen(kind, item.metadata),
+            lambda item: self.in_use.gone(kind, item.metadata),
+        )
+
+    def _queue_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+
+        def upserted(before: Object | None, item: Object) -> None:
+            if before is None or before.metadata.generation != item.metadata.generation:
+                self.statuses.mark_all()
+                self._warn(watch.resource, item, msgspec.to_builtins(item))
+            else:
+                self.statuses.mark(kind, item.metadata.key)
+
+        def deleted(item: Object) -> None:
+            self.statuses.gone(kind, item.metadata)
+            self.statuses.mark_all()
+
+        watch.tell(upserted, deleted)
+
+    def _other_listener(self, watch: Watch[Any]) -> None:
+        kind = watch_kind(watch)
+
+        def upserted(_before: Object | None, item: Object) -> None:
+            self.statuses.mark_all()
+            self.jobs.appeared(f"{kind}/{item.metadata.name}")
+
+        watch.tell(upserted, lambda _item: self.statuses.mark_all())
+
+    def _part_seen(self, before: batch.Job | None, part: batch.Job) -> None:
+        owner = part.metadata.controller
+        if owner is not None and (before is None or before.metadata.controller != owner):
+            self.cache.set_owner(part.metadata.uid, owner.uid, part.metadata.namespace)
+            self.cycle.poke()
+        elif owner is None and before is not None and before.metadata.controller is not None:
+            self.cache.set_owner(part.metadata.uid, "")
+        self.jobs.part_seen(before, part)
+
+    def _excess_changed(self, excess: Excess) -> None:
+        self.statuses.mark(resources.CLUSTER_QUEUES.kind, excess.cluster_queue)
+        if excess.local_queue:
+            self.statuses.mark(resources.LOCAL_QUEUES.kind, excess.local_queue)
+
+    def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
+        owner = job.metadata.controller
+        if owner is None or not part_of_owner(job.metadata):
+            if self.jobs.follows(job):
+                self._account(job)
+            elif not self._selector.everything:
+                self.cache.drop_job(job.metadata.uid)
+        elif before is None or before.metadata.controller != owner:
+            # Whether that is true the job controller finds out; until it is known the claim has
+            # no effect.
+            self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
+            self.cycle.poke()
+        if (
+            before is not None
+            and part_of_owner(before.metadata)
+            and not part_of_owner(job.metadata)
+        ):
+            self.cache.set_owner(job.metadata.uid, "")
+
+    def _job_gone(self, job: JobLike) -> None:
+        self.cache.drop_job(job.metadata.uid)
+        if part_of_owner(job.metadata) and job.metadata.key not in self.watches.parts.store:
+            self.cache.drop_owner(job.metadata.uid)
+        self.cycle.poke()
+
+    def _part_gone(self, part: batch.Job) -> None:
+        self.cache.drop_owner(part.metadata.uid)
+        self.jobs.part_gone(part)
+
+    def _job_listener(self, watch: Watch[Any]) -> None:
+        def upserted(before: JobLike | None, job: JobLike) -> None:
+            if before is None or before.metadata.generation != job.metadata.generation:
+                # Templates stay raw, and have nothing to say about this.
+                manifest = {"metadata": msgspec.to_builtins(job.metadata)}
+                self._warn(watch.resource, job, manifest)
+
+        watch.tell(upserted)
+
+    def _warn(self, resource: Resource, item: Object, manifest: Mapping[str, Any]) -> None:
+        """One Event for each generation of an object that asks for what has no effect yet."""
+        if not self.acting:
+            return
+        paths = unsupported_fields(resource.kind, manifest)
+        if paths:
+            note = f"not supported yet, without effect: {', '.join(paths)}"
+            self._report.configuration(resource, item.metadata, "UnsupportedField", note)
+
+
+def watch_kind(watch: Watch[Any]) -> str:
+    """The kind that a watch follows."""
+    return watch.resource.kind
+
+
+def _budget(client: Client, settings: BudgetSettings) -> Client:
+    return client.budget(settings.qps, settings.burst, settings.concurrency)

@@ -1,0 +1,159 @@
+"""Is what was kept incrementally equal to what a rebuild from the same rows gives?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.limit_ranges import unruled
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
+
+if TYPE_CHECKING:
+    from rackgate_assigner.cache.cache import Cache
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that is not what a rebuild says.
+
+    Attributes:
+        what: one of a fixed set of words, such as `usage`, `paths` or `clusterQueue`.
+        where: the object it belongs to: a flavor, queue, node or domain.
+    """
+
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        if self.where.startswith("flavor "):
+            return f"{self.where}: {self.what}"
+        return f"{self.what} {self.where}"
+
+
+def rebuilt(cache: Cache, fresh: Cache) -> Cache:
+    """Fill an empty cache with the rows of another, in an order of its own."""
+    for row in cache.workloads.values():
+        fresh.put_workload(unruled(row))
+    for item in cache.requests.classes.values():
+        fresh.set_runtime_class(item)
+    for ranges in cache.requests.ranges.values():
+        for name in sorted(ranges, reverse=True):
+            fresh.set_limit_range(ranges[name])
+    for key, assumed in cache.assumed.items():
+        held = cache.workloads[key].reserved is not None
+        fresh.assume(key, assumed.grant, instead=held)
+    for uid, root in cache.pods.owners.items():
+        fresh.set_owner(uid, root)
+    for uid, claim in cache.living.claims.items():
+        fresh.living.set_owner(uid, *claim)
+    for name in sorted(cache.pods.rows, reverse=True):
+        fresh.put_pod(cache.pods.rows[name])
+    for uid, queue in cache.living.queues.items():
+        fresh.set_job(uid, queue)
+        if not cache.living.managed(uid):
+            fresh.drop_job(uid)
+    for local_queue in cache.local_queues.values():
+        fresh.put_local_queue(local_queue)
+    for cluster_queue in cache.cluster_queues.values():
+        fresh.put_cluster_queue(cluster_queue)
+    for name in sorted(cache.nodes):
+        fresh.put_node(cache.nodes[name])
+    for name, levels in cache.topologies.items():
+        fresh.put_topology(name, levels)
+    for flavor in cache.flavors.values():
+        fresh.put_flavor(flavor)
+    return fresh
+
+
+def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
+    """What the two do not agree on, in a fixed order."""
+    groves, fresh_groves = cache.forest().groves, fresh.forest().groves
+    found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
+    found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
+    found += _unequal("requests", _shapes(cache), _shapes(fresh))
+    found += _unequal("excess", cache.excesses.found, fresh.excesses.found)
+    found += _unequal("node", cache.pods.charged, fresh.pods.charged)
+    found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
+    found += _unequal("domainUsage", cache.trees.usage.domains, fresh.trees.usage.domains)
+    for name in sorted({*groves, *fresh_groves}):
+        if name not in groves or name not in fresh_groves:
+            found.append(Mismatch("tree", f"flavor {name}"))
+        else:
+            parts = _grove_parts(groves[name], fresh_groves[name], cache.nodes)
+            found += [Mismatch(part, f"flavor {name}") for part in parts]
+    return found
+
+
+def _shapes(cache: Cache) -> dict[str, object]:
+    """What the pods of each Workload request, and why they would be refused."""
+    return {key: row.shape for key, row in cache.workloads.items()}
+
+
+def _unequal(kind: str, kept: Mapping[Key, object], fresh: Mapping[Key, object]) -> list[Mismatch]:
+    names = {*kept, *fresh}
+    return [
+        Mismatch(kind, _name(name))
+        for name in sorted(names, key=repr)
+        if kept.get(name) != fresh.get(name)
+    ]
+
+
+def _name(key: object) -> str:
+    return key if isinstance(key, str) else repr(key)
+
+
+def _grove_parts(grove: Grove, fresh: Grove, nodes: Mapping[str, NodeFacts]) -> list[str]:
+    """What two groves of one flavor disagree on."""
+    if grove.flavor != fresh.flavor or grove.capacity.tree is not grove.tree:
+        return ["tree"]
+    return _tree_parts(grove.tree, fresh.tree, nodes) + [
+        part
+        for part in ("usage", "free")
+        if not np.array_equal(getattr(grove.capacity, part), getattr(fresh.capacity, part))
+    ]
+
+
+def _tree_parts(
+    tree: TopologyTree, fresh: TopologyTree, nodes: Mapping[str, NodeFacts]
+) -> list[str]:
+    hosts = [host for host in map(hostname, nodes.values()) if host is not None]
+    parts: dict[str, Callable[[TopologyTree], object]] = {
+        "levels": lambda one: one.levels,
+        "nodes": lambda one: list(one.nodes),
+        "paths": lambda one: one.paths,
+        "resources": lambda one: one.resources,
+        "offers": lambda one: dict(one.offers),
+        "skipped": lambda one: one.skipped,
+        "nodeIndex": lambda one: list(map(one.leaf_of_node, nodes)),
+        "hostIndex": lambda one: list(map(one.leaf_of_host, hosts)),
+    }
+    arrays: dict[str, Callable[[TopologyTree], Sequence[IntVector]]] = {
+        "parents": lambda one: one.parents,
+        "children": lambda one: one.children,
+        "leafRanges": lambda one: one.leaf_ranges,
+        "nodeLeaves": lambda one: [one.node_leaves, one.node_offsets],
+        "allocatable": lambda one: [one.allocatable],
+    }
+    found = [part for part, read in parts.items() if read(tree) != read(fresh)]
+    found += [
+        part
+        for part, vectors in arrays.items()
+        if not all(map(np.array_equal, vectors(tree), vectors(fresh)))
+    ]
+    return found + ([] if _columns_right(tree) else ["columns"])
+
+
+def _columns_right(tree: TopologyTree) -> bool:
+    """Whether every column at hand says of each node what the node says."""
+    return all(
+        [column.values[code] for code in column.codes.tolist()]
+        == [column_value(key, node) for node in tree.nodes]
+        for key, column in tree.columns.kept()
+    )

@@ -1,0 +1,125 @@
+"""What LimitRanges and RuntimeClasses make of the requests of Workloads: who is touched by which.
+
+Rows keep what rules may change of their templates, so that a change of a LimitRange or a
+RuntimeClass decodes no template, and a change of a Workload reads no LimitRange. Where there is
+neither, a Workload costs two look-ups.
+"""
+
+from __future__ import annotations
+
+from rackgate.resources.pod_defaults import Limits, limits_of
+from rackgate.wire import core as wire
+from rackgate_assigner.workload.info import WorkloadRow, with_podsets
+from rackgate_assigner.workload.podsets import NO_RULES, PodRules, PodSetRow, ruled
+
+
+class Requests:
+    """LimitRanges by namespace, RuntimeClasses by name, and the Workloads that have them.
+
+    Attributes:
+        ranges: LimitRanges by namespace and name.
+        classes: RuntimeClasses by name; only what pods get of them.
+    """
+
+    def __init__(self) -> None:
+        self.ranges: dict[str, dict[str, wire.LimitRange]] = {}
+        self.classes: dict[str, wire.RuntimeClass] = {}
+        self._limits: dict[str, Limits] = {}
+        self._in_namespace: dict[str, set[str]] = {}
+        self._of_class: dict[str, set[str]] = {}
+
+    def set_limit_range(self, item: wire.LimitRange) -> set[str]:
+        """A LimitRange was added or changed; keys of the Workloads that it may touch."""
+        meta = item.metadata
+        ranges = self.ranges.setdefault(meta.namespace, {})
+        known = ranges.get(meta.name)
+        if known is not None and known.spec == item.spec:
+            return set()
+        named = wire.Meta(name=meta.name, namespace=meta.namespace)
+        ranges[meta.name] = wire.LimitRange(metadata=named, spec=item.spec)
+        self._limits[meta.namespace] = limits_of(ranges.values())
+        return self._in_namespace.get(meta.namespace, set())
+
+    def drop_limit_range(self, key: str) -> set[str]:
+        """A LimitRange is gone; keys of the Workloads that it may have touched."""
+        namespace, _, name = key.partition("/")
+        ranges = self.ranges.get(namespace, {})
+        if ranges.pop(name, None) is None:
+            return set()
+        if ranges:
+            self._limits[namespace] = limits_of(ranges.values())
+        else:
+            del self.ranges[namespace], self._limits[namespace]
+        return self._in_namespace.get(namespace, set())
+
+    def set_runtime_class(self, item: wire.RuntimeClass) -> set[str]:
+        """A RuntimeClass was added or changed; keys of the Workloads that name it."""
+        name = item.metadata.name
+        kept = wire.RuntimeClass(
+            metadata=wire.Meta(name=name), overhead=item.overhead, scheduling=item.scheduling
+        )
+        if self.classes.get(name) == kept:
+            return set()
+        self.classes[name] = kept
+        return self._of_class.get(name, set())
+
+    def drop_runtime_class(self, name: str) -> set[str]:
+        """A RuntimeClass is gone; keys of the Workloads that name it."""
+        if self.classes.pop(name, None) is None:
+            return set()
+        return self._of_class.get(name, set())
+
+    def applied(self, row: WorkloadRow) -> WorkloadRow:
+        """The row with what its pods request as things are; itself where that is so already."""
+        limits = self._limits.get(row.namespace)
+        podsets = tuple(self._applied(podset, limits) for podset in row.podsets)
+        if all(map(_same, podsets, row.podsets)):
+            return row
+        return with_podsets(row, podsets)
+
+    def _applied(self, podset: PodSetRow, limits: Limits | None) -> PodSetRow:
+        name = podset.runtime_class
+        found = self.classes.get(name) if name else None
+        rules = podset.rules
+        if rules.limits is limits and rules.runtime_class is found:
+            return podset
+        return ruled(podset, PodRules(limits, found))
+
+    def note(self, old: WorkloadRow | None, row: WorkloadRow) -> None:
+        """A Workload was added or changed."""
+        names = _classes(row)
+        if old is None:
+            self._in_namespace.setdefault(row.namespace, set()).add(row.key)
+        elif _classes(old) != names:
+            for name in _classes(old):
+                _discard(self._of_class, name, row.key)
+        for name in names:
+            self._of_class.setdefault(name, set()).add(row.key)
+
+    def forget(self, row: WorkloadRow) -> None:
+        """A Workload is gone."""
+        _discard(self._in_namespace, row.namespace, row.key)
+        for name in _classes(row):
+            _discard(self._of_class, name, row.key)
+
+
+def unruled(row: WorkloadRow) -> WorkloadRow:
+    """The row as its templates alone say."""
+    return with_podsets(row, tuple(ruled(podset, NO_RULES) for podset in row.podsets))
+
+
+def _classes(row: WorkloadRow) -> set[str]:
+    """Names of the RuntimeClasses that its pods have."""
+    return {podset.runtime_class for podset in row.podsets} - {""}
+
+
+def _same(one: PodSetRow, other: PodSetRow) -> bool:
+    return one is other
+
+
+def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
+    keys = index.get(name)
+    if keys is not None:
+        keys.discard(key)
+        if not keys:
+            del index[name]

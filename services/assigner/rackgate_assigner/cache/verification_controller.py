@@ -1,0 +1,93 @@
+"""Does the cache still say what a rebuild from scratch says? Asked by a signal, or by the clock.
+
+The cache is kept event by event. Should it ever disagree with a rebuild, that is a defect: it is
+logged, counted, and mended by deriving everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from rackgate.runtime import clock
+from rackgate_assigner import metrics
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.consistency import Mismatch
+
+SIGNAL: Final = signal.SIGUSR1
+# Of a long list the first few say enough.
+SHOWN: Final = 20
+
+log = structlog.get_logger()
+
+
+def verify(cache: Cache) -> list[Mismatch]:
+    """Compare once; count the result, and log and heal what is wrong.
+
+    Nothing else runs meanwhile, so the answer is about one moment.
+    """
+    started = clock.monotonic()
+    found = cache.mismatches()
+    metrics.CACHE_VERIFICATIONS.labels(result="mismatch" if found else "match").inc()
+    if found:
+        for mismatch in found:
+            metrics.CACHE_MISMATCHES.labels(what=mismatch.what).inc()
+        cache.heal()
+        log.error(
+            "cache_mismatch",
+            mismatches=len(found),
+            rows=[str(mismatch) for mismatch in found[:SHOWN]],
+            duration_s=round(clock.monotonic() - started, 4),
+        )
+    return found
+
+
+class Verification:
+    """Verifies a cache on SIGUSR1, and every so often where that is wanted."""
+
+    def __init__(self, cache: Cache, healed: Callable[[], None], *, period_s: float = 0) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            cache: what is verified.
+            healed: called after something was wrong.
+            period_s: seconds between two verifications; 0 for none but those asked for.
+        """
+        self._cache, self._healed = cache, healed
+        self._period_s = period_s
+        self._asked = asyncio.Event()
+
+    async def run(self) -> None:
+        """Verify when asked or due, until cancelled."""
+        loop = asyncio.get_running_loop()
+        # Only the main thread may have signals; elsewhere the clock still works.
+        with contextlib.suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(SIGNAL, self._asked.set)
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._period_s or None):
+                        await self._asked.wait()
+                self._asked.clear()
+                self._verify()
+        finally:
+            loop.remove_signal_handler(SIGNAL)
+
+    def _verify(self) -> None:
+        started = clock.monotonic()
+        try:
+            found = verify(self._cache)
+        except Exception:
+            metrics.CACHE_VERIFICATIONS.labels(result="failed").inc()
+            log.exception("cache_verification_failed")
+            return
+        if found:
+            self._healed()
+        else:
+            spent_s = round(clock.monotonic() - started, 4)
+            log.info("cache_verified", nodes=len(self._cache.nodes), duration_s=spent_s)

@@ -1,1 +1,0 @@
-"""One scheduling cycle: queues, quota, flavors, grants."""

@@ -1,1 +1,0 @@
-"""The steps of one placement; `core.placement` is the way in."""

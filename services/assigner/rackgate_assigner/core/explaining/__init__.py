@@ -1,1 +1,0 @@
-"""Why something waits, for people and tools."""

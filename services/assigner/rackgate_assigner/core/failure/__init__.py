@@ -1,1 +1,0 @@
-"""Broken nodes of running Workloads, and the second pass that replaces them."""

@@ -1,1 +1,0 @@
-"""The domains of a flavor, and the numbers over them."""

@@ -1,0 +1,59 @@
+"""Events about Workloads, jobs and queues, in the field's words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rackgate.api.resources import OSMO_POOLS, PODS, WORKLOADS, Resource
+from rackgate.kube.events import EventRecorder, EventType, Regarding
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.jobs.kinds import JobLike, kind_of
+from rackgate_assigner.node_replacement.unhealthy import PodFact
+
+_ADMISSION: Final = "Admission"
+_RECONCILE: Final = "Reconcile"
+
+
+class Reporter:
+    """Says to users what was decided. Nothing here blocks or fails."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def workload(
+        self, workload: Workload, reason: str, note: str, *, warning: bool = False
+    ) -> None:
+        """An Event on a Workload."""
+        self._record(WORKLOADS, workload.metadata, reason, _ADMISSION, note, warning=warning)
+
+    def job(self, job: JobLike, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a job of any kind."""
+        resource = kind_of(job).resource
+        self._record(resource, job.metadata, reason, _RECONCILE, note, warning=warning)
+
+    def pod(self, pod: PodFact, reason: str, note: str) -> None:
+        """An Event on a pod."""
+        meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
+        self._record(PODS, meta, reason, _ADMISSION, note, warning=False)
+
+    def pool(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event on a Pool of OSMO."""
+        self._record(OSMO_POOLS, meta, reason, _RECONCILE, note, warning=warning)
+
+    def configuration(self, resource: Resource, meta: Meta, reason: str, note: str) -> None:
+        """A Warning on an object of the administrator."""
+        self._record(resource, meta, reason, _RECONCILE, note, warning=True)
+
+    def _record(
+        self,
+        resource: Resource,
+        meta: Meta,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool,
+    ) -> None:
+        type_ = EventType.WARNING if warning else EventType.NORMAL
+        self._recorder.record(Regarding.of(resource, meta), type_, str(reason), action, note)

@@ -1,0 +1,101 @@
+"""Which nodes of a flavor are left out of its tree and why, and which flavors share nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rackgate.api.names import HOSTNAME_LABEL
+from rackgate_assigner.explain.explanation import Rule
+from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.topology.model import NodeFacts
+
+SHOWN_NAMES = 3
+
+
+def missing_levels(node: NodeFacts, flavor: FlavorRow) -> tuple[str, ...]:
+    """Level labels that a node of the flavor lacks, coarsest first (TAS-04)."""
+    return tuple(level for level in flavor.levels if level not in node.labels)
+
+
+def skipping_rule(node: NodeFacts, flavor: FlavorRow) -> Rule | None:
+    """The rule that keeps a node out of a flavor's tree; None when none does.
+
+    Labels come first: a node of another pool is no news, ready or not, and a node without its
+    level labels is a mistake of its administrator, ready or not.
+    """
+    labels = node.labels
+    if any(labels.get(key) != value for key, value in flavor.node_labels.items()):
+        return "flavorLabels"
+    if missing_levels(node, flavor):
+        return "missingLevel"
+    if not node.ready:
+        return "notReady"
+    return "unschedulable" if node.unschedulable else None
+
+
+@dataclass(slots=True)
+class Survey:
+    """One pass over the nodes, for all flavors with a topology; `add` may be called in portions.
+
+    Attributes:
+        skipped: nodes that have a flavor's labels and are left out, by flavor and rule.
+        lacking: names by flavor and missing level labels.
+        shared: nodes that take part in both, by pair of flavor names in order.
+    """
+
+    flavors: tuple[FlavorRow, ...]
+    skipped: dict[tuple[str, Rule], int] = field(default_factory=dict)
+    lacking: dict[str, dict[tuple[str, ...], list[str]]] = field(default_factory=dict)
+    shared: dict[tuple[str, str], int] = field(default_factory=dict)
+    _hosts: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, flavors: Iterable[FlavorRow]) -> Survey:
+        """An empty survey for the flavors with a known topology."""
+        found = sorted((row for row in flavors if row.levels), key=lambda row: row.name)
+        return cls(tuple(found))
+
+    def add(self, nodes: Iterable[NodeFacts]) -> None:
+        """Count some more nodes."""
+        for node in nodes:
+            taking = [flavor.name for flavor in self.flavors if self._takes_part(node, flavor)]
+            for index, first in enumerate(taking):
+                for second in taking[index + 1 :]:
+                    self.shared[first, second] = self.shared.get((first, second), 0) + 1
+
+    def _takes_part(self, node: NodeFacts, flavor: FlavorRow) -> bool:
+        rule = skipping_rule(node, flavor)
+        if rule == "flavorLabels":
+            return False
+        if rule is None and flavor.levels[-1] == HOSTNAME_LABEL:
+            host = (flavor.name, node.labels[HOSTNAME_LABEL])
+            if host in self._hosts:
+                rule = "hostname"
+            self._hosts.add(host)
+        if rule is None:
+            return True
+        self.skipped[flavor.name, rule] = self.skipped.get((flavor.name, rule), 0) + 1
+        if rule == "missingLevel":
+            groups = self.lacking.setdefault(flavor.name, {})
+            groups.setdefault(missing_levels(node, flavor), []).append(node.name)
+        return False
+
+    def overlaps_of(self, flavor: str) -> dict[str, int]:
+        """Nodes shared with other flavors, by their names."""
+        return {
+            (second if first == flavor else first): count
+            for (first, second), count in sorted(self.shared.items())
+            if flavor in (first, second)
+        }
+
+    def lacking_text(self, flavor: str) -> str:
+        """Which nodes lack which level labels, in words; "" when none does."""
+        groups = self.lacking.get(flavor, {})
+        parts = []
+        for missing, found in sorted(groups.items()):
+            shown = ", ".join(sorted(found)[:SHOWN_NAMES])
+            more = f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else ""
+            keys = ", ".join(f'"{key}"' for key in missing)
+            parts.append(f"{shown}{more}: no label {keys}")
+        return "; ".join(parts)

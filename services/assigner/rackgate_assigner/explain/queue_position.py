@@ -1,0 +1,199 @@
+"""Where a Workload stands: its queues, its place in them, and the quota it would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rackgate_assigner.explain.explanation import Ahead, QueueSide, QuotaLine
+from rackgate_assigner.explain.holders import quota_holders
+from rackgate_assigner.quota.active import GATE_TOPOLOGY, cluster_queue_activity
+from rackgate_assigner.quota.queues import (
+    ClusterQueueRow,
+    FlavorResource,
+    FlavorRow,
+    GroupRow,
+    without_topologies,
+)
+from rackgate_assigner.quota.quota import quantity
+from rackgate_assigner.quota.selectors import selects
+from rackgate_assigner.scheduler.flavor_assigner import Offer, flavor_problem
+from rackgate_assigner.scheduler.order import cycle_order, priority_of
+from rackgate_assigner.topology.model import PodSetRequest
+from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload_slices.admission import Family, locked_queue
+
+if TYPE_CHECKING:
+    from rackgate_assigner.cache.cache import Cache
+
+
+def queue_side(cache: Cache, row: WorkloadRow, features: Mapping[str, bool], top: int) -> QueueSide:
+    """The queues of a Workload and, while it waits, what is looked at before it.
+
+    Args:
+        cache: the cluster.
+        row: the Workload; need not be in the cache.
+        features: state of feature gates.
+        top: Workloads ahead to name.
+    """
+    local = cache.local_queues.get(row.queue)
+    name = local.cluster_queue if local is not None else ""
+    queue = cache.cluster_queues.get(name)
+    problems = _problems(cache, row, queue, features)
+    strategy = queue.strategy if queue is not None else ""
+    if not row.waiting:
+        return QueueSide(
+            local_queue=row.queue, cluster_queue=name, strategy=strategy, problems=problems
+        )
+    line = waiting_line(cache, row)
+    place = next(at for at, other in enumerate(line) if other.key == row.key)
+    return QueueSide(
+        local_queue=row.queue,
+        cluster_queue=name,
+        strategy=strategy,
+        problems=problems,
+        position=place,
+        waiting=len(line),
+        local_position=sum(other.queue == row.queue for other in line[:place]),
+        ahead=tuple(
+            Ahead(
+                workload=other.key,
+                priority=priority_of(other, cache.priorities),
+                since=other.age,
+            )
+            for other in line[max(0, place - top) : place]
+        ),
+    )
+
+
+def waiting_line(cache: Cache, row: WorkloadRow) -> list[WorkloadRow]:
+    """All that wait for the ClusterQueue of a Workload, itself among them, in cycle order."""
+    local = cache.local_queues.get(row.queue)
+    name = local.cluster_queue if local is not None else None
+    queues = {key for key, found in cache.local_queues.items() if found.cluster_queue == name}
+    queues.add(row.queue)
+    rows = [
+        other for other in cache.freeze().waiting if other.queue in queues and other.key != row.key
+    ]
+    return cycle_order([*rows, row], cache.priorities)
+
+
+def _problems(
+    cache: Cache,
+    row: WorkloadRow,
+    queue: ClusterQueueRow | None,
+    features: Mapping[str, bool],
+) -> tuple[str, ...]:
+    local = cache.local_queues.get(row.queue)
+    short = row.queue.partition("/")[2]
+    if local is None:
+        there = sorted(
+            key.partition("/")[2]
+            for key in cache.local_queues
+            if key.startswith(f"{row.namespace}/")
+        )
+        known = f"; there are: {', '.join(there)}" if there else "; the namespace has none"
+        return (f'LocalQueue "{short}" does not exist{known}' if short else "no queue is named",)
+    problems = []
+    if local.deleting:
+        problems.append(f'LocalQueue "{short}" is terminating')
+    if local.stop_policy != "None":
+        problems.append(f'LocalQueue "{short}" is stopped (stopPolicy {local.stop_policy})')
+    if queue is None:
+        problems.append(f'ClusterQueue "{local.cluster_queue}" does not exist')
+        return tuple(problems)
+    activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features)
+    problems += [f'ClusterQueue "{queue.name}": {text}' for _, text in activity.problems]
+    if not selects(queue.selector, cache.namespaces.get(row.namespace, {})):
+        problems.append(
+            f'ClusterQueue "{queue.name}": its namespaceSelector does not match the labels of '
+            f'namespace "{row.namespace}"'
+        )
+    return tuple(problems)
+
+
+def quota_lines(
+    cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, offer: Offer, top: int
+) -> tuple[QuotaLine, ...]:
+    """Every flavor that some resource of the Workload could take, in the queue's order."""
+    requests = [podset.request for podset in row.podsets]
+    asked: dict[str, int] = {}
+    for request in requests:
+        for resource, amount in request.requests.items():
+            asked[resource] = asked.get(resource, 0) + amount * request.count
+    asked["pods"] = sum(request.count for request in requests)
+    lines: list[QuotaLine] = []
+    for group in queue.groups:
+        for flavor in group.flavors:
+            known: dict[str, Any] = {"problem": problem_of(offer, flavor, requests, group)}
+            for resource in group.covered:
+                if asked.get(resource):
+                    pair = (flavor, resource)
+                    known |= _held(cache, queue.name, pair, top)
+                    nominal = group.nominal.get(pair, 0)
+                    used = offer.used.get(pair, 0)
+                    lines.append(_line(pair, asked[resource], nominal, used, known))
+    uncovered = [r for r in sorted(asked) if asked[r] and r != "pods" and not offer.group_of(r)]
+    return (*lines, *(_uncovered(resource, asked[resource]) for resource in uncovered))
+
+
+def problem_of(offer: Offer, flavor: str, requests: list[PodSetRequest], group: GroupRow) -> str:
+    """Why a flavor is not for one of the PodSets, "" when it is for all."""
+    found = (flavor_problem(offer, flavor, request, group) for request in requests)
+    return next((problem for problem in found if problem), "")
+
+
+def _held(cache: Cache, queue: str, pair: FlavorResource, top: int) -> dict[str, Any]:
+    holders = quota_holders(cache, queue, pair)
+    return {"holders": tuple(holders[:top]), "more_holders": max(0, len(holders) - top)}
+
+
+def _line(
+    pair: FlavorResource, asked: int, nominal: int, used: int, known: Mapping[str, Any]
+) -> QuotaLine:
+    flavor, resource = pair
+    available = max(0, nominal - used)
+    return QuotaLine(
+        flavor=flavor,
+        resource=resource,
+        requested=quantity(resource, asked),
+        nominal=quantity(resource, nominal),
+        used=quantity(resource, used),
+        available=quantity(resource, available),
+        missing=quantity(resource, max(0, asked - available)),
+        never=asked > nominal,
+        **known,
+    )
+
+
+def _uncovered(resource: str, asked: int) -> QuotaLine:
+    amount = quantity(resource, asked)
+    return QuotaLine(
+        flavor="",
+        resource=resource,
+        requested=amount,
+        nominal="0",
+        used="0",
+        available="0",
+        missing=amount,
+        never=True,
+        problem=f"resource {resource} unavailable in ClusterQueue",
+    )
+
+
+def offer_of(
+    cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, features: Mapping[str, bool]
+) -> Offer:
+    """What a ClusterQueue offers to a Workload as things are."""
+    parent = cache.workloads.get(row.parent) if row.parent else None
+    locked = locked_queue(row, parent, queue) if parent is not None else queue
+    if isinstance(locked, ClusterQueueRow):
+        queue = locked
+    flavors: Mapping[str, FlavorRow] = cache.flavors
+    if not features.get(GATE_TOPOLOGY, True):
+        flavors = without_topologies(flavors)
+    used: Mapping[FlavorResource, int] = cache.totals.used().get(queue.name, {})
+    if row.parent:
+        excess = dict(cache.excesses.of_workload(row.parent))
+        used = Family(parent, excess=excess).used_by_others(used)
+    return Offer(queue, flavors, used)

@@ -1,0 +1,100 @@
+"""What became of an admitted Workload's pods: which run, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from rackgate.api.names import ELASTIC_GATE, TOPOLOGY_GATE
+from rackgate.jobframework.managed import podset_of_pod
+from rackgate.wire.core import Pod
+from rackgate_assigner.explain.explanation import Held, PodSetRun
+from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadRow
+
+
+def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Pods that claim a Workload, by PodSet; `workload` is its name, the namespace is the pods'."""
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        claim = podset_of_pod(pod.metadata.annotations, pod.metadata.labels)
+        if claim is not None and claim[0] == workload:
+            found.setdefault(claim[1], []).append(pod)
+    return found
+
+
+def ran(run: PodSetRun, pods: Sequence[Pod], top: int) -> PodSetRun:
+    """With what the pods of the PodSet say.
+
+    Args:
+        run: what was granted.
+        pods: those that claim this PodSet.
+        top: names per reason.
+    """
+    alive = [pod for pod in pods if not pod.terminal]
+    held: dict[str, list[str]] = {}
+    running = 0
+    for pod in alive:
+        why = why_not(pod)
+        if why is None:
+            running += 1
+        else:
+            held.setdefault(why, []).append(pod.metadata.name)
+    missing = max(0, run.granted - len(pods))
+    return msgspec.structs.replace(
+        run,
+        running=running,
+        ended=len(pods) - len(alive),
+        held=tuple(
+            Held(why=why, pods=len(names), names=tuple(sorted(names)[:top]))
+            for why, names in sorted(held.items(), key=lambda item: (-len(item[1]), item[0]))
+        ),
+        missing=missing,
+    )
+
+
+def why_not(pod: Pod) -> str | None:
+    """Why a pod that has not ended does not run, in words; None when it runs."""
+    if pod.metadata.deletion_timestamp is not None:
+        return "being deleted; its place is free when it is gone"
+    if pod.has_gate(ELASTIC_GATE):
+        return "gated: it waits for a grant, or the ungater has not released it"
+    if pod.has_gate(TOPOLOGY_GATE):
+        return "gated: the ungater has not released it"
+    if pod.spec.scheduling_gates:
+        others = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        return f"released here, held by the scheduling gates of others: {others}"
+    if not pod.spec.node_name:
+        said = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+        if said is not None and said.message:
+            return f"not scheduled: {said.message}"
+        return "released, not scheduled yet"
+    if pod.status.phase != "Running":
+        return f"on its node, phase {pod.status.phase or 'unknown'}"
+    return None
+
+
+def broken_nodes(
+    row: WorkloadRow, podset: str, nodes: Mapping[str, NodeFacts], unhealthy: Iterable[str]
+) -> tuple[str, ...]:
+    """Assigned hosts that are gone, not ready, or marked unhealthy; with the reason.
+
+    Only where the assignment names hosts: a rack is not broken by one of its nodes.
+    """
+    grant = row.reserved
+    part = next((p for p in grant.podsets if p.name == podset), None) if grant else None
+    if part is None or part.topology is None or part.topology.levels != HOST_LEVELS:
+        return ()
+    marked = set(unhealthy)
+    by_host = {node.labels.get(HOST_LEVELS[0], ""): node for node in nodes.values()}
+    found = []
+    for values, _ in part.topology.domains:
+        node = by_host.get(values[-1])
+        if node is None:
+            found.append(f"{values[-1]} (gone)")
+        elif values[-1] in marked or node.name in marked:
+            found.append(f"{values[-1]} (marked unhealthy)")
+        elif not node.ready:
+            found.append(f"{values[-1]} (not ready)")
+    return tuple(found)

@@ -1,0 +1,196 @@
+"""The one sentence of an explanation, and what would help, from all its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from rackgate.api.names import PendingReason
+from rackgate_assigner.explain.explanation import (
+    Change,
+    Explanation,
+    FlavorView,
+    QuotaLine,
+    State,
+    When,
+)
+from rackgate_assigner.workload.info import WorkloadRow
+
+_STANDING = {
+    "finished": "It has finished; it holds nothing and waits for nothing.",
+    "inactive": "It is inactive: it is not looked at until the Workload's spec.active is true.",
+    "deleting": "It is being deleted and asks for nothing any more.",
+    "unreadable": "Its admission cannot be read, so it neither waits nor counts as holding room.",
+    "evicted": "It was evicted: its job is being stopped, then its quota and room are released.",
+    "admitted": "It is admitted: quota and places are its own.",
+}
+_ENDING = {
+    "evicted": "It is evicted",
+    "deleting": "It is being deleted",
+    "finished": "It has finished",
+}
+
+
+def summary_of(
+    state: State, row: WorkloadRow, found: Explanation | None = None, living: int = 0
+) -> str:
+    """One sentence: what the matter is.
+
+    Args:
+        state: where the Workload stands.
+        row: the Workload.
+        found: everything else that is known of one that waits.
+        living: pods of its job that run or terminate.
+    """
+    if found is None and living and state in ("evicted", "deleting", "finished"):
+        since = f" since {row.evicted_at}" if row.evicted_at else ""
+        return (
+            f"{_ENDING[state]}{since}. {living} pods of its job still run or terminate: their "
+            "quota is held until they are gone."
+        )
+    if found is None:
+        more = _unready_words(row) if state == "admitted" else ""
+        return _STANDING.get(state, "") + more
+    if row.requeue_at:
+        return f"{found.message[:1].upper()}{found.message[1:]}."
+    if found.queue is not None and found.queue.problems:
+        return f"Nothing is admitted from its queue: {'; '.join(found.queue.problems)}."
+    if found.fits:
+        if found.in_turn:
+            return "It would fit now, but those ahead of it come first."
+        if state == "notSubmitted":
+            return "It would be admitted at once."
+        return "It fits now and should be admitted in the next cycle."
+    problem = next((podset.problem for podset in row.podsets if podset.problem), None)
+    if problem is not None:
+        return f"Its template cannot be scheduled: {problem}."
+    if row.parent and found.reason == PendingReason.ON_HOLD:
+        return f"{found.message[:1].upper()}{found.message[1:]}."
+    parts = [*_quota_words(found), *_topology_words(found)]
+    if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
+        parts.append("Workloads that come after it are stopped to make room")
+    return f"{'. '.join(parts)}." if parts else f"{found.message}."
+
+
+def _unready_words(row: WorkloadRow) -> str:
+    """What an admitted Workload still waits for, or waits for again."""
+    if row.unready == "WaitForRecovery":
+        return f" Not all of its pods are ready any more since {row.unready_since}."
+    return " Not all of its pods are ready yet." if row.unready else ""
+
+
+def _quota_words(found: Explanation) -> Iterator[str]:
+    """Quota, unless some flavor has enough of everything."""
+    for line in short_of_quota(found.quota):
+        if line.problem:
+            yield line.problem
+        elif line.never:
+            yield (
+                f"It asks for {line.requested} {line.resource}, more than the {line.nominal} that "
+                f"flavor {line.flavor} can ever grant"
+            )
+        else:
+            yield (
+                f"{line.missing} {line.resource} of the quota of flavor {line.flavor} are missing "
+                f"({line.used} of {line.nominal} are in use)"
+            )
+
+
+def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
+    """Lines that stand in the way: of a resource for which no usable flavor has enough."""
+    found = []
+    for resource in dict.fromkeys(line.resource for line in lines):
+        own = [line for line in lines if line.resource == resource]
+        if not any(line.missing == "0" and not line.problem for line in own):
+            short = [line for line in own if line.missing != "0"]
+            usable = [line for line in short if not line.problem]
+            found += (usable or short)[:1]
+    return found
+
+
+def refused_views(found: Explanation) -> list[FlavorView]:
+    """Flavors whose topology stands in the way: those that were tried, else all."""
+    views = [view for view in found.flavors if not view.fits]
+    chosen = [view for view in views if view.chosen]
+    usable = [view for view in views if not view.problem]
+    return chosen or usable or views
+
+
+def _topology_words(found: Explanation) -> Iterator[str]:
+    if any(view.fits and not view.problem for view in found.flavors):
+        return
+    for view in refused_views(found)[:1]:
+        if view.fitting is None:
+            yield view.problem or view.message
+            continue
+        asked = next((level for level in view.levels if level.asked), None)
+        best = asked.best[0] if asked is not None and asked.best else None
+        units = f"{view.unit}s"
+        if best is None:
+            yield f"No node takes part in topology {view.topology}"
+        elif view.asked.startswith("required"):
+            yield (
+                f"No {_short(asked.level if asked else '')} holds all {view.wanted} {units}: the "
+                f"best, {'/'.join(best.domain)}, takes {view.fitting}"
+            )
+        else:
+            yield f"All domains together take {view.fitting} of {view.wanted} {units}"
+        if asked is not None and asked.fragmented:
+            yield f"There is room for {asked.pods} pods in all, but in pieces"
+        lacking = sum(one.nodes for one in view.excluded if one.rule == "missingLevel")
+        if lacking:
+            nodes = "1 node" if lacking == 1 else f"{lacking} nodes"
+            yield f"Not counted for want of level labels: {nodes}"
+
+
+def _short(level: str) -> str:
+    return level.rpartition("/")[2]
+
+
+def changes_of(found: Explanation) -> tuple[Change, ...]:
+    """What would help, as far as it is known: now, after others have ended, perhaps.
+
+    Where quota and topology both stand in the way, none says more than it does for both.
+    """
+    if found.fits:
+        return ()
+    changes: list[Change] = []
+    if found.queue is not None:
+        changes += [
+            Change(kind="queue", value="", when="perhaps", text=f"mend the queue: {text}")
+            for text in found.queue.problems
+        ]
+    short = short_of_quota(found.quota)
+    placed = any(view.fits and not view.problem for view in found.flavors)
+    views = [] if placed else refused_views(found)
+    enough = len(short) == 1 and (not views or any(view.fits_when_empty for view in views))
+    for line in short:
+        changes += _quota_changes(line, enough=enough)
+    for view in views:
+        changes += (_after_quota(change, short) for change in view.changes)
+    order = ("now", "whenEmpty", "perhaps")
+    return tuple(sorted(dict.fromkeys(changes), key=lambda change: order.index(change.when)))
+
+
+def _after_quota(change: Change, short: Sequence[QuotaLine]) -> Change:
+    """A change that gives pods a place, which is of use only when their quota is free, too."""
+    if not short or change.when == "perhaps":
+        return change
+    given_back = not any(line.never or line.problem for line in short)
+    return msgspec.structs.replace(change, when="whenEmpty" if given_back else "perhaps")
+
+
+def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Change]:
+    if line.problem:
+        return
+    if not line.never and line.holders:
+        names = ", ".join(holder.name for holder in line.holders)
+        text = f"wait until {line.missing} {line.resource} of quota are given back; held by {names}"
+        when: When = "whenEmpty" if enough else "perhaps"
+        yield Change(kind="quota", value=line.missing, when=when, text=text)
+        return
+    text = f"raise the quota of {line.resource} in flavor {line.flavor} to {line.requested}"
+    if not line.never:
+        text = f"free {line.missing} {line.resource} of quota in flavor {line.flavor}"
+    yield Change(kind="quota", value=line.missing, when="perhaps", text=text)

@@ -1,0 +1,60 @@
+"""What-if: the Workload's PodSets with some of them changed, put to the placement engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.explain.explanation import When
+from rackgate_assigner.topology.model import Placement, PodSetRequest
+from rackgate_assigner.topology.placement.place import place
+
+
+class Trial:
+    """Placements in one flavor; the numbers are only read.
+
+    Attributes:
+        podsets: of the Workload, those that are placed in this flavor.
+    """
+
+    def __init__(
+        self, grove: Grove, podsets: Sequence[PodSetRequest], gates: Mapping[str, bool]
+    ) -> None:
+        self.podsets = tuple(podsets)
+        self._grove, self._gates = grove, gates
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Level keys, coarsest first."""
+        return self._grove.tree.levels
+
+    def place(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> Placement:
+        """The engine's answer, with PodSets of the same names replaced by `changed`.
+
+        Args:
+            changed: variants of some PodSets.
+            empty: as if nothing else had been placed by topology.
+        """
+        variants = {podset.name: podset for podset in changed}
+        grove = self._grove
+        return place(
+            grove.tree,
+            grove.capacity,
+            [variants.get(podset.name, podset) for podset in self.podsets],
+            topology_name=grove.flavor.topology or "",
+            flavor_tolerations=grove.flavor.tolerations,
+            simulate_empty=empty,
+            gates=self._gates,
+        )
+
+    def fits(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> bool:
+        """Whether the changed PodSets find a place; later ones may still lack theirs."""
+        refused = self.place(changed, empty=empty).refused
+        names = {podset.name for podset in changed} or {podset.name for podset in self.podsets}
+        return refused is None or not names.intersection((refused.podset, *refused.members))
+
+    def when(self, changed: Sequence[PodSetRequest] = ()) -> When | None:
+        """Whether they fit now, only when empty, or (None) not even then."""
+        if self.fits(changed):
+            return "now"
+        return "whenEmpty" if self.fits(changed, empty=True) else None

@@ -1,0 +1,182 @@
+"""Facts for people: where a Workload stands and why, which nodes lack labels, what overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rackgate_assigner.cache.snapshot import Snapshot
+from rackgate_assigner.explain.explanation import (
+    Explanation,
+    FlavorView,
+    PodSetRun,
+    QuotaLine,
+    State,
+)
+from rackgate_assigner.explain.flavor_nodes import missing_levels as lacking
+from rackgate_assigner.explain.flavor_views import Viewer
+from rackgate_assigner.explain.placement import places_of
+from rackgate_assigner.explain.queue_position import offer_of, queue_side, quota_lines, waiting_line
+from rackgate_assigner.explain.summary import changes_of, summary_of
+from rackgate_assigner.scheduler.cycle import plan
+from rackgate_assigner.scheduler.order import priority_of
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Hold
+from rackgate_assigner.workload.info import WorkloadRow
+
+if TYPE_CHECKING:
+    from rackgate_assigner.cache.cache import Cache
+
+SHOWN = 3
+
+
+def explain(
+    cache: Cache, key: str, features: Mapping[str, bool], top: int = SHOWN
+) -> Explanation | None:
+    """Why a Workload waits, or what it holds; None when it is not there.
+
+    Args:
+        cache: the cluster, not changed.
+        key: `namespace/name`.
+        features: state of feature gates.
+        top: how many domains, holders and names are listed each time.
+    """
+    row, holding = cache.workloads.get(key), cache.holdings.get(key)
+    if row is None or holding is None:
+        return None
+    if holding.waiting:
+        return explain_row(cache, row, "waiting", features, top)
+    state = _state(row, bool(holding.cluster_queue))
+    return Explanation(
+        workload=key,
+        state=state,
+        summary=summary_of(state, row, living=cache.living_pods(row.job_uid).total),
+        priority=priority_of(row, cache.priorities),
+        message=row.broken or "",
+        queue=queue_side(cache, row, features, top),
+        podsets=_granted(row),
+    )
+
+
+def explain_row(
+    cache: Cache, row: WorkloadRow, state: State, features: Mapping[str, bool], top: int = SHOWN
+) -> Explanation:
+    """As `explain`, for a Workload that waits, or one that is not submitted.
+
+    Args:
+        cache: the cluster.
+        row: the Workload; need not be in the cache.
+        state: `waiting` or `notSubmitted`.
+        features: state of feature gates.
+        top: as in `explain`.
+    """
+    row = replace(row, reserved=None)
+    alone = decide(cache, [row], row.key, features)
+    side = queue_side(cache, row, features, top)
+    quota: tuple[QuotaLine, ...] = ()
+    flavors: tuple[FlavorView, ...] = ()
+    queue = cache.cluster_queues.get(side.cluster_queue)
+    if queue is not None:
+        offer = offer_of(cache, row, queue, features)
+        quota = quota_lines(cache, row, offer.queue, offer, top)
+        flavors = Viewer(cache, offer, features, top).views(row, alone)
+    reason, message = _said(alone)
+    found = Explanation(
+        workload=row.key,
+        state=state,
+        summary="",
+        priority=priority_of(row, cache.priorities),
+        fits=isinstance(alone, Admit),
+        reason=reason,
+        message=message,
+        in_turn=_in_turn(cache, row, alone, features),
+        told=row.pending_message,
+        queue=side,
+        quota=quota,
+        flavors=flavors,
+    )
+    changes = changes_of(found)
+    summary = summary_of(state, row, found)
+    return msgspec.structs.replace(found, summary=summary, changes=changes)
+
+
+def decide(
+    cache: Cache, rows: Sequence[WorkloadRow], key: str, features: Mapping[str, bool]
+) -> Decision | None:
+    """What a cycle over these rows alone decides about one of them."""
+    snapshot: Snapshot = cache.freeze()
+    snapshot.waiting = [replace(row, pending_reason="", pending_message="") for row in rows]
+    snapshot.holding = []
+    return next((d for d in plan(snapshot, features) if d.workload == key), None)
+
+
+def _state(row: WorkloadRow, holds: bool) -> State:
+    if row.finished:
+        return "finished"
+    if row.broken:
+        return "unreadable"
+    if holds:
+        return "evicted" if row.evicted else "admitted"
+    return "deleting" if row.deleting else "inactive"
+
+
+def _said(decision: Decision | None) -> tuple[str, str]:
+    if isinstance(decision, Hold | Deactivate):
+        return str(decision.reason), decision.message
+    return "", ""
+
+
+def _in_turn(
+    cache: Cache, row: WorkloadRow, alone: Decision | None, features: Mapping[str, bool]
+) -> str:
+    """What the next cycle says where those ahead make the difference."""
+    if not isinstance(alone, Admit):
+        return ""
+    line = waiting_line(cache, row)
+    place = next(at for at, other in enumerate(line) if other.key == row.key)
+    if not place:
+        return ""
+    decision = decide(cache, line[: place + 1], row.key, features)
+    return _said(decision)[1]
+
+
+def _granted(row: WorkloadRow) -> tuple[PodSetRun, ...]:
+    if row.reserved is None:
+        return ()
+    return tuple(
+        PodSetRun(
+            podset=part.name,
+            flavors=dict(part.flavors),
+            granted=part.count,
+            places=places_of(part.name, part.topology, SHOWN) if part.topology else None,
+        )
+        for part in row.reserved.podsets
+    )
+
+
+def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
+    """Nodes that match a flavor's labels but lack level labels, each with the keys it lacks."""
+    row = cache.flavors.get(flavor)
+    if row is None:
+        return {}
+    wanted = row.node_labels.items()
+    matching = {
+        node.name: lacking(node, row)
+        for node in cache.nodes.values()
+        if wanted <= node.labels.items()
+    }
+    return {name: missing for name, missing in sorted(matching.items()) if missing}
+
+
+def overlaps(cache: Cache) -> list[tuple[str, str, int]]:
+    """Pairs of flavors with a topology that have nodes in common, and how many."""
+    forest = cache.forest()
+    names = list(forest.groves)
+    return [
+        (first, second, shared)
+        for index, first in enumerate(names)
+        for second in names[index + 1 :]
+        if (shared := forest.shared_nodes(first, second))
+    ]

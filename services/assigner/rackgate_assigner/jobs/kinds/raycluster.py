@@ -1,0 +1,162 @@
+"""ray.io RayCluster. Its templates and replicas may be written at any time, also by Ray itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from rackgate.api.resources import RAY_CLUSTERS, Resource
+from rackgate.features import ELASTIC_JOBS
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.raycluster.podsets import (
+    HEAD,
+    hosts_per_replica,
+    pod_count,
+    podsets_of,
+    templates_of,
+    worker_groups,
+)
+from rackgate.jobframework.templates import section
+from rackgate.wire.batch import Job
+from rackgate.wire.kueue import Workload
+from rackgate.wire.ray import RayCluster
+from rackgate_assigner.jobs.kinds.base import Gates, Kind, copied
+from rackgate_assigner.jobs.kinds.podsets import counts_of, running_differ
+from rackgate_assigner.workload_slices.model import Asked
+
+_SUSPENDING: Final = "RayClusterSuspending"
+_SUSPENDED: Final = "RayClusterSuspended"
+_HEAD_READY: Final = "HeadPodReady"
+# KubeRay makes no pods in a group while it expects to see one that it has made there, for 30 s at
+# most, and looks again only at an event or after five minutes. A pod with a gate goes the moment it
+# is deleted, so one that is suspended right after it was made is never seen.
+_EXPECTS_S: Final = 31.0
+_AT_REST: Final = ("", "suspended")
+
+_decode = msgspec.json.Decoder(RayCluster).decode
+
+
+def decode_raycluster(raw: bytes | msgspec.Raw) -> RayCluster:
+    """A RayCluster; its templates hold memory of their own, not the whole event."""
+    found = _decode(raw)
+    spec = msgspec.structs.replace(
+        found.spec,
+        autoscaler_options=copied(found.spec.autoscaler_options),
+        head_group_spec=copied(found.spec.head_group_spec),
+        worker_group_specs=copied(found.spec.worker_group_specs),
+    )
+    return msgspec.structs.replace(found, spec=spec)
+
+
+class RayClusterKind(Kind[RayCluster]):
+    """A RayCluster: PodSet `head`, and one for each worker group. It ends by being deleted."""
+
+    resource: ClassVar[Resource] = RAY_CLUSTERS
+    controller: ClassVar[str] = "ray.io/kuberay-operator"
+    view: ClassVar[type] = RayCluster
+    remarks: ClassVar[bool] = True
+    edited: ClassVar[bool] = True
+    forgets_s: ClassVar[float | None] = _EXPECTS_S
+
+    def decode(self, raw: bytes | msgspec.Raw) -> RayCluster:
+        """See `decode_raycluster`."""
+        return decode_raycluster(raw)
+
+    def managed_by(self, job: RayCluster) -> str | None:
+        """`spec.managedBy`."""
+        return job.spec.managed_by
+
+    def suspended(self, job: RayCluster) -> bool:
+        """Whether `spec.suspend` is true."""
+        return job.spec.suspend is True
+
+    def templates(self, job: RayCluster, *, elastic: bool = False) -> list[PodTemplate]:
+        """The template of the head, then those of the worker groups."""
+        return templates_of(_manifest(job), elastic=elastic)
+
+    def podsets(self, job: RayCluster) -> list[dict[str, Any]]:
+        """PodSet `head`, then one for each worker group."""
+        return podsets_of(_manifest(job))
+
+    def asked(self, job: RayCluster) -> dict[str, Asked]:
+        """The head, then the worker groups at the size that they are to have now."""
+        groups = {
+            name.lower(): Asked(pod_count(group), hosts_per_replica(group))
+            for _, name, group in worker_groups(_manifest(job))
+        }
+        return {HEAD: Asked(1), **groups}
+
+    def leaving(self, job: RayCluster) -> frozenset[str]:
+        """Workers that the autoscaler names."""
+        named: set[str] = set()
+        for index, _, group in worker_groups(_manifest(job)):
+            path = f"spec.workerGroupSpecs[{index}]"
+            listed = section(group, "scaleStrategy", path).get("workersToDelete")
+            named.update(str(name) for name in (listed if isinstance(listed, list) else ()))
+        return frozenset(named)
+
+    def settled(self, job: RayCluster, parts: Sequence[Job]) -> bool:
+        """No pod is left of it, or it never had one.
+
+        Its conditions tell: they leave Suspended before the first pod is made, and come back to
+        it after the last is gone. Without them (a switch of the operator's) the state has to do.
+        `observedGeneration` says nothing here: it is only written along with something else, so
+        it stays behind when a suspended cluster is edited.
+        """
+        del parts
+        suspended, suspending = job.condition(_SUSPENDED), job.condition(_SUSPENDING)
+        if suspended is not None or suspending is not None:
+            return suspended is not None and suspended.status == "True"
+        return job.status.state in _AT_REST
+
+    def ready(self, job: RayCluster, given: Mapping[str, int]) -> bool:
+        """The head is ready, and as many workers as were admitted and are wanted."""
+        head = job.condition(_HEAD_READY)
+        if head is None:
+            return job.status.state == "ready"
+        wanted = sum(
+            min(asked.pods, given.get(name, 0))
+            for name, asked in self.asked(job).items()
+            if name != HEAD
+        )
+        return head.status == "True" and job.status.ready_worker_replicas >= wanted
+
+    def elastic(self, job: RayCluster, gates: Gates) -> bool:
+        """Ray's autoscaler resizes it, behind the gate of elastic jobs."""
+        return gates.get(ELASTIC_JOBS, False) and job.spec.enable_in_tree_autoscaling is True
+
+    def changed(
+        self,
+        job: RayCluster,
+        workload: Workload,
+        podsets: Sequence[Mapping[str, Any]],
+        *,
+        elastic: bool,
+    ) -> str | None:
+        """Another template or worker group in any case; another size unless it is elastic."""
+        different = running_differ(workload, podsets)
+        if different is not None:
+            return f"the running RayCluster was changed: {different}"
+        if elastic:
+            return None
+        given = counts_of(workload)
+        for podset in podsets:
+            name, asked = podset["name"], podset["count"]
+            if asked != given.get(name, 0):
+                return f'podset "{name}" asks for {asked} pods, {given.get(name, 0)} were admitted'
+        return None
+
+
+def _manifest(job: RayCluster) -> dict[str, Any]:
+    """The part of a RayCluster that `govern` reads, as plain JSON."""
+    spec = job.spec
+    return {
+        "spec": {
+            "enableInTreeAutoscaling": spec.enable_in_tree_autoscaling,
+            "autoscalerOptions": msgspec.json.decode(spec.autoscaler_options),
+            "headGroupSpec": msgspec.json.decode(spec.head_group_spec),
+            "workerGroupSpecs": msgspec.json.decode(spec.worker_group_specs),
+        }
+    }

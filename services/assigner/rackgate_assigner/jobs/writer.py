@@ -1,0 +1,344 @@
+"""The steps of `jobs_plan` as writes on jobs and Workloads, each bound to the version judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.api.names import FinishedReason
+from rackgate.api.resources import FLAVORS, JOBS, WORKLOADS, Resource
+from rackgate.jobframework.injection import StartConflict, StopPhase
+from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ForbiddenError,
+    NotFoundError,
+    PayloadTooLargeError,
+    UnprocessableError,
+)
+from rackgate.wire.batch import Job
+from rackgate.wire.core import Meta, PriorityClass, View
+from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from rackgate_assigner import metrics
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs.facts import Priority, owned_by, remind_ops, resolve_priority
+from rackgate_assigner.jobs.kinds import JobLike, Kind, kind_of
+from rackgate_assigner.jobs.start import FlavorMissingError, start_patch, template_ops
+from rackgate_assigner.own_writes import OwnWrites
+from rackgate_assigner.scheduler.writer import WorkloadWriter
+
+_Starting = Callable[
+    [JobLike, Workload, Mapping[str, ResourceFlavor]], list[JsonPatchOp] | StartConflict
+]
+
+
+class _Bare(View, frozen=True):
+    metadata: Meta = Meta()
+
+
+_decode_bare = msgspec.json.Decoder(_Bare).decode
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Live views of what the informers follow.
+
+    Attributes:
+        jobs: governed jobs by kind, then by `namespace/name`.
+        parts: child Jobs of JobSets.
+    """
+
+    jobs: Mapping[str, Mapping[str, JobLike]]
+    parts: Mapping[str, Job]
+    workloads: Mapping[str, Workload]
+    flavors: Mapping[str, ResourceFlavor]
+    workload_classes: Mapping[str, WorkloadPriorityClass]
+    classes: Mapping[str, PriorityClass]
+
+
+class StepTaker:
+    """Carries out one step at a time; the watches tell what came of it."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        client: Client,
+        writer: WorkloadWriter,
+        reporter: Reporter,
+        *,
+        waits_for: Callable[[JobLike, str], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            stores: what the watches show.
+            client: for jobs.
+            writer: for Workloads.
+            reporter: for Events.
+            waits_for: told that a job waits for `kind/name` to appear.
+        """
+        self._stores, self._client = stores, client
+        self._writer, self._report = writer, reporter
+        self._waits_for = waits_for
+        self.own_writes = OwnWrites()
+
+    async def read_job(self, kind: Kind[Any], key: str) -> JobLike | None:
+        """A job as stored now, None when there is none."""
+        namespace, _, name = key.partition("/")
+        seen = self._stores.jobs.get(kind.name, {}).get(key)
+        known = seen.metadata.resource_version if seen is not None else ""
+        try:
+            raw = await self._client.get(kind.resource.path(namespace, name), known=known)
+        except NotFoundError:
+            return None
+        job: JobLike = kind.decode(raw)
+        return job
+
+    async def take(self, job: JobLike | None, step: steps.Step) -> None:
+        """Carry out one step. Steps about a Workload alone come without a job."""
+        if isinstance(step, steps.Nothing):
+            return
+        name = type(step).__name__
+        try:
+            if not await self._take_workload_step(job, step) and job is not None:
+                await self._take_job_step(job, step)
+        except Exception:
+            metrics.JOB_STEPS.labels(step=name, result="failed").inc()
+            raise
+        metrics.JOB_STEPS.labels(step=name, result="done").inc()
+
+    async def _take_workload_step(self, job: JobLike | None, step: steps.Step) -> bool:
+        """Steps that write the Workload; False for the others."""
+        match step:
+            case steps.DeleteWorkload(workload, why):
+                self._written(workload, await self._writer.delete(workload))
+                log.info("workload_deleted", workload=workload.metadata.key, reason=why)
+                self._tell(job, "DeletedWorkload", f"deleted {workload.metadata.key}: {why}")
+            case steps.ReleaseFinalizer(workload):
+                await self._writer.release_finalizer(workload)
+            case steps.FinishWorkload(workload, reason, message):
+                answer = await self._writer.finish(workload, reason, message)
+                self._written(workload, answer.metadata)
+            case steps.UpdateWorkload(workload, ops):
+                answer = await self._writer.patch(workload, ops)
+                self._written(workload, answer.metadata)
+                self._tell(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
+            case steps.EvictWorkload(workload, reason, message, requeue):
+                await self._writer.evict(workload, reason, message, requeue=requeue)
+            case steps.QueueAgain(workload):
+                answer = await self._writer.queue_again(workload)
+                self._written(workload, answer.metadata)
+                log.info("workload_backoff_finished", workload=workload.metadata.key)
+            case steps.ReleaseQuota(workload):
+                answer = await self._writer.release(workload)
+                self._written(workload, answer.metadata)
+            case steps.MarkPods(workload, ready):
+                answer = await self._writer.mark_pods(workload, ready=ready)
+                self._written(workload, answer.metadata)
+            case steps.ForgetPods(workload):
+                answer = await self._writer.forget_pods(workload)
+                self._written(workload, answer.metadata)
+            case steps.Reclaim(workload, done):
+                answer = await self._writer.reclaim(workload, done)
+                self._written(workload, answer.metadata)
+            case _:
+                return False
+        return True
+
+    def _written(self, workload: Workload, answer: Meta) -> None:
+        """Note a write on a Workload, unless the watch has shown already that it is gone."""
+        if workload.metadata.key in self._stores.workloads:
+            self.own_writes.written(WORKLOADS.kind, workload.metadata, answer)
+
+    async def _take_job_step(self, job: JobLike, step: steps.Step) -> None:
+        match step:
+            case steps.CreateWorkload():
+                await self._create(job, step)
+            case steps.StopJob(following, why):
+                await self._patch_job(job, following.operations)
+                log.info("job_stopping", job=job.metadata.key, phase=following.phase, reason=why)
+                if following.phase is StopPhase.SUSPEND:
+                    self._report.job(job, "Stopped", why)
+            case steps.CleanParts():
+                await self._clean(job, step)
+            case steps.StartJob(workload):
+                await self._start(job, workload)
+            case steps.MarkAgain(workload):
+                await self._mark_again(job, workload)
+            case steps.Remind(workload, after_s):
+                await self._remind(job, workload, after_s)
+            case steps.WarnResize(_, asked, given):
+                kind = kind_of(job).name
+                note = (
+                    f"the {kind} asks for {asked} pods, {given} were admitted: {asked - given} "
+                    f"stay gated; to resize, suspend the {kind} (spec.suspend: true) and it is "
+                    "queued again at its new size, or delete it and submit it anew"
+                )
+                self._report.job(job, "ResizeNotSupported", note, warning=True)
+
+    def _tell(self, job: JobLike | None, reason: str, note: str) -> None:
+        if job is not None:
+            self._report.job(job, reason, note)
+
+    async def _create(self, job: JobLike, step: steps.CreateWorkload) -> None:
+        name, namespace = step.name, job.metadata.namespace
+        priority = resolve_priority(job, self._stores.workload_classes, self._stores.classes)
+        body = workload_body(job, name, priority, elastic=step.elastic)
+        try:
+            await self._writer.create(body)
+        except AlreadyExistsError:
+            found = await self._writer.read(namespace, name)
+            if found is None:
+                raise  # it went in between: the name is free now
+            if not owned_by(found, job.metadata.uid):
+                note = f'the name "{name}" is taken by a Workload of another owner'
+                self._report.job(job, "ErrWorkloadCompose", note, warning=True)
+                raise
+            return
+        except (
+            UnprocessableError,
+            BadRequestError,
+            ForbiddenError,
+            PayloadTooLargeError,
+        ) as error:
+            note = f"the Workload was refused: {error.message}"
+            self._report.job(job, "ErrWorkloadCompose", note, warning=True)
+            raise
+        log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
+
+    async def _start(self, job: JobLike, workload: Workload) -> None:
+        admission = workload.status.admission
+        if admission is None or not admission.pod_set_assignments:
+            return
+        ops = self._starting(job, workload, start_patch)
+        if ops is None or not await self._let_run(job, workload, ops):
+            return
+        log.info("job_started", job=job.metadata.key, workload=workload.metadata.key)
+        self._report.job(job, "Started", f"admitted by ClusterQueue {admission.cluster_queue}")
+
+    async def _remind(self, job: JobLike, workload: Workload, after_s: float) -> None:
+        await self._patch_job(job, remind_ops(job))
+        key, kind = job.metadata.key, kind_of(job)
+        log.info("operator_reminded", job=key, workload=workload.metadata.key, after_s=after_s)
+        note = (
+            f"not all pods are ready {after_s:g} s after the spec of the {kind.name} last changed: "
+            f"asked its operator ({kind.controller}) to look again"
+        )
+        self._report.job(job, "OperatorReminded", note)
+
+    async def _mark_again(self, job: JobLike, workload: Workload) -> None:
+        ops = self._starting(job, workload, template_ops)
+        if ops and await self._let_run(job, workload, ops):
+            log.info("job_marked_again", job=job.metadata.key, workload=workload.metadata.key)
+
+    def _starting(
+        self, job: JobLike, workload: Workload, operations: _Starting
+    ) -> list[JsonPatchOp] | StartConflict | None:
+        """What a start writes; None while a flavor that was assigned is not there."""
+        try:
+            return operations(job, workload, self._stores.flavors)
+        except FlavorMissingError as error:
+            self._waits_for(job, f"{FLAVORS.kind}/{error.name}")
+            log.warning("flavor_missing", flavor=error.name, job=job.metadata.key)
+            return None
+
+    async def _let_run(
+        self, job: JobLike, workload: Workload, ops: list[JsonPatchOp] | StartConflict
+    ) -> bool:
+        """Write what lets a job run; False when its Workload failed to start instead."""
+        if isinstance(ops, StartConflict):
+            await self._fail_to_start(job, workload, str(ops))
+            return False
+        try:
+            await self._patch_job(job, ops)
+        except UnprocessableError as error:
+            # A failed `test` says the same: only an unchanged job was refused for what we wrote.
+            live = await self.read_job(kind_of(job), job.metadata.key)
+            if live is None or live.metadata.resource_version != job.metadata.resource_version:
+                raise
+            await self._fail_to_start(job, workload, error.message)
+            return False
+        return True
+
+    async def _fail_to_start(self, job: JobLike, workload: Workload, message: str) -> None:
+        await self._writer.finish(workload, FinishedReason.FAILED_TO_START, message)
+        self._report.job(job, FinishedReason.FAILED_TO_START, message, warning=True)
+
+    async def _patch_job(self, job: JobLike, ops: list[JsonPatchOp]) -> None:
+        try:
+            await self._patch(kind_of(job).resource, job.metadata, ops)
+        except (BadRequestError, ForbiddenError) as error:  # a policy of the cluster, perhaps
+            self._report.job(job, f"{kind_of(job).name}UpdateRefused", error.message, warning=True)
+            raise
+
+    async def _clean(self, job: JobLike, step: steps.CleanParts) -> None:
+        """Patch the children one by one; those that changed meanwhile are looked at again."""
+        for part in step.parts:
+            await self._patch(JOBS, part.job.metadata, part.operations)
+        count = len(step.parts)
+        log.info("parts_cleaned", job=job.metadata.key, parts=count, reason=step.why)
+
+    async def _patch(self, resource: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
+        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        path = resource.path(meta.namespace, meta.name)
+        answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
+        # As of Workloads: nobody would ever take back what is noted of one that is gone.
+        jobs = self._stores.jobs.get(resource.kind, {})
+        if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.parts):
+            self.own_writes.written(resource.kind, meta, _decode_bare(answer).metadata)
+
+
+def workload_body(
+    job: JobLike, name: str, priority: Priority, *, elastic: bool = False
+) -> dict[str, Any]:
+    """A job's Workload as it is created.
+
+    Args:
+        job: of any kind; it carries the queue label.
+        name: of the Workload, see `name_of`.
+        priority: as resolved.
+        elastic: it may be resized while its job runs.
+    """
+    kind = kind_of(job)
+    spec: dict[str, Any] = {
+        "queueName": job.metadata.labels[names.QUEUE_LABEL],
+        "active": True,
+        "priority": priority.value,
+        "podSets": kind.podsets(job),
+    }
+    if priority.ref is not None:
+        spec["priorityClassRef"] = dict(priority.ref)
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": {names.JOB_UID_LABEL: job.metadata.uid},
+        "finalizers": [names.IN_USE_FINALIZER],
+        "ownerReferences": [
+            {
+                "apiVersion": kind.resource.api_version,
+                "kind": kind.name,
+                "name": job.metadata.name,
+                "uid": job.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    if elastic:
+        metadata["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    return {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }

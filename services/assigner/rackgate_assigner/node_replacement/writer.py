@@ -1,0 +1,145 @@
+"""Writes about broken nodes: names in `status.unhealthyNodes`, new places, pods that must end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.api.names import FieldManager
+from rackgate.api.resources import PODS
+from rackgate.api.timestamps import rfc3339
+from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import KubeError
+from rackgate.runtime import clock
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import Admission, Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.node_replacement.unhealthy import PodFact
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.conditions import ADMISSION_TYPES
+from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.status import (
+    moved_admission,
+    path_of,
+    stated_admission,
+    status_body,
+)
+from rackgate_assigner.workload.writer import apply_status, listed_conditions
+
+log = structlog.get_logger()
+
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+TERMINATED: Final = "the pod waits for a node that it can never run on: it makes way for another"
+
+
+class NodeWriter:
+    """All methods raise `KubeError` when the API server refuses."""
+
+    def __init__(self, client: Client, reporter: Reporter) -> None:
+        """Share the budget of admissions: these are as urgent, and rare."""
+        self._client, self._report = client, reporter
+
+    async def mark(self, workload: Workload, broken: Sequence[str]) -> None:
+        """Name broken hosts in `status.unhealthyNodes`, beside those that are there already."""
+        named = [node.name for node in workload.status.unhealthy_nodes]
+        listed = listed_conditions(workload, ADMISSION_TYPES, ())
+        body = status_body(workload, listed, stated_admission(workload), [*named, *broken])
+        await self._client.apply(path_of(workload, "status"), body, FieldManager.ADMISSION)
+        log.info("nodes_marked_unhealthy", workload=workload.metadata.key, nodes=list(broken))
+
+    async def reassign(
+        self, workload: Workload, grant: Grant, replaced: Sequence[str], *, repeated: bool = False
+    ) -> str:
+        """Move what was on broken nodes and take their names out, in one write.
+
+        Only topology assignments change: the reservation is stated as it is (C20). Names that
+        another manager wrote stay with an apply; they name nothing that is assigned any more, and
+        are taken out by a second write.
+
+        Returns:
+            The resourceVersion from which on the Workload shows its new places.
+
+        Raises:
+            ConflictError: the Workload moved on; nothing was written.
+        """
+        admission = moved_admission(workload, grant)
+        left = [n.name for n in workload.status.unhealthy_nodes if n.name not in replaced]
+        listed = listed_conditions(workload, ADMISSION_TYPES, ())
+        wanted = msgspec.convert(admission, Admission)
+        answer = await apply_status(
+            self._client,
+            workload,
+            status_body(workload, listed, admission, left),
+            lambda live: live.status.admission == wanted,
+            uncertain=repeated,
+        )
+        metrics.NODE_REPLACEMENTS.labels(result="replaced").inc(len(replaced))
+        log.info("nodes_replaced", workload=workload.metadata.key, nodes=list(replaced))
+        note = f"pods on {', '.join(replaced)} were given other nodes; all others stay"
+        self._report.workload(workload, "NodesReplaced", note)
+        version = answer.metadata.resource_version
+        try:
+            await self.unmark(answer, replaced)
+        except KubeError as error:  # seen and done again: they are assigned to nothing
+            log.debug("unmark_failed", workload=workload.metadata.key, error=str(error))
+        return version
+
+    async def unmark(self, workload: Workload, names_out: Sequence[str]) -> bool:
+        """Take names out of `status.unhealthyNodes`, whoever wrote them; whether any was there."""
+        named = [node.name for node in workload.status.unhealthy_nodes]
+        left = [{"name": name} for name in named if name not in names_out]
+        if len(left) == len(named):
+            return False
+        path = "/status/unhealthyNodes"
+        ops: list[JsonPatchOp] = [{"op": "replace", "path": path, "value": left}]
+        if not left:
+            ops = [{"op": "remove", "path": path}]
+        meta = workload.metadata
+        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        await self._client.patch(
+            path_of(workload, "status"), msgspec.json.encode(body), PatchType.JSON
+        )
+        log.info("nodes_unmarked", workload=meta.key, nodes=list(names_out))
+        return True
+
+    async def unchanged(self, workload: Workload) -> bool:
+        """Whether the Workload is stored as it was judged: the watch may be behind."""
+        known = workload.metadata.resource_version
+        live = _decode_workload(await self._client.get(path_of(workload), known=known))
+        seen = (workload.metadata.uid, workload.metadata.resource_version)
+        return (live.metadata.uid, live.metadata.resource_version) == seen
+
+    def tell_stuck(self, workload: Workload, message: str) -> None:
+        """Say that broken nodes have no replacement for now."""
+        metrics.NODE_REPLACEMENTS.labels(result="stuck").inc()
+        log.warning("second_pass_failed", workload=workload.metadata.key, message=message[:500])
+        self._report.workload(workload, "SecondPassFailed", conditions.clip(message), warning=True)
+
+    async def end_pod(self, pod: PodFact) -> None:
+        """Set a pod Failed that waits for a broken node, so that its job makes another (N6).
+
+        Bound to the version listed: a pod that was bound meanwhile stays.
+        """
+        condition = {
+            "type": names.TERMINATED_CONDITION,
+            "status": "True",
+            "reason": names.TERMINATED_REASON,
+            "message": TERMINATED,
+            "lastTransitionTime": rfc3339(clock.now()),
+        }
+        body = {
+            "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+            "status": {"phase": "Failed", "conditions": [condition]},
+        }
+        path = PODS.path(pod.namespace, pod.name, "status")
+        await self._client.patch(path, msgspec.json.encode(body), PatchType.STRATEGIC)
+        metrics.PODS_ENDED.inc()
+        log.info("pod_ended", pod=f"{pod.namespace}/{pod.name}", node=pod.host)
+        self._report.pod(pod, "PodTerminatedByKueue", TERMINATED)

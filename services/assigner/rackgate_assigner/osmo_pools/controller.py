@@ -1,0 +1,242 @@
+"""One Topology of KAI's for each Pool of OSMO, kept in step: looks, asks `osmo_plan`, takes a step.
+
+Level-triggered: every event of a Pool or a Topology leads to a look at both, and each write is
+bound to the object that was looked at. See docs/races/osmo.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api.names import FieldManager, PoolReason
+from rackgate.api.resources import KAI_TOPOLOGIES, OSMO_POOLS
+from rackgate.api.timestamps import rfc3339
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import (
+    ConflictError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+    UnprocessableError,
+)
+from rackgate.runtime import clock
+from rackgate.wire.core import Meta
+from rackgate.wire.osmo import KaiTopology, Pool
+from rackgate_assigner import metrics
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.osmo_pools.plan import (
+    Create,
+    Facts,
+    Mark,
+    Remove,
+    Replace,
+    Said,
+    Step,
+    plan_pool,
+    pool_name,
+    topology_name,
+)
+from rackgate_assigner.watches import PoolWatches
+from rackgate_assigner.workload.conditions import FALSE, TRUE, Change, clip, condition_list, differs
+from rackgate_assigner.workqueue import WorkQueue
+
+SYNCED: Final = "Synced"
+WORKERS: Final = 4
+# They pass by themselves, and say nothing about the Topology.
+_PASSING: Final = (
+    ConflictError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+)
+
+log = structlog.get_logger()
+
+
+def follow_pools(watches: PoolWatches, client: Client, reporter: Reporter) -> PoolController:
+    """A controller that hears of whatever the watches see."""
+    pools, topologies = watches.pools, watches.topologies
+    made = PoolController(watches, client, reporter)
+    pools.tell(lambda _before, pool: made.pool_changed(pool), made.pool_changed)
+    topologies.tell(lambda _before, item: made.topology_changed(item), made.topology_changed)
+    for kind in (pools, topologies):
+        kind.tell_served(made.kinds_changed)
+    return made
+
+
+class PoolController:
+    """Makes, replaces and removes Topologies. Callbacks may run on standbys, too."""
+
+    def __init__(self, watches: PoolWatches, client: Client, reporter: Reporter) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            watches: of Pools, and of Topologies of all owners.
+            client: for writes.
+            reporter: for Events.
+        """
+        self.queue = WorkQueue[str]("osmo-pools", self._reconcile, workers=WORKERS)
+        self._watches = watches
+        self._pools: Mapping[str, Pool] = watches.pools.store
+        self._topologies: Mapping[str, KaiTopology] = watches.topologies.store
+        self._client, self._report = client, reporter
+        self._synced: dict[str, bool] = {}
+
+    async def run(self) -> None:
+        """Look at everything once, then at whatever changes, until cancelled.
+
+        Nothing is decided before both kinds are listed, or known not to be served. Nobody else
+        waits for that: without rights on them the rest of the assigner goes on.
+        """
+        await self._watches.synced()
+        try:
+            await self.queue.run(self._all())
+        finally:
+            self._synced.clear()
+            metrics.OSMO_POOLS.clear()
+
+    def pool_changed(self, pool: Pool) -> None:
+        """A Pool was added, changed or deleted."""
+        self.queue.add(pool.metadata.name)
+
+    def topology_changed(self, topology: KaiTopology) -> None:
+        """A Topology was added, changed or deleted, by whomever."""
+        name = pool_name(topology.metadata.name)
+        if name is not None:
+            self.queue.add(name)
+
+    def kinds_changed(self) -> None:
+        """One of the two kinds is served now, or is not any more."""
+        for name in self._all():
+            self.queue.add(name)
+
+    def _all(self) -> set[str]:
+        named = {pool_name(name) for name in self._topologies}
+        return {*self._pools, *(name for name in named if name is not None)}
+
+    async def _reconcile(self, name: str) -> None:
+        pools, topologies = self._watches.served()
+        pool = self._pools.get(name)
+        topology = self._topologies.get(topology_name(name))
+        plan = plan_pool(Facts(name, pool, topology, pools, topologies))
+        self._count(name, plan.said)  # first: a write that is refused ends here
+        if plan.step is not None:
+            await self._take(pool, name, plan.step)
+        elif plan.said is not None and pool is not None:
+            await self._say(pool, plan.said)
+
+    def _count(self, name: str, said: Said | None) -> None:
+        """Keep the gauge; while a step is under way a Pool counts as not synced."""
+        if name in self._pools:
+            self._synced[name] = said is not None and said.synced
+        else:
+            self._synced.pop(name, None)
+        found = list(self._synced.values())
+        for synced in (True, False):
+            metrics.OSMO_POOLS.labels(synced=str(synced).lower()).set(found.count(synced))
+
+    async def _take(self, pool: Pool | None, name: str, step: Step) -> None:
+        """Take a step; the watch shows what became of it, and the next look says so."""
+        try:
+            await self._written(pool, name, step)
+        except _PASSING:
+            raise
+        except KubeError as error:
+            # A patch whose `test` failed: the Topology has moved on.
+            outdated = isinstance(step, Mark) and isinstance(error, UnprocessableError)
+            if pool is not None and not outdated:
+                words = f'Topology "{topology_name(name)}" was not written: {error.message}'
+                said = Said(False, PoolReason.TOPOLOGY_REFUSED, words, pool.status.topology)
+                await self._say(pool, said)
+            raise
+
+    async def _written(self, pool: Pool | None, name: str, step: Step) -> None:
+        told = topology_name(name)
+        match step:
+            case Create(body):
+                await self._create(body)
+                self._tell(pool, name, "TopologyCreated", f'made Topology "{told}"')
+            case Replace(old, body):
+                await self._try(body)
+                await self._delete(old)
+                # Should we die here: no Topology is there, and the next look makes one.
+                await self._create(body)
+                self._tell(pool, name, "TopologyReplaced", f'replaced Topology "{told}"')
+            case Mark(old, operations):
+                body_of = msgspec.json.encode(operations)
+                path = KAI_TOPOLOGIES.path(name=old.name)
+                await self._client.patch(path, body_of, PatchType.JSON)
+                note = f'marked Topology "{told}" as the pool\'s'
+                self._tell(pool, name, "TopologyMarked", note)
+            case Remove(old, orphan):
+                if orphan and not await self._is_gone(name):
+                    return  # its event is still on the way
+                await self._delete(old)
+                self._tell(pool, name, "TopologyRemoved", f'removed Topology "{told}"')
+
+    async def _create(self, body: dict[str, Any]) -> None:
+        await self._client.create(KAI_TOPOLOGIES.path(), msgspec.json.encode(body))
+
+    async def _try(self, body: dict[str, Any]) -> None:
+        """Have the API server judge it under another name: if it is refused, the old one stays."""
+        metadata = {**body["metadata"], "generateName": "rackgate-dry-run-"}
+        del metadata["name"]
+        tried = msgspec.json.encode({**body, "metadata": metadata})
+        await self._client.create(KAI_TOPOLOGIES.path(), tried, {"dryRun": "All"})
+
+    async def _delete(self, old: Meta) -> None:
+        """Delete this very object in this very version; gone already is fine."""
+        known = {"uid": old.uid, "resourceVersion": old.resource_version}
+        options = {"propagationPolicy": "Background", "preconditions": known}
+        path = KAI_TOPOLOGIES.path(name=old.name)
+        try:
+            await self._client.delete(path, msgspec.json.encode(options))
+        except NotFoundError:
+            return
+
+    async def _is_gone(self, name: str) -> bool:
+        """Whether the API server has no such Pool; a list tells that from an unknown kind."""
+        params = {"fieldSelector": f"metadata.name={name}", "limit": "1"}
+        answer = await self._client.get(OSMO_POOLS.path(), params)
+        return not msgspec.json.decode(answer)["items"]
+
+    async def _say(self, pool: Pool, said: Said) -> None:
+        """Write the condition if it differs; a Warning when it has become another one."""
+        meta, present = pool.metadata, pool.status
+        flag = TRUE if said.synced else FALSE
+        change = Change(SYNCED, flag, said.reason, clip(said.message))
+        same = (present.topology, present.observed_generation) == (said.topology, meta.generation)
+        if same and not differs(present.conditions, [change]):
+            return
+        listed = condition_list(
+            present.conditions,
+            [SYNCED],
+            [change],
+            now=rfc3339(clock.now()),
+            generation=meta.generation,
+        )
+        status = {"conditions": listed, "observedGeneration": meta.generation}
+        body = {
+            "apiVersion": OSMO_POOLS.api_version,
+            "kind": OSMO_POOLS.kind,
+            "metadata": {"name": meta.name, "resourceVersion": meta.resource_version},
+            "status": {**status, "topology": said.topology} if said.topology else status,
+        }
+        path = OSMO_POOLS.path(name=meta.name, sub="status")
+        await self._client.apply(path, msgspec.json.encode(body), FieldManager.OSMO)
+        before = next((c for c in present.conditions if c.type == SYNCED), None)
+        if not said.synced and (before is None or before.reason != said.reason):
+            self._report.pool(meta, said.reason, change.message, warning=True)
+            log.warning("pool_not_synced", pool=meta.name, reason=said.reason)
+
+    def _tell(self, pool: Pool | None, name: str, reason: str, note: str) -> None:
+        log.info("topology_written", pool=name, reason=reason, note=note)
+        if pool is not None:
+            self._report.pool(pool.metadata, reason, note)

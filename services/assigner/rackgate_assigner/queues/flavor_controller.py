@@ -1,0 +1,121 @@
+"""Tells administrators which nodes a flavor's topology leaves out, and which flavors share nodes.
+
+One pass over all nodes now and then, never one per node event: what it finds is for people and
+dashboards, and 40,000 nodes that come and go must cost the scheduling cycle nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from rackgate.api.resources import FLAVORS
+from rackgate.wire.core import Node
+from rackgate.wire.kueue import ResourceFlavor
+from rackgate_assigner import metrics
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.explain.flavor_nodes import Survey
+
+MIN_INTERVAL_S: Final = 5.0
+# Nodes looked at before the loop serves others: about a millisecond.
+PORTION: Final = 200
+
+
+class FlavorReport:
+    """Keeps two gauges and the Warnings on ResourceFlavors up to date.
+
+    Attributes:
+        rounds: passes made so far.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        flavors: Mapping[str, ResourceFlavor],
+        reporter: Reporter,
+        *,
+        min_interval_s: float = MIN_INTERVAL_S,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            cache: nodes and flavors as folded.
+            flavors: as the watch shows them: what Events are about.
+            reporter: takes the Events.
+            min_interval_s: between the starts of two passes at least.
+        """
+        self._cache, self._flavors, self._report = cache, flavors, reporter
+        self._min_interval_s = min_interval_s
+        self._changed = asyncio.Event()
+        self._told: dict[tuple[str, str], str] = {}
+        self.rounds = 0
+
+    def mark(self) -> None:
+        """A flavor or Topology changed."""
+        self._changed.set()
+
+    def node_seen(self, before: Node | None, node: Node) -> None:
+        """A node was added or changed; heartbeats do not count."""
+        if before is None or _counted(before) != _counted(node):
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Report until cancelled. Only the holder of the Lease may call this."""
+        self._changed.set()
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._pass()
+                await asyncio.sleep(self._min_interval_s)
+        finally:
+            metrics.FLAVOR_SKIPPED.clear()
+            metrics.FLAVOR_OVERLAP.clear()
+
+    async def _pass(self) -> None:
+        survey = Survey.of(self._cache.flavors.values())
+        if survey.flavors:
+            nodes = list(self._cache.nodes.values())
+            for start in range(0, len(nodes), PORTION):
+                survey.add(nodes[start : start + PORTION])
+                await asyncio.sleep(0)
+        _set_gauges(survey)
+        self._tell(survey)
+        self.rounds += 1
+
+    def _tell(self, survey: Survey) -> None:
+        """One Warning per change: a flavor that says the same again is not told again."""
+        said: dict[tuple[str, str], str] = {}
+        for flavor in survey.flavors:
+            lacking = survey.lacking_text(flavor.name)
+            if lacking:
+                said[flavor.name, "NodesWithoutLevels"] = (
+                    f'nodes of this flavor are no part of topology "{flavor.topology}": {lacking}'
+                )
+            others = survey.overlaps_of(flavor.name)
+            if others:
+                said[flavor.name, "FlavorsShareNodes"] = (
+                    "TAS flavors are to have nodes of their own; this one shares some with "
+                    + ", ".join(f'"{other}"' for other in others)
+                )
+        for key, note in said.items():
+            flavor_object = self._flavors.get(key[0])
+            if flavor_object is not None and self._told.get(key) != note:
+                self._report.configuration(FLAVORS, flavor_object.metadata, key[1], note)
+        self._told = said
+
+
+def _counted(node: Node) -> tuple[object, ...]:
+    return node.metadata.labels, node.spec.unschedulable, node.ready
+
+
+def _set_gauges(survey: Survey) -> None:
+    metrics.FLAVOR_SKIPPED.clear()
+    metrics.FLAVOR_OVERLAP.clear()
+    for (flavor, rule), count in survey.skipped.items():
+        metrics.FLAVOR_SKIPPED.labels(flavor=flavor, reason=rule).set(count)
+    for (first, second), count in survey.shared.items():
+        metrics.FLAVOR_OVERLAP.labels(flavor=first, other=second).set(count)
+        metrics.FLAVOR_OVERLAP.labels(flavor=second, other=first).set(count)

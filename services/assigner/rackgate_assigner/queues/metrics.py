@@ -1,0 +1,255 @@
+"""What queues hold and what waits in them, and the room of topologies: computed in each scrape.
+
+Only the replica that holds the Lease serves these, so a sum over replicas counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from prometheus_client.core import GaugeMetricFamily
+
+from rackgate.api.names import PendingReason
+from rackgate.runtime.metrics import scraped_gauge
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.queue_usage import BACKING_OFF, QueueTotals
+from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
+from rackgate_assigner.quota.queues import FlavorResource
+from rackgate_assigner.topology.free_capacity import room_of
+
+Sample: TypeAlias = tuple[Sequence[str], float]
+
+# These wait for somebody to change the Workload, its queue or a flavor, or for a pause to end; the
+# others for room.
+INADMISSIBLE: Final = frozenset(
+    {
+        BACKING_OFF,
+        PendingReason.EXCEEDS_MAX_QUOTA,
+        PendingReason.NO_MATCHING_FLAVOR,
+        PendingReason.MISCONFIGURED,
+        PendingReason.SUSPENDED,
+        PendingReason.ON_HOLD,
+    }
+)
+
+_PENDING: Final = (
+    "active ones may be admitted as soon as there is room, inadmissible ones not before the "
+    "Workload, its queue or a flavor changes, or a pause after an eviction ends."
+)
+PENDING: Final = scraped_gauge(
+    "pending_workloads",
+    f"Workloads that wait, by ClusterQueue; {_PENDING}",
+    ("cluster_queue", "status"),
+)
+UNADMITTED: Final = scraped_gauge(
+    "unadmitted_workloads",
+    "Workloads that wait, by the reason of their condition QuotaReserved; PendingEvaluation before "
+    "the first decision, BackingOff during a pause after an eviction. ClusterQueue is "
+    "empty where the LocalQueue leads to none.",
+    ("cluster_queue", "reason"),
+)
+RESERVING: Final = scraped_gauge(
+    "reserving_active_workloads", "Workloads that hold quota.", ("cluster_queue",)
+)
+ADMITTED_ACTIVE: Final = scraped_gauge(
+    "admitted_active_workloads", "Workloads that are admitted and not finished.", ("cluster_queue",)
+)
+STATUS: Final = scraped_gauge(
+    "cluster_queue_status", "1 for the status a ClusterQueue has.", ("cluster_queue", "status")
+)
+_PAIR: Final = ("flavor", "resource")
+NOMINAL: Final = scraped_gauge(
+    "cluster_queue_nominal_quota",
+    "Nominal quota; cpu in cores, memory in bytes, others in their own unit.",
+    ("cluster_queue", *_PAIR),
+)
+RESERVATION: Final = scraped_gauge(
+    "cluster_queue_resource_reservation",
+    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    ("cluster_queue", *_PAIR),
+)
+USAGE: Final = scraped_gauge(
+    "cluster_queue_resource_usage",
+    "What admitted Workloads hold, with what their pods take beyond it.",
+    ("cluster_queue", *_PAIR),
+)
+_LOCAL: Final = ("name", "namespace")
+LOCAL_PENDING: Final = scraped_gauge(
+    "local_queue_pending_workloads",
+    f"Workloads that wait, by LocalQueue; {_PENDING}",
+    (*_LOCAL, "status"),
+)
+LOCAL_RESERVING: Final = scraped_gauge(
+    "local_queue_reserving_active_workloads", "Workloads that hold quota.", _LOCAL
+)
+LOCAL_ADMITTED: Final = scraped_gauge(
+    "local_queue_admitted_active_workloads",
+    "Workloads that are admitted and not finished.",
+    _LOCAL,
+)
+LOCAL_STATUS: Final = scraped_gauge(
+    "local_queue_status", "1 for the status a LocalQueue has.", (*_LOCAL, "status")
+)
+LOCAL_RESERVATION: Final = scraped_gauge(
+    "local_queue_resource_reservation",
+    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    (*_LOCAL, *_PAIR),
+)
+LOCAL_USAGE: Final = scraped_gauge(
+    "local_queue_resource_usage",
+    "What admitted Workloads hold, with what their pods take beyond it.",
+    (*_LOCAL, *_PAIR),
+)
+DOMAINS: Final = scraped_gauge(
+    "topology_domains", "Domains that nodes make up, by level.", ("flavor", "level")
+)
+IDLE_DOMAINS: Final = scraped_gauge(
+    "topology_idle_domains",
+    "Domains in which no pod is placed by topology, by level.",
+    ("flavor", "level"),
+)
+FREE: Final = scraped_gauge(
+    "topology_free",
+    "What all nodes of the flavor have free together; units as for quota.",
+    _PAIR,
+)
+LARGEST_FREE: Final = scraped_gauge(
+    "topology_largest_free",
+    "The most that one domain of the level has free: what a job that must not leave one can get.",
+    ("flavor", "level", "resource"),
+)
+
+
+def queue_families(cache: Cache, features: Mapping[str, bool]) -> Iterator[GaugeMetricFamily]:
+    """What ClusterQueues and LocalQueues hold, and what waits in them."""
+    activities = {
+        name: cluster_queue_activity(queue, cache.flavors, cache.checks, features)
+        for name, queue in cache.cluster_queues.items()
+    }
+    yield from _waiting(cache)
+    totals = {
+        (name,): cache.totals.cluster_queues.get(name, QueueTotals())
+        for name in cache.cluster_queues
+    }
+    yield RESERVING.family((key, found.reserving) for key, found in totals.items())
+    yield ADMITTED_ACTIVE.family((key, found.admitted) for key, found in totals.items())
+    yield STATUS.family(_statuses({(name,): found for name, found in activities.items()}))
+    pairs: dict[tuple[str, ...], Sequence[FlavorResource]] = {
+        (name,): tuple(queue.nominal) for name, queue in cache.cluster_queues.items()
+    }
+    yield NOMINAL.family(
+        ((name, *pair), in_units(pair[1], amount))
+        for name, queue in cache.cluster_queues.items()
+        for pair, amount in queue.nominal.items()
+    )
+    yield RESERVATION.family(
+        _amounts(pairs, {key: found.reserved_quota for key, found in totals.items()})
+    )
+    yield USAGE.family(
+        _amounts(pairs, {key: found.admitted_quota for key, found in totals.items()})
+    )
+    yield from _local(cache, activities)
+
+
+def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
+    """How much room the domains of each flavor with a topology have."""
+    rooms = {
+        name: room_of(grove.tree, grove.capacity) for name, grove in cache.forest().groves.items()
+    }
+    levels = [(name, level) for name, room in rooms.items() for level in room.levels]
+    yield DOMAINS.family(((name, level.key), level.domains) for name, level in levels)
+    yield IDLE_DOMAINS.family(((name, level.key), level.idle) for name, level in levels)
+    yield FREE.family(
+        ((name, resource), in_units(resource, amount))
+        for name, room in rooms.items()
+        for resource, amount in room.free.items()
+    )
+    yield LARGEST_FREE.family(
+        ((name, level.key, resource), in_units(resource, amount))
+        for name, level in levels
+        for resource, amount in level.largest_free.items()
+    )
+
+
+def in_units(resource: str, amount: int) -> float:
+    """An amount as dashboards show it: cpu in cores."""
+    return amount / 1000 if resource == "cpu" else float(amount)
+
+
+def _waiting(cache: Cache) -> Iterator[GaugeMetricFamily]:
+    reasons: dict[str, Counter[str]] = {name: Counter() for name in cache.cluster_queues}
+    for key, found in cache.totals.local_queues.items():
+        local = cache.local_queues.get(key)
+        queue = local.cluster_queue if local is not None else ""
+        known = queue if queue in cache.cluster_queues else ""
+        reasons.setdefault(known, Counter()).update(found.pending_reasons)
+    yield PENDING.family(
+        _by_status(
+            {(name,): found for name, found in reasons.items() if name in cache.cluster_queues}
+        )
+    )
+    yield UNADMITTED.family(
+        ((name, reason), count)
+        for name, found in reasons.items()
+        for reason, count in found.items()
+    )
+
+
+def _local(cache: Cache, activities: Mapping[str, Activity]) -> Iterator[GaugeMetricFamily]:
+    keys = {key: _name_first(key) for key in cache.local_queues}
+    totals = {
+        keys[key]: cache.totals.local_queues.get(key, QueueTotals()) for key in cache.local_queues
+    }
+    pairs: dict[tuple[str, ...], Sequence[FlavorResource]] = {}
+    for key, local in cache.local_queues.items():
+        queue = cache.cluster_queues.get(local.cluster_queue)
+        pairs[keys[key]] = tuple(queue.nominal) if queue is not None else ()
+    yield LOCAL_PENDING.family(
+        _by_status({key: found.pending_reasons for key, found in totals.items()})
+    )
+    yield LOCAL_RESERVING.family((key, found.reserving) for key, found in totals.items())
+    yield LOCAL_ADMITTED.family((key, found.admitted) for key, found in totals.items())
+    yield LOCAL_STATUS.family(
+        _statuses(
+            {
+                keys[key]: local_queue_activity(local, activities.get(local.cluster_queue))
+                for key, local in cache.local_queues.items()
+            }
+        )
+    )
+    yield LOCAL_RESERVATION.family(
+        _amounts(pairs, {key: found.reserved_quota for key, found in totals.items()})
+    )
+    yield LOCAL_USAGE.family(
+        _amounts(pairs, {key: found.admitted_quota for key, found in totals.items()})
+    )
+
+
+def _name_first(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return name, namespace
+
+
+def _by_status(reasons: Mapping[tuple[str, ...], Mapping[str, int]]) -> Iterator[Sample]:
+    for key, found in reasons.items():
+        inadmissible = sum(count for reason, count in found.items() if reason in INADMISSIBLE)
+        yield (*key, "active"), sum(found.values()) - inadmissible
+        yield (*key, "inadmissible"), inadmissible
+
+
+def _statuses(activities: Mapping[tuple[str, ...], Activity]) -> Iterator[Sample]:
+    for key, found in activities.items():
+        yield (*key, "active"), found.active
+        yield (*key, "pending"), not found.active
+
+
+def _amounts(
+    pairs: Mapping[tuple[str, ...], Sequence[FlavorResource]],
+    held: Mapping[tuple[str, ...], Mapping[FlavorResource, int]],
+) -> Iterator[Sample]:
+    """Every pair that a queue offers, zeros included, and what is held beyond its offer."""
+    for key, amounts in held.items():
+        for pair in dict.fromkeys((*pairs[key], *amounts)):
+            yield (*key, *pair), in_units(pair[1], amounts.get(pair, 0))

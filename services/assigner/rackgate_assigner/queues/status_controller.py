@@ -1,0 +1,225 @@
+"""Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
+
+Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
+counts of a queue that changes all the time are written further and further apart (`Spacing`); its
+conditions at once. Gauges are computed in each scrape, see `queue_metrics`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from rackgate.api.names import FieldManager
+from rackgate.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, Resource
+from rackgate.api.timestamps import rfc3339
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.runtime import clock
+from rackgate.runtime.backoff import Backoff
+from rackgate.runtime.batching import Batcher
+from rackgate.runtime.tasks import spawn
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.spacing import Spacing
+from rackgate_assigner.workload.conditions import Change, condition_list, differs
+
+log = structlog.get_logger()
+
+
+class Key(NamedTuple):
+    """A queue by kind and `namespace/name` or name."""
+
+    kind: str
+    name: str
+
+
+class QueueStatuses:
+    """Keeps the status of all queues equal to what the cache counts."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        cluster_queues: Mapping[str, ClusterQueue],
+        local_queues: Mapping[str, LocalQueue],
+        client: Client,
+        *,
+        features: Mapping[str, bool],
+        min_interval_s: float = 0.5,
+        max_interval_s: float = 5.0,
+    ) -> None:
+        self._cache, self._client = cache, client
+        self._cluster_queues, self._local_queues = cluster_queues, local_queues
+        self._features = dict(features)
+        self._dirty = Batcher[Key](min_interval_s)
+        self._spacing = Spacing[Key](min_interval_s, max_interval_s)
+        self._waiting: set[Key] = set()
+        self._backoff = Backoff(base_s=0.5, cap_s=60.0)
+        self._open = False
+        self.writes = 0
+
+    def mark_workload(self, workload: Workload) -> None:
+        """A Workload changed or went: its queues may count differently."""
+        namespace, queue = workload.metadata.namespace, workload.spec.queue_name
+        local = f"{namespace}/{queue}"
+        self._mark(Key(LOCAL_QUEUES.kind, local))
+        names = set()
+        if (found := self._local_queues.get(local)) is not None:
+            names.add(found.spec.cluster_queue)
+        if workload.status.admission is not None:
+            names.add(workload.status.admission.cluster_queue)
+        for name in names:
+            self._mark(Key(CLUSTER_QUEUES.kind, name))
+
+    def mark(self, kind: str, name: str) -> None:
+        """One queue has to be compared."""
+        self._mark(Key(kind, name))
+
+    def mark_all(self) -> None:
+        """Something that all queues may depend on changed."""
+        for name in self._cluster_queues:
+            self._mark(Key(CLUSTER_QUEUES.kind, name))
+        for key in self._local_queues:
+            self._mark(Key(LOCAL_QUEUES.kind, key))
+
+    def _mark(self, key: Key) -> None:
+        # A standby would only collect names; `run` starts with all of them.
+        if self._open:
+            self._dirty.add(key)
+
+    async def run(self) -> None:
+        """Write until cancelled. Only the holder of the Lease may call this."""
+        self._open = True
+        self._waiting.clear()
+        self.mark_all()
+        try:
+            while True:
+                batch = await self._dirty.take()
+                async with asyncio.TaskGroup() as group:
+                    for key in batch:
+                        spawn(group, self._update(key), f"status {key.name}")
+        finally:
+            self._open = False
+
+    def gone(self, kind: str, meta: Meta) -> None:
+        """A queue was deleted."""
+        self._backoff.reset(Key(kind, meta.key))
+        self._spacing.forget(Key(kind, meta.key))
+
+    async def _update(self, key: Key) -> None:
+        try:
+            await self._write(key)
+        except NotFoundError:
+            return
+        except KubeError as error:
+            level = log.debug if error.status == 409 else log.warning
+            level("queue_status_refused", kind=key.kind, name=key.name, error=str(error)[:300])
+            self._later(key)
+        except Exception:
+            log.exception("queue_status_failed", kind=key.kind, name=key.name)
+            self._later(key)
+        else:
+            self._backoff.reset(key)
+
+    def _later(self, key: Key) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._backoff.next(key), self._mark, key)
+
+    async def _write(self, key: Key) -> None:
+        if key.kind == CLUSTER_QUEUES.kind:
+            queue = self._cluster_queues.get(key.name)
+            if queue is None:
+                return
+            wanted = self._cache.cluster_queue_status(key.name, features=self._features)
+            await self._apply(key, CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
+        else:
+            local = self._local_queues.get(key.name)
+            if local is None:
+                return
+            wanted = self._cache.local_queue_status(key.name, features=self._features)
+            await self._apply(key, LOCAL_QUEUES, local.metadata, local.status, wanted)
+
+    async def _apply(
+        self,
+        key: Key,
+        resource: Resource,
+        meta: Meta,
+        present: QueueStatus,
+        wanted: Mapping[str, Any],
+    ) -> None:
+        if not status_differs(present, wanted):
+            return
+        now = clock.monotonic()
+        wait_s = self._spacing.wait_s(key, now)
+        if wait_s > 0 and not differs(present.conditions, _changes(wanted)):
+            self._wait(key, wait_s)
+            return
+        metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
+        if resource.namespaced:
+            metadata["namespace"] = meta.namespace
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": status_body(present, wanted, meta.generation, rfc3339(clock.now())),
+        }
+        path = resource.path(meta.namespace or None, meta.name, "status")
+        await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
+        self.writes += 1
+        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        if key.name in self._queues(key.kind):
+            self._spacing.written(key, now)
+
+    def _queues(self, kind: str) -> Mapping[str, ClusterQueue | LocalQueue]:
+        return self._cluster_queues if kind == CLUSTER_QUEUES.kind else self._local_queues
+
+    def _wait(self, key: Key, wait_s: float) -> None:
+        """Compare a queue once more in a while, however often it changes until then."""
+        if key not in self._waiting:
+            self._waiting.add(key)
+            asyncio.get_running_loop().call_later(wait_s, self._waited, key)
+
+    def _waited(self, key: Key) -> None:
+        self._waiting.discard(key)
+        self._mark(key)
+
+
+def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
+    """Whether the wanted status says something else than the present one."""
+    if differs(present.conditions, _changes(wanted)):
+        return True
+    counted = {
+        "pendingWorkloads": present.pending_workloads,
+        "reservingWorkloads": present.reserving_workloads,
+        "admittedWorkloads": present.admitted_workloads,
+        "flavorsReservation": list(present.flavors_reservation),
+        "flavorsUsage": list(present.flavors_usage),
+    }
+    return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
+
+
+def status_body(
+    present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
+) -> dict[str, Any]:
+    """The wanted status as written: its conditions get their times."""
+    changes = _changes(wanted)
+    listed = condition_list(
+        present.conditions,
+        [change.type for change in changes],
+        changes,
+        now=now,
+        generation=generation,
+    )
+    return {**wanted, "conditions": listed}
+
+
+def _changes(wanted: Mapping[str, Any]) -> list[Change]:
+    return [
+        Change(item["type"], item["status"], item["reason"], item["message"])
+        for item in wanted["conditions"]
+    ]

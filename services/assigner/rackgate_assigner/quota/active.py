@@ -1,0 +1,212 @@
+"""Whether a queue admits Workloads, and if not, every reason at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, QueueReason
+from rackgate_assigner.quota.queues import (
+    NEVER,
+    ClusterQueueRow,
+    FlavorRow,
+    LocalQueueRow,
+    without_topologies,
+)
+
+GATE_TOPOLOGY: Final = "TopologyAwareScheduling"
+GATE_COHORTS: Final = "TASWithCohorts"
+GATE_PREEMPTION: Final = "TASWithPreemption"
+GATE_MULTIKUEUE: Final = "TASWithMultiKueue"
+GATE_PROVISIONING: Final = "TASWithProvisioningRequest"
+
+# Source: the ClusterQueue's Active reasons of v1beta2. Checks that exist but are answered by
+# nobody: admitting without the answer would break what the administrator asked for.
+CHECK_INACTIVE: Final = "AdmissionCheckInactive"
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The Active condition of a queue.
+
+    Attributes:
+        problems: (reason, text), in a fixed order; empty when the queue is active.
+        ready: message while active.
+        refused: start of the message while inactive.
+    """
+
+    problems: tuple[tuple[str, str], ...]
+    ready: str
+    refused: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether Workloads are admitted."""
+        return not self.problems
+
+    @property
+    def stopped_only(self) -> bool:
+        """Whether nothing but a stop policy is in the way."""
+        return bool(self.problems) and all(
+            reason == QueueReason.STOPPED for reason, _ in self.problems
+        )
+
+    @property
+    def reason(self) -> str:
+        """Reason of the condition: that of the first problem."""
+        return self.problems[0][0] if self.problems else QueueReason.READY
+
+    @property
+    def message(self) -> str:
+        """Message of the condition: all problems."""
+        if not self.problems:
+            return self.ready
+        return f"{self.refused}: {', '.join(text for _, text in self.problems)}"
+
+
+def _names(found: Sequence[str]) -> str:
+    return f"[{', '.join(sorted(found))}]"
+
+
+def _flavor_problems(
+    queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]
+) -> list[tuple[str, str]]:
+    problems: list[tuple[str, str]] = []
+    missing = [name for name in queue.flavors if name not in flavors]
+    if missing:
+        problems.append(
+            (
+                QueueReason.FLAVOR_NOT_FOUND,
+                f"references missing ResourceFlavor(s): {_names(missing)}",
+            )
+        )
+    for name in sorted(queue.flavors):
+        flavor = flavors.get(name)
+        if flavor is not None and flavor.topology is not None and not flavor.levels:
+            text = f'there is no Topology "{flavor.topology}" for TAS flavor "{name}"'
+            problems.append((QueueReason.TOPOLOGY_NOT_FOUND, text))
+    return problems
+
+
+def _check_problems(queue: ClusterQueueRow, checks: Mapping[str, str]) -> list[tuple[str, str]]:
+    problems: list[tuple[str, str]] = []
+    missing = [name for name in queue.checks if name not in checks]
+    if missing:
+        text = f"references missing AdmissionCheck(s): {_names(missing)}"
+        problems.append((QueueReason.ADMISSION_CHECK_NOT_FOUND, text))
+    inactive = [name for name in queue.checks if name in checks]
+    if inactive:
+        text = f"references AdmissionCheck(s) that nothing answers: {_names(inactive)}"
+        problems.append((CHECK_INACTIVE, text))
+    return problems
+
+
+def _topology_limits(
+    queue: ClusterQueueRow,
+    flavors: Mapping[str, FlavorRow],
+    checks: Mapping[str, str],
+    features: Mapping[str, bool],
+) -> list[tuple[str, str]]:
+    """VAL-05 to VAL-08: four independent rules, each lifted by its own gate (VAL-09)."""
+    if not _topology_flavors(queue, flavors):
+        return []
+    controllers = {checks.get(name, "") for name in queue.checks}
+    rules = (
+        (GATE_COHORTS, bool(queue.cohort), "is not supported in a cohort"),
+        (GATE_PREEMPTION, queue.preempts, "is not supported with preemption"),
+        (
+            GATE_MULTIKUEUE,
+            MULTIKUEUE_CONTROLLER in controllers,
+            "is not supported with a MultiKueue admission check",
+        ),
+        (
+            GATE_PROVISIONING,
+            PROVISIONING_CONTROLLER in controllers,
+            "is not supported with a ProvisioningRequest admission check",
+        ),
+    )
+    return [
+        (QueueReason.NOT_SUPPORTED_WITH_TAS, f"TAS {text}")
+        for gate, violated, text in rules
+        if violated and not features.get(gate, False)
+    ]
+
+
+def _topology_flavors(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> list[str]:
+    return [name for name in queue.flavors if name in flavors and flavors[name].topology]
+
+
+def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
+    """Which flavors of an active queue count as plain while topologies are switched off."""
+    named = _topology_flavors(queue, flavors)
+    if not named:
+        return ""
+    return f"; feature gate {GATE_TOPOLOGY} is off, TAS flavors count as plain: {_names(named)}"
+
+
+def _limits_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
+    """What an active queue asks for and does not get yet."""
+    unsupported = []
+    if queue.cohort:
+        unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')
+    if queue.reclaims:
+        unsupported.append("preemption in other queues of the cohort")
+    if queue.within != NEVER and _topology_flavors(queue, flavors):
+        unsupported.append("preemption in flavors with a topology")
+    if not unsupported:
+        return ""
+    return f"; not supported yet, nominal quota alone counts: {', '.join(unsupported)}"
+
+
+def cluster_queue_activity(
+    queue: ClusterQueueRow,
+    flavors: Mapping[str, FlavorRow],
+    checks: Mapping[str, str],
+    features: Mapping[str, bool],
+) -> Activity:
+    """Whether a ClusterQueue admits Workloads.
+
+    Args:
+        queue: the ClusterQueue.
+        flavors: all flavors there are, by name.
+        checks: all AdmissionChecks there are: name to controller.
+        features: state of feature gates.
+    """
+    switched_off = ""
+    if not features.get(GATE_TOPOLOGY, True):
+        switched_off = _switched_off_note(queue, flavors)
+        flavors = without_topologies(flavors)
+    note = _limits_note(queue, flavors) + switched_off
+    problems: list[tuple[str, str]] = []
+    if queue.deleting:
+        problems.append((QueueReason.TERMINATING, "is terminating"))
+    if queue.stop_policy != "None":
+        problems.append((QueueReason.STOPPED, "is stopped"))
+    problems += _flavor_problems(queue, flavors)
+    problems += _topology_limits(queue, flavors, checks, features)
+    problems += _check_problems(queue, checks)
+    return Activity(
+        tuple(problems),
+        ready=f"Can admit new workloads{note}",
+        refused="Can't admit new workloads",
+    )
+
+
+def local_queue_activity(queue: LocalQueueRow, cluster_queue: Activity | None) -> Activity:
+    """Whether a LocalQueue leads anywhere; `cluster_queue` is None when that is missing."""
+    problems: list[tuple[str, str]] = []
+    if queue.deleting:
+        problems.append((QueueReason.TERMINATING, "is terminating"))
+    if queue.stop_policy != "None":
+        problems.append((QueueReason.STOPPED, "is stopped"))
+    name = queue.cluster_queue
+    if cluster_queue is None:
+        problems.append((QueueReason.CLUSTER_QUEUE_MISSING, f"ClusterQueue {name} doesn't exist"))
+    elif not cluster_queue.active:
+        problems.append((QueueReason.CLUSTER_QUEUE_INACTIVE, f"ClusterQueue {name} is inactive"))
+    return Activity(
+        tuple(problems),
+        ready="Can submit new workloads to localQueue",
+        refused="Can't submit new workloads to localQueue",
+    )

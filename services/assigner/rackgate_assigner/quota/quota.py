@@ -1,0 +1,100 @@
+"""Quota of one ClusterQueue: nominal quota against what its Workloads hold.
+
+Cohorts and borrowing are not there yet: a queue in a cohort is granted its own nominal quota.
+Texts are those of `conformance/quota`, section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from rackgate.api.names import PendingReason
+from rackgate.resources.quantity import format_amount
+from rackgate_assigner.quota.queues import FlavorResource
+
+# Severer reasons first; an empty reason is the least severe.
+SEVERITY: Final[Mapping[str, int]] = {
+    PendingReason.NO_MATCHING_FLAVOR: 4,
+    PendingReason.EXCEEDS_MAX_QUOTA: 3,
+    PendingReason.WAITING_FOR_QUOTA: 2,
+    PendingReason.TOPOLOGY_PLACEMENT_FAILED: 1,
+    "": 0,
+}
+
+
+class Mode(IntEnum):
+    """How well a flavor meets a request; larger is better."""
+
+    NO_FIT = 0
+    WAIT = 1  # within nominal quota, but others hold it
+    PREEMPT = 2  # the same, and enough of them have to give way
+    FIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for one flavor, with the reason and text when it does not fit now."""
+
+    mode: Mode
+    reason: str = ""
+    text: str = ""
+
+
+FIT: Final = Verdict(Mode.FIT)
+
+
+def check(
+    pair: FlavorResource,
+    amount: int,
+    *,
+    before: int,
+    nominal: int,
+    used: int,
+    yields: int = 0,
+) -> Verdict:
+    """Check one resource of one flavor.
+
+    Args:
+        pair: flavor and resource.
+        amount: asked now, millicores for cpu, else base units.
+        before: asked of the same pair by earlier PodSets of the Workload.
+        nominal: quota of the pair.
+        used: held by admitted Workloads of the queue, and kept for those that are to be.
+        yields: what would be free in addition, once all that may have to give way had gone.
+    """
+    flavor, resource = pair
+    wanted = before + amount
+    if wanted > nominal:
+        text = (
+            f"insufficient quota for {resource} in flavor {flavor}, previously considered podsets "
+            f"requests ({quantity(resource, before)}) + current podset request "
+            f"({quantity(resource, amount)}) > maximum capacity ({quantity(resource, nominal)})"
+        )
+        return Verdict(Mode.NO_FIT, PendingReason.EXCEEDS_MAX_QUOTA, text)
+    available = max(0, nominal - used)
+    if wanted <= available:
+        return FIT
+    more = quantity(resource, wanted - available)
+    text = f"insufficient unused quota for {resource} in flavor {flavor}, {more} more needed"
+    mode = Mode.PREEMPT if wanted <= nominal - used + yields else Mode.WAIT
+    return Verdict(mode, PendingReason.WAITING_FOR_QUOTA, text)
+
+
+_DECIMAL: Final = ("", "k", "M", "G", "T", "P", "E")
+
+
+def quantity(resource: str, value: int) -> str:
+    """Canonical text of an amount in messages: decimal suffixes as far as they divide ("1k")."""
+    if resource in ("memory", "ephemeral-storage"):
+        return format_amount(resource, value)
+    if resource == "cpu":
+        if value % 1000:
+            return f"{value}m"
+        value //= 1000
+    power = 0
+    while value and value % 1000 == 0 and power < len(_DECIMAL) - 1:
+        value, power = value // 1000, power + 1
+    return f"{value}{_DECIMAL[power]}"

@@ -1,0 +1,199 @@
+"""Placement questions and answers as JSON: the `tas-scenario/1` format. Pure: text in, data out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rackgate.resources.quantity import QuantityError, amount
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.scenario.checks import check_scenario
+from rackgate_assigner.scenario.format import (
+    FORMAT,
+    GivenAssignment,
+    GivenTopologyRequest,
+    Scenario,
+    ScenarioError,
+    decode_scenarios,
+)
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import (
+    NodeFacts,
+    Placement,
+    PodSetRequest,
+    Replacement,
+    SliceLayer,
+    TopologyRequest,
+)
+from rackgate_assigner.topology.placement.place import place, replace
+from rackgate_assigner.topology.tree import TopologyTree
+
+__all__ = [
+    "FORMAT",
+    "Scenario",
+    "ScenarioError",
+    "answer",
+    "answers",
+    "podset_requests",
+    "read_scenarios",
+    "tree_and_capacity",
+]
+
+ENDED_PHASES = ("Succeeded", "Failed")
+
+
+def read_scenarios(text: bytes) -> tuple[Scenario, ...]:
+    """Decode a scenario file; every scenario in it has an answer.
+
+    Raises:
+        ScenarioError: no JSON, another format, or a field that makes no sense: its path in the
+            document, the value found and what it must be.
+    """
+    scenarios = decode_scenarios(text)
+    for index, scenario in enumerate(scenarios):
+        check_scenario(scenario, f"scenarios[{index}]")
+    return scenarios
+
+
+def answer(scenario: Scenario, path: str = "scenario") -> dict[str, Any]:
+    """Place a scenario's PodSets.
+
+    Args:
+        scenario: as `read_scenarios` gives it.
+        path: where it stands, for messages.
+
+    Returns:
+        PodSet name to `{"assignment": ...}` or `{"failure": text}`, as `expected` in the data.
+
+    Raises:
+        ScenarioError: the engine cannot work with it.
+    """
+    try:
+        return _answer_of(_solve(scenario))
+    except (QuantityError, ValueError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+
+
+def answers(text: bytes) -> Iterator[dict[str, Any]]:
+    """Answers to all scenarios of a file as `{"id", "expected"}`, in its order.
+
+    Raises:
+        ScenarioError: as `read_scenarios` and `answer`.
+    """
+    for index, scenario in enumerate(read_scenarios(text)):
+        yield {"id": scenario.id, "expected": answer(scenario, f"scenarios[{index}]")}
+
+
+def tree_and_capacity(scenario: Scenario) -> tuple[TopologyTree, Capacity]:
+    """The scenario's nodes, charged with its pods and usage."""
+    nodes = [
+        NodeFacts(
+            name=node.name,
+            labels=node.labels,
+            allocatable=_amounts(node.allocatable),
+            taints=node.taints,
+            unschedulable=node.unschedulable,
+            ready=node.ready,
+        )
+        for node in scenario.nodes
+    ]
+    tree = TopologyTree.build(scenario.levels, nodes, node_labels=scenario.flavor.node_labels)
+    capacity = Capacity(tree)
+    for pod in scenario.pods:
+        leaf = tree.leaf_of_node(pod.node) if pod.node else None
+        if leaf is not None and pod.phase not in ENDED_PHASES:
+            capacity.charge_other(leaf, _amounts(pod.requests))
+    for usage in scenario.usage:
+        leaf = tree.leaf_of_values(usage.values)
+        if leaf is not None:
+            capacity.charge(leaf, _amounts(usage.requests), usage.count)
+    return tree, capacity
+
+
+def podset_requests(scenario: Scenario) -> list[PodSetRequest]:
+    """The scenario's PodSets as the engine takes them."""
+    return [
+        PodSetRequest(
+            name=podset.name,
+            count=podset.count,
+            requests=_amounts(podset.requests),
+            topology=_topology(podset.topology_request),
+            group=podset.group,
+            node_selector=podset.node_selector,
+            tolerations=podset.tolerations,
+            node_affinity=podset.node_affinity,
+            previous=_assignment(podset.previous_assignment),
+        )
+        for podset in scenario.pod_sets
+    ]
+
+
+def _solve(scenario: Scenario) -> Placement:
+    tree, capacity = tree_and_capacity(scenario)
+    podsets = podset_requests(scenario)
+    broken = scenario.replacement
+    if broken is not None and broken.unhealthy_nodes:
+        current = {name: _assignment(given) for name, given in broken.assignments.items()}
+        return replace(
+            tree,
+            capacity,
+            podsets,
+            Replacement(
+                broken.unhealthy_nodes,
+                {name: given for name, given in current.items() if given is not None},
+                broken.owned_by_single_pod,
+            ),
+            topology_name=scenario.flavor.topology,
+            flavor_tolerations=scenario.flavor.tolerations,
+            gates=scenario.gates,
+        )
+    return place(
+        tree,
+        capacity,
+        podsets,
+        topology_name=scenario.flavor.topology,
+        flavor_tolerations=scenario.flavor.tolerations,
+        simulate_empty=scenario.simulate_empty,
+        gates=scenario.gates,
+    )
+
+
+def _answer_of(placement: Placement) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        name: {
+            "assignment": {
+                "levels": list(assignment.levels),
+                "domains": [
+                    {"values": list(values), "count": count} for values, count in assignment.domains
+                ],
+            }
+        }
+        for name, assignment in placement.assignments.items()
+    }
+    if placement.refused is not None:
+        for name in placement.refused.members:
+            result[name] = {"failure": placement.refused.message}
+    return result
+
+
+def _amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+    return {resource: amount(resource, value) for resource, value in quantities.items()}
+
+
+def _topology(request: GivenTopologyRequest | None) -> TopologyRequest | None:
+    if request is None:
+        return None
+    return TopologyRequest(
+        required=request.required,
+        preferred=request.preferred,
+        unconstrained=request.unconstrained,
+        slices=tuple(SliceLayer(layer.topology, layer.size) for layer in request.slices),
+    )
+
+
+def _assignment(given: GivenAssignment | None) -> TopologyAssignment | None:
+    if given is None:
+        return None
+    return TopologyAssignment(
+        given.levels, tuple((domain.values, domain.count) for domain in given.domains)
+    )

@@ -1,0 +1,341 @@
+"""Which flavor each resource of a Workload takes: `conformance/quota`, sections 6, 7 and 12.
+
+Flavors of a resource group are tried in order. The first that fits is taken; otherwise the plan
+says of every flavor why not, in texts that do not change while the reason does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from rackgate.api.names import PendingReason
+from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, FlavorRow, GroupRow
+from rackgate_assigner.quota.quota import SEVERITY, Mode, Verdict, check
+from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.node_matching import blocking_taint, expression_holds
+from rackgate_assigner.workload.decisions import TopologyRefusal
+from rackgate_assigner.workload.info import REQUIRED_AFFINITY
+
+# By PodSet and flavor.
+Refused: TypeAlias = Mapping[tuple[str, str], TopologyRefusal]
+NOTHING_REFUSED: Final[Refused] = {}
+
+
+@dataclass(slots=True)
+class PodSetPlan:
+    """Flavors of one PodSet.
+
+    Attributes:
+        amounts: of the whole PodSet, with `pods` when the queue covers that.
+        flavors: resource to flavor; resources that no group covers are left out.
+        texts: why flavors do not fit now; empty when all is well.
+    """
+
+    request: PodSetRequest
+    amounts: Mapping[str, int]
+    flavors: dict[str, str] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FlavorPlan:
+    """Flavors of a Workload.
+
+    Attributes:
+        podsets: in the Workload's order; those after a unit without flavors are left out.
+        reason: why not, empty when the mode is FIT.
+        request: totals of all PodSets.
+        short: what of that others hold, where they have to give way.
+    """
+
+    podsets: list[PodSetPlan]
+    mode: Mode = Mode.FIT
+    reason: str = ""
+    request: dict[FlavorResource, int] = field(default_factory=dict)
+    short: set[FlavorResource] = field(default_factory=set)
+
+    @property
+    def message(self) -> str:
+        """The refusal of all PodSets that have texts."""
+        return "; ".join(
+            f"couldn't assign flavors to pod set {podset.request.name}: "
+            + ", ".join(sorted(podset.texts))
+            for podset in self.podsets
+            if podset.texts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a ClusterQueue offers in this cycle: its row, its flavors, and quota in use.
+
+    Attributes:
+        yields: what would be free in addition, once all that may have to give way had gone.
+    """
+
+    queue: ClusterQueueRow
+    flavors: Mapping[str, FlavorRow]
+    used: Mapping[FlavorResource, int]
+    yields: Mapping[FlavorResource, int] = field(default_factory=dict)
+
+    @property
+    def implies_topology(self) -> bool:
+        """Whether PodSets that ask nothing are placed too: all flavors have a topology."""
+        names = self.queue.flavors
+        return bool(names) and all(self.has_topology(name) for name in names)
+
+    def has_topology(self, name: str) -> bool:
+        """Whether the flavor is there and names a Topology."""
+        flavor = self.flavors.get(name)
+        return flavor is not None and flavor.topology is not None
+
+    def group_of(self, resource: str) -> GroupRow | None:
+        """The resource group that covers a resource."""
+        return next((group for group in self.queue.groups if resource in group.covered), None)
+
+
+@lru_cache(maxsize=4096)
+def resource_rank(resource: str) -> int:
+    """64-bit FNV-1a hash: the order in which the field walks through resources."""
+    value = 0xCBF29CE484222325
+    for byte in resource.encode():
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def units_of(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
+    """PodSets of one group together, at the place of the first; others alone."""
+    units: dict[object, list[PodSetRequest]] = {}
+    for index, podset in enumerate(podsets):
+        units.setdefault(podset.group or index, []).append(podset)
+    return list(units.values())
+
+
+def choose_flavors(
+    offer: Offer, podsets: Sequence[PodSetRequest], refused: Refused = NOTHING_REFUSED
+) -> FlavorPlan:
+    """Choose a flavor for every covered resource of every PodSet, in order.
+
+    Later PodSets see what earlier ones asked for. Pure.
+
+    Args:
+        offer: of the ClusterQueue.
+        podsets: in the Workload's order.
+        refused: flavors whose topology has no place for a PodSet: never chosen for it, and
+            their texts are told with those of the others.
+    """
+    plan = FlavorPlan([])
+    before = plan.request
+    for unit in units_of(podsets):
+        plans = [PodSetPlan(podset, _amounts(offer, podset)) for podset in unit]
+        plan.podsets.extend(plans)
+        search = _UnitSearch(offer, unit, _sum(item.amounts for item in plans), before, refused)
+        mode, reason = search.run()
+        for item in plans:
+            item.texts = list(search.texts)
+            item.flavors = {
+                name: search.chosen[name] for name in item.amounts if name in search.chosen
+            }
+        if mode < plan.mode:
+            plan.mode, plan.reason = mode, reason
+        if mode is Mode.NO_FIT:
+            break
+        for resource, flavor in search.chosen.items():
+            pair = (flavor, resource)
+            before[pair] = before.get(pair, 0) + search.total[resource]
+        plan.short |= search.short
+    order = {podset.name: index for index, podset in enumerate(podsets)}
+    plan.podsets.sort(key=lambda item: order[item.request.name])
+    return plan
+
+
+def requested_levels(request: TopologyRequest | None) -> list[str]:
+    """Level keys that a request names, slices included."""
+    if request is None:
+        return []
+    named = [request.required, request.preferred, *(layer.topology for layer in request.slices)]
+    return [level for level in named if level]
+
+
+def flavor_problem(offer: Offer, name: str, podset: PodSetRequest, group: GroupRow) -> str | None:
+    """Why a flavor is not for a PodSet, whatever quota there is; None when it is."""
+    flavor = offer.flavors.get(name)
+    if flavor is None:
+        return f"flavor {name} not found"
+    topology = _topology_problem(offer, flavor, podset, group)
+    if topology is not None:
+        return topology
+    taint = blocking_taint(flavor.node_taints, (*podset.tolerations, *flavor.tolerations))
+    if taint is not None:
+        shown = f"{{{taint.key} {taint.value} {taint.effect} <nil>}}"
+        return f"untolerated taint {shown} in flavor {name}"
+    if not _labels_match(flavor.node_labels, podset):
+        return f"flavor {name} doesn't match node affinity"
+    return None
+
+
+def _topology_problem(
+    offer: Offer, flavor: FlavorRow, podset: PodSetRequest, group: GroupRow
+) -> str | None:
+    name = flavor.name
+    if podset.topology is None:
+        if flavor.topology is None or offer.implies_topology:
+            return None
+        return f'Flavor "{name}" supports only TopologyAwareScheduling'
+    if flavor.topology is None:
+        asks_here = any(resource in podset.requests for resource in group.covered)
+        asks_here = asks_here or "pods" in group.covered
+        return f'Flavor "{name}" does not support TopologyAwareScheduling' if asks_here else None
+    if all(level in flavor.levels for level in requested_levels(podset.topology)):
+        return None
+    return f'Flavor "{name}" does not contain the requested level'
+
+
+def _labels_match(labels: Mapping[str, str], podset: PodSetRequest) -> bool:
+    """Selector and affinity against a flavor's labels; what speaks of other keys is ignored."""
+    selector = podset.node_selector
+    if any(key in selector and selector[key] != value for key, value in labels.items()):
+        return False
+    required = (podset.node_affinity or {}).get(REQUIRED_AFFINITY)
+    if required is None:
+        return True
+    terms = [term.get("matchExpressions") or () for term in required.get("nodeSelectorTerms") or ()]
+    return any(
+        all(
+            expression_holds(expression, labels[expression["key"]])
+            for expression in term
+            if expression.get("key") in labels
+        )
+        for term in terms
+    )
+
+
+def _amounts(offer: Offer, podset: PodSetRequest) -> dict[str, int]:
+    amounts = {name: value * podset.count for name, value in podset.requests.items()}
+    if offer.group_of("pods") is not None:
+        amounts["pods"] = podset.count
+    return amounts
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+class _UnitSearch:
+    """Flavors for PodSets that take them together."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        unit: Sequence[PodSetRequest],
+        total: Mapping[str, int],
+        before: Mapping[FlavorResource, int],
+        refused: Refused,
+    ) -> None:
+        self.offer, self.unit, self.total, self.before = offer, unit, total, before
+        names = {podset.name for podset in unit}
+        self.refused = {flavor: no for (name, flavor), no in refused.items() if name in names}
+        self.chosen: dict[str, str] = {}
+        self.texts: list[str] = []
+        self.waits: list[str] = []
+        self.short: set[FlavorResource] = set()
+
+    def run(self) -> tuple[Mode, str]:
+        """Walk through the resources; the mode of the unit and the reason when it is not FIT."""
+        worst, severest = Mode.FIT, ""
+        for resource in sorted(self.total, key=resource_rank):
+            if resource in self.chosen:
+                continue
+            group = self.offer.group_of(resource)
+            if group is None:
+                if self.total[resource] == 0:
+                    continue
+                self.chosen = {}
+                self.texts = [f"resource {resource} unavailable in ClusterQueue"]
+                return Mode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR
+            mode, reason, texts = self._search(group)
+            severest = max(severest, reason, key=SEVERITY.__getitem__)
+            if mode is Mode.NO_FIT:
+                self.chosen, self.texts = {}, texts
+                return mode, severest or PendingReason.NO_MATCHING_FLAVOR
+            self.texts += texts
+            worst = min(worst, mode)
+        return worst, max(self.waits, key=SEVERITY.__getitem__, default="")
+
+    def _search(self, group: GroupRow) -> tuple[Mode, str, list[str]]:
+        """Choose among the flavors of a group: mode, reason of a NO_FIT, texts."""
+        resources = [name for name in group.covered if name in self.total]
+        best, mode = "", Mode.NO_FIT
+        enough = Mode.PREEMPT if self.offer.queue.preempts_early else Mode.FIT
+        short: set[FlavorResource] = set()
+        texts: list[str] = []
+        reasons: list[str] = []
+        waits: list[str] = []
+        for flavor in group.flavors:
+            verdicts = self._judge(flavor, group, resources)
+            texts += [verdict.text for verdict in verdicts if verdict.text]
+            found = min((verdict.mode for verdict in verdicts), default=Mode.FIT)
+            if found is not Mode.FIT:
+                named = [verdict.reason for verdict in verdicts]
+                listed = reasons if found is Mode.NO_FIT else waits
+                listed.append(max(named, key=SEVERITY.__getitem__))
+            if found > mode:
+                best, mode, short = flavor, found, _short(flavor, resources, verdicts)
+            if mode is Mode.FIT:
+                texts = []
+            if mode >= enough:
+                break
+        if mode is not Mode.NO_FIT:
+            self.chosen.update(dict.fromkeys(resources, best))
+            self.short |= short
+        if mode in (Mode.WAIT, Mode.PREEMPT):
+            self.waits.append(min(waits, key=SEVERITY.__getitem__))
+        return mode, min(reasons, key=SEVERITY.__getitem__, default=""), texts
+
+    def _judge(self, flavor: str, group: GroupRow, resources: Sequence[str]) -> list[Verdict]:
+        refusal = self.refused.get(flavor)
+        if refusal is not None:
+            return [self._no_place(refusal)]
+        for podset in self.unit:
+            problem = flavor_problem(self.offer, flavor, podset, group)
+            if problem is not None:
+                return [Verdict(Mode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR, problem)]
+        return [
+            check(
+                (flavor, resource),
+                self.total[resource],
+                before=self.before.get((flavor, resource), 0),
+                nominal=group.nominal.get((flavor, resource), 0),
+                used=self.offer.used.get((flavor, resource), 0),
+                yields=self.offer.yields.get((flavor, resource), 0),
+            )
+            for resource in resources
+        ]
+
+    def _no_place(self, refusal: TopologyRefusal) -> Verdict:
+        """The flavor has the quota and no place: worth waiting for if others hold the place."""
+        mode = Mode.NO_FIT if refusal.fits_when_empty is False else Mode.WAIT
+        text = refusal.message
+        if len(self.refused) > 1:  # else the text stays what it is for a queue of one flavor
+            text = f"flavor {refusal.flavor}: {text}"
+        return Verdict(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)
+
+
+def _short(
+    flavor: str, resources: Sequence[str], verdicts: Sequence[Verdict]
+) -> set[FlavorResource]:
+    """What of a flavor others have to give back; nothing for one refused as a whole."""
+    if len(verdicts) != len(resources):
+        return set()
+    return {
+        (flavor, resource)
+        for resource, verdict in zip(resources, verdicts, strict=True)
+        if verdict.mode is Mode.PREEMPT
+    }

@@ -1,0 +1,357 @@
+"""Decisions about Workloads as writes: status by server-side apply, bound to the version judged.
+
+Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
+on, and every apply is complete for its field manager (see `conditions`). What an apply leaves out
+and another manager owns, too, is removed by a second write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
+from rackgate.api.resources import WORKLOADS
+from rackgate.api.timestamps import parse_rfc3339
+from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
+from rackgate.runtime import clock
+from rackgate.wire.core import Meta, View
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import Admission, FoldedSlice, RequeueState, Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES
+from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.status import (
+    NO_REQUEUE,
+    admission_of,
+    leftover_ops,
+    path_of,
+    reclaimable_body,
+    stated_admission,
+    status_body,
+)
+from rackgate_assigner.workload.writer import apply_status, listed_conditions
+
+log = structlog.get_logger()
+
+MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+
+class _Bare(View, frozen=True):
+    """What every answer to a deletion can be read as: the object, or a Status."""
+
+    metadata: Meta = Meta()
+
+
+_decode_bare = msgspec.json.Decoder(_Bare).decode
+
+
+class WorkloadWriter:
+    """Writes Workloads. All methods raise `KubeError` when the API server refuses."""
+
+    def __init__(
+        self, admission: Client, pending: Client, jobs: Client, reporter: Reporter
+    ) -> None:
+        """Take one client per purpose: admissions, waiting reasons, and what follows from jobs."""
+        self._admission, self._pending, self._jobs = admission, pending, jobs
+        self._report = reporter
+
+    async def admit(self, workload: Workload, grant: Grant, *, repeated: bool = False) -> str:
+        """Reserve quota, assign topology and admit, in one write.
+
+        A write without an answer is repeated until there is one: the same version can be
+        written only once, so what is not known to have failed stays assumed.
+
+        Args:
+            workload: as judged; the write lands on this version or not at all.
+            grant: what it is given.
+            repeated: this very write may have been sent before.
+
+        Returns:
+            The resourceVersion from which on the Workload shows its admission.
+
+        Raises:
+            ConflictError: the Workload moved on; nothing was written.
+        """
+        changes = conditions.admitted(workload, grant.cluster_queue)
+        stated = admission_of(grant)
+        body = status_body(
+            workload,
+            listed_conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
+            stated,
+        )
+        started = clock.monotonic()
+        wanted = msgspec.convert(stated, Admission)
+
+        def ours(live: Workload) -> bool:
+            return live.status.admission == wanted
+
+        answer = await apply_status(self._admission, workload, body, ours, uncertain=repeated)
+        metrics.ADMISSION_WRITES.labels(result="success").observe(clock.monotonic() - started)
+        self._count_admission(workload, grant)
+        return answer.metadata.resource_version
+
+    def _count_admission(self, workload: Workload, grant: Grant) -> None:
+        queue = grant.cluster_queue
+        wait_s = _waited_s(workload)
+        metrics.QUOTA_RESERVED.labels(cluster_queue=queue).inc()
+        metrics.ADMITTED.labels(cluster_queue=queue).inc()
+        metrics.QUOTA_RESERVED_WAIT.labels(cluster_queue=queue).observe(wait_s)
+        metrics.ADMISSION_WAIT.labels(cluster_queue=queue).observe(wait_s)
+        flavors = sorted({name for podset in grant.podsets for name in podset.flavors.values()})
+        log.info(
+            "workload_admitted",
+            workload=workload.metadata.key,
+            cluster_queue=queue,
+            flavor=",".join(flavors),
+            wait_s=round(wait_s, 3),
+        )
+        if workload.parent is not None:
+            return  # gone in a moment: Events on its parent tell how far the resize is
+        note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
+        self._report.workload(workload, "Admitted", note)
+
+    async def hold(self, workload: Workload, reason: str, message: str) -> bool:
+        """Say why the Workload waits; whether anything had to be written."""
+        changes = conditions.held(workload, reason, message)
+        if workload.status.admission is not None:
+            return False
+        drop = MERGE_DEACTIVATION if workload.spec.active else ()
+        stale = any(workload.condition(type_) is not None for type_ in drop)
+        if not stale and not conditions.differs(workload.status.conditions, changes):
+            return False
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
+        await self._apply(self._pending, workload, listed, None)
+        log.info(
+            "workload_held", workload=workload.metadata.key, reason=reason, message=message[:200]
+        )
+        self._report.workload(workload, reason, message, warning=True)
+        return True
+
+    async def deactivate(self, workload: Workload, reason: str, message: str) -> None:
+        """Set `spec.active` to false, after saying why.
+
+        The status comes first: a Workload found inactive is not judged again, so a reason that
+        was not written by then would never be.
+        """
+        changes = conditions.deactivated(reason, message)
+        answer = workload
+        if conditions.differs(workload.status.conditions, changes):
+            listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+            answer = await self._apply(self._admission, workload, listed, None)
+        ops: list[JsonPatchOp] = [{"op": "add", "path": "/spec/active", "value": False}]
+        await self.patch(answer, ops, client=self._admission)
+        log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
+        self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
+
+    def tell_refused(self, workload: Workload, error: KubeError) -> None:
+        """Say what the API server, or somebody's policy, has against a write; it is repeated."""
+        self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
+
+    async def evict(
+        self,
+        workload: Workload,
+        reason: str,
+        message: str,
+        cause: str = "",
+        requeue: RequeueState | None = None,
+    ) -> bool:
+        """Announce an eviction; its quota is released after the job has stopped.
+
+        Args:
+            workload: as judged.
+            reason: of the eviction.
+            message: for the user.
+            cause: reason of the condition Preempted, where another Workload is the reason.
+            requeue: when it is queued again, where that is not as soon as its job has stopped.
+
+        Returns:
+            False when the Workload is under eviction already, or holds nothing.
+        """
+        admission = stated_admission(workload)
+        if admission is None or workload.is_true(WorkloadCondition.EVICTED):
+            return False
+        changes = conditions.evicted(workload, reason, message, cause)
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        await self._apply(self._admission, workload, listed, admission, requeue=requeue)
+        queue = admission["clusterQueue"]
+        metrics.EVICTED.labels(cluster_queue=queue, reason=reason).inc()
+        log.info("workload_evicted", workload=workload.metadata.key, reason=reason)
+        if cause:
+            metrics.PREEMPTED.labels(preempting_cluster_queue=queue, reason=cause).inc()
+            self._report.workload(workload, "Preempted", message)
+        self._report.workload(workload, f"EvictedDueTo{reason}", message, warning=True)
+        return True
+
+    async def release(self, workload: Workload) -> Workload:
+        """Clear the admission of an evicted Workload whose job has stopped; returns it so."""
+        changes = conditions.released(workload)
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        answer = await self._apply(self._admission, workload, listed, None)
+        evicted = workload.condition(WorkloadCondition.EVICTED)
+        reason = evicted.reason if evicted is not None else ""
+        admission = workload.status.admission
+        queue = admission.cluster_queue if admission is not None else ""
+        since = evicted.last_transition_time if evicted is not None else None
+        latency = metrics.EVICTION_LATENCY.labels(cluster_queue=queue, reason=reason)
+        latency.observe(_seconds_since(since))
+        log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
+        return answer
+
+    async def queue_again(self, workload: Workload) -> Workload:
+        """End the pause after an eviction; returns the Workload as it is then.
+
+        One that was deactivated meanwhile begins anew when it is active again.
+        """
+        changes = conditions.backoff_finished() if workload.spec.active else ()
+        before = workload.status.requeue_state or NO_REQUEUE
+        state = RequeueState(before.count) if workload.spec.active else NO_REQUEUE
+        listed = listed_conditions(workload, ADMISSION_TYPES, changes)
+        return await self._apply(self._jobs, workload, listed, None, requeue=state)
+
+    async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
+        """Write condition Finished; returns the Workload as it is then."""
+        changes = conditions.finished(workload, reason, message)
+        drop = conditions.finished_drop(workload, reason)
+        listed = listed_conditions(workload, JOB_TYPES, changes, drop=drop)
+        answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+        admission = workload.status.admission
+        queue = admission.cluster_queue if admission is not None else ""
+        metrics.FINISHED.labels(cluster_queue=queue, reason=reason).inc()
+        log.info("workload_finished", workload=workload.metadata.key, reason=reason)
+        return answer
+
+    async def mark_pods(self, workload: Workload, *, ready: bool) -> Workload:
+        """Write condition PodsReady; returns the Workload as it is then."""
+        changes = conditions.pods_ready(workload, ready=ready)
+        listed = listed_conditions(workload, JOB_TYPES, changes)
+        return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+
+    async def reclaim(self, workload: Workload, done: Mapping[str, int]) -> Workload:
+        """Write how many pods of which PodSets are done and come no more; returns it so."""
+        body = reclaimable_body(workload, done)
+        path = path_of(workload, "status")
+        answer = await self._jobs.apply(path, body, FieldManager.RECLAIMABLE)
+        log.info("pods_reclaimable", workload=workload.metadata.key, pods=dict(done))
+        return _decode_workload(answer)
+
+    async def forget_pods(self, workload: Workload) -> Workload:
+        """Remove condition PodsReady: the job does not run any more."""
+        drop = (WorkloadCondition.PODS_READY,)
+        listed = listed_conditions(workload, JOB_TYPES, (), drop=drop)
+        return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
+
+    async def patch(
+        self, workload: Workload, ops: Iterable[JsonPatchOp], *, client: Client | None = None
+    ) -> Workload:
+        """JSON patch on the Workload itself, bound to uid and version; returns the result."""
+        meta = workload.metadata
+        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        sender = client or self._jobs
+        answer = await sender.patch(path_of(workload), msgspec.json.encode(body), PatchType.JSON)
+        return _decode_workload(answer)
+
+    async def create(self, body: dict[str, Any]) -> None:
+        """Create a Workload."""
+        path = WORKLOADS.path(body["metadata"]["namespace"])
+        await self._jobs.create(path, msgspec.json.encode(body))
+
+    async def delete(self, workload: Workload) -> Meta:
+        """Delete this very Workload; one that is gone already is fine.
+
+        Returns:
+            Its metadata afterwards, with a later version if a finalizer keeps it.
+        """
+        options = {"preconditions": {"uid": workload.metadata.uid}}
+        try:
+            answer = await self._jobs.delete(path_of(workload), msgspec.json.encode(options))
+        except NotFoundError:
+            return workload.metadata
+        kept = _decode_bare(answer).metadata
+        # Without a finalizer it is gone: the answer tells of it as it was last, or is a Status.
+        return kept if kept.uid == workload.metadata.uid else workload.metadata
+
+    async def release_finalizer(self, workload: Workload) -> None:
+        """Take our finalizer off; one that is gone already is fine."""
+        index = workload.metadata.finalizers.index(names.IN_USE_FINALIZER)
+        ops: list[JsonPatchOp] = [{"op": "remove", "path": f"/metadata/finalizers/{index}"}]
+        try:
+            await self.patch(workload, ops)
+        except NotFoundError:
+            return
+
+    async def read(self, namespace: str, name: str) -> Workload | None:
+        """The Workload as stored now, None when there is none."""
+        try:
+            return _decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
+        except NotFoundError:
+            return None
+
+    async def _apply(
+        self,
+        client: Client,
+        workload: Workload,
+        listed: list[dict[str, Any]],
+        admission: dict[str, Any] | None,
+        manager: FieldManager = FieldManager.ADMISSION,
+        *,
+        requeue: RequeueState | None = None,
+    ) -> Workload:
+        """Apply, and remove what was left out and is still there: another manager owns it, too.
+
+        Dying between the two leaves what is judged as before: both are done again.
+        """
+        folded: Sequence[FoldedSlice] | None = None
+        types: Sequence[WorkloadCondition] = ADMISSION_TYPES
+        tries = requeue
+        admits = manager is FieldManager.ADMISSION
+        if not admits:  # the other manager owns conditions alone
+            folded, tries, types = (), NO_REQUEUE, JOB_TYPES
+        body = status_body(workload, listed, admission, folded=folded, requeue=tries)
+        path = path_of(workload, "status")
+        stays = admission is not None or not admits
+        try:
+            answer = _decode_workload(await client.apply(path, body, manager))
+        except UnprocessableError:
+            # Of a condition that another manager has applied with another status, the apply would
+            # leave nothing but the type. What is to go is stated once more, and then removed.
+            if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
+                raise
+            told = {condition["type"] for condition in listed}
+            rest = listed_conditions(workload, [one for one in types if one not in told], ())
+            stated = stated_admission(workload) if admits and admission is None else admission
+            body = status_body(workload, [*listed, *rest], stated, folded=folded, requeue=tries)
+            answer = _decode_workload(await client.apply(path, body, manager))
+        ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
+        if not ops:
+            return answer
+        meta = answer.metadata
+        cleared = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
+        return _decode_workload(
+            await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)
+        )
+
+
+def _waited_s(workload: Workload) -> float:
+    """Seconds since the Workload began to wait: its creation, or its last requeueing."""
+    since = workload.metadata.creation_timestamp
+    reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
+    if workload.condition(WorkloadCondition.EVICTED) is not None and reserved is not None:
+        since = reserved.last_transition_time
+    return _seconds_since(since)
+
+
+def _seconds_since(moment: str | None) -> float:
+    if not moment:
+        return 0.0
+    return max(0.0, (clock.now() - parse_rfc3339(moment)).total_seconds())

@@ -1,0 +1,335 @@
+"""Which numbers together: the smallest set that is enough, exactly (gate RackgateFewestDomains).
+
+A set of domains is enough when their rooms add up to what is needed, one of them with the room it
+has beside the leader. Among all sets that are enough the best is, in this order, the one with
+
+1. the fewest domains,
+2. the fewest whole domains (those in which nothing was placed yet),
+3. the least room left over,
+4. the least room lost to the leader,
+5. the first domains in path order (the set whose sorted ids come first).
+
+The first two follow from prefix sums of sorted rooms. The rest is a subset sum with two counts; it
+runs over bit sets kept in whole numbers, one bit for each reachable (touched domains used, whole
+domains used, room less than the largest would give).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rackgate_assigner.topology.tree import IntVector
+
+BoolVector = npt.NDArray[np.bool_]
+# Candidates times bits of one set of states: beyond it a choice could hold up a cycle.
+BIT_LIMIT = 2**26
+_NEVER = -(2**62)
+_NO_LOSS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Domains to choose from, in path order; all vectors have shape (domains,).
+
+    Attributes:
+        room: what fits into each.
+        whole: nothing was placed there yet.
+        led: what fits beside the leader; None when there is no leader.
+        lead: whether the leader fits; None when there is no leader.
+    """
+
+    room: IntVector
+    whole: BoolVector
+    led: IntVector | None = None
+    lead: BoolVector | None = None
+
+
+class Choice(NamedTuple):
+    """Positions in the pool, ascending, and the one that takes the leader (None: no leader)."""
+
+    chosen: tuple[int, ...]
+    host: int | None
+
+
+class _Prefixes(NamedTuple):
+    """Most room of 0, 1, 2, ... domains: without a leader, and with one among them."""
+
+    plain: IntVector
+    hosted: IntVector
+
+
+class _Item(NamedTuple):
+    """A domain that may be used; `less` is its room below the largest of its class."""
+
+    place: int
+    whole: bool
+    less: int
+    host: bool
+
+
+class _Frame(NamedTuple):
+    """What is left to decide once the domains that every set must have are in.
+
+    Attributes:
+        forced: positions that are in whatever else is chosen.
+        free: positions to choose from, ascending.
+        less: room of each position below the largest of its class that is still free.
+        touched, whole: how many of each class to choose.
+        budget: how much less than the largest they may have together.
+    """
+
+    forced: tuple[int, ...]
+    free: IntVector
+    less: IntVector
+    touched: int
+    whole: int
+    budget: int
+
+
+def fewest(pool: Pool, need: int) -> int | None:
+    """How many domains the smallest set that is enough has; None when all are too few."""
+    if need <= 0 and pool.lead is None:
+        return 0
+    sums = _prefixes(pool, np.ones(len(pool.room), dtype=np.bool_))
+    enough = (sums.plain if pool.lead is None else sums.hosted) >= need
+    return int(enough.argmax()) if enough.any() else None
+
+
+def outlook(pool: Pool, need: int) -> tuple[int, int] | None:
+    """How many domains, and how many whole ones, the best set has; None when all are too few."""
+    number = fewest(pool, need)
+    if number is None:
+        return None
+    touched, whole = _prefixes(pool, ~pool.whole), _prefixes(pool, pool.whole)
+    return number, _fewest_whole(touched, whole, number, need, led=pool.lead is not None)
+
+
+def choose(pool: Pool, need: int, *, limit: int = BIT_LIMIT) -> Choice | None:
+    """The best set that is enough.
+
+    Args:
+        pool: the domains.
+        need: what their rooms must add up to.
+        limit: most bits to walk through.
+
+    Returns:
+        None when no set is enough, or when the exact choice would take more than `limit`.
+    """
+    numbers = outlook(pool, need)
+    if numbers is None:
+        return None
+    number, fresh = numbers
+    if number == 0:
+        return Choice((), None)
+    frame = _frame(pool, number - fresh, fresh, need)
+    best: tuple[int, ...] | None = None
+    left_over = frame.budget + 1
+    for loss in _losses(pool, frame.budget):
+        if loss >= left_over:
+            break  # what a leader costs is left over: no set can be better now
+        items = _items(pool, frame, loss)
+        limit -= len(items) * _States.bits(frame.touched, frame.whole, frame.budget)
+        if limit < 0:
+            return None
+        states = _States(frame.touched, frame.whole, frame.budget)
+        inside = any(_hosts(pool, loss)[list(frame.forced)])
+        found = states.best(items, loss, host=pool.lead is not None and not inside)
+        if found is not None and frame.budget - found[0] < left_over:
+            left_over = frame.budget - found[0]
+            best = tuple(sorted((*frame.forced, *found[1])))
+    return None if best is None else Choice(best, _host(pool, best))
+
+
+def _prefixes(pool: Pool, mask: BoolVector) -> _Prefixes:
+    """Best sums by number of domains, over the domains of `mask`; impossible ones are far below."""
+    places = mask.nonzero()[0]
+    order = _largest_first(pool.room, places)
+    plain = np.concatenate([[0], np.cumsum(pool.room[order])])
+    hosted = np.full(len(plain), _NEVER, dtype=np.int64)
+    if pool.lead is None or pool.led is None:
+        return _Prefixes(plain, hosted)
+    hosts = pool.lead[order]
+    loss = np.where(hosts, pool.room[order] - pool.led[order], _NO_LOSS)
+    later = np.where(hosts, pool.led[order], _NEVER)
+    # The leader sits in one of the largest, or in the best one that comes after all but one.
+    cheapest = np.minimum.accumulate(loss)
+    largest = np.maximum.accumulate(later[::-1])[::-1]
+    inside = np.where(cheapest < _NO_LOSS, plain[1:] - cheapest, _NEVER)
+    outside = np.where(largest > _NEVER, plain[:-1] + largest, _NEVER)
+    hosted[1:] = np.maximum(inside, outside)
+    return _Prefixes(plain, hosted)
+
+
+def _largest_first(room: IntVector, places: IntVector) -> IntVector:
+    """Positions by room, descending, then as they come."""
+    keys: npt.NDArray[np.integer] = -room[places]
+    if len(keys) and int(keys.min()) > -(2**15):
+        keys = keys.astype(np.int16)  # a stable sort of short numbers takes linear time
+    ordered: IntVector = places[np.argsort(keys, kind="stable")]
+    return ordered
+
+
+def _fewest_whole(
+    touched: _Prefixes, whole: _Prefixes, number: int, need: int, *, led: bool
+) -> int:
+    """Fewest whole domains among `number` that are enough."""
+    fresh = np.arange(
+        max(0, number - len(touched.plain) + 1), min(number, len(whole.plain) - 1) + 1
+    )
+    old = number - fresh
+    if led:
+        most = np.maximum(
+            touched.hosted[old] + whole.plain[fresh], touched.plain[old] + whole.hosted[fresh]
+        )
+    else:
+        most = touched.plain[old] + whole.plain[fresh]
+    return int(fresh[(most >= need).argmax()])
+
+
+def _losses(pool: Pool, most: int) -> list[int]:
+    """What a leader may cost, ascending; one 0 without a leader."""
+    if pool.lead is None or pool.led is None:
+        return [0]
+    losses = np.unique((pool.room - pool.led)[pool.lead])
+    return [int(loss) for loss in losses if loss <= most]
+
+
+def _hosts(pool: Pool, loss: int) -> BoolVector:
+    """Where a leader fits and costs `loss` at most."""
+    if pool.lead is None or pool.led is None:
+        return np.zeros(len(pool.room), dtype=np.bool_)
+    hosts: BoolVector = pool.lead & (pool.room - pool.led <= loss)
+    return hosts
+
+
+def _host(pool: Pool, chosen: Sequence[int]) -> int | None:
+    """Where the leader of a set costs least, then comes first."""
+    if pool.lead is None or pool.led is None:
+        return None
+    lead, loss = pool.lead, pool.room - pool.led
+    return min((place for place in chosen if lead[place]), key=lambda place: (loss[place], place))
+
+
+def _frame(pool: Pool, touched: int, whole: int, need: int) -> _Frame:
+    """Leave out what no set can have, and take in what every set has.
+
+    The largest domains of each class have `spare` more than needed. A set that lacks one of them
+    has another instead: the difference is paid from `spare`.
+    """
+    classes = [((~pool.whole).nonzero()[0], touched), (pool.whole.nonzero()[0], whole)]
+    ranked = [(_largest_first(pool.room, places), q) for places, q in classes]
+    spare = sum(int(pool.room[order[:q]].sum()) for order, q in ranked) - need
+    forced: list[int] = []
+    free: list[IntVector] = []
+    less = np.zeros(len(pool.room), dtype=np.int64)
+    open_counts, budget = [], spare
+    for order, number in ranked:
+        room = pool.room[order]
+        least = int(room[number]) if number < len(room) else _NEVER
+        must = int((room[:number] - least > spare).sum())
+        forced += order[:must].tolist()
+        left = number - must
+        usable = order[must:][room[number - 1] - room[must:] <= spare] if left else order[:0]
+        if left:
+            less[usable] = pool.room[usable[0]] - pool.room[usable]
+            budget += int(less[order[must:number]].sum())
+        free.append(usable)
+        open_counts.append(left)
+    return _Frame(
+        tuple(forced), np.sort(np.concatenate(free)), less, open_counts[0], open_counts[1], budget
+    )
+
+
+def _items(pool: Pool, frame: _Frame, loss: int) -> list[_Item]:
+    """Candidates in path order; of equal ones only as many of the first as can be used."""
+    hosts = _hosts(pool, loss)
+    free = frame.free
+    kind = frame.less[free] * 4 + pool.whole[free] * 2 + hosts[free]
+    order = np.argsort(kind, kind="stable")
+    ranked = kind[order]
+    earlier = np.arange(len(free)) - np.searchsorted(ranked, ranked)
+    useful = earlier < np.where(pool.whole[free[order]], frame.whole, frame.touched)
+    return [
+        _Item(place, bool(pool.whole[place]), int(frame.less[place]), bool(hosts[place]))
+        for place in np.sort(free[order[useful]]).tolist()
+    ]
+
+
+class _States:
+    """Sets of (touched used, whole used, less) as bits of a whole number.
+
+    Each count has a row of `2 * budget + 1` bits and a spare row, so that one shift adds a domain
+    and one mask takes away what overflowed.
+    """
+
+    def __init__(self, touched: int, whole: int, budget: int) -> None:
+        self.budget = budget
+        self.row = 2 * budget + 1
+        self.group = (whole + 2) * self.row
+        self.end = touched * self.group + whole * self.row
+        line = (1 << (budget + 1)) - 1
+        group = sum(line << (number * self.row) for number in range(whole + 1))
+        self.mask = sum(group << (number * self.group) for number in range(touched + 1))
+
+    @staticmethod
+    def bits(touched: int, whole: int, budget: int) -> int:
+        """Length of one set of states."""
+        return (touched + 1) * (whole + 2) * (2 * budget + 1)
+
+    def best(
+        self, items: Sequence[_Item], loss: int, *, host: bool
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Choose all that is open, with most `less` within the budget; first in path order.
+
+        Args:
+            items: in path order.
+            loss: taken off the budget for the leader.
+            host: whether one of the chosen must be a host.
+
+        Returns:
+            `less` of the chosen together and their positions, or None.
+        """
+        tables = [(1, 0)]  # (sets without a host, sets with one), of the items from the end on
+        for item in reversed(items):
+            without, with_host = tables[-1]
+            step = self.step(item)
+            if item.host:
+                more = with_host | (((without | with_host) << step) & self.mask)
+                tables.append((without, more))
+            else:
+                tables.append(
+                    (
+                        without | ((without << step) & self.mask),
+                        with_host | ((with_host << step) & self.mask),
+                    )
+                )
+        tables.reverse()
+        ends = tables[0][1] if host else tables[0][0] | tables[0][1]
+        reached = (ends >> self.end) & ((1 << max(0, self.budget - loss + 1)) - 1)
+        if not reached:
+            return None
+        less = reached.bit_length() - 1
+        return less, self._walk(items, tables, self.end + less, host=host)
+
+    def step(self, item: _Item) -> int:
+        """Bits that a domain moves a state by."""
+        return (self.row if item.whole else self.group) + item.less
+
+    def _walk(
+        self, items: Sequence[_Item], tables: Sequence[tuple[int, int]], state: int, *, host: bool
+    ) -> tuple[int, ...]:
+        """Take each domain, in path order, after which the rest of the state can still be had."""
+        chosen: list[int] = []
+        for item, (without, with_host) in zip(items, tables[1:], strict=True):
+            before = state - self.step(item)
+            needs = host and not item.host
+            rest = with_host if needs else without | with_host
+            if before >= 0 and (rest >> before) & 1:
+                chosen.append(item.place)
+                state, host = before, needs
+        return tuple(chosen)

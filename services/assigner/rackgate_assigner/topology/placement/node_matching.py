@@ -1,0 +1,247 @@
+"""Which nodes a pod may run on: taints, node selector, node affinity.
+
+Only looked at where the lowest level is the hostname: elsewhere a leaf is many nodes, and the
+answers this engine agrees with check none of the three there (CAP-06).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import eq
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from rackgate.wire.core import Taint, Toleration
+from rackgate_assigner.topology.model import PodSetRequest
+from rackgate_assigner.topology.tree import IntVector, TopologyTree
+
+MAX_WEIGHT = 100
+BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INT64_LIMIT = 2**63
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Eligibility:
+    """Which nodes one pod shape may use. Two are equal when they are one.
+
+    Attributes:
+        blocked: shape (nodes,), True where a pod may not run; None when nowhere.
+        codes: shape (nodes,): 0 where it may run, else 1 + index into `reasons`.
+        reasons: texts as in a refusal: `affinity`, `nodeSelector`, `taint "..."`.
+        numbers: nodes that each reason speaks of; a node has one reason at most.
+        scores: shape (nodes,): sum of the weights of matching preferred terms, 0 where blocked;
+            None when no soft preference counts.
+    """
+
+    blocked: npt.NDArray[np.bool_] | None = None
+    codes: IntVector | None = None
+    reasons: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    scores: IntVector | None = None
+
+
+ANYWHERE = Eligibility()
+
+
+def eligibility(
+    tree: TopologyTree,
+    podset: PodSetRequest,
+    flavor_tolerations: Sequence[Toleration],
+    *,
+    soft_affinity: bool,
+    every_node: bool = False,
+) -> Eligibility:
+    """Judge all nodes of the tree for a PodSet's template; remembered per tree and shape.
+
+    Args:
+        tree: only one with hostname-lowest levels excludes anything.
+        podset: its selector, tolerations and affinity count.
+        flavor_tolerations: added by the flavor.
+        soft_affinity: whether preferred terms are scored.
+        every_node: judge nodes also where a leaf is many of them.
+    """
+    if not tree.hosts and not every_node:
+        return ANYWHERE
+    affinity = podset.node_affinity or {}
+    shape: Hashable = (
+        tuple(sorted(podset.node_selector.items())),
+        podset.tolerations,
+        tuple(flavor_tolerations),
+        msgspec.json.encode(affinity) if affinity else b"",
+        soft_affinity,
+    )
+    return tree.memo.get(
+        shape,
+        lambda: _judge(
+            tree,
+            podset.node_selector,
+            affinity,
+            (*podset.tolerations, *flavor_tolerations),
+            soft_affinity,
+        ),
+    )
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether one toleration covers one taint."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator:
+        case "Exists":
+            return True
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Gt":
+            return _compare(taint.value, toleration.value) > 0
+        case "Lt":
+            return _compare(taint.value, toleration.value) < 0
+        case _:
+            return False
+
+
+def blocking_taint(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+    """The first taint of a node that keeps new pods away, or None. PreferNoSchedule never does."""
+    for taint in taints:
+        if taint.effect in BLOCKING_EFFECTS and not any(
+            tolerates(toleration, taint) for toleration in tolerations
+        ):
+            return taint
+    return None
+
+
+def expression_holds(expression: Mapping[str, Any], value: str | None) -> bool:
+    """Whether a node selector expression holds for a label's value; None: no such label."""
+    values = expression.get("values")
+    if not isinstance(values, list | tuple):
+        values = []
+    match expression.get("operator"):
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return value is not None and len(values) == 1 and _compare(value, values[0]) > 0
+        case "Lt":
+            return value is not None and len(values) == 1 and _compare(value, values[0]) < 0
+        case _:
+            return False
+
+
+def taint_text(taint: Taint) -> str:
+    """`KEY=VALUE:EFFECT`, or `KEY:EFFECT` without a value."""
+    value = f"={taint.value}" if taint.value else ""
+    return f"{taint.key}{value}:{taint.effect}"
+
+
+def _judge(
+    tree: TopologyTree,
+    selector: Mapping[str, str],
+    affinity: Mapping[str, Any],
+    tolerations: Sequence[Toleration],
+    soft_affinity: bool,
+) -> Eligibility:
+    codes, reasons = _taint_codes(tree, tolerations)
+    if selector:
+        matches = np.ones(len(tree.nodes), dtype=np.bool_)
+        for key, wanted in selector.items():
+            matches &= tree.column(key).where(partial(eq, wanted))
+        reasons.append("nodeSelector")
+        codes[(codes == 0) & ~matches] = len(reasons)
+    required = affinity.get(_REQUIRED)
+    if required is not None:
+        fits = np.zeros(len(tree.nodes), dtype=np.bool_)
+        for term in _objects(required, "nodeSelectorTerms"):
+            fits |= _term_mask(tree, term)
+        reasons.append("affinity")
+        codes[(codes == 0) & ~fits] = len(reasons)
+    blocked = codes != 0
+    scores = _scores(tree, affinity, blocked) if soft_affinity else None
+    if not blocked.any():
+        return ANYWHERE if scores is None else Eligibility(scores=scores)
+    numbers = np.bincount(codes, minlength=len(reasons) + 1)[1:].tolist()
+    return Eligibility(blocked, codes, tuple(reasons), tuple(numbers), scores)
+
+
+def _taint_codes(
+    tree: TopologyTree, tolerations: Sequence[Toleration]
+) -> tuple[IntVector, list[str]]:
+    reasons: list[str] = []
+
+    def code(taints: tuple[Taint, ...] | None) -> int:
+        taint = blocking_taint(taints or (), tolerations)
+        if taint is None:
+            return 0
+        text = f'taint "{taint_text(taint)}"'
+        if text not in reasons:
+            reasons.append(text)
+        return reasons.index(text) + 1
+
+    return tree.taint_column().map(code), reasons
+
+
+def _objects(holder: object, key: str) -> list[Mapping[str, Any]]:
+    """The objects of a list field. A template comes from users: what is none is left out."""
+    found = holder.get(key) if isinstance(holder, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def _term_mask(tree: TopologyTree, term: object) -> npt.NDArray[np.bool_]:
+    """Nodes for which every expression of a term holds; an empty term matches none."""
+    expressions = _objects(term, "matchExpressions")
+    fields = _objects(term, "matchFields")
+    if not expressions and not fields:
+        return np.zeros(len(tree.nodes), dtype=np.bool_)
+    mask = np.ones(len(tree.nodes), dtype=np.bool_)
+    for expression in expressions:
+        column = tree.column(str(expression.get("key", "")))
+        mask &= column.where(partial(expression_holds, expression))
+    for expression in fields:
+        known = expression.get("key") == "metadata.name"
+        mask &= np.fromiter(
+            (known and expression_holds(expression, node.name) for node in tree.nodes),
+            dtype=np.bool_,
+            count=len(tree.nodes),
+        )
+    return mask
+
+
+def _scores(
+    tree: TopologyTree, affinity: Mapping[str, Any], blocked: npt.NDArray[np.bool_]
+) -> IntVector | None:
+    terms = _objects(affinity, _PREFERRED)
+    if not terms:
+        return None
+    scores = np.zeros(len(tree.nodes), dtype=np.int64)
+    for term in terms:
+        weight = term.get("weight")
+        if isinstance(weight, int) and 0 < weight <= MAX_WEIGHT:
+            scores[_term_mask(tree, term.get("preference"))] += weight
+    scores[blocked] = 0
+    return scores
+
+
+def _compare(left: object, right: object) -> int:
+    """-1, 0 or 1 comparing two decimal integers; 0 also when either is none within int64."""
+    if not (isinstance(left, str) and isinstance(right, str)):
+        return 0
+    if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
+        return 0
+    a, b = int(left), int(right)
+    if not (-_INT64_LIMIT <= a < _INT64_LIMIT and -_INT64_LIMIT <= b < _INT64_LIMIT):
+        return 0
+    return (a > b) - (a < b)

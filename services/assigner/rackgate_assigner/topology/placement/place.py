@@ -1,0 +1,182 @@
+"""Where do these pods go? The entry points of the placement engine.
+
+The rules are those of the conformance data (`tests/conformance`), whose sections are named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate.wire.core import Toleration
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.gates import read_gates
+from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest, Replacement
+from rackgate_assigner.topology.placement.find import Search, Spot, to_assignment
+from rackgate_assigner.topology.placement.replace import replace_podset
+from rackgate_assigner.topology.placement.resize import resize_unit
+from rackgate_assigner.topology.tree import TopologyTree
+
+__all__ = ["charge_assignment", "place", "replace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """PodSets that are placed together: workers, and the one pod of a leader or none."""
+
+    members: tuple[PodSetRequest, ...]
+    workers: PodSetRequest
+    leader: PodSetRequest | None = None
+
+
+def place(
+    tree: TopologyTree,
+    capacity: Capacity,
+    podsets: Sequence[PodSetRequest],
+    *,
+    topology_name: str,
+    flavor_tolerations: Sequence[Toleration] = (),
+    simulate_empty: bool = False,
+    gates: Mapping[str, bool] | None = None,
+    fence: tuple[int, int] | None = None,
+) -> Placement:
+    """Place PodSets one after another on one snapshot; earlier ones take room from later ones.
+
+    Pure: `capacity` is only read, and the same input gives the same answer.
+
+    Args:
+        tree: domains of the flavor.
+        capacity: numbers over the leaves of this very tree.
+        podsets: in the Workload's order.
+        topology_name: used in refusals.
+        flavor_tolerations: tolerations that the flavor adds to every pod.
+        simulate_empty: as if nothing were placed by TAS (pods of others still count).
+        gates: feature gates away from their default.
+        fence: leaf range that all pods must stay in, end exclusive.
+
+    Returns:
+        Assignments of all PodSets, or of those before the first one without a place and `refused`.
+
+    Raises:
+        ValueError: unknown feature gate, negative count, or `capacity` of another tree.
+    """
+    search = Search(
+        tree,
+        capacity,
+        topology_name,
+        flavor_tolerations,
+        read_gates(gates),
+        simulate_empty=simulate_empty,
+    )
+    assignments: dict[str, TopologyAssignment] = {}
+    for unit in _units(podsets):
+        answer = _place_unit(search, unit, fence)
+        if isinstance(answer, NoFit):
+            return Placement(assignments, answer)
+        assignments.update(answer)
+    return Placement(assignments)
+
+
+def replace(
+    tree: TopologyTree,
+    capacity: Capacity,
+    podsets: Sequence[PodSetRequest],
+    replacement: Replacement,
+    *,
+    topology_name: str,
+    flavor_tolerations: Sequence[Toleration] = (),
+    gates: Mapping[str, bool] | None = None,
+) -> Placement:
+    """Replace the pods of the first unhealthy node and keep the others where they are.
+
+    `capacity` is charged with the current assignments (the broken node's pods included, as they
+    are still admitted). Pure, like `place`. PodSets are walked in its order, each of them alone.
+    Without unhealthy nodes everything stays.
+
+    Returns:
+        New assignments of the PodSets that had one; `refused` for the first that finds no place.
+
+    Raises:
+        ValueError: as `place`.
+    """
+    flags = read_gates(gates)
+    search = Search(tree, capacity, topology_name, flavor_tolerations, flags)
+    assignments: dict[str, TopologyAssignment] = {}
+    for podset in (member for unit in _units(podsets) for member in unit.members):
+        current = replacement.assignments.get(podset.name)
+        if current is None:
+            continue
+        stays = replacement.owned_by_single_pod and flags.skip_pod_owned
+        if stays or not replacement.unhealthy_nodes:
+            assignments[podset.name] = current
+            continue
+        answer = replace_podset(search, podset, current, replacement.unhealthy_nodes[0])
+        if isinstance(answer, str):
+            return Placement(assignments, NoFit(podset.name, answer, (podset.name,)))
+        assignments[podset.name] = answer
+    return Placement(assignments)
+
+
+def _units(podsets: Sequence[PodSetRequest]) -> Iterator[Unit]:
+    """PodSets without a group alone, groups at the place of their first member (section 5)."""
+    groups: dict[str, list[PodSetRequest]] = {}
+    for podset in podsets:
+        if podset.count < 0:
+            raise ValueError(f'podset "{podset.name}": count {podset.count} is negative')
+        if podset.group is not None:
+            groups.setdefault(podset.group, []).append(podset)
+    for podset in podsets:
+        members = [podset] if podset.group is None else groups.pop(podset.group, [])
+        if not members:
+            continue
+        if len(members) != 2:
+            yield Unit(tuple(members), members[0])
+            continue
+        workers, leader = members
+        if leader.count > workers.count:
+            workers, leader = leader, workers
+        yield Unit(tuple(members), workers, leader)
+
+
+def _place_unit(
+    search: Search, unit: Unit, fence: tuple[int, int] | None
+) -> dict[str, TopologyAssignment] | NoFit:
+    names = tuple(member.name for member in unit.members)
+    fault = _fault(unit)
+    if fault is not None:
+        return NoFit(names[0], fault, names)
+    workers = unit.workers
+    leader = unit.leader if unit.leader is not None and unit.leader.count else None
+    if search.gates.resize and workers.previous is not None:
+        resized = resize_unit(search, workers, leader)
+        if resized is not None:
+            return resized
+    spot = search.find(workers, workers.count, leader, fence=fence)
+    if isinstance(spot, str):
+        return NoFit(names[0], spot, names)
+    return _take(search, unit, spot)
+
+
+def _take(search: Search, unit: Unit, spot: Spot) -> dict[str, TopologyAssignment]:
+    search.assume(spot.workers, unit.workers)
+    assignments = {unit.workers.name: to_assignment(search.tree, spot.workers)}
+    if unit.leader is not None:
+        search.assume(spot.leader, unit.leader)
+        assignments[unit.leader.name] = to_assignment(search.tree, spot.leader)
+    return assignments
+
+
+def _fault(unit: Unit) -> str | None:
+    """What no capacity can mend and the topology request does not show."""
+    if len(unit.members) > 2:
+        return (
+            f'podset group "{unit.workers.group}" has {len(unit.members)} podsets, '
+            "at most 2 (leader and workers) can be placed together"
+        )
+    if unit.leader is not None and unit.leader.count > 1:
+        return (
+            f'podset group "{unit.workers.group}": the leader podset "{unit.leader.name}" '
+            f"has count {unit.leader.count}, it can only be 1"
+        )
+    return None

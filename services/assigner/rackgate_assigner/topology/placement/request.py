@@ -1,0 +1,169 @@
+"""What a topology request means on given levels: requested level, slices, units, mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, TopologyRequest
+
+# The API's int32; what is larger never fits either.
+SIZE_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request read against the levels of a tree.
+
+    Attributes:
+        count: pods (workers) to place.
+        size: pods per (outer) podset slice; 1 without slices.
+        level: index of the requested level.
+        slice_level: index of the level a slice must stay within.
+        units: per level, pods that stay together there because of inner layers; 1 elsewhere.
+        layers: slice layers as asked, outermost first.
+        required: one domain of the requested level, or nothing.
+        unconstrained: nothing was asked, or only slices, or explicitly nothing.
+        least_free: smallest sufficient room first (least free) instead of best fit.
+        within: index of a level of which one domain must hold everything although `level` is only
+            preferred; None where the request names one level.
+    """
+
+    count: int
+    size: int
+    level: int
+    slice_level: int
+    units: tuple[int, ...]
+    layers: tuple[SliceLayer, ...]
+    required: bool
+    unconstrained: bool
+    least_free: bool
+    within: int | None = None
+
+    @property
+    def need(self) -> int:
+        """Slices to place (pods without slices)."""
+        return self.count // self.size
+
+
+class RequestError(ValueError):
+    """The request cannot be met on these levels whatever the capacity; the text says why."""
+
+
+def read_question(
+    levels: Sequence[str],
+    podset: PodSetRequest,
+    count: int,
+    layers: Sequence[SliceLayer],
+    *,
+    mixed_profile: bool,
+    both_levels: bool = False,
+) -> Question:
+    """Read a PodSet's request (conformance text, section 6).
+
+    Args:
+        levels: of the tree, coarsest first.
+        podset: the workers.
+        count: pods to place now.
+        layers: slice layers to apply now, outermost first.
+        mixed_profile: least free for unconstrained requests, best fit for the others.
+        both_levels: a preferred level counts beside a required one; it is ignored otherwise.
+
+    Raises:
+        RequestError: with the refusal's text.
+    """
+    request = podset.topology
+    layers = [SliceLayer(layer.topology, min(layer.size, SIZE_LIMIT)) for layer in layers]
+    size = layers[0].size if layers else 1
+    if size <= 0:
+        raise RequestError("slice topology requested, but slice size not provided")
+    asked = request or TopologyRequest(unconstrained=True)
+    within = None
+    if both_levels and asked.required is not None and asked.preferred is not None:
+        within = _within(levels, asked.required, asked.preferred)
+        asked = replace(asked, required=None)
+    slices_only = bool(layers) and asked.required is None and asked.preferred is None
+    unconstrained = asked.unconstrained or slices_only
+    level = _requested_level(levels, asked, slices_only=slices_only, unconstrained=unconstrained)
+    slice_level = _slice_level(levels, layers, level)
+    units = _inner_units(levels, layers, slice_level)
+    return Question(
+        count=count,
+        size=size,
+        level=level,
+        slice_level=slice_level,
+        units=units,
+        layers=tuple(layers),
+        required=asked.required is not None,
+        unconstrained=unconstrained,
+        least_free=unconstrained and mixed_profile,
+        within=within,
+    )
+
+
+def _within(levels: Sequence[str], required: str, preferred: str) -> int:
+    """Index of the required level, which the preferred one must not lie above."""
+    for named in (required, preferred):
+        if named not in levels:
+            raise RequestError(f"no requested topology level: {named}")
+    if levels.index(preferred) < levels.index(required):
+        raise RequestError(
+            f"preferred topology level {preferred} is above the required topology level {required}"
+        )
+    return levels.index(required)
+
+
+def _requested_level(
+    levels: Sequence[str], asked: TopologyRequest, *, slices_only: bool, unconstrained: bool
+) -> int:
+    named = asked.required if asked.required is not None else asked.preferred
+    if named is None:
+        if slices_only:
+            return 0
+        if unconstrained:
+            return len(levels) - 1
+        raise RequestError("topology level not specified")
+    if named not in levels:
+        raise RequestError(f"no requested topology level: {named}")
+    return levels.index(named)
+
+
+def _slice_level(levels: Sequence[str], layers: Sequence[SliceLayer], level: int) -> int:
+    if not layers:
+        return len(levels) - 1
+    named = layers[0].topology
+    if named not in levels:
+        raise RequestError(f"no requested topology level for slices: {named}")
+    index = levels.index(named)
+    if index < level:
+        raise RequestError(
+            f"podset slice topology {named} is above the podset topology {levels[level]}"
+        )
+    return index
+
+
+def _inner_units(
+    levels: Sequence[str], layers: Sequence[SliceLayer], slice_level: int
+) -> tuple[int, ...]:
+    units = [1] * len(levels)
+    above = slice_level
+    for parent, layer in pairwise(layers):
+        if layer.topology not in levels:
+            raise RequestError(
+                f"no requested topology level for additional slice layer: {layer.topology}"
+            )
+        index = levels.index(layer.topology)
+        if index <= above:
+            raise RequestError(
+                f"additional slice layer topology {layer.topology} "
+                f"must be at a lower level than {parent.topology}"
+            )
+        if layer.size <= 0 or parent.size % layer.size:
+            raise RequestError(
+                f"additional slice layer size {layer.size} "
+                f"must evenly divide parent layer size {parent.size}"
+            )
+        units[above + 1 : index + 1] = [layer.size] * (index - above)
+        above = index
+    return tuple(units)

@@ -1,0 +1,318 @@
+"""Gives back what the assigner holds: its installation is deleted, or `rackgate uninstall` runs.
+
+Templates of jobs that wait become their users' again. Then the finalizers go that only we take
+off: from Workloads, ClusterQueues, flavors and Topologies. The Workloads themselves stay, with
+their owners and admissions: they go with their jobs, and a later installation finds in them what
+runs.
+Everything is read anew before it is written, nothing is remembered, and every write takes something
+away: it may end after any line and be run again, also by several processes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from rackgate.api import names
+from rackgate.api.resources import CLUSTER_QUEUES, FLAVORS, JOBS, TOPOLOGIES, WORKLOADS, Resource
+from rackgate.installation.uninstall import Failures, at_once, without_finalizer
+from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.kube.client import Client, PatchType
+from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
+from rackgate.wire.batch import Job
+from rackgate.wire.core import Meta, View
+from rackgate.wire.kueue import ResourceFlavor, Workload
+from rackgate_assigner.jobs.facts import (
+    Priority,
+    facts_of,
+    is_managed,
+    name_of,
+    unmanaged_namespaces,
+)
+from rackgate_assigner.jobs.kinds import KINDS, JobLike, kind_of, part_of_owner
+from rackgate_assigner.jobs.kinds.job import decode_job
+from rackgate_assigner.jobs.start import brought
+from rackgate_assigner.uninstall.plan import (
+    GivenBack,
+    Jobs,
+    Restored,
+    Running,
+    Stopping,
+    WriteJob,
+    WriteParts,
+    give_back,
+    is_untouched,
+)
+from rackgate_assigner.watches import GOVERNED, PARTS, decode_workload, decoder
+
+T = TypeVar("T")
+
+# How long jobs that stop are waited for: half of the time that a deleted installation has.
+PATIENCE_S: Final = 25.0
+HELD: Final = (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES)
+_POLL_S: Final = 0.3
+_PASSES: Final = 30
+_SHOWN: Final = 50
+
+log = structlog.get_logger()
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Bare(View, frozen=True):
+    metadata: Meta = Meta()
+
+
+_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_bare = msgspec.json.Decoder(_Bare).decode
+
+
+@dataclass
+class Report:
+    """What became of everything.
+
+    Attributes:
+        restored: jobs that wait, whose templates were given back.
+        running: jobs that run on, each `Kind namespace/name`.
+        gated: those of them whose later pods will carry a gate that nobody takes off.
+        stopping: jobs whose pods were not gone in time; their templates still carry our marks.
+        refused: jobs whose templates, and objects whose finalizers the API server did not let us
+            write, with its words.
+        released: objects that a finalizer of ours was taken off, by kind.
+    """
+
+    restored: set[str] = field(default_factory=set)
+    running: list[str] = field(default_factory=list)
+    gated: list[str] = field(default_factory=list)
+    stopping: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def tell(report: Report) -> None:
+    """Log what became of everything: names as far as a line holds them, counts always."""
+    log.warning(
+        "given_back",
+        released=dict(report.released),
+        restored=len(report.restored),
+        running=len(report.running),
+        later_pods_stay_gated=sorted(report.gated)[:_SHOWN],
+        still_stopping=sorted(report.stopping)[:_SHOWN],
+        refused=dict(sorted(report.refused.items())[:_SHOWN]),
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is stored, as far as jobs go."""
+
+    jobs: list[JobLike]
+    workloads: dict[tuple[str, str], Workload]
+    parts: dict[str, list[Job]]
+    flavors: dict[str, ResourceFlavor]
+
+
+async def release_all(
+    client: Client,
+    *,
+    system_namespace: str,
+    jobs: Jobs = Jobs.LEAVE,
+    patience_s: float = PATIENCE_S,
+) -> Report:
+    """Give back everything but gated pods.
+
+    Args:
+        client: with the rights of the assigner, or more.
+        system_namespace: of the installation; nothing is managed there.
+        jobs: what becomes of jobs that run.
+        patience_s: how long jobs that stop are waited for.
+
+    Raises:
+        KubeError: the API server does not let us read, or take finalizers off.
+    """
+    report = Report()
+    await _release_jobs(client, unmanaged_namespaces(system_namespace), jobs, patience_s, report)
+    for resource in HELD:
+        await release_finalizers(client, resource, report)
+    return report
+
+
+async def _release_jobs(
+    client: Client,
+    unmanaged: Iterable[str],
+    jobs: Jobs,
+    patience_s: float,
+    report: Report,
+) -> None:
+    left_alone, clock = frozenset(unmanaged), asyncio.get_running_loop().time
+    until, failures = clock() + patience_s, Failures()
+    while True:
+        found = await _read(client)
+        plans = {
+            label: (job, plan)
+            for job in found.jobs
+            if not failures.over(label := _label(job))
+            and (plan := _plan(job, found, left_alone, jobs)) is not None
+        }
+        writes = {
+            label: (job, plan)
+            for label, (job, plan) in plans.items()
+            if isinstance(plan, WriteJob | WriteParts)
+        }
+        stopping = [label for label, (_, plan) in plans.items() if isinstance(plan, Stopping)]
+        late = clock() > until
+        if late or not (writes or stopping):
+            report.running = [k for k, (_, plan) in plans.items() if isinstance(plan, Running)]
+            report.gated = [
+                k for k, (_, plan) in plans.items() if isinstance(plan, Running) and plan.gated
+            ]
+            report.stopping = [*stopping, *writes]
+            return
+        before = failures.count
+        await _write(client, writes, report, failures)
+        report.refused |= {k: failures.words(k) for k in writes if failures.over(k)}
+        if stopping or failures.count > before:
+            await asyncio.sleep(_POLL_S)
+
+
+def _label(job: JobLike) -> str:
+    return f"{kind_of(job).name} {job.metadata.key}"
+
+
+def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) -> GivenBack | None:
+    """What is next for a job; None for one that is not managed."""
+    workload = found.workloads.get((job.metadata.uid, name_of(job)))
+    if not is_managed(job, unmanaged) or (workload is None and part_of_owner(job.metadata)):
+        return None
+    facts = facts_of(
+        job,
+        workload,
+        Priority(),
+        parts=found.parts.get(job.metadata.uid, ()),
+        given=brought(job, workload, found.flavors),
+    )
+    if is_untouched(job, facts, queued=workload is not None):
+        return None
+    plan = give_back(job, facts, jobs)
+    return None if isinstance(plan, Restored) else plan
+
+
+async def _read(client: Client) -> _Found:
+    jobs: list[JobLike] = []
+    for kind in KINDS.values():
+        jobs += await _list(client, kind.resource, kind.decode, GOVERNED)
+    workloads = {}
+    for workload in await _list(client, WORKLOADS, decode_workload):
+        owner = workload.metadata.controller
+        if owner is not None:
+            workloads[owner.uid, workload.metadata.name] = workload
+    parts: dict[str, list[Job]] = defaultdict(list)
+    for part in await _list(client, JOBS, decode_job, PARTS):
+        controller = part.metadata.controller
+        if controller is not None:
+            parts[controller.uid].append(part)
+    flavors = await _list(client, FLAVORS, decoder(ResourceFlavor))
+    return _Found(jobs, workloads, parts, {one.metadata.name: one for one in flavors})
+
+
+async def _list(
+    client: Client,
+    resource: Resource,
+    decode: Callable[[bytes | msgspec.Raw], T],
+    params: Mapping[str, str] | None = None,
+) -> list[T]:
+    """All objects of a kind; none where it is not served. One that cannot be read is left out."""
+    found: list[T] = []
+    try:
+        async for page in client.list_pages(resource.path(), params):
+            for raw in _decode_page(page).items or ():
+                try:
+                    found.append(decode(raw))
+                except msgspec.MsgspecError as error:
+                    log.warning("object_not_read", kind=resource.kind, error=str(error)[:300])
+    except NotFoundError:
+        return []
+    return found
+
+
+async def _write(
+    client: Client,
+    writes: Mapping[str, tuple[JobLike, GivenBack]],
+    report: Report,
+    failures: Failures,
+) -> None:
+    """Write what is next for each job."""
+
+    async def one(item: tuple[str, tuple[JobLike, GivenBack]]) -> None:
+        label, (job, plan) = item
+        try:
+            if isinstance(plan, WriteParts):
+                for part in plan.parts:
+                    await _patch(client, JOBS, part.job.metadata, part.operations)
+            elif isinstance(plan, WriteJob):
+                await _patch(client, kind_of(job).resource, job.metadata, plan.operations)
+            report.restored.add(label)
+        except (NotFoundError, ConflictError):
+            return
+        except KubeError as error:
+            failures.add(label, error)
+
+    await at_once(one, writes.items())
+
+
+async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
+    body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+    path = kind.path(meta.namespace, meta.name)
+    await client.patch(path, msgspec.json.encode(body), PatchType.JSON)
+
+
+async def release_finalizers(client: Client, resource: Resource, report: Report) -> None:
+    """Take our finalizer off every object of a kind, until only those have it that we cannot write.
+
+    Raises:
+        KubeError: it is not allowed, or the API server does not answer.
+    """
+    failures = Failures()
+
+    async def let_go(meta: Meta) -> None:
+        try:
+            await _let_go(client, resource, meta, report)
+        except (NotFoundError, ConflictError):
+            return  # gone, or somebody else wrote: it is read again
+        except KubeError as error:
+            failures.add(meta.uid, error)
+
+    for _ in range(_PASSES):
+        held = [
+            found.metadata
+            for found in await _list(client, resource, _decode_bare)
+            if names.IN_USE_FINALIZER in found.metadata.finalizers
+        ]
+        todo = [meta for meta in held if not failures.over(meta.uid)]
+        if not todo:
+            report.refused |= {f"{resource.kind} {m.key}": failures.words(m.uid) for m in held}
+            return
+        before = failures.count
+        await at_once(let_go, todo)
+        if failures.count > before:
+            await asyncio.sleep(_POLL_S)
+    raise KubeError(
+        "PATCH", resource.path(), message="finalizers of ours come back again and again"
+    )
+
+
+async def _let_go(client: Client, resource: Resource, meta: Meta, report: Report) -> None:
+    patch = without_finalizer(meta, names.IN_USE_FINALIZER)
+    if patch is None:
+        return
+    namespace = meta.namespace if resource.namespaced else None
+    await client.patch(resource.path(namespace, meta.name), patch, PatchType.JSON)
+    report.released[resource.kind] += 1

@@ -1,0 +1,108 @@
+"""What is given back of one job when Rackgate is uninstalled. Pure.
+
+A job that waits gets its templates back as its user wrote them, and stays suspended. A job that
+runs is left to run, or suspended and given its templates back, as the operator chooses: a Job's
+template cannot be written while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rackgate.jobframework.injection import StopPhase, release_ops
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.templates import RESERVED_GATES, gates_of
+from rackgate_assigner.jobs.facts import Facts, creation_marks
+from rackgate_assigner.jobs.kinds import JobLike, StalePart, kind_of
+
+
+class Jobs(StrEnum):
+    """What becomes of jobs that run."""
+
+    LEAVE = "leave"
+    SUSPEND = "suspend"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Nothing of ours is left in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """It runs on.
+
+    Attributes:
+        gated: pods that it makes from now on carry a gate that nobody takes off.
+    """
+
+    gated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Its pods are not gone yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """Its next write; operations are never empty."""
+
+    operations: list[JsonPatchOp]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteParts:
+    """Writes on its children."""
+
+    parts: tuple[StalePart, ...]
+
+
+GivenBack = Restored | Running | Stopping | WriteJob | WriteParts
+
+
+def give_back(job: JobLike, facts: Facts, jobs: Jobs) -> GivenBack:
+    """What is next for one managed job, judged from what is stored, so that it can be repeated.
+
+    Args:
+        job: as stored.
+        facts: of the job and its Workload.
+        jobs: what becomes of jobs that run.
+    """
+    if facts.end is not None or job.metadata.deletion_timestamp is not None:
+        return Restored()
+    if not facts.suspended and jobs is Jobs.LEAVE:
+        return Running(_is_gated(job))
+    if facts.stop.phase is StopPhase.WAIT:
+        return Stopping()
+    if facts.stop.operations:
+        return WriteJob(list(facts.stop.operations))
+    if facts.stale:
+        return WriteParts(tuple(facts.stale))
+    marks = creation_marks(job)
+    return WriteJob(marks) if marks else Restored()
+
+
+def is_untouched(job: JobLike, facts: Facts, *, queued: bool) -> bool:
+    """Whether a job runs and nothing of ours is in it: no Workload, no mark, no gate.
+
+    It is not managed: its namespace is not selected (`managedJobsNamespaceSelector`, a setting that
+    whoever uninstalls cannot read), or it was there before the installation acted.
+
+    Args:
+        job: as stored.
+        facts: of the job.
+        queued: it has a Workload.
+    """
+    if queued or facts.suspended or facts.started:
+        return False
+    return not release_ops(kind_of(job).templates(job))
+
+
+def _is_gated(job: JobLike) -> bool:
+    return any(
+        gate in RESERVED_GATES
+        for part in kind_of(job).templates(job)
+        for gate in gates_of(part.template)
+    )

@@ -1,0 +1,291 @@
+"""Lists of conditions for server-side apply, computed from what a Workload shows now.
+
+An apply must be complete for its field manager: a condition left out of it is deleted. So every
+list built here holds all conditions of one manager, changed or not. One manager owns what belongs
+to admission, the other what follows from the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rackgate.api.names import (
+    EvictionReason,
+    FinishedReason,
+    PendingReason,
+    RequeuedReason,
+    WorkloadCondition,
+)
+from rackgate.wire.core import Condition
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.node_replacement.recovery_timeout import WAIT_FOR_RECOVERY
+from rackgate_assigner.workload.inadmissible import backing_off
+
+MAX_MESSAGE: Final = 1024
+TRUE: Final = "True"
+FALSE: Final = "False"
+
+ADMISSION_TYPES: Final = (
+    WorkloadCondition.QUOTA_RESERVED,
+    WorkloadCondition.ADMITTED,
+    WorkloadCondition.EVICTED,
+    WorkloadCondition.PREEMPTED,
+    WorkloadCondition.REQUEUED,
+    WorkloadCondition.DEACTIVATION_TARGET,
+)
+JOB_TYPES: Final = (WorkloadCondition.PODS_READY, WorkloadCondition.FINISHED)
+SLICE_TYPES: Final = (WorkloadCondition.RESIZE_REQUESTED,)
+
+# Evictions after which the Workload queues again by itself; the others wait for someone.
+REQUEUED_AT_ONCE: Final = frozenset(
+    {
+        EvictionReason.PREEMPTED,
+        EvictionReason.NODE_FAILURES,
+        EvictionReason.JOB_SUSPENDED,
+        EvictionReason.JOB_CHANGED,
+        EvictionReason.PODS_BEYOND_ADMISSION,
+    }
+)
+_RETURNED: Final[Mapping[str, RequeuedReason]] = {
+    EvictionReason.CLUSTER_QUEUE_STOPPED: RequeuedReason.CLUSTER_QUEUE_RESTARTED,
+    EvictionReason.LOCAL_QUEUE_STOPPED: RequeuedReason.LOCAL_QUEUE_RESTARTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The wanted state of one condition."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def clip(message: str, limit: int = MAX_MESSAGE) -> str:
+    """The message, cut to `limit` characters with an ellipsis at the end."""
+    return message if len(message) <= limit else f"{message[: limit - 3]}..."
+
+
+def condition_list(
+    current: Iterable[Condition],
+    owned: Sequence[str],
+    changes: Iterable[Change],
+    *,
+    now: str,
+    generation: int,
+    drop: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """All conditions of one manager after `changes`.
+
+    Args:
+        current: conditions of the object, of every manager.
+        owned: the types of this manager, in the order they are written.
+        changes: wanted states; each type at most once, each in `owned`.
+        now: RFC 3339 time for transitions.
+        generation: `metadata.generation` of the object that was judged.
+        drop: types to leave out, which deletes them.
+
+    Returns:
+        Conditions as written on the wire. `lastTransitionTime` moves only when a status changes.
+    """
+    present = {c.type: c for c in current}
+    wanted = {change.type: change for change in changes}
+    left_out = set(drop)
+    conditions: list[dict[str, Any]] = []
+    for type_ in owned:
+        if type_ in wanted:
+            conditions.append(_changed(present.get(type_), wanted[type_], now, generation))
+        elif type_ in present and type_ not in left_out:
+            conditions.append(_kept(present[type_], now))
+    return conditions
+
+
+def differs(current: Iterable[Condition], changes: Iterable[Change]) -> bool:
+    """Whether any change says something else than the conditions do now."""
+    present = {c.type: c for c in current}
+    return any(not _same(present.get(change.type), change) for change in changes)
+
+
+def admitted(workload: Workload, cluster_queue: str) -> list[Change]:
+    """Conditions of a Workload that gets quota and is admitted in one step."""
+    changes = [
+        Change(
+            WorkloadCondition.QUOTA_RESERVED,
+            TRUE,
+            "QuotaReserved",
+            f"quota reserved in ClusterQueue {cluster_queue}",
+        ),
+        Change(
+            WorkloadCondition.ADMITTED,
+            TRUE,
+            "Admitted",
+            f"admitted by ClusterQueue {cluster_queue}",
+        ),
+    ]
+    evicted = workload.condition(WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.status == TRUE:
+        message = clip(f"previously: {evicted.message}")
+        changes.append(Change(WorkloadCondition.EVICTED, FALSE, "QuotaReserved", message))
+        changes += _returned(workload)
+    preempted = workload.condition(WorkloadCondition.PREEMPTED)
+    if preempted is not None and preempted.status == TRUE:
+        message = clip(f"previously: {preempted.message}")
+        changes.append(Change(WorkloadCondition.PREEMPTED, FALSE, "QuotaReserved", message))
+    return changes
+
+
+def held(workload: Workload, reason: str, message: str) -> list[Change]:
+    """Conditions of a Workload that keeps waiting."""
+    changes = [Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, clip(message))]
+    evicted = workload.condition(WorkloadCondition.EVICTED)
+    if workload.spec.active and evicted is not None and is_deactivation(evicted.reason):
+        changes += _returned(workload)
+    return changes
+
+
+def evicted(workload: Workload, reason: str, message: str, cause: str = "") -> list[Change]:
+    """Conditions that announce an eviction; quota is still held until the job has stopped.
+
+    Args:
+        workload: as judged.
+        reason: of the eviction.
+        message: for the user.
+        cause: of a preemption, how the other Workload comes before this one.
+    """
+    again = TRUE if reason in REQUEUED_AT_ONCE else FALSE
+    text = clip(message)
+    changes = [Change(WorkloadCondition.EVICTED, TRUE, reason, text)]
+    if cause:
+        changes.append(Change(WorkloadCondition.PREEMPTED, TRUE, cause, text))
+    changes.append(Change(WorkloadCondition.REQUEUED, again, reason, text))
+    return changes
+
+
+def deactivated(reason: str, message: str) -> list[Change]:
+    """Conditions of a Workload whose request can never be met as it stands."""
+    text = clip(message)
+    cause = reason.removeprefix("DeactivatedDueTo")
+    eviction = f"{EvictionReason.DEACTIVATED}DueTo{cause}"
+    return [
+        Change(WorkloadCondition.DEACTIVATION_TARGET, TRUE, cause, text),
+        Change(WorkloadCondition.QUOTA_RESERVED, FALSE, PendingReason.MISCONFIGURED, text),
+        Change(WorkloadCondition.EVICTED, TRUE, eviction, text),
+        Change(WorkloadCondition.REQUEUED, FALSE, eviction, text),
+    ]
+
+
+def released(workload: Workload) -> list[Change]:
+    """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
+    eviction = workload.condition(WorkloadCondition.EVICTED)
+    message = eviction.message if eviction is not None else "the reservation was given back"
+    reason: str = PendingReason.PENDING_EVALUATION
+    retry = workload.status.requeue_state
+    if retry is not None and retry.requeue_at and workload.spec.active:
+        pause = backing_off(retry.requeue_at)
+        reason, message = pause.reason, pause.message
+    elif eviction is not None and eviction.reason not in REQUEUED_AT_ONCE:
+        reason = PendingReason.SUSPENDED
+    return [
+        Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, clip(message)),
+        Change(
+            WorkloadCondition.ADMITTED,
+            FALSE,
+            PendingReason.NO_RESERVATION,
+            "the Workload has no reservation",
+        ),
+    ]
+
+
+def backoff_finished() -> list[Change]:
+    """The condition of a Workload that is looked at again after a pause."""
+    reason, message = RequeuedReason.BACKOFF_FINISHED, "The workload backoff was finished"
+    return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
+
+
+def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
+    """Conditions of a Workload that is over; one that succeeded waits for no pod any more."""
+    changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+    if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
+        # Not all pods need have been ready: a JobSet may succeed by one of its Jobs.
+        (ready,) = pods_ready(workload, ready=True)
+        changes.append(replace(ready, message="the job has succeeded"))
+    return changes
+
+
+def finished_drop(workload: Workload, reason: FinishedReason) -> tuple[str, ...]:
+    """Conditions that say nothing any more about a Workload that is over.
+
+    A job that failed waits for no pod: `PodsReady` does not say so for ever.
+    """
+    known = workload.condition(WorkloadCondition.PODS_READY)
+    waits = known is not None and known.status != TRUE
+    over = reason != FinishedReason.SUCCEEDED and waits
+    return (WorkloadCondition.PODS_READY,) if over else ()
+
+
+def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:
+    """The condition PodsReady for what the job's status shows, given what was known before."""
+    type_ = WorkloadCondition.PODS_READY
+    before = workload.condition(type_)
+    lost = before is not None and (before.status == TRUE or before.reason == WAIT_FOR_RECOVERY)
+    recovered = before is not None and before.reason in (WAIT_FOR_RECOVERY, "Recovered")
+    if ready:
+        reason = "Recovered" if recovered else "Started"
+        return [Change(type_, TRUE, reason, "all pods are ready or have succeeded")]
+    if lost:
+        return [Change(type_, FALSE, WAIT_FOR_RECOVERY, "at least one pod is no longer ready")]
+    return [Change(type_, FALSE, "WaitForStart", "not all pods are ready")]
+
+
+def is_deactivation(reason: str) -> bool:
+    """Whether an eviction reason means that `spec.active` was set to false."""
+    return reason.startswith(EvictionReason.DEACTIVATED)
+
+
+def _returned(workload: Workload) -> list[Change]:
+    """Requeued=True for a Workload that comes back after an eviction that did not requeue it."""
+    eviction = workload.condition(WorkloadCondition.EVICTED)
+    if eviction is None:
+        return []
+    reason = RequeuedReason.REACTIVATED if is_deactivation(eviction.reason) else None
+    reason = reason or _RETURNED.get(eviction.reason)
+    if reason is None:
+        return []
+    message = f"queued again after {eviction.reason}"
+    return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
+
+
+def _same(present: Condition | None, change: Change) -> bool:
+    return present is not None and (present.status, present.reason, present.message) == (
+        change.status,
+        change.reason,
+        change.message,
+    )
+
+
+def _changed(
+    present: Condition | None, change: Change, now: str, generation: int
+) -> dict[str, Any]:
+    since = present.last_transition_time if present and present.status == change.status else None
+    return {
+        "type": str(change.type),
+        "status": change.status,
+        "reason": str(change.reason),
+        "message": change.message,
+        "lastTransitionTime": since or now,
+        "observedGeneration": generation,
+    }
+
+
+def _kept(present: Condition, now: str) -> dict[str, Any]:
+    return {
+        "type": present.type,
+        "status": present.status,
+        "reason": present.reason,
+        "message": present.message,
+        "lastTransitionTime": present.last_transition_time or now,
+        "observedGeneration": present.observed_generation,
+    }

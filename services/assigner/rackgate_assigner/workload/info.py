@@ -1,0 +1,432 @@
+"""Slim rows of what scheduling needs to know of Workloads and pods: no raw template is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from rackgate.api import names
+from rackgate.jobframework.managed import podset_of_pod
+from rackgate.resources.pod_requests import pod_requests
+from rackgate.resources.quantity import QuantityError, amount, quota_amount
+from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode
+from rackgate.wire import core as wire
+from rackgate.wire import kueue
+from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
+from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.object_size import rounded
+from rackgate_assigner.workload.podsets import PodSetRow, podset_row
+
+REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
+# Evictions that keep a Workload's place by the time of the eviction instead of its creation.
+_AGEING_EVICTIONS: Final = frozenset(
+    {
+        names.EvictionReason.PODS_READY_TIMEOUT,
+        "AdmissionCheck",
+        names.EvictionReason.JOB_SUSPENDED,
+    }
+)
+
+# Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
+_POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
+
+# A pod that replaces another may run beside it for so many seconds; twice the default grace period.
+REPLACED_WITHIN_S: Final = 60
+
+PodShape: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """What scheduling knows of one Workload.
+
+    Attributes:
+        key: `namespace/name`.
+        generation: of the spec; the PodSets of one generation never change.
+        queue: `namespace/name` of the LocalQueue, or "" when none is named.
+        priority: `spec.priority`, None when absent.
+        priority_class: name of the WorkloadPriorityClass, used while `priority` is absent.
+        age: RFC 3339 time that orders equal priorities: creation, or an eviction that renews it.
+        deleting: a deletion is under way; what is held stays held until the object is gone.
+        evicted: condition Evicted is True.
+        reserved: quota and topology held, decoded from `status.admission`; None while pending.
+        shape: equal for Workloads that get the same answer from the same queue and state.
+        pending_reason: reason of QuotaReserved=False as last written, "" when there is none.
+        broken: why `status.admission` cannot be read; such a Workload holds and asks nothing.
+        unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
+        owned_by_pod: its controller is one plain pod, which cannot move.
+        size: bytes of templates and annotations, rounded up.
+        elastic: marked as one that may be resized while it runs; so are its slices.
+        parent: `namespace/name` of the Workload that this one is a slice of, "" for all others.
+        folded: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
+        reclaimable: pods that are done and come no more, by PodSet.
+        reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
+        evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
+        requeue_at: RFC 3339 time until when it is not looked at after an eviction, "" when it is.
+        unready: why not all of its pods are ready: WaitForRecovery as PodsReady says after they had
+            been, else WaitForStart, also while an admitted job has no PodsReady; "" while all are
+            or none is to be.
+        unready_since: RFC 3339 time since when they are not, as PodsReady says.
+        job_uid: of the job that it was made for, also when that is its owner no more; else its
+            controller.
+    """
+
+    key: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    owner_uid: str
+    queue: str
+    priority: int | None
+    priority_class: str
+    age: str
+    active: bool
+    deleting: bool
+    finished: bool
+    evicted: bool
+    admitted: bool
+    podsets: tuple[PodSetRow, ...]
+    shape: Hashable
+    reserved: Grant | None = None
+    pending_reason: str = ""
+    pending_message: str = ""
+    broken: str | None = None
+    unhealthy: tuple[str, ...] = ()
+    owned_by_pod: bool = False
+    size: int = 0
+    elastic: bool = False
+    parent: str = ""
+    folded: frozenset[str] = frozenset()
+    reclaimable: Mapping[str, int] = field(default_factory=dict)
+    reserved_at: str = ""
+    evicted_at: str = ""
+    job_uid: str = ""
+    requeue_at: str = ""
+    unready: str = ""
+    unready_since: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether quota and room are taken: reserved and not finished."""
+        return self.reserved is not None and not self.finished
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the Workload itself asks for admission, whatever its queues say."""
+        idle = self.finished or self.deleting or not self.active
+        return self.reserved is None and self.broken is None and not idle
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A bound pod that has not ended.
+
+    Attributes:
+        workload: `namespace/name` of the Workload its annotation names, "" for foreign pods.
+        podset: PodSet its label names, "" for foreign pods.
+        owner_uid: uid of its controller; of the last one, for a pod that lost it.
+        requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
+        terminating: a deletion timestamp is set.
+        lingering: it is being deleted, and may take its time for it.
+        of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
+        named: `namespace/name` of the Workload that it names, placed by topology or not.
+    """
+
+    key: str
+    node: str
+    workload: str
+    podset: str
+    owner_uid: str
+    requests: PodShape
+    uid: str = ""
+    terminating: bool = False
+    lingering: bool = False
+    of_job: bool = False
+    named: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one PodSet of a reservation takes of a topology.
+
+    Attributes:
+        requests: per pod, without the implied 1 of `pods`.
+    """
+
+    flavor: str
+    requests: Mapping[str, int]
+    assignment: TopologyAssignment
+
+    @property
+    def by_host(self) -> bool:
+        """Whether the domains are hosts, known by their hostname label alone."""
+        return self.assignment.levels == HOST_LEVELS
+
+
+def charges_of(row: WorkloadRow, grant: Grant) -> tuple[Charge, ...]:
+    """What a grant takes of the topology: one charge for each PodSet with an assignment."""
+    podsets = {podset.request.name: podset for podset in row.podsets}
+    return tuple(
+        Charge(
+            min(part.flavors.values(), default=""),
+            granted_per_pod(part, podsets.get(part.name)),
+            part.topology,
+        )
+        for part in grant.podsets
+        if part.topology is not None
+    )
+
+
+def granted_per_pod(part: PodSetGrant, podset: PodSetRow | None) -> Mapping[str, int]:
+    """What one pod of a granted PodSet takes, without the implied 1 of `pods`.
+
+    What was granted stays, whatever LimitRanges and RuntimeClasses say by now. Of resources
+    that no flavor was granted for, the template alone decides.
+    """
+    now: Mapping[str, int] = {} if podset is None else podset.request.requests
+    found = {} if podset is None else dict(podset.own_requests)
+    if part.count > 0:
+        usage = part.usage.items()
+        found |= {name: -(-amount // part.count) for name, amount in usage if name != "pods"}
+    return now if found == now else found
+
+
+def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
+    """Requests by PodSet for pods that are to be made anew.
+
+    They request what rules say now, and need no less than they were granted.
+    """
+    parts = {} if row.reserved is None else {part.name: part for part in row.reserved.podsets}
+    found = {}
+    for podset in row.podsets:
+        request = podset.request
+        part = parts.get(request.name)
+        granted = request.requests if part is None else granted_per_pod(part, podset)
+        if granted != request.requests:
+            names = {**granted, **request.requests}
+            now = request.requests
+            larger = {name: max(granted.get(name, 0), now.get(name, 0)) for name in names}
+            request = replace(request, requests=larger)
+        found[request.name] = request
+    return found
+
+
+def quota_of(grant: Grant, left: Mapping[str, int] | None = None) -> dict[tuple[str, str], int]:
+    """What a grant takes of the quota: amounts by (flavor, resource).
+
+    Args:
+        grant: what was given.
+        left: by PodSet, how many of its pods there still are; all where it says nothing.
+    """
+    total: dict[tuple[str, str], int] = {}
+    for part in grant.podsets:
+        pods = (left or {}).get(part.name, part.count)
+        for resource, flavor in part.flavors.items():
+            pair, amount = (flavor, resource), part.usage.get(resource, 0)
+            if pods < part.count:
+                amount = amount // part.count * pods
+            total[pair] = total.get(pair, 0) + amount
+    return total
+
+
+def pods_left(row: WorkloadRow) -> dict[str, int]:
+    """By PodSet, the pods that are not done: those of PodSets with reclaimable pods alone."""
+    return {
+        podset.request.name: max(0, podset.request.count - row.reclaimable[podset.request.name])
+        for podset in row.podsets
+        if row.reclaimable.get(podset.request.name, 0) > 0
+    }
+
+
+def node_facts(node: wire.Node) -> NodeFacts:
+    """What placement needs of a node; quantities that cannot be read count as absent."""
+    allocatable: dict[str, int] = {}
+    for resource, value in node.status.allocatable.items():
+        try:
+            allocatable[resource] = amount(resource, value)
+        except QuantityError:
+            continue
+    return NodeFacts(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        allocatable=allocatable,
+        taints=node.spec.taints,
+        unschedulable=node.spec.unschedulable,
+        ready=node.ready,
+    )
+
+
+def pod_row(pod: wire.Pod) -> PodRow | None:
+    """The row of a pod that takes room on a node; None when it is not bound or has ended."""
+    if not pod.spec.node_name or pod.terminal:
+        return None
+    meta = pod.metadata
+    try:
+        status = pod.status
+        statuses = (*status.container_statuses, *status.init_container_statuses)
+        requests = pod_requests(pod.spec, statuses)
+    except QuantityError:  # the API server lets no such pod through
+        requests = {}
+    claim = podset_of_pod(meta.annotations, meta.labels)
+    named = meta.annotations.get(names.WORKLOAD_ANNOTATION)
+    owner = meta.controller
+    return PodRow(
+        key=meta.key,
+        node=pod.spec.node_name,
+        workload=f"{meta.namespace}/{claim[0]}" if claim else "",
+        podset=claim[1] if claim else "",
+        owner_uid=owner.uid if owner else "",
+        requests=tuple(sorted(requests.items())),
+        uid=meta.uid,
+        terminating=meta.deletion_timestamp is not None,
+        lingering=(meta.deletion_grace_period_seconds or 0) > REPLACED_WITHIN_S,
+        of_job=bool(named) or (owner is not None and owner.kind in _POD_OWNERS),
+        named=f"{meta.namespace}/{named}" if named else "",
+    )
+
+
+def _grant_of(admission: kueue.Admission) -> Grant:
+    """Decode what the API server stores.
+
+    Raises:
+        AssignmentError: a topology assignment cannot be read.
+        QuantityError: an amount cannot be read.
+    """
+    podsets = tuple(
+        PodSetGrant(
+            name=part.name,
+            flavors=part.flavors,
+            usage={
+                resource: quota_amount(resource, value)
+                for resource, value in part.resource_usage.items()
+            },
+            count=part.count,
+            topology=None if part.topology_assignment is None else decode(part.topology_assignment),
+        )
+        for part in admission.pod_set_assignments
+    )
+    return Grant(admission.cluster_queue, podsets)
+
+
+def _reservation(workload: kueue.Workload) -> tuple[Grant | None, str | None]:
+    """The grant held, and why it cannot be read."""
+    admission = workload.status.admission
+    if admission is None or not workload.is_true(names.WorkloadCondition.QUOTA_RESERVED):
+        return None, None
+    try:
+        return _grant_of(admission), None
+    except (AssignmentError, QuantityError) as error:
+        return None, f"status.admission: {error}"
+
+
+def _age(workload: kueue.Workload) -> str:
+    evicted = workload.condition(names.WorkloadCondition.EVICTED)
+    renewed = evicted is not None and evicted.status == "True"
+    if evicted is not None and renewed and evicted.reason in _AGEING_EVICTIONS:
+        return evicted.last_transition_time or ""
+    return workload.metadata.creation_timestamp or ""
+
+
+def _since(condition: wire.Condition | None) -> str:
+    return (condition.last_transition_time or "") if condition is not None else ""
+
+
+def _podset_rows(
+    workload: kueue.Workload, previous: WorkloadRow | None, excluded: tuple[str, ...]
+) -> tuple[PodSetRow, ...]:
+    """PodSets of the spec; templates of a generation that is known are not decoded again."""
+    meta = workload.metadata
+    if previous is not None and meta.generation:
+        known = (previous.uid, previous.generation)
+        if known == (meta.uid, meta.generation):
+            return previous.podsets
+    return tuple(
+        podset_row(index, podset, excluded) for index, podset in enumerate(workload.spec.pod_sets)
+    )
+
+
+def _shape_of(size: int, parent: str, podsets: tuple[PodSetRow, ...]) -> Hashable:
+    return (size, parent, *(podset.shape for podset in podsets))
+
+
+def with_podsets(row: WorkloadRow, podsets: tuple[PodSetRow, ...]) -> WorkloadRow:
+    """The row with its PodSets under other rules."""
+    return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
+
+
+def _unready(workload: kueue.Workload, ready: wire.Condition | None) -> str:
+    if ready is not None:
+        return ready.reason if ready.status == "False" else ""
+    # Nobody says it of pods of Workloads without a job, or of slices: their parents say it of all.
+    told = bool(workload.job_uid) and workload.parent is None
+    starts = told and workload.is_true(names.WorkloadCondition.ADMITTED)
+    return "WaitForStart" if starts else ""
+
+
+def workload_row(
+    workload: kueue.Workload,
+    previous: WorkloadRow | None = None,
+    excluded: tuple[str, ...] = (),
+) -> WorkloadRow:
+    """Project a Workload; what cannot be read is named in `problem` and `broken`, never raised.
+
+    Args:
+        workload: as the watch decoded it.
+        previous: the row it replaces, if any; of the same `excluded`.
+        excluded: prefixes of resources that count neither for quota nor for room.
+    """
+    meta, spec = workload.metadata, workload.spec
+    podsets = _podset_rows(workload, previous, excluded)
+    reserved, broken = _reservation(workload)
+    quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
+    evicted = workload.condition(names.WorkloadCondition.EVICTED)
+    leaving = evicted is not None and evicted.status == "True"
+    ready = workload.condition(names.WorkloadCondition.PODS_READY)
+    unready = ready is not None and ready.status == "False"
+    pending = quota if quota is not None and quota.status == "False" else wire.Condition()
+    owner = meta.controller
+    parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
+    reference = spec.priority_class_ref
+    annotations = sum(len(key) + len(value) for key, value in meta.annotations.items())
+    size = rounded(sum(podset.size for podset in podsets) + annotations)
+    return WorkloadRow(
+        key=meta.key,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        generation=meta.generation,
+        owner_uid=owner.uid if owner else "",
+        queue=f"{meta.namespace}/{spec.queue_name}" if spec.queue_name else "",
+        priority=spec.priority,
+        priority_class=reference.name if reference and reference.group == names.GROUP else "",
+        age=_age(workload),
+        active=spec.active,
+        deleting=meta.deletion_timestamp is not None,
+        finished=workload.is_true(names.WorkloadCondition.FINISHED),
+        evicted=leaving,
+        admitted=workload.is_true(names.WorkloadCondition.ADMITTED),
+        podsets=podsets,
+        shape=_shape_of(size, parent, podsets),
+        reserved=reserved,
+        pending_reason=pending.reason,
+        pending_message=pending.message,
+        broken=broken,
+        unhealthy=tuple(node.name for node in workload.status.unhealthy_nodes),
+        owned_by_pod=owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1"),
+        size=size,
+        elastic=workload.elastic,
+        parent=parent,
+        folded=frozenset(found.uid for found in workload.status.folded_slices),
+        reclaimable={found.name: found.count for found in workload.status.reclaimable_pods},
+        reserved_at=_since(quota) if reserved is not None else "",
+        evicted_at=_since(evicted) if leaving else "",
+        job_uid=workload.job_uid,
+        requeue_at=(retry.requeue_at or "") if (retry := workload.status.requeue_state) else "",
+        unready=_unready(workload, ready),
+        unready_since=_since(ready) if unready else "",
+    )

@@ -1,0 +1,267 @@
+"""PodSets as rows: templates decoded once, into what placement and quota ask of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from rackgate.jobframework.request_validation import request_errors
+from rackgate.resources.pod_defaults import Created, Limits, PodProblem, as_created
+from rackgate.resources.pod_requests import pod_requests
+from rackgate.resources.quantity import QuantityError
+from rackgate.wire import core as wire
+from rackgate.wire import kueue
+from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.placement.node_affinity import node_affinity
+
+_SHARED_LIMIT: Final = 4096
+
+_template_decoder = msgspec.json.Decoder(wire.PodTemplate)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What the cluster adds to the pods of a template, and holds against them.
+
+    Attributes:
+        limits: of the namespace; None where it has no LimitRange.
+        runtime_class: the one that the template names; None for none, and for one that is missing.
+    """
+
+    limits: Limits | None = None
+    runtime_class: wire.RuntimeClass | None = None
+
+
+NO_RULES: Final = PodRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What rules may change of a PodSet, kept so that its template need not be decoded again.
+
+    Attributes:
+        spec: the part of the pod's spec that rules read.
+        excluded: prefixes of resources that count neither for quota nor for room.
+        requests: per-pod amounts of the template alone, as `PodSetRequest.requests`.
+    """
+
+    spec: wire.PodSpec
+    excluded: tuple[str, ...]
+    requests: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The pods of a template under rules; both are kept, so that their ids are nobody else's."""
+
+    template: Template
+    rules: PodRules
+    pod: Created
+
+
+_templates: dict[bytes, Template] = {}
+_made: dict[tuple[int, int, int], _Made] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetRow:
+    """One PodSet: what placement asks, ready to be handed over, and the shape it is compared by.
+
+    Attributes:
+        request: per-pod amounts, selectors and topology request; `previous` is never set.
+        shape: equal for PodSets that get the same answer from the same state.
+        problem: why the template cannot be scheduled at all; None when it can.
+        size: bytes of the template.
+        template: what rules are applied to; None for a template that cannot be read.
+        own_problem: `problem`, whatever the rules say.
+        rules: those that are applied.
+    """
+
+    request: PodSetRequest
+    shape: Hashable
+    problem: str | None = None
+    size: int = 0
+    template: Template | None = field(default=None, compare=False, repr=False)
+    own_problem: str | None = field(default=None, compare=False, repr=False)
+    rules: PodRules = field(default=NO_RULES, compare=False, repr=False)
+
+    @property
+    def runtime_class(self) -> str:
+        """Name of the RuntimeClass that its pods have, "" for none."""
+        return (self.template.spec.runtime_class_name or "") if self.template is not None else ""
+
+    @property
+    def own_requests(self) -> Mapping[str, int]:
+        """Per-pod amounts of the template alone, without what rules add."""
+        return self.request.requests if self.template is None else self.template.requests
+
+
+def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequest | None:
+    """The request in the engine's terms; None when neither a level nor slices are asked for."""
+    if asked is None:
+        return None
+    slices = tuple(
+        SliceLayer(layer.topology, layer.size)
+        for layer in asked.podset_slice_required_topology_constraints
+    )
+    layered = bool(slices)
+    if not slices and asked.pod_set_slice_required_topology:
+        # Size 0 makes the engine answer that the size was not provided.
+        size = asked.pod_set_slice_size or 0
+        slices = (SliceLayer(asked.pod_set_slice_required_topology, size),)
+    unconstrained = bool(asked.unconstrained)
+    if not (asked.required or asked.preferred or unconstrained or slices):
+        return None
+    return TopologyRequest(asked.required, asked.preferred, unconstrained, slices, layered)
+
+
+def _shape_of(request: PodSetRequest) -> Hashable:
+    affinity = request.node_affinity
+    return (
+        request.name,
+        request.count,
+        tuple(sorted(request.requests.items())),
+        request.topology,
+        request.group,
+        tuple(sorted(request.node_selector.items())),
+        request.tolerations,
+        None if affinity is None else json.dumps(affinity, sort_keys=True),
+    )
+
+
+def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> PodSetRow:
+    """Project a PodSet; what cannot be read is named in `problem`. No rules are applied yet.
+
+    Args:
+        index: its place in `spec.podSets`.
+        podset: as the watch decoded it.
+        excluded: prefixes of resources that count neither for quota nor for room.
+    """
+    problem = _asked_problem(f"spec.podSets[{index}]", podset)
+    path = f"spec.podSets[{podset.name}].template"
+    spec, affinity = wire.PodSpec(), None
+    requests: Mapping[str, int] = {}
+    template: Template | None = None
+    try:
+        spec = _template_decoder.decode(podset.template).spec
+        affinity = node_affinity(spec)
+        template = _template_of(spec, excluded)
+        requests = template.requests
+    except (msgspec.MsgspecError, QuantityError, RecursionError) as error:
+        problem = problem or f"{path}: {error}"
+    negative = sorted(resource for resource, value in requests.items() if value < 0)
+    if negative:
+        problem = f"{path}: negative request of {negative[0]}"
+    if spec.node_name:
+        # No gate holds such a pod, and no assignment moves it.
+        problem = problem or f"{path}.spec.nodeName: {spec.node_name!r} is bound past the queue"
+    asked = podset.topology_request
+    request = PodSetRequest(
+        name=podset.name,
+        count=podset.count,
+        requests=requests,
+        topology=_topology_request(asked),
+        group=(asked.pod_set_group_name if asked else None) or None,
+        node_selector=spec.node_selector,
+        tolerations=spec.tolerations,
+        node_affinity=affinity,
+    )
+    row = PodSetRow(
+        request, (_shape_of(request), problem), problem, len(podset.template), template, problem
+    )
+    return ruled(row, NO_RULES)
+
+
+def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
+    """What rules may change; an equal one that is kept already, as most differ in nothing here.
+
+    Raises:
+        QuantityError: a quantity cannot be read.
+    """
+    part = _ruled_part(spec)
+    key = _encode((part, excluded))
+    known = _templates.get(key)
+    if known is None:
+        known = Template(part, excluded, without_excluded(pod_requests(part), excluded))
+        if len(_templates) >= _SHARED_LIMIT:
+            _templates.clear()  # what is in use stays in use
+        _templates[key] = known
+    return known
+
+
+def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
+    """What `as_created` reads of a spec: nothing else of it is kept."""
+    return wire.PodSpec(
+        containers=spec.containers,
+        init_containers=spec.init_containers,
+        overhead=spec.overhead,
+        resources=spec.resources,
+        node_selector=spec.node_selector,
+        tolerations=spec.tolerations,
+        runtime_class_name=spec.runtime_class_name,
+    )
+
+
+def ruled(row: PodSetRow, rules: PodRules) -> PodSetRow:
+    """The row with these rules applied instead of those before."""
+    template = row.template
+    if template is None:
+        return row
+    made = _made_of(template, rules)
+    created, request = made.pod, row.request
+    asked = (created.requests, created.node_selector, created.tolerations)
+    if asked != (request.requests, request.node_selector, request.tolerations):
+        requests, selector, tolerations = asked
+        request = replace(
+            request, requests=requests, node_selector=selector, tolerations=tolerations
+        )
+    problem = row.own_problem
+    if problem is None and created.problems:
+        problem = _told(f"spec.podSets[{request.name}].template.spec", created.problems)
+    if request is row.request and problem == row.problem:
+        return row if made.rules is row.rules else replace(row, rules=made.rules)
+    shape = (_shape_of(request), problem)
+    return replace(row, request=request, shape=shape, problem=problem, rules=made.rules)
+
+
+def _made_of(template: Template, rules: PodRules) -> _Made:
+    """The pods of a template under rules: worked out once for all Workloads of one kind."""
+    key = (id(template), id(rules.limits), id(rules.runtime_class))
+    known = _made.get(key)
+    if known is None:
+        pod = as_created(template.spec, rules.limits, rules.runtime_class)
+        counted = without_excluded(pod.requests, template.excluded)
+        requests = template.requests if counted == template.requests else counted
+        known = _Made(template, rules, replace(pod, requests=requests))
+        if len(_made) >= _SHARED_LIMIT:
+            _made.clear()  # what is in use stays in use
+        _made[key] = known
+    return known
+
+
+def _told(path: str, problems: Sequence[PodProblem]) -> str:
+    return "; ".join(
+        f"{f'{found.kind}: ' if found.kind else ''}{path}{found.path}: {found.text}"
+        for found in problems
+    )
+
+
+def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> dict[str, int]:
+    """Requests without the resources whose names start with one of the prefixes (C16)."""
+    return {name: value for name, value in requests.items() if not name.startswith(prefixes)}
+
+
+def _asked_problem(path: str, podset: kueue.PodSet) -> str | None:
+    """What no API server of ours stores: a count or a topology request that makes no sense."""
+    if podset.count < 0:
+        return f"{path}.count: {podset.count} is not a number of pods"
+    if podset.topology_request is None:
+        return None
+    asked = msgspec.to_builtins(podset.topology_request)
+    errors = request_errors(asked, f"{path}.topologyRequest", count=podset.count)
+    return "; ".join(map(str, errors)) or None

@@ -1,0 +1,168 @@
+"""Bodies of status writes, and the write that is repeated until it is known to have worked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api.resources import WORKLOADS
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.resources.quantity import format_amount
+from rackgate.topology.assignment import encode
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import FoldedSlice, RequeueState, Workload
+from rackgate_assigner.workload.decisions import Grant
+
+NO_REQUEUE: Final = RequeueState()
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+
+def admission_of(grant: Grant) -> dict[str, Any]:
+    """A grant as `status.admission` is written."""
+    assignments = []
+    for podset in grant.podsets:
+        usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
+        assignment: dict[str, Any] = {
+            "name": podset.name,
+            "flavors": dict(podset.flavors),
+            "resourceUsage": usage,
+            "count": podset.count,
+        }
+        if podset.topology is not None:
+            assignment["topologyAssignment"] = encode(podset.topology)
+        assignments.append(assignment)
+    return {"clusterQueue": grant.cluster_queue, "podSetAssignments": assignments}
+
+
+def stated_admission(workload: Workload) -> dict[str, Any] | None:
+    """The admission a Workload has now, as it is written; None without one."""
+    if workload.status.admission is None:
+        return None
+    stated: dict[str, Any] = msgspec.to_builtins(workload.status.admission)
+    for assignment in stated["podSetAssignments"]:
+        if assignment["topologyAssignment"] is None:
+            del assignment["topologyAssignment"]
+    stated["podSetAssignments"] = list(stated["podSetAssignments"])
+    return stated
+
+
+def moved_admission(workload: Workload, grant: Grant) -> dict[str, Any] | None:
+    """The admission a Workload has now, with the topology assignments of a grant."""
+    stated = stated_admission(workload)
+    topologies = {part.name: part.topology for part in grant.podsets}
+    for assignment in stated["podSetAssignments"] if stated is not None else ():
+        topology = topologies.get(assignment["name"])
+        if topology is not None:
+            assignment["topologyAssignment"] = encode(topology)
+    return stated
+
+
+def path_of(workload: Workload, sub: str | None = None) -> str:
+    """URL path of a Workload, or of a subresource of it."""
+    return WORKLOADS.path(workload.metadata.namespace, workload.metadata.name, sub)
+
+
+def status_body(
+    workload: Workload,
+    written: list[dict[str, Any]],
+    admission: dict[str, Any] | None,
+    unhealthy: Sequence[str] = (),
+    *,
+    folded: Sequence[FoldedSlice] | None = None,
+    requeue: RequeueState | None = None,
+) -> bytes:
+    """An apply of everything that the manager of admissions owns, bound to the version judged.
+
+    Args:
+        workload: as judged.
+        written: all conditions of the manager.
+        admission: as it is to be; None for none.
+        unhealthy: names of broken nodes.
+        folded: settled slices; None leaves them as they are, also when the admission goes:
+            forgotten, they would be taken into the next one.
+        requeue: earlier evictions for pods that were not ready; None leaves them as they are.
+    """
+    meta = workload.metadata
+    status: dict[str, Any] = {"conditions": written} if written else {}
+    if admission is not None:
+        status["admission"] = admission
+    if unhealthy:
+        status["unhealthyNodes"] = [{"name": name} for name in unhealthy]
+    settled = workload.status.folded_slices if folded is None else folded
+    if settled:
+        status["foldedSlices"] = [msgspec.to_builtins(entry) for entry in settled]
+    tries = workload.status.requeue_state if requeue is None else requeue
+    if tries is not None and tries != NO_REQUEUE:
+        pause = {} if tries.requeue_at is None else {"requeueAt": tries.requeue_at}
+        status["requeueState"] = {"count": tries.count, **pause}
+    return msgspec.json.encode(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": status,
+        }
+    )
+
+
+def leftover_ops(
+    stored: Workload,
+    types: Collection[str],
+    written: Iterable[Mapping[str, Any]],
+    *,
+    admission: bool,
+    requeue: RequeueState | None,
+) -> list[JsonPatchOp]:
+    """JSON patch that removes what an apply left out and is still there; empty where nothing is.
+
+    A field that another manager has applied, too, outlives an apply without it: Kueue's managers
+    own what is stored of Workloads that were taken over from it.
+
+    Args:
+        stored: the answer to the apply.
+        types: of all conditions that the manager may own.
+        written: the conditions that were applied.
+        admission: whether an admission may stay.
+        requeue: the tries that were applied, `NO_REQUEUE` for none; None when they may stay.
+    """
+    kept = {condition["type"] for condition in written}
+    status = stored.status
+    gone = [
+        index
+        for index, condition in enumerate(status.conditions)
+        if condition.type in types and condition.type not in kept
+    ]
+    paths = [f"/status/conditions/{index}" for index in reversed(gone)]
+    if status.admission is not None and not admission:
+        paths.append("/status/admission")
+    tries = status.requeue_state
+    if requeue is not None and tries is not None and tries != requeue:
+        if requeue == NO_REQUEUE:
+            paths.append("/status/requeueState")
+        elif tries.requeue_at is not None and requeue.requeue_at is None:
+            paths.append("/status/requeueState/requeueAt")
+    return [{"op": "remove", "path": path} for path in paths]
+
+
+def reclaimable_body(workload: Workload, done: Mapping[str, int]) -> bytes:
+    """An apply of the pods that are done, bound to the version judged."""
+    meta = workload.metadata
+    listed = [{"name": name, "count": count} for name, count in sorted(done.items())]
+    return msgspec.json.encode(
+        {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": {"reclaimablePods": listed},
+        }
+    )

@@ -1,0 +1,239 @@
+"""What a workload slice may be given: flavors of its parent alone, near the pods there are.
+
+A slice is one more replica of a Workload that runs. It queues like any other, but without its
+parent it has no meaning: it waits while that one is not admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from rackgate.api.names import PendingReason
+from rackgate.topology.assignment import TopologyAssignment
+from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, locked_to
+from rackgate_assigner.topology.capacity import leaf_of_assigned, per_pod
+from rackgate_assigner.topology.model import PodSetRequest
+from rackgate_assigner.workload.inadmissible import Refusal
+from rackgate_assigner.workload.info import WorkloadRow
+
+GATE_SLICES: Final = "ElasticJobsViaWorkloadSlices"
+
+# First and last leaf (exclusive) that pods must stay between.
+Fence: TypeAlias = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Family:
+    """The parent of slices, and where its pods are.
+
+    Attributes:
+        parent: as last seen; None when there is none of that name.
+        places: by PodSet, what the parent and slices not yet folded into it hold of topologies.
+        excess: what living pods take beyond all that was granted, and are charged for already: a
+            slice that is granted takes this over first.
+    """
+
+    parent: WorkloadRow | None = None
+    places: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
+    excess: dict[FlavorResource, int] = field(default_factory=dict)
+
+    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
+        """Quota in use without what a slice of this family would take over."""
+        if not self.excess:
+            return used
+        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
+
+    def taken_over(self, pair: FlavorResource, amount: int) -> int:
+        """How much of an amount that is granted to a slice was charged before; notes it."""
+        found = min(amount, self.excess.get(pair, 0))
+        if found:
+            self.excess[pair] -= found
+        return found
+
+    def near(self, podset: str) -> list[TopologyAssignment]:
+        """Where the pods of a PodSet are, and of those that have to be in one place with it."""
+        requests = [row.request for row in self.parent.podsets] if self.parent else []
+        group = next((request.group for request in requests if request.name == podset), None)
+        mates = [request.name for request in requests if group and request.group == group]
+        return [found for name in mates or [podset] for found in self.places.get(name, ())]
+
+
+def parent_refusal(
+    row: WorkloadRow, family: Family, leaving: AbstractSet[str], *, enabled: bool
+) -> Refusal | None:
+    """Why a slice cannot be looked at, None when its parent runs.
+
+    Args:
+        row: the slice.
+        family: its parent.
+        leaving: keys of Workloads that were chosen to give way in this cycle.
+        enabled: state of the feature gate.
+    """
+    name = row.parent.partition("/")[2]
+    if not enabled:
+        text = f"feature gate {GATE_SLICES} is off: no slice of Workload {name} is admitted"
+        return Refusal(PendingReason.ON_HOLD, text)
+    problem = _problem(row, family.parent, leaving)
+    if not problem:
+        return None
+    text = f"a slice waits for its parent Workload {name}, which {problem}"
+    return Refusal(PendingReason.ON_HOLD, text)
+
+
+def _problem(row: WorkloadRow, parent: WorkloadRow | None, leaving: AbstractSet[str]) -> str:
+    if parent is None or parent.uid != row.owner_uid:
+        return "does not exist"
+    states = (
+        (parent.deleting, "is being deleted"),
+        (parent.finished, "is finished"),
+        (parent.evicted or not parent.active or parent.key in leaving, "is evicted"),
+        (parent.broken is not None, "has an admission that cannot be read"),
+        (parent.reserved is None or not parent.admitted, "is not admitted"),
+        (not parent.elastic, "is not elastic"),
+    )
+    return next((text for applies, text in states if applies), "")
+
+
+def locked_queue(
+    row: WorkloadRow, parent: WorkloadRow, queue: ClusterQueueRow
+) -> ClusterQueueRow | Refusal:
+    """The queue with the flavors of the parent alone (SLC-09), or why the slice does not fit it."""
+    held, name = parent.reserved, parent.name
+    if held is None or held.cluster_queue != queue.name:
+        where = held.cluster_queue if held is not None else ""
+        text = f"its parent Workload {name} is admitted by ClusterQueue {where}"
+        return Refusal(PendingReason.MISCONFIGURED, text)
+    if len(row.podsets) != 1:
+        return Refusal(PendingReason.MISCONFIGURED, "a slice has one pod set")
+    asked = {podset.request.name: podset.request for podset in parent.podsets}
+    given = {part.name: part.flavors for part in held.podsets}
+    flavors: dict[str, str] = {}
+    for podset in row.podsets:
+        request = podset.request
+        there = asked.get(request.name)
+        if there is None or request.name not in given:
+            text = f"its parent Workload {name} has no pod set {request.name}"
+            return Refusal(PendingReason.MISCONFIGURED, text)
+        if replace(request, count=there.count) != there:
+            text = f"pod set {request.name} differs from that of its parent Workload {name}"
+            return Refusal(PendingReason.MISCONFIGURED, text)
+        flavors.update(given[request.name])
+    gone = sorted(set(flavors.values()) - set(queue.flavors))
+    if gone:
+        text = (
+            f"its parent Workload {name} has flavor {gone[0]}, which ClusterQueue {queue.name} "
+            "does not offer any more"
+        )
+        return Refusal(PendingReason.NO_MATCHING_FLAVOR, text)
+    return locked_to(queue, flavors)
+
+
+def told_locked(message: str, parent: WorkloadRow, podsets: Sequence[str]) -> str:
+    """A refusal, with the reason why no other flavor was looked at."""
+    held = parent.reserved.podsets if parent.reserved is not None else ()
+    flavors = {name for part in held if part.name in podsets for name in part.flavors.values()}
+    taken = ", ".join(sorted(flavors))
+    return f"{message}; a slice takes the flavors of its parent Workload {parent.name}: {taken}"
+
+
+def unlike(
+    family: Family, levels: Mapping[str, tuple[str, ...] | None], flavor: str
+) -> Refusal | None:
+    """Why a slice's pods could not be counted with those of its parent, None when they can.
+
+    Such a slice would hold quota for nothing: pods are released by places of one kind alone.
+
+    Args:
+        family: of the slice.
+        levels: by PodSet, those of the places that it would be given; None: of no topology.
+        flavor: that has them.
+    """
+    parent = family.parent
+    held = parent.reserved if parent is not None else None
+    for part in held.podsets if held is not None else ():
+        before = part.topology.levels if part.topology is not None else None
+        if part.count and levels.get(part.name, before) != before:
+            name = parent.name if parent is not None else ""
+            text = (
+                f"the topology of flavor {flavor} is not the one by which its parent Workload "
+                f"{name} was placed: the job can grow again once it has been queued anew"
+            )
+            return Refusal(PendingReason.MISCONFIGURED, text)
+    return None
+
+
+def fences(
+    grove: Grove, request: PodSetRequest, near: Sequence[TopologyAssignment]
+) -> list[Fence | None] | str:
+    """Where a slice's pods may be put, the best first; None: anywhere.
+
+    Args:
+        grove: the tree of its flavor.
+        request: its PodSet, which is its parent's.
+        near: where the parent's pods are, those of slices that are not folded yet included.
+
+    Returns:
+        Leaf ranges to be tried one after another, or why there is none.
+    """
+    asked, tree = request.topology, grove.tree
+    pods: dict[int, int] = {}
+    for assignment in near:
+        for values, count in assignment.domains:
+            leaf = leaf_of_assigned(tree, assignment.levels, values)
+            if leaf is not None and count > 0:
+                pods[leaf] = pods.get(leaf, 0) + count
+    if asked is None or not any(assignment.domains for assignment in near):
+        return [None]
+    outer: Fence | None = None
+    if asked.required is not None and asked.required in tree.levels:
+        if not pods:
+            return (
+                f'topology "{grove.flavor.topology}": no node with pods of its parent takes part '
+                f"now, so which {asked.required} they are in is not known"
+            )
+        outer = _ranges(grove, asked.required, pods)[0]
+    inner: list[Fence] = []
+    if asked.preferred is not None and asked.preferred in tree.levels:
+        inner = [
+            fence
+            for fence in _ranges(grove, asked.preferred, pods)
+            if _within(fence, outer) and _has_room(grove, request, fence)
+        ]
+    return [*inner, outer]
+
+
+def _ranges(grove: Grove, level_key: str, pods: Mapping[int, int]) -> list[Fence]:
+    """Domains of a level that hold pods, those with the most first."""
+    tree, level = grove.tree, grove.tree.levels.index(level_key)
+    found: dict[int, int] = {}
+    for leaf, count in pods.items():
+        domain = tree.domain_of_leaf(leaf, level)
+        found[domain] = found.get(domain, 0) + count
+    offsets = tree.leaf_ranges[level]
+    order = sorted(found, key=lambda domain: (-found[domain], domain))
+    return [(int(offsets[domain]), int(offsets[domain + 1])) for domain in order]
+
+
+def _within(fence: Fence, outer: Fence | None) -> bool:
+    return outer is None or (outer[0] <= fence[0] and fence[1] <= outer[1])
+
+
+def _has_room(grove: Grove, request: PodSetRequest, fence: Fence) -> bool:
+    """Whether the leaves have room for all pods, taints and selectors aside: cheap to ask."""
+    start, end = fence
+    most = np.full(end - start, request.count, dtype=np.int64)
+    for resource, amount in per_pod(request.requests).items():
+        if amount <= 0:
+            continue
+        row = grove.capacity.rows.get(resource)
+        if row is None:
+            return False
+        free = grove.capacity.free_row(row)[start:end]
+        most = np.minimum(most, np.maximum(free, 0) // amount)
+    return int(most.sum()) >= request.count

@@ -1,0 +1,380 @@
+"""Resizes of running jobs: looks at a parent and its slices, asks `plan_resize`, writes.
+
+Level-triggered, as the job controller is. The job itself is only ever read: who scales it owns
+its replicas (SLC-33).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rackgate.api import names
+from rackgate.api.names import ResizeReason, WorkloadCondition
+from rackgate.api.resources import WORKLOADS
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.runtime import clock
+from rackgate.topology.assignment import Domain
+from rackgate.wire.core import Meta
+from rackgate.wire.kueue import Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.jobs.facts import finalizer_ops
+from rackgate_assigner.jobs.kinds import JobLike
+from rackgate_assigner.own_writes import OwnWrites
+from rackgate_assigner.scheduler.message_rate import Pace
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload_slices.facts import made, parent_of, slice_of
+from rackgate_assigner.workload_slices.model import Asked, Slice
+from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
+from rackgate_assigner.workload_slices.progress import Progress, progress
+from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
+from rackgate_assigner.workqueue import WorkQueue
+
+WORKERS: Final = 16
+# A slice that was made is shown by the watch long before; else it is asked for once more.
+SHOWN_WITHIN_S: Final = 30.0
+POLL_S: Final = 0.5
+# Of an object that was written: newer than any that was judged.
+_NEWER: Final = Meta()
+
+
+class Jobs(Protocol):
+    """What a resize has to know of jobs, whatever their kind."""
+
+    def asked(self, parent: Workload) -> Mapping[str, Asked] | None:
+        """What the job of a Workload asks for now, by PodSet; None when that is no resize."""
+
+    def live(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
+        """Pods of a PodSet that are there to stay, by assigned domain."""
+
+    def tell(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
+        """An Event on the Workload and on its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Everything about one parent, as the watch shows it."""
+
+    parent: Workload
+    slices: Mapping[str, Workload]
+    plan: Plan
+    progress: Progress | None
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether others wait for what the next write gives back."""
+        return self.plan.settle is not None and bool(self.plan.settle.shrunk)
+
+
+class SliceController:
+    """Makes, folds and clears away workload slices. Callbacks may run on standbys, too.
+
+    Attributes:
+        queue: keys of parents, there or not.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        workloads: Mapping[str, Workload],
+        writer: SliceWriter,
+        jobs: Jobs,
+        *,
+        enabled: bool,
+        message_interval_s: float = 0.0,
+        workers: int = WORKERS,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            cache: holds the rows of Workloads; told of every event before this is.
+            workloads: as the watch shows them, by key.
+            writer: carries out what is planned.
+            jobs: answers for the jobs.
+            enabled: state of the feature gate; off, slices that are there are cleared away.
+            message_interval_s: between two writes of how far a resize is, for one reason.
+            workers: parents looked at at the same time.
+        """
+        self.queue = WorkQueue[str]("slices", self._reconcile, workers=workers)
+        self._cache, self._workloads, self._writer = cache, workloads, writer
+        self._jobs, self._enabled = jobs, enabled
+        self._pace = Pace(message_interval_s)
+        self._own_writes = OwnWrites()
+        self._slices: dict[str, set[str]] = defaultdict(set)
+        self._statuses: dict[str, str] = {}
+        self._parents: dict[str, str] = {}
+        # Slices that the watch has yet to show: by parent and name, with the time of the write.
+        self._made: dict[str, dict[str, tuple[NewSlice, float]]] = {}
+
+    async def run(self) -> None:
+        """Look at everything once, then at whatever changes, until cancelled."""
+        self._own_writes.clear()
+        self._made.clear()
+        await self.queue.run([*self._parents.values(), *self._slices])
+
+    # What the watches tell.
+
+    def workload_seen(self, before: Workload | None, workload: Workload) -> None:
+        """A Workload was added or changed; those that are not elastic are passed over."""
+        if before is not None and before.parent != workload.parent:
+            self._part(before)
+        key = workload.metadata.key
+        if workload.parent is not None:
+            parent = _parent_key(workload)
+            self._slices[parent].add(key)
+            self._made.get(parent, {}).pop(workload.metadata.name, None)
+            self._count(workload)
+            self.queue.add(parent)
+        elif workload.elastic:
+            owner = workload.metadata.controller
+            if owner is not None:
+                self._parents[owner.uid] = key
+            self.queue.add(key)
+
+    def workload_gone(self, workload: Workload) -> None:
+        """A Workload was deleted."""
+        key = workload.metadata.key
+        self._own_writes.forget(WORKLOADS.kind, key)
+        if workload.parent is not None:
+            self._part(workload)
+            self.queue.add(_parent_key(workload))
+            return
+        owner = workload.metadata.controller
+        if owner is not None and self._parents.get(owner.uid) == key:
+            del self._parents[owner.uid]
+        self._made.pop(key, None)
+        self._pace.forget(key)
+        if key in self._slices:
+            self.queue.add(key)
+
+    def job_seen(self, _before: JobLike | None, job: JobLike) -> None:
+        """A job of any kind was added or changed."""
+        self.job_gone(job)
+
+    def job_gone(self, job: JobLike) -> None:
+        """A job was deleted."""
+        parent = self._parents.get(job.metadata.uid)
+        if parent is not None:
+            self.queue.add(parent)
+
+    def in_step(self, workload: Workload) -> bool:
+        """Whether a waiting Workload may be admitted: no slices are left of its last admission."""
+        return workload.parent is not None or not self._slices.get(workload.metadata.key)
+
+    def _part(self, piece: Workload) -> None:
+        """Forget a slice."""
+        if piece.parent is None:
+            return
+        parent, key = _parent_key(piece), piece.metadata.key
+        self._slices[parent].discard(key)
+        if not self._slices[parent]:
+            del self._slices[parent]
+        status = self._statuses.pop(key, None)
+        if status is not None:
+            metrics.SLICES.labels(status=status).dec()
+
+    def _count(self, piece: Workload) -> None:
+        held = piece.status.admission is not None
+        status, before = "admitted" if held else "waiting", self._statuses.get(piece.metadata.key)
+        if status == before:
+            return
+        if before is not None:
+            metrics.SLICES.labels(status=before).dec()
+        metrics.SLICES.labels(status=status).inc()
+        self._statuses[piece.metadata.key] = status
+
+    # What is done about it.
+
+    async def _reconcile(self, key: str) -> None:
+        parent = self._workloads.get(key)
+        uid = parent.metadata.uid if parent is not None else ""
+        own: list[Workload] = []
+        orphans: list[Workload] = []
+        for name in sorted(self._slices.get(key, ())):
+            piece = self._workloads.get(name)
+            if piece is not None and piece.parent is not None:
+                (own if piece.parent.uid == uid else orphans).append(piece)
+        if orphans:
+            await self._clear(key, orphans)
+        if parent is None or not parent.elastic or parent.parent is not None:
+            return
+        if self._own_writes.behind(WORKLOADS.kind, parent.metadata):
+            return  # the watch will show our last write, and bring this key back
+        look = self._look(parent, own)
+        if look is not None:
+            await _all([self._write_parent(look), *self._slice_writes(look)])
+        if self._made.get(key):
+            self.queue.add_later(key, SHOWN_WITHIN_S)
+
+    def _look(self, parent: Workload, found: Sequence[Workload]) -> _Look | None:
+        """Everything about one parent; None while its admission cannot be read."""
+        rows = [self._cache.row(workload.metadata.key) for workload in (parent, *found)]
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows) or known[0].broken is not None:
+            return None
+        row, *pieces = known
+        slices = [slice_of(w, piece, parent) for w, piece in zip(found, pieces, strict=True)]
+        read = parent_of(parent, row, enabled=self._enabled)
+        asked = self._jobs.asked(parent)
+        plan = plan_resize(
+            asked,
+            read,
+            [*slices, *self._unseen(parent.metadata.key)],
+            taken=_Names(self._workloads, parent.metadata.namespace),
+            live=lambda podset: self._jobs.live(parent, podset),
+        )
+        by_name = {workload.metadata.name: workload for workload in found}
+        return _Look(parent, by_name, plan, progress(asked, read, slices))
+
+    def _unseen(self, parent: str) -> list[Slice]:
+        """Slices that were made and that the watch has yet to show."""
+        recent, now = self._made.get(parent, {}), clock.monotonic()
+        for name, (_, since) in list(recent.items()):
+            if since + SHOWN_WITHIN_S < now:
+                del recent[name]
+        return [made(new) for new, _ in recent.values()]
+
+    async def _write_parent(self, look: _Look) -> None:
+        """One write of the parent: each is judged by a version that the others would outdate."""
+        parent, plan, found = look.parent, look.plan, look.progress
+        if found is not None and self._begins(parent, found) and not look.gives_back:
+            answer = await self._tell(parent, found)
+        elif plan.settle is not None:
+            answer = await self._writer.settle(parent, plan.settle)
+        elif found is not None and self._is_news(parent, found):
+            answer = await self._tell(parent, found)
+        elif plan.follow is not None:
+            answer = await self._writer.follow(parent, plan.follow)
+        elif found is not None and self._is_due(parent, found):
+            answer = await self._tell(parent, found)
+        else:
+            return
+        self._written(parent, answer.metadata)
+
+    def _written(self, judged: Workload, answer: Meta) -> None:
+        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        if judged.metadata.key in self._workloads:
+            self._own_writes.written(WORKLOADS.kind, judged.metadata, answer)
+
+    def _begins(self, parent: Workload, found: Progress) -> bool:
+        """Whether a resize is to be announced before anything is done about it."""
+        return found.resizing and not parent.is_true(WorkloadCondition.RESIZE_REQUESTED)
+
+    def _is_news(self, parent: Workload, found: Progress) -> bool:
+        """Whether the condition says something else, or is to be there at last."""
+        present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
+        before = (present.status == conditions.TRUE, present.reason) if present else (False, "")
+        if not found.resizing:
+            return before[0]
+        return before != (True, found.reason)
+
+    def _is_due(self, parent: Workload, found: Progress) -> bool:
+        """Whether only the words changed, and the last ones are old enough."""
+        present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
+        if not found.resizing or present is None:
+            return False
+        if present.message == change_of(found).message:
+            return False
+        key = parent.metadata.key
+        wait_s = self._pace.wait_s(key, found.reason, clock.monotonic())
+        if wait_s > 0:
+            self.queue.add_later(key, wait_s)
+        return wait_s <= 0
+
+    async def _tell(self, parent: Workload, found: Progress) -> Workload:
+        answer = await self._writer.tell(parent, found)
+        self._pace.told(parent.metadata.key, found.reason, clock.monotonic())
+        waits = found.reason is ResizeReason.WAITING_FOR_SLICES
+        reason = names.WorkloadCondition.RESIZE_REQUESTED if found.resizing else found.reason
+        self._jobs.tell(parent, reason, change_of(found).message, warning=waits)
+        if self._begins(parent, found):
+            down = found.reason is ResizeReason.SCALING_DOWN
+            metrics.RESIZES.labels(direction="down" if down else "up").inc()
+        return answer
+
+    def _slice_writes(self, look: _Look) -> list[Awaitable[None]]:
+        plan, parent = look.plan, look.parent
+        writes = [self._create(parent, new) for new in plan.create]
+        for pieces, write in ((plan.delete, self._delete), (plan.release, self._release)):
+            # One that was made and is not seen yet is judged when it is.
+            seen = [look.slices[piece.name] for piece in pieces if piece.name in look.slices]
+            writes += [write(piece) for piece in seen]
+        leaving = {piece.name for piece in (*plan.delete, *plan.release)}
+        for name, piece in look.slices.items():
+            # Slices are made with it; an uninstall takes it off what it leaves.
+            if name not in leaving and piece.metadata.deletion_timestamp is None:
+                ops = finalizer_ops(piece)
+                writes += [self._hold(piece, ops)] if ops else []
+        return list(writes)
+
+    async def _create(self, parent: Workload, new: NewSlice) -> None:
+        # Noted beforehand: the watch may show it before the answer is here.
+        recent = self._made.setdefault(parent.metadata.key, {})
+        recent[new.name] = (new, clock.monotonic())
+        try:
+            ours = await self._writer.create(parent, new)
+        except Exception:
+            recent.pop(new.name, None)
+            raise
+        if not ours:
+            recent.pop(new.name, None)
+            note = f'the name "{new.name}" of a slice is taken by another Workload'
+            self._jobs.tell(parent, "ErrWorkloadCompose", note, warning=True)
+
+    async def _delete(self, piece: Workload) -> None:
+        if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
+            await self._writer.delete(piece)
+            self._written(piece, _NEWER)
+
+    async def _hold(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> None:
+        if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
+            answer = await self._writer.hold(piece, ops)
+            self._written(piece, answer.metadata)
+
+    async def _release(self, piece: Workload) -> None:
+        held = names.IN_USE_FINALIZER in piece.metadata.finalizers
+        if held and not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
+            await self._writer.release(piece)
+            self._written(piece, _NEWER)
+
+    async def _clear(self, key: str, orphans: Sequence[Workload]) -> None:
+        """Let slices go whose parent is gone, once the API server says so as well (SLC-32)."""
+        namespace, _, name = key.partition("/")
+        live = await self._writer.uid_of(namespace, name)
+        gone = [w for w in orphans if w.parent is not None and w.parent.uid != live]
+        if len(gone) < len(orphans):
+            self.queue.add_later(key, POLL_S)
+        await _all(
+            [
+                self._delete(piece)
+                if piece.metadata.deletion_timestamp is None
+                else self._release(piece)
+                for piece in gone
+            ]
+        )
+
+
+class _Names(Container[str]):
+    """Names of Workloads in one namespace."""
+
+    def __init__(self, workloads: Mapping[str, Workload], namespace: str) -> None:
+        self._workloads, self._namespace = workloads, namespace
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._namespace}/{name}" in self._workloads
+
+
+def _parent_key(piece: Workload) -> str:
+    owner = piece.parent
+    return f"{piece.metadata.namespace}/{owner.name}" if owner is not None else ""
+
+
+async def _all(writes: Sequence[Awaitable[None]]) -> None:
+    """Send writes of different objects together; a failure is raised when all of them are over."""
+    for result in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

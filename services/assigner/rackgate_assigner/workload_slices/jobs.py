@@ -1,0 +1,82 @@
+"""Jobs as resizes see them: what they ask for, which pods stay, and whom to tell. No writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rackgate.topology.assignment import Domain
+from rackgate.wire.core import Pod
+from rackgate.wire.kueue import Workload
+from rackgate_assigner.cache import Cache
+from rackgate_assigner.events import Reporter
+from rackgate_assigner.jobs.facts import owned_by
+from rackgate_assigner.jobs.kinds import JobLike, kind_of, owner_of
+from rackgate_assigner.workload_slices.model import Asked
+
+
+class ResizableJobs:
+    """Answers from what the watches show."""
+
+    def __init__(
+        self,
+        jobs: Mapping[str, Mapping[str, JobLike]],
+        pods: Mapping[str, Pod],
+        cache: Cache,
+        reporter: Reporter,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            jobs: governed jobs by kind, then by `namespace/name`.
+            pods: bound pods, by `namespace/name`.
+            cache: knows which of them sit in which domain.
+            reporter: for Events.
+        """
+        self._jobs, self._pods, self._cache = jobs, pods, cache
+        self._report = reporter
+
+    def asked(self, parent: Workload) -> Mapping[str, Asked] | None:
+        """What the job of a Workload asks for now, by PodSet.
+
+        None when the job is not there, goes away, or has other PodSets than its Workload: that
+        is no resize, and the job controller's to deal with (SLC-03).
+        """
+        job = self._job_of(parent)
+        if job is None or job.metadata.deletion_timestamp is not None:
+            return None
+        asked = kind_of(job).asked(job)
+        if set(asked) != {podset.name for podset in parent.spec.pod_sets}:
+            return None
+        return asked
+
+    def live(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
+        """Pods of a PodSet that are there to stay, by assigned domain.
+
+        Those that are being deleted, or that the job names for deletion, are not.
+        """
+        job = self._job_of(parent)
+        leaving = kind_of(job).leaving(job) if job is not None else frozenset()
+        counts: dict[Domain, int] = {}
+        found = self._cache.pods.domains_of(parent.metadata.key, podset)
+        for key, domain in found.items():
+            pod = self._pods.get(key)
+            if pod is None or pod.metadata.deletion_timestamp is not None:
+                continue
+            if pod.metadata.name not in leaving:
+                counts[domain] = counts.get(domain, 0) + 1
+        return counts
+
+    def tell(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
+        """An Event on the Workload and on its job."""
+        self._report.workload(parent, reason, note, warning=warning)
+        job = self._job_of(parent)
+        if job is not None:
+            self._report.job(job, reason, note, warning=warning)
+
+    def _job_of(self, parent: Workload) -> JobLike | None:
+        owner = owner_of(parent)
+        if owner is None:
+            return None
+        kind, key = owner
+        job = self._jobs.get(kind.name, {}).get(key)
+        return job if job is not None and owned_by(parent, job.metadata.uid) else None

@@ -1,0 +1,131 @@
+"""Writes of a resize: the parent's status and counts, its slices, and what the user is told.
+
+All methods raise `KubeError` when the API server refuses, and all but `create` are bound to the
+version judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import structlog
+
+from rackgate.api.names import FieldManager, WorkloadCondition
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.kube.client import Client
+from rackgate.kube.errors import AlreadyExistsError, NotFoundError
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import FoldedSlice, Workload
+from rackgate_assigner import metrics
+from rackgate_assigner.scheduler.writer import WorkloadWriter
+from rackgate_assigner.workload import conditions
+from rackgate_assigner.workload.conditions import ADMISSION_TYPES, SLICE_TYPES, Change
+from rackgate_assigner.workload.status import (
+    NO_REQUEUE,
+    admission_of,
+    path_of,
+    status_body,
+)
+from rackgate_assigner.workload.writer import listed_conditions
+from rackgate_assigner.workload_slices.facts import slice_body
+from rackgate_assigner.workload_slices.merge_plan import Settle
+from rackgate_assigner.workload_slices.plan import NewSlice
+from rackgate_assigner.workload_slices.progress import Progress
+
+log = structlog.get_logger()
+
+_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+
+
+class SliceWriter:
+    """Writes Workloads of resizable jobs."""
+
+    def __init__(self, client: Client, writer: WorkloadWriter) -> None:
+        """Share the budget of admissions: what a slice was given waits for these writes."""
+        self._client, self._writer = client, writer
+
+    async def settle(self, parent: Workload, settle: Settle) -> Workload:
+        """Take slices in, give pods back, forget what is done with: one write (SLC-18, 21, 25)."""
+        broken = [node.name for node in parent.status.unhealthy_nodes]
+        body = status_body(
+            parent,
+            listed_conditions(parent, ADMISSION_TYPES, ()),
+            None if settle.grant is None else admission_of(settle.grant),
+            broken,
+            folded=[FoldedSlice(entry.uid, entry.podset) for entry in settle.folded],
+        )
+        answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.ADMISSION)
+        metrics.SLICES_SETTLED.labels(result="folded").inc(len(settle.taken_in))
+        metrics.SLICES_SETTLED.labels(result="withdrawn").inc(len(settle.withdrawn))
+        metrics.PODS_GIVEN_BACK.inc(sum((settle.shrunk or {}).values()))
+        log.info(
+            "slices_settled",
+            workload=parent.metadata.key,
+            folded=len(settle.taken_in),
+            withdrawn=len(settle.withdrawn),
+            given_back=sum((settle.shrunk or {}).values()),
+        )
+        return _decode_workload(answer)
+
+    async def follow(self, parent: Workload, counts: Mapping[str, int]) -> Workload:
+        """Bring the counts of the spec in line with those granted (SLC-23)."""
+        ops: list[JsonPatchOp] = [
+            {
+                "op": "replace",
+                "path": f"/spec/podSets/{index}/count",
+                "value": counts[podset.name],
+            }
+            for index, podset in enumerate(parent.spec.pod_sets)
+            if counts.get(podset.name, podset.count) != podset.count
+        ]
+        answer = await self._writer.patch(parent, ops, client=self._client)
+        log.info("workload_resized", workload=parent.metadata.key, counts=dict(counts))
+        return answer
+
+    async def create(self, parent: Workload, new: NewSlice) -> bool:
+        """Make a slice; whether its name is one of this parent's slices now."""
+        try:
+            await self._writer.create(slice_body(parent, new))
+        except AlreadyExistsError:
+            found = await self._writer.read(parent.metadata.namespace, new.name)
+            owner = found.metadata.controller if found is not None else None
+            return owner is not None and owner.uid == parent.metadata.uid
+        return True
+
+    async def delete(self, piece: Workload) -> None:
+        """Delete a slice exactly as it was judged: one that was admitted meanwhile stays."""
+        meta = piece.metadata
+        wanted = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = msgspec.json.encode({"preconditions": wanted})
+        try:
+            await self._client.delete(path_of(piece), body)
+        except NotFoundError:
+            return
+
+    async def hold(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
+        """Put the finalizer on a slice that has lost it; returns it so."""
+        return await self._writer.patch(piece, ops)
+
+    async def release(self, piece: Workload) -> None:
+        """Let a slice go that is being deleted."""
+        await self._writer.release_finalizer(piece)
+
+    async def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of a Workload as stored now, "" when there is none."""
+        found = await self._writer.read(namespace, name)
+        return "" if found is None else found.metadata.uid
+
+    async def tell(self, parent: Workload, progress: Progress) -> Workload:
+        """Write condition ResizeRequested (SLC-10)."""
+        listed = listed_conditions(parent, SLICE_TYPES, [change_of(progress)])
+        body = status_body(parent, listed, None, folded=(), requeue=NO_REQUEUE)
+        answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.SLICES)
+        return _decode_workload(answer)
+
+
+def change_of(progress: Progress) -> Change:
+    """The wanted state of the condition."""
+    status = conditions.TRUE if progress.resizing else conditions.FALSE
+    message = conditions.clip(progress.message)
+    return Change(WorkloadCondition.RESIZE_REQUESTED, status, progress.reason, message)

@@ -1,0 +1,126 @@
+"""What happens to the ungater's machine. Facts come in as events, nothing else does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from rackgate_ungater.machine.rows import PodRow, PodUid, WorkloadKey, WorkloadRow
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod as a watch, a list or a read showed it. Older sights are ignored.
+
+    Attributes:
+        live: read or listed on purpose beside the watch.
+        listed: of a list, which may have begun long before it is told: it cannot say that a
+            request never arrived.
+    """
+
+    row: PodRow
+    live: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod is no more: watch, relist, or 404.
+
+    Attributes:
+        version: of the list that did not show it any more; sights up to that one are old.
+    """
+
+    uid: PodUid
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSeen:
+    """A Workload as a watch or a read showed it. Older sights are ignored.
+
+    Attributes:
+        live: read on purpose beside the watch.
+    """
+
+    row: WorkloadRow
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadGone:
+    """A Workload is no more."""
+
+    key: WorkloadKey
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A child Job of a JobSet.
+
+    Attributes:
+        uid: of the Job.
+        owner: UID of its controlling owner, empty without one.
+    """
+
+    uid: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobGone:
+    """A child Job is no more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class UngateAccepted:
+    """The server answered that a request of ours was applied; the watch will show it.
+
+    Attributes:
+        resource_version: the version that the request was bound to.
+        now: monotonic seconds.
+    """
+
+    uid: PodUid
+    resource_version: str
+    now: float
+
+
+class Failure(Enum):
+    """What is known of a request that did not succeed."""
+
+    UNSENT = "unsent"  # never left, or turned away unread: nothing speaks against trying again
+    REFUSED = "refused"  # the server said no to this pod: it pauses, the others go on
+    CONFLICT = "conflict"  # nothing was written, the pod has changed: read it before the next act
+    LOST = "lost"  # no answer: it may have been written, or may still be
+
+
+@dataclass(frozen=True, slots=True)
+class UngateFailed:
+    """A request of ours did not succeed.
+
+    Attributes:
+        resource_version: the version that the request was bound to.
+        now: monotonic seconds.
+    """
+
+    uid: PodUid
+    resource_version: str
+    failure: Failure
+    now: float
+
+
+Event: TypeAlias = (
+    PodSeen
+    | PodGone
+    | WorkloadSeen
+    | WorkloadGone
+    | JobSeen
+    | JobGone
+    | UngateAccepted
+    | UngateFailed
+)

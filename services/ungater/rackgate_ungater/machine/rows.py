@@ -1,0 +1,400 @@
+"""Slotted rows: the few facts of a pod or Workload that ungating needs, cut out while decoding.
+
+A watched object is never kept. Rows share their repeated strings, and the raw topology assignment
+stays bytes until somebody asks for it, so a status write of another kind costs no decoding.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Final, NewType
+
+import msgspec
+
+from rackgate.api import names
+from rackgate.jobframework.managed import podset_of_pod
+from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
+from rackgate.wire.depth import tolerant
+from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
+
+PodUid = NewType("PodUid", str)
+WorkloadKey = NewType("WorkloadKey", str)
+
+# Bits of `PodRow.gates`.
+TOPOLOGY: Final = 1
+ELASTIC: Final = 2
+GATES: Final = {names.TOPOLOGY_GATE: TOPOLOGY, names.ELASTIC_GATE: ELASTIC}
+
+_MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are no index
+_BAD_OFFSET = -1
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """One pod as the ungater sees it.
+
+    Attributes:
+        workload: name from the annotation; empty when the pod names none.
+        owner_uid: UID of the controlling owner, empty when there is none.
+        gates: those of ours that are present, as bits; a small number costs no memory.
+        terminating: a deletion timestamp is set.
+        terminal: phase Succeeded or Failed: holds no room any more.
+        selector: the pod's whole nodeSelector.
+        indices: labels whose value is a small whole number.
+        index_offset: the pod-index-offset annotation, -1 when it is no whole number.
+        version: resourceVersion as a number, 0 when it is none.
+        grace_s: seconds that its deletion may take; 0 when it is not being deleted.
+        terms: JSON of its required `nodeSelectorTerms` while it is gated; empty without any.
+    """
+
+    namespace: str
+    name: str
+    uid: PodUid
+    resource_version: str
+    workload: str
+    podset: str
+    owner_uid: str
+    gates: int
+    terminating: bool
+    terminal: bool
+    selector: dict[str, str]
+    indices: dict[str, int]
+    index_offset: int | None = None
+    version: int = 0
+    grace_s: float = 0.0
+    terms: str = ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate of ours is present: it cannot run."""
+        return self.gates != 0
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def workload_key(self) -> WorkloadKey:
+        """`namespace/name` of the Workload that the pod names."""
+        return WorkloadKey(intern(f"{self.namespace}/{self.workload}"))
+
+    def same_but_version(self, other: PodRow) -> bool:
+        """Whether nothing that planning reads differs."""
+        return (
+            self.gates == other.gates
+            and self.terminating == other.terminating
+            and self.terminal == other.terminal
+            and self.selector == other.selector
+            and self.indices == other.indices
+            and self.podset == other.podset
+            and self.owner_uid == other.owner_uid
+            and self.workload == other.workload
+            and self.index_offset == other.index_offset
+        )
+
+
+class PodSetRow(msgspec.Struct, frozen=True, gc=False):
+    """What one PodSet was given, and how its pods are numbered.
+
+    Attributes:
+        count: pods granted; None when only the assignment says it.
+        assignment: JSON of `topologyAssignment`, None without one.
+        requested: the PodSet carries a topologyRequest.
+        done: pods that are done, and whose quota is given back.
+    """
+
+    name: str
+    count: int | None
+    assignment: bytes | None
+    requested: bool = False
+    pod_index_label: str | None = None
+    sub_group_index_label: str | None = None
+    sub_group_count: int | None = None
+    group_name: str | None = None
+    done: int = 0
+
+
+class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
+    """One Workload as the ungater sees it.
+
+    Attributes:
+        granting: admitted, and neither evicted, finished, deactivated nor being deleted.
+        admitted_at: RFC 3339 time of the Admitted condition, None when not admitted.
+        unhealthy: names of nodes that await replacement.
+        elastic: its PodSets may be resized while they run.
+        of_jobset: its pods hang on child Jobs of its owner.
+        parent: the Workload that this one is a slice of.
+        folded: UIDs of slices that the counts include by now.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str
+    granting: bool
+    cluster_queue: str = ""
+    admitted_at: str | None = None
+    unhealthy: tuple[str, ...] = ()
+    podsets: tuple[PodSetRow, ...] = ()
+    version: int = 0
+    elastic: bool = False
+    of_jobset: bool = False
+    parent: WorkloadKey | None = None
+    folded: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> WorkloadKey:
+        """`namespace/name`."""
+        return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
+
+    def same_grant(self, other: WorkloadRow) -> bool:
+        """Whether both allow exactly the same ungating."""
+        return (
+            self.uid == other.uid
+            and self.owner_uid == other.owner_uid
+            and self.granting == other.granting
+            and self.unhealthy == other.unhealthy
+            and self.podsets == other.podsets
+            and self.folded == other.folded
+            and self.elastic == other.elastic
+            and self.parent == other.parent
+            and self.of_jobset == other.of_jobset
+        )
+
+
+class _OwnerView(View, frozen=True):
+    uid: str = ""
+    controller: bool = False
+
+
+class _PodMeta(View, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    annotations: dict[str, str] = {}  # noqa: RUF012 - as above
+    owner_references: tuple[_OwnerView, ...] = ()
+
+
+class _NodeSelectorView(View, frozen=True):
+    node_selector_terms: msgspec.Raw = msgspec.Raw()
+
+
+class _NodeAffinityView(View, frozen=True):
+    required_during_scheduling_ignored_during_execution: _NodeSelectorView | None = None
+
+
+class _AffinityView(View, frozen=True):
+    node_affinity: _NodeAffinityView | None = None
+
+
+class _PodSpecView(View, frozen=True):
+    node_selector: dict[str, str] = {}  # noqa: RUF012 - msgspec copies empty defaults
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    affinity: _AffinityView | None = None
+
+
+class _PodStatusView(View, frozen=True):
+    phase: str = ""
+
+
+class _PodView(View, frozen=True):
+    """Containers and volumes are the bulk of a pod: they are not even decoded."""
+
+    metadata: _PodMeta = _PodMeta()
+    spec: _PodSpecView = _PodSpecView()
+    status: _PodStatusView = _PodStatusView()
+
+
+class _PodSetView(View, frozen=True):
+    name: str = ""
+    count: int | None = None
+    topology_request: PodSetTopologyRequest | None = None
+
+
+class _WorkloadSpecView(View, frozen=True):
+    active: bool = True
+    pod_sets: tuple[_PodSetView, ...] = ()
+
+
+class _PodSetAssignmentView(View, frozen=True):
+    name: str = ""
+    count: int | None = None
+    topology_assignment: msgspec.Raw = msgspec.Raw()
+
+
+class _AdmissionView(View, frozen=True):
+    cluster_queue: str = ""
+    pod_set_assignments: tuple[_PodSetAssignmentView, ...] = ()
+
+
+class _WorkloadStatusView(View, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    admission: _AdmissionView | None = None
+    unhealthy_nodes: tuple[NodeName, ...] = ()
+    folded_slices: tuple[FoldedSlice, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePod, ...] = ()
+
+
+class _WorkloadView(View, frozen=True):
+    """Pod templates are skipped, assignments stay raw."""
+
+    metadata: Meta = Meta()
+    spec: _WorkloadSpecView = _WorkloadSpecView()
+    status: _WorkloadStatusView = _WorkloadStatusView()
+
+
+_decode_pod = tolerant(msgspec.json.Decoder(_PodView).decode)
+_decode_workload = tolerant(msgspec.json.Decoder(_WorkloadView).decode)
+
+
+def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
+    """Cut a row out of a pod's JSON.
+
+    Raises:
+        msgspec.MsgspecError: the JSON is no pod.
+    """
+    # The hottest function of the service: loops in place of generators and calls, for speed.
+    view = _decode_pod(data)
+    meta = view.metadata
+    gates, owner_uid = 0, ""
+    for gate in view.spec.scheduling_gates:
+        gates |= GATES.get(gate.name, 0)
+    for owner in meta.owner_references:
+        if owner.controller:
+            owner_uid = intern(owner.uid)
+            break
+    workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
+    return PodRow(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        uid=PodUid(meta.uid),
+        resource_version=meta.resource_version,
+        workload=intern(workload),
+        podset=intern(podset),
+        owner_uid=owner_uid,
+        gates=gates,
+        terminating=meta.deletion_timestamp is not None,
+        terminal=view.status.phase in ("Succeeded", "Failed"),
+        selector={intern(key): intern(value) for key, value in view.spec.node_selector.items()},
+        indices={
+            intern(key): int(value)
+            for key, value in meta.labels.items()
+            if value.isdigit() and len(value) <= _MAX_INDEX_DIGITS and value.isascii()
+        },
+        index_offset=_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
+        version=_version(meta.resource_version),
+        grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
+        # Read by the patch that releases the pod, and by nobody after it.
+        terms=_terms(view.spec.affinity) if gates and view.spec.affinity is not None else "",
+    )
+
+
+def _terms(affinity: _AffinityView) -> str:
+    nodes = affinity.node_affinity
+    if nodes is None or nodes.required_during_scheduling_ignored_during_execution is None:
+        return ""
+    raw = nodes.required_during_scheduling_ignored_during_execution.node_selector_terms
+    text = bytes(raw).decode()
+    return "" if text == "null" else intern(text)  # equal for all pods of a template
+
+
+def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> WorkloadRow:
+    """Cut a row out of a Workload's JSON.
+
+    Args:
+        data: the object.
+        elastic: elastic jobs are served. If not, their Workloads are as all others.
+
+    Raises:
+        msgspec.MsgspecError: the JSON is no Workload.
+    """
+    view = _decode_workload(data)
+    meta, status = view.metadata, view.status
+    owner = meta.controller
+    true = {c.type: c for c in status.conditions if c.status == "True"}
+    admitted = true.get(names.WorkloadCondition.ADMITTED)
+    elastic = elastic and meta.annotations.get(names.ELASTIC_ANNOTATION) == "true"
+    return WorkloadRow(
+        namespace=intern(meta.namespace),
+        name=intern(meta.name),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        owner_uid=owner.uid if owner else "",
+        granting=admitted is not None
+        and status.admission is not None
+        and view.spec.active
+        and meta.deletion_timestamp is None
+        and names.WorkloadCondition.EVICTED not in true
+        and names.WorkloadCondition.FINISHED not in true,
+        cluster_queue=intern(status.admission.cluster_queue) if status.admission else "",
+        admitted_at=admitted.last_transition_time if admitted else None,
+        unhealthy=tuple(sorted(node.name for node in status.unhealthy_nodes)),
+        podsets=_podset_rows(view),
+        version=_version(meta.resource_version),
+        elastic=elastic,
+        of_jobset=owner is not None and _is(owner, names.JOBSET_GROUP, "JobSet"),
+        parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
+        if elastic and owner is not None and _is(owner, names.GROUP, "Workload")
+        else None,
+        folded=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
+    )
+
+
+def _is(owner: OwnerReference, group: str, kind: str) -> bool:
+    return owner.kind == kind and owner.api_version.partition("/")[0] == group
+
+
+def _podset_rows(view: _WorkloadView) -> tuple[PodSetRow, ...]:
+    if view.status.admission is None:
+        return ()
+    podsets = {podset.name: podset for podset in view.spec.pod_sets}
+    done = {found.name: max(0, found.count) for found in view.status.reclaimable_pods}
+    return tuple(
+        _podset_row(assigned, podsets.get(assigned.name, _PodSetView()), done.get(assigned.name, 0))
+        for assigned in view.status.admission.pod_set_assignments
+    )
+
+
+def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView, done: int = 0) -> PodSetRow:
+    # A missing count means the one that was asked for; 0 is a count like others.
+    count = podset.count if assigned.count is None else assigned.count
+    request = podset.topology_request
+    # Copied: a Raw keeps the whole page or watch line that it was cut from alive.
+    raw = bytes(assigned.topology_assignment)
+    data = None if raw in (b"", b"null") else raw
+    if request is None:
+        return PodSetRow(name=assigned.name, count=count, assignment=data, done=done)
+    return PodSetRow(
+        name=assigned.name,
+        count=count,
+        assignment=data,
+        requested=True,
+        pod_index_label=request.pod_index_label or None,
+        sub_group_index_label=request.sub_group_index_label or None,
+        sub_group_count=request.sub_group_count,
+        group_name=request.pod_set_group_name or None,
+        done=done,
+    )
+
+
+def _whole_number(value: str) -> int | None:
+    if value.isascii() and value.isdigit() and len(value) <= _MAX_INDEX_DIGITS:
+        return int(value)
+    return None
+
+
+def _offset(value: str | None) -> int | None:
+    if value is None:
+        return None
+    number = _whole_number(value)
+    return _BAD_OFFSET if number is None else number
+
+
+def _version(resource_version: str) -> int:
+    """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
+    return int(resource_version) if resource_version.isdigit() else 0

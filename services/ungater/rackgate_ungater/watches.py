@@ -1,0 +1,135 @@
+"""What every replica follows: pods, Workloads, child Jobs of JobSets, and names of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from rackgate.api import names
+from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
+from rackgate.kube.client import WATCH_IDLE_S, Client
+from rackgate.kube.informer.informer import Informer
+from rackgate.runtime.tasks import spawn
+from rackgate_ungater.machine.events import Event, JobGone, JobSeen, PodGone, PodSeen, WorkloadSeen
+from rackgate_ungater.machine.nodes import NodeNames, decode_node
+from rackgate_ungater.machine.owners import CHILD_JOBS, decode_job
+from rackgate_ungater.machine.rows import WorkloadRow, decode_pod, decode_workload
+
+# Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
+# RayCluster come from its head's template, with all marks: they are nobody's business here.
+_NOT_CLEANUP = f"{names.RAY_NODE_TYPE_LABEL}!={names.RAY_CLEANUP_TYPE}"
+SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
+# Pods of elastic jobs may have no topology, and then not that label.
+ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
+
+# Longer than a healthy watch is ever silent.
+NODES_KNOWN_S: Final = 2 * WATCH_IDLE_S
+
+
+class Sources:
+    """The watches of one replica.
+
+    Attributes:
+        selector: of the pods that are followed.
+        nodes: as the watch told last; nothing if they are not followed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        heard: Callable[[Event], None],
+        workload_deleted: Callable[[WorkloadRow], None],
+        *,
+        elastic: bool,
+        names_nodes: bool = False,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: for lists and watches.
+            heard: told of all that is seen, and of what is gone.
+            workload_deleted: told in its place of Workloads that are gone.
+            elastic: elastic jobs are served.
+            names_nodes: nodes are followed, too.
+        """
+        self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
+        self.pods = Informer(
+            client,
+            PODS,
+            decode_pod,
+            on_upsert=lambda _, row: heard(PodSeen(row)),
+            on_delete=lambda row: heard(PodGone(row.uid)),
+            params=self.selector,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self.workloads = Informer(
+            client,
+            WORKLOADS,
+            partial(decode_workload, elastic=elastic),
+            on_upsert=lambda _, row: heard(WorkloadSeen(row)),
+            on_delete=workload_deleted,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self.jobs = Informer(
+            client.metadata_only(),
+            JOBS,
+            decode_job,
+            on_upsert=lambda _, row: heard(JobSeen(row.uid, row.owner_uid)),
+            on_delete=lambda row: heard(JobGone(row.uid)),
+            params=CHILD_JOBS,
+            key_of=lambda row: row.key,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self.nodes = NodeNames()
+        self._names = Informer(
+            client.metadata_only(),
+            NODES,
+            decode_node,
+            on_upsert=self.nodes.seen,
+            on_delete=self.nodes.gone,
+            key_of=lambda row: row.name,
+            version_of=lambda row: row.resource_version,
+            uid_of=lambda row: row.uid,
+        )
+        self._names_nodes = names_nodes
+
+    def known_nodes(self) -> NodeNames:
+        """The nodes if they are known as they are; none of them before, or if the watch is lost."""
+        known = self._names.synced.is_set() and self._names.silence_s() < NODES_KNOWN_S
+        return self.nodes if known else NodeNames()
+
+    def missing(self) -> list[str]:
+        """What keeps this replica from being ready; without nodes pods can be released as well."""
+        return self.pods.missing() + self.workloads.missing() + self.jobs.missing()
+
+    async def synced(self) -> None:
+        """Return when all of it has been listed once."""
+        for informer in (self.workloads, self.jobs, self.pods):
+            await informer.synced.wait()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all of it is known to be of the store that the API server has now."""
+        return all(informer.is_certain for informer in (self.workloads, self.jobs, self.pods))
+
+    async def certain(self) -> None:
+        """Return when it is."""
+        while not self.is_certain:
+            for informer in (self.workloads, self.jobs, self.pods):
+                await informer.certain()
+
+    async def run(self) -> None:
+        """Follow all of it until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            spawn(group, self.workloads.run(), "workloads")
+            spawn(group, self.jobs.run(), "jobs")
+            spawn(group, self.pods.run(), "pods")
+            if self._names_nodes:
+                spawn(group, self._names.run(), "nodes")

@@ -1,0 +1,176 @@
+"""Rules on our own kinds: what their models refuse, told by the path in the manifest.
+
+The schemas generated from the same models refuse most of this inside the API server already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rackgate.api.flavor import ResourceFlavor
+from rackgate.api.meta import SUBDOMAIN, ApiObject
+from rackgate.api.names import WorkloadCondition
+from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.topology import Topology
+from rackgate.api.workload import Workload
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.request_validation import exclusive_errors, request_errors
+from rackgate.jobframework.templates import items, section
+from rackgate.jobframework.topology_request import topology_errors
+
+Objects = Mapping[str, Any]
+MAX_ERRORS: Final = 16
+_SUBDOMAIN: Final = re.compile(SUBDOMAIN)
+
+
+def name_errors(name: str, path: str, advice: str) -> list[FieldError]:
+    """Refuse what cannot be the name of an object."""
+    if len(name) <= 253 and _SUBDOMAIN.match(name) and not name.endswith("\n"):
+        return []
+    return [FieldError(path, f"{shown(name)} is not a name of an object", advice)]
+
+
+def topology_object_errors(topology: Objects, _stored: Objects) -> list[FieldError]:
+    """Rules of a Topology: 1 to 16 unique levels, the hostname only as the last."""
+    return model_errors(Topology, topology)
+
+
+def flavor_errors(flavor: Objects, stored: Objects) -> list[FieldError]:
+    """Rules of a ResourceFlavor: a topology needs node labels, and stays once set."""
+    return model_errors(ResourceFlavor, flavor) + _frozen(
+        flavor, stored, "topologyName", "make another flavor for the other topology"
+    )
+
+
+def cluster_queue_errors(queue: Objects, _stored: Objects) -> list[FieldError]:
+    """Rules of a ClusterQueue's quotas."""
+    return model_errors(ClusterQueue, queue)
+
+
+def local_queue_errors(queue: Objects, stored: Objects) -> list[FieldError]:
+    """Rules of a LocalQueue: its ClusterQueue stays."""
+    return model_errors(LocalQueue, queue) + _frozen(
+        queue, stored, "clusterQueue", "make another LocalQueue for the other ClusterQueue"
+    )
+
+
+def _frozen(now: Objects, stored: Objects, field: str, advice: str) -> list[FieldError]:
+    before = section(stored, "spec").get(field)
+    after = section(now, "spec").get(field)
+    if before is None or before == after:
+        return []
+    found = "nothing" if after is None else shown(after)
+    return [FieldError(f"spec.{field}", f"stays {shown(before)}, asked is {found}", advice)]
+
+
+def workload_errors(
+    workload: Objects, stored: Objects, *, both_levels: bool = False
+) -> list[FieldError]:
+    """Rules of a Workload: the topology requests of its podsets, and what a reservation freezes."""
+    spec = section(workload, "spec")
+    if stored and spec == section(stored, "spec"):
+        return []
+    errors = model_errors(Workload, workload)
+    for index, podset in enumerate(items(spec, "podSets", "spec")):
+        path = f"spec.podSets[{index}]"
+        count = podset.get("count")
+        template = section(podset, "template", path)
+        whole = count if isinstance(count, int) and not isinstance(count, bool) else None
+        errors += topology_errors(
+            template, f"{path}.template", count=whole, both_levels=both_levels
+        )
+        request = section(podset, "topologyRequest", path)
+        where = f"{path}.topologyRequest"
+        errors += exclusive_errors(request, where, both_levels=both_levels)
+        errors += request_errors(request, where, count=whole)
+    if stored and _reserved(stored):
+        errors += _frozen_spec(spec, section(stored, "spec"), _granted(stored))
+    return _distinct(errors)
+
+
+def _reserved(workload: Objects) -> bool:
+    conditions = items(section(workload, "status"), "conditions", "status")
+    return any(
+        condition.get("type") == WorkloadCondition.QUOTA_RESERVED
+        and condition.get("status") == "True"
+        for condition in conditions
+    )
+
+
+def _granted(workload: Objects) -> dict[str, int]:
+    """Pods of each podset that quota is held for."""
+    admission = section(section(workload, "status"), "admission", "status")
+    held = items(admission, "podSetAssignments", "status.admission")
+    counts = {str(part.get("name")): part.get("count") for part in held}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
+
+
+def _frozen_spec(spec: Objects, stored: Objects, granted: Mapping[str, int]) -> list[FieldError]:
+    advice = "deactivate the workload first (spec.active: false)"
+    errors = []
+    if spec.get("queueName") != stored.get("queueName"):
+        problem = f"{shown(stored.get('queueName', ''))} stays while quota is reserved"
+        errors.append(FieldError("spec.queueName", problem, advice))
+    now, before = items(spec, "podSets", "spec"), items(stored, "podSets", "spec")
+    if _shapes(now) != _shapes(before):
+        problem = "podsets cannot change while quota is reserved, but for smaller counts"
+        errors.append(FieldError("spec.podSets", problem, advice))
+        return errors
+    for index, (podset, old) in enumerate(zip(now, before, strict=True)):
+        asked, held = podset.get("count", 1), old.get("count", 1)
+        if isinstance(held, int):  # an elastic job's count follows what was granted (SLC-23)
+            held = max(held, granted.get(str(podset.get("name")), 0))
+        if isinstance(asked, int) and isinstance(held, int) and asked > held:
+            problem = f"{asked} is more than the {held} pods that quota is reserved for"
+            errors.append(FieldError(f"spec.podSets[{index}].count", problem, advice))
+    return errors
+
+
+def _shapes(podsets: Sequence[Objects]) -> list[dict[str, Any]]:
+    return [
+        {field: value for field, value in podset.items() if field != "count"} for podset in podsets
+    ]
+
+
+def _distinct(errors: list[FieldError]) -> list[FieldError]:
+    return list({(error.path, error.problem): error for error in errors}.values())
+
+
+def model_errors(model: type[ApiObject], found: Objects) -> list[FieldError]:
+    """What a model refuses in an object; 16 errors at most, in the model's order."""
+    try:
+        model.model_validate(found)
+    except ValidationError as error:
+        details = error.errors(include_url=False)[:MAX_ERRORS]
+        return [_field_error(detail) for detail in details]
+    except RecursionError:
+        return [FieldError("", "the object is nested too deeply")]
+    return []
+
+
+def _field_error(detail: ErrorDetails) -> FieldError:
+    path = _path(detail["loc"])
+    context = detail.get("ctx", {})
+    inner = context.get("path")
+    if inner:
+        path = f"{path}.{inner}" if path else str(inner)
+    problem, value = detail["msg"], detail.get("input")
+    # A rule's message already says what was found; elsewhere only plain values are shown.
+    if detail["type"] != "rule" and isinstance(value, str | int | float | bool):
+        problem = f"{problem}, found {shown(value)}"
+    return FieldError(path, problem[:1].lower() + problem[1:])
+
+
+def _path(location: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text

@@ -1,0 +1,165 @@
+"""Rules on OSMO's Pools and Workflows; what has to be read for them comes as an argument.
+
+The API server holds most rules of a Pool itself (its schema); here they are once more, in words.
+Those of a Workflow are here alone, as they need its Pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rackgate.api.names import OSMO_GROUP
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.templates import items, section
+from rackgate_osmo import Pool, Refusal, RefusedError, read_pool, read_workflow
+from rackgate_webhook.admission.review import Review, Verdict
+
+Object = Mapping[str, Any]
+
+POOL: Final = f"{OSMO_GROUP}/Pool"
+WORKFLOW: Final = f"{OSMO_GROUP}/Workflow"
+# The API server passes on 4 KiB of warnings, of 256 characters each.
+MAX_WARNINGS: Final = 8
+MAX_USERS_SHOWN: Final = 3
+
+
+def concerns(review: Review) -> bool:
+    """Whether a review may be refused here: a write of one of the two kinds that is to stay."""
+    return (
+        review.kind in (POOL, WORKFLOW)
+        and not review.sub_resource
+        and review.operation in ("CREATE", "UPDATE")
+        and not section(review.object, "metadata").get("deletionTimestamp")
+    )
+
+
+def pool_of(workflow: Object) -> str:
+    """Name of the Pool that a Workflow is submitted to; "" where there is none to read."""
+    name = section(workflow, "spec").get("pool")
+    return name if isinstance(name, str) else ""
+
+
+def keys_given_up(review: Review) -> tuple[str, ...]:
+    """Keys that a change of a Pool takes away or gives another label, coarsest first."""
+    if review.kind != POOL or review.operation != "UPDATE":
+        return ()
+    now = _labels(review.object)
+    return tuple(key for key, label in _labels(review.old_object).items() if now.get(key) != label)
+
+
+def keys_of(workflow: Object) -> set[str]:
+    """Keys that the resources of a Workflow name, wherever its user wrote them."""
+    spec = section(workflow, "spec")
+    inner = spec.get("workflow")
+    holders = [spec, *([inner] if isinstance(inner, Mapping) else [])]
+    keys = set()
+    for resource in (one for holder in holders for one in _resources(holder)):
+        requirements = resource.get("topology") if isinstance(resource, Mapping) else None
+        for entry in requirements if isinstance(requirements, Sequence) else ():
+            key = entry.get("key") if isinstance(entry, Mapping) else None
+            if isinstance(key, str):
+                keys.add(key)
+    return keys
+
+
+def _resources(holder: Object) -> Collection[Any]:
+    found = holder.get("resources")
+    return found.values() if isinstance(found, Mapping) else ()
+
+
+def pool_verdict(review: Review, users: Mapping[str, Sequence[str]] | None) -> Verdict:
+    """The verdict on a Pool.
+
+    Args:
+        review: for which `concerns` holds.
+        users: Workflows, as `namespace/name`, by each key of `keys_given_up`; None when they
+            could not be read in time.
+    """
+    try:
+        read_pool(pool_data(review.object))
+    except RefusedError as error:
+        return Verdict(errors=[_field_error(refusal) for refusal in error.refusals])
+    return Verdict(warnings=_given_up(keys_given_up(review), users))
+
+
+def workflow_verdict(review: Review, pool: Object | None) -> Verdict:
+    """The verdict on a Workflow.
+
+    Args:
+        review: for which `concerns` holds.
+        pool: its Pool as stored; None when there is none of that name.
+    """
+    name = pool_of(review.object)
+    if pool is None:
+        advice = "submit it to an existing pool (kubectl get pools.osmo.rackgate.dev)"
+        return Verdict(errors=[FieldError("spec.pool", f"there is no pool {shown(name)}", advice)])
+    try:
+        found = read_pool(pool_data(pool))
+    except RefusedError as error:
+        problem = f"pool {shown(name)} is itself not valid: {error.refusals[0]}"
+        return Verdict(errors=[FieldError("spec.pool", problem, "have the pool mended first")])
+    return Verdict(errors=workflow_errors(review.object, found))
+
+
+def workflow_errors(workflow: Object, pool: Pool) -> list[FieldError]:
+    """What is wrong with a Workflow on its Pool, by field path."""
+    try:
+        read_workflow(workflow_data(workflow), pool)
+    except RefusedError as error:
+        return [_field_error(refusal) for refusal in error.refusals]
+    return []
+
+
+def pool_data(pool: Object) -> dict[str, Any]:
+    """A Pool object as OSMO's users write a pool."""
+    return {**section(pool, "spec"), "name": section(pool, "metadata").get("name", "")}
+
+
+def workflow_data(workflow: Object) -> dict[str, Any]:
+    """A Workflow object as OSMO's users write a workflow; it may be named by the object alone."""
+    name = section(workflow, "metadata").get("name", "")
+    spec = section(workflow, "spec")
+    given = {key: value for key, value in spec.items() if key != "pool"}
+    if isinstance(given.get("workflow"), Mapping):
+        return {**given, "workflow": {"name": name, **given["workflow"]}}
+    return {"name": name, **given}
+
+
+def _field_error(refusal: Refusal) -> FieldError:
+    return FieldError(_path(refusal), refusal.message)
+
+
+def _path(refusal: Refusal) -> str:
+    """A refusal's path in the object: all but the name is below spec."""
+    path = refusal.path
+    if path == "name" and refusal.at == "pool":
+        return "metadata.name"
+    if not path:
+        return "spec"
+    return f"spec{path}" if path.startswith("[") else f"spec.{path}"
+
+
+def _labels(pool: Object) -> dict[str, str]:
+    entries = items(section(pool, "spec"), "topology_keys", "spec")
+    return {str(entry.get("key")): str(entry.get("label")) for entry in entries}
+
+
+def _given_up(keys: Iterable[str], users: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """Warnings: a change takes effect, whoever still uses what it takes away."""
+    names = list(keys)
+    if not names:
+        return []
+    if users is None:
+        told = ", ".join(map(shown, names))
+        return [f"whether workflows use {told} could not be read in time; {_EFFECT}"]
+    warnings = []
+    for name in names:
+        if found := users.get(name, ()):
+            more = len(found) - MAX_USERS_SHOWN
+            listed = ", ".join(found[:MAX_USERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+            warnings.append(f"{shown(name)} is used by {listed}; {_EFFECT}")
+    return warnings[:MAX_WARNINGS]
+
+
+_EFFECT: Final = "what runs is left alone, what waits with it stays pending"

@@ -1,0 +1,142 @@
+"""Reviews of OSMO's kinds: reads what they need, then lets `osmo` decide.
+
+Nothing is kept between reviews, so nothing can be stale: a Workflow that follows its Pool in one
+`kubectl apply` finds it. Submissions are rare, and one read each costs less than a watch.
+
+Workflows are judged in a thread: one of twenty thousand tasks takes a third of a second and more,
+in which reviews of all other kinds are to be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api.resources import OSMO_POOLS, OSMO_WORKFLOWS
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate_webhook.admission.objects import name_errors
+from rackgate_webhook.admission.osmo import (
+    POOL,
+    concerns,
+    keys_given_up,
+    keys_of,
+    pool_of,
+    pool_verdict,
+    workflow_verdict,
+)
+from rackgate_webhook.admission.review import Review, Verdict
+from rackgate_webhook.serving.bodies import RefusedError
+
+# Callers wait 5 s, by our registration.
+READ_LIMIT_S: Final = 2.0
+# Workflows may be of a megabyte and a half each: a page has 24 MiB at most.
+PAGE_SIZE: Final = 16
+QPS: Final = 50.0
+BURST: Final = 100
+AT_ONCE: Final = 16
+# It shares one interpreter with the rest: a second one would only make all of them late.
+JUDGES: Final = 1
+
+log = structlog.get_logger()
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+_decode_page: Final = msgspec.json.Decoder(_Page).decode
+
+
+def used_keys(page: bytes, keys: set[str]) -> Iterator[tuple[str, set[str]]]:
+    """Each Workflow of a page, as `namespace/name`, with those of `keys` that it names.
+
+    They are decoded one at a time: a whole page takes ten times its size.
+    """
+    for raw in _decode_page(page).items:
+        item = msgspec.json.decode(raw)
+        meta = item["metadata"]
+        yield f"{meta['namespace']}/{meta['name']}", keys & keys_of(item)
+
+
+class OsmoReviews:
+    """Decides about Pools and Workflows."""
+
+    def __init__(self, *, limit_s: float = READ_LIMIT_S) -> None:
+        """Prepare; `connect` must be called before the first review.
+
+        Args:
+            limit_s: longest time that reading for one review may take.
+        """
+        self._limit_s = limit_s
+        self._client: Client | None = None
+        # Those that wait for a thread and whose callers have gone are never begun.
+        self._judges = ThreadPoolExecutor(JUDGES, "judge")
+        self._listing = asyncio.Lock()  # so that one page is held, however many Pools change
+
+    def connect(self, client: Client) -> None:
+        """Read from here, within limits of its own."""
+        self._client = client.budget(QPS, BURST, AT_ONCE)
+
+    async def decide(self, review: Review) -> Verdict:
+        """The verdict on one review.
+
+        Raises:
+            MalformedError: the object has a shape that the API server never sends.
+            RefusedError: its Pool cannot be read; the registration's failurePolicy decides.
+        """
+        if not concerns(review):
+            return Verdict()
+        if review.kind == POOL:
+            keys = keys_given_up(review)
+            name = str(review.object.get("metadata", {}).get("name", ""))
+            return pool_verdict(review, await self._users(name, set(keys)) if keys else {})
+        pool = await self._pool(pool_of(review.object))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._judges, workflow_verdict, review, pool)
+
+    async def _pool(self, name: str) -> dict[str, Any] | None:
+        """A Pool as stored; None when there is none."""
+        if name_errors(name, "", ""):
+            return None  # nor may it be put into a path
+        try:
+            async with asyncio.timeout(self._limit_s):
+                answer = await self._reader().get(OSMO_POOLS.path(name=name))
+        except NotFoundError:
+            return None
+        except (KubeError, TimeoutError) as error:
+            why = str(error) or f"no answer within {self._limit_s:g} s"
+            log.warning("pool_not_read", pool=name, error=why[:300])
+            words = f'spec.pool: pool "{name}" cannot be read now, try again ({why[:300]})'
+            raise RefusedError(503, "unread", words) from error
+        found: dict[str, Any] = msgspec.json.decode(answer)
+        return found
+
+    async def _users(self, pool: str, keys: set[str]) -> dict[str, list[str]] | None:
+        """Workflows of a Pool by each of `keys` they name; None when not all could be read."""
+        users: dict[str, list[str]] = defaultdict(list)
+        params = {"fieldSelector": f"spec.pool={pool}"}
+        pages = self._reader().list_pages(OSMO_WORKFLOWS.path(), params, PAGE_SIZE)
+        try:
+            async with asyncio.timeout(self._limit_s), self._listing, aclosing(pages):
+                async for page in pages:
+                    for name, used in used_keys(page, keys):
+                        for key in used:
+                            users[key].append(name)
+                        await asyncio.sleep(0)  # other reviews wait for the loop
+        except (KubeError, TimeoutError) as error:
+            log.warning("workflows_not_read", pool=pool, error=str(error)[:300])
+            return None
+        return users
+
+    def _reader(self) -> Client:
+        if self._client is None:
+            raise RefusedError(503, "unread", "not connected yet")
+        return self._client

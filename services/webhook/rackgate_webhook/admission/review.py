@@ -1,0 +1,160 @@
+"""AdmissionReview v1: what a request says, and the answer as bytes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+
+API_VERSION: Final = "admission.k8s.io/v1"
+MAX_MESSAGE: Final = 1024
+MAX_WARNING: Final = 256  # characters, the API server cuts longer ones
+OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
+
+
+class ReviewError(ValueError):
+    """A request that is no AdmissionReview v1; answered with HTTP 400 and this text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One admission request.
+
+    Attributes:
+        uid: to be echoed.
+        kind: `group/kind`, `/kind` for the core group.
+        operation: CREATE, UPDATE, DELETE or CONNECT.
+        object: as it would be stored; empty on DELETE.
+        old_object: as it is stored; empty on CREATE.
+        sub_resource: empty for the object itself.
+        username: who asks.
+    """
+
+    uid: str
+    kind: str
+    operation: str
+    object: Mapping[str, Any]
+    old_object: Mapping[str, Any]
+    sub_resource: str = ""
+    username: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a review: allowed unless there are errors.
+
+    Attributes:
+        operations: JSON patch, empty for none; only from a mutation.
+        warnings: shown to the user by the client.
+        errors: why it is refused.
+    """
+
+    operations: list[JsonPatchOp] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[FieldError] = field(default_factory=list)
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nothing stands against the request."""
+        return not self.errors
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    group: str = ""
+    kind: str = ""
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class _Request(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    kind: _Kind
+    operation: str
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+    sub_resource: str = ""
+    user_info: _User = _User()
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_envelopes: Final = msgspec.json.Decoder(_Envelope)
+_requests: Final = msgspec.json.Decoder(_Request)
+
+
+def decode_review(body: bytes) -> Review:
+    """Read an AdmissionReview.
+
+    Raises:
+        ReviewError: not JSON, nested too deeply, another version, or fields missing.
+    """
+    try:
+        envelope = _envelopes.decode(body)
+        if (envelope.api_version, envelope.kind) != (API_VERSION, "AdmissionReview"):
+            found = f'"{envelope.api_version[:64]}" "{envelope.kind[:64]}"'
+            raise ReviewError(f'expected "{API_VERSION}" "AdmissionReview", found {found}')
+        request = _requests.decode(envelope.request)
+    except RecursionError as error:
+        raise ReviewError("the review is nested too deeply") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ReviewError(f"not an AdmissionReview: {str(error)[:200]}") from error
+    if not request.uid:
+        raise ReviewError("request.uid is empty")
+    if request.operation not in OPERATIONS:
+        raise ReviewError(f'request.operation: unknown operation "{request.operation[:32]}"')
+    if request.operation in ("CREATE", "UPDATE") and request.object is None:
+        raise ReviewError(f"request.object is missing in a {request.operation}")
+    return Review(
+        uid=request.uid,
+        kind=f"{request.kind.group}/{request.kind.kind}",
+        operation=request.operation,
+        object=request.object or {},
+        old_object=request.old_object or {},
+        sub_resource=request.sub_resource,
+        username=request.user_info.username,
+    )
+
+
+def encode_verdict(uid: str, verdict: Verdict) -> bytes:
+    """The AdmissionReview that answers request `uid`."""
+    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
+    if verdict.allowed and verdict.operations:
+        patch = msgspec.json.encode(verdict.operations)
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(patch).decode("ascii")
+    if verdict.warnings:
+        response["warnings"] = [warning[:MAX_WARNING] for warning in verdict.warnings]
+    if not verdict.allowed:
+        response["status"] = _status(verdict.errors)
+    answer = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+    return msgspec.json.encode(answer)
+
+
+def _status(errors: list[FieldError]) -> dict[str, Any]:
+    message = ", ".join(str(error) for error in errors)
+    if len(message) > MAX_MESSAGE:
+        message = message[: MAX_MESSAGE - 1] + "…"
+    causes = [
+        # Clients print the field in front of the message.
+        {"reason": "FieldValueInvalid", "field": error.path, "message": error.advice}
+        for error in errors
+    ]
+    return {
+        "status": "Failure",
+        "code": 422,
+        "reason": "Invalid",
+        "message": message,
+        "details": {"causes": causes},
+    }

@@ -1,0 +1,234 @@
+"""What the webhook refuses, with the path, the value found and what would help.
+
+Schemas and policies inside the API server refuse much of the same without any webhook; here
+are the rules that need several fields, or words a user can act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from rackgate.api.names import (
+    GROUP,
+    PODSET_GROUP,
+    QUEUE_LABEL,
+    RAY_CLEANUP_TYPE,
+    RAY_NODE_TYPE_LABEL,
+    SLICE_SIZE,
+    TOPOLOGY_ANNOTATIONS,
+)
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.job.podsets import is_suspended
+from rackgate.jobframework.managed import is_cleanup, is_governed, is_part, queue_of
+from rackgate.jobframework.reinjection import wrong_marks
+from rackgate.jobframework.templates import (
+    RESERVED_ANNOTATIONS,
+    RESERVED_LABELS,
+    annotations_of,
+    items,
+    labels_of,
+    reserved_errors,
+    section,
+)
+from rackgate.jobframework.topology_request import topology_errors
+from rackgate_webhook.admission.jobs import JOB_KINDS, JobKind
+from rackgate_webhook.admission.objects import (
+    cluster_queue_errors,
+    flavor_errors,
+    local_queue_errors,
+    name_errors,
+    topology_object_errors,
+    workload_errors,
+)
+from rackgate_webhook.admission.review import Review, Verdict
+
+Objects = Mapping[str, Any]
+Rule = Callable[[Objects, Objects], list[FieldError]]
+
+
+def validate(review: Review, *, both_levels: bool = False, sliced: Collection[str] = ()) -> Verdict:
+    """The verdict on one request; everything that is not ours is allowed.
+
+    Deletions, and objects on their way out, are always allowed: a finalizer must be removable
+    whatever is wrong with the rest.
+
+    Args:
+        review: the request.
+        both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
+        sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
+
+    Raises:
+        MalformedError: the object has a shape that the API server never sends.
+    """
+    if (
+        not (review.kind in JOB_KINDS or review.kind in _RULES or review.kind == _WORKLOAD)
+        or review.sub_resource
+        or review.operation not in ("CREATE", "UPDATE")
+    ):
+        return Verdict()
+    found, stored = review.object, review.old_object
+    if section(found, "metadata").get("deletionTimestamp"):
+        return Verdict()
+    if review.kind == _WORKLOAD:
+        return Verdict(errors=workload_errors(found, stored, both_levels=both_levels))
+    kind = JOB_KINDS.get(review.kind)
+    if kind is None:
+        return Verdict(errors=_RULES[review.kind](found, stored))
+    judge = _JobJudge(kind, slices=kind.name in sliced, both_levels=both_levels)
+    return Verdict(errors=judge.errors(found, stored))
+
+
+class _JobJudge:
+    """Rules on jobs of one kind."""
+
+    def __init__(self, kind: JobKind, *, slices: bool, both_levels: bool) -> None:
+        self._kind = kind
+        self._slices = slices
+        self._both_levels = both_levels
+
+    def errors(self, job: Objects, stored: Objects) -> list[FieldError]:
+        """What is wrong with a job, or with this change of it."""
+        if not is_governed(job) and not (stored and is_governed(stored)):
+            return []
+        return self._changed(job, stored) if stored else self._asked(job, fresh=True)
+
+    def _changed(self, job: Objects, stored: Objects) -> list[FieldError]:
+        same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
+        if same and is_part(stored):
+            return []  # left behind by its owner; the garbage collector must get that written
+        frozen = self._frozen(job, stored)
+        entered = not is_governed(stored)
+        if frozen or not is_governed(job) or (same and not entered):
+            return frozen
+        errors = self._asked(job, fresh=entered)
+        if entered:
+            return errors
+        # What was wrong before must not keep others from writing the rest, as Ray its replicas.
+        # A Job keeps its template, so all else that is wrong with it is this change's own.
+        parts = self._kind.templates(stored, self._slices)
+        before = (
+            self._asked(stored, fresh=False)
+            if self._kind.editable
+            else [error for part in parts for error in _node_name(part)]
+        )
+        return [error for error in errors if error not in before]
+
+    def _asked(self, job: Objects, *, fresh: bool) -> list[FieldError]:
+        """Rules on what a governed job asks; `fresh`: it has just come under the queue label."""
+        errors = name_errors(
+            queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
+        )
+        errors += self._kind.shape_errors(job)
+        units = self._kind.units(job)
+        for part in self._kind.templates(job, self._slices):
+            errors += topology_errors(
+                part.template,
+                part.path,
+                count=units.get(part.podset),
+                both_levels=self._both_levels,
+            )
+            errors += _cleanup_label(part)
+            errors += _node_name(part)
+            if fresh:
+                # The mutating webhook came first: its own marks at creation are right.
+                errors += wrong_marks(part)
+        return errors
+
+    def _frozen(self, job: Objects, stored: Objects) -> list[FieldError]:
+        """What a job keeps while it runs."""
+        if is_suspended(job) and is_suspended(stored):
+            return []
+        errors = _frozen_queue(job, stored)
+        before = {part.podset: part for part in self._kind.templates(stored, False)}
+        for part in self._kind.templates(job, False):
+            if part.podset in before:
+                errors += _frozen_annotations(part, before[part.podset])
+        if is_governed(stored) and self._kind.scales(job) != self._kind.scales(stored):
+            problem = (
+                f"a {self._kind.name} that is not suspended cannot become elastic, or cease to be"
+            )
+            errors.append(FieldError(self._kind.scales_path, problem, "suspend it first"))
+        return errors
+
+
+def _frozen_queue(job: Objects, stored: Objects) -> list[FieldError]:
+    have, want = queue_of(stored), queue_of(job)
+    if have == want and is_governed(job) == is_governed(stored):
+        return []
+    was = "no queue" if have is None else f"queue {shown(have)}"
+    now = "none" if want is None else shown(want)
+    return [
+        FieldError(
+            f"metadata.labels[{QUEUE_LABEL}]",
+            f"the queue of a job that is not suspended cannot change, it has {was}, asked is {now}",
+            "suspend the job first, and keep it suspended in this change",
+        )
+    ]
+
+
+def _frozen_annotations(part: PodTemplate, stored: PodTemplate) -> list[FieldError]:
+    now, before = annotations_of(part.template), annotations_of(stored.template)
+    return [
+        FieldError(
+            f"{part.path}.metadata.annotations[{key}]",
+            "the topology request of a job that is not suspended cannot change",
+            "suspend the job first",
+        )
+        for key in (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
+        if now.get(key) != before.get(key)
+    ]
+
+
+def _cleanup_label(part: PodTemplate) -> list[FieldError]:
+    """Pods with this label are never held: they come after a RayCluster, not before."""
+    if not is_cleanup(part.template):
+        return []
+    path = f"{part.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
+    return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]
+
+
+def _node_name(part: PodTemplate) -> list[FieldError]:
+    """Pods with a node's name pass by the scheduler, and by every gate."""
+    name = section(part.template, "spec", part.path).get("nodeName")
+    if not name:
+        return []
+    problem = f"{shown(name)} would bind the pods past their queue and their place"
+    return [FieldError(f"{part.path}.spec.nodeName", problem, "remove it, or use nodeSelector")]
+
+
+def _pod(pod: Objects, stored: Objects) -> list[FieldError]:
+    if stored:
+        return _pod_changed(pod, stored)
+    owners = items(section(pod, "metadata"), "ownerReferences", "metadata")
+    if any(owner.get("controller") is True for owner in owners):
+        return []
+    return reserved_errors(pod, "")
+
+
+def _pod_changed(pod: Objects, stored: Objects) -> list[FieldError]:
+    fields = (
+        ("labels", labels_of(pod), labels_of(stored), RESERVED_LABELS),
+        ("annotations", annotations_of(pod), annotations_of(stored), RESERVED_ANNOTATIONS),
+    )
+    return [
+        FieldError(
+            f"metadata.{name}[{key}]",
+            f"reserved by Rackgate and frozen, it has {shown(before.get(key))}",
+            "leave it as it is",
+        )
+        for name, now, before, reserved in fields
+        for key in reserved
+        if now.get(key) != before.get(key)
+    ]
+
+
+_WORKLOAD: Final = f"{GROUP}/Workload"
+_RULES: Final[dict[str, Rule]] = {
+    "/Pod": _pod,
+    f"{GROUP}/Topology": topology_object_errors,
+    f"{GROUP}/ResourceFlavor": flavor_errors,
+    f"{GROUP}/ClusterQueue": cluster_queue_errors,
+    f"{GROUP}/LocalQueue": local_queue_errors,
+}

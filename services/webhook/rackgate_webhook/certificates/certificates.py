@@ -1,0 +1,220 @@
+"""Keys and certificates: one throw-away authority per serving certificate.
+
+The authority's key signs once and is forgotten, so nobody who reads the Secret can make another
+certificate that callers of the webhook would trust.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from rackgate_webhook.certificates.rotation_rules import ServingFacts
+
+# Callers' clocks may be behind ours.
+MAX_BACKDATED: Final = timedelta(minutes=5)
+_AUTHORITY: Final = "rackgate-webhook-ca-"
+_PEM: Final = serialization.Encoding.PEM
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+# What cryptography raises for what it cannot read; not all of it is of one family.
+BROKEN: Final = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """PEM bytes of an authority's certificate, a serving certificate, and its key."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> Issued:
+    """Make an authority and a serving certificate signed by it.
+
+    Args:
+        names: DNS names and IP addresses, at least one.
+        validity: how long both live from now on.
+        now: aware.
+
+    Raises:
+        ValueError: no name at all, or one that is neither DNS name nor address.
+    """
+    subjects = [_general_name(name) for name in sorted(names)]
+    if not subjects:
+        raise ValueError("a serving certificate needs at least one DNS name or IP address")
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = _authority(authority_key, validity, now)
+    certificate = (
+        _builder(key.public_key(), _name("rackgate-webhook"), authority.subject, validity, now)
+        .add_extension(x509.SubjectAlternativeName(subjects), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+            critical=False,
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Issued(authority.public_bytes(_PEM), certificate.public_bytes(_PEM), private)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _authority(
+    key: ec.EllipticCurvePrivateKey, validity: timedelta, now: datetime
+) -> x509.Certificate:
+    # A name of its own: chains of the old and the new authority must not be mixed up.
+    subject = _name(f"{_AUTHORITY}{x509.random_serial_number():x}"[:64])
+    return (
+        _builder(key.public_key(), subject, subject, validity, now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(
+    key: ec.EllipticCurvePublicKey,
+    subject: x509.Name,
+    issuer: x509.Name,
+    validity: timedelta,
+    now: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - min(MAX_BACKDATED, validity / 10))
+        .not_valid_after(now + validity)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of a certificate, in hex."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def read_chain(pem: bytes) -> list[x509.Certificate]:
+    """The certificates, in order, at least one.
+
+    Raises:
+        ValueError: there is none, or one that cannot be read.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except BROKEN as error:
+        raise ValueError(str(error)) from error
+    # One without its end is passed over, but not by OpenSSL, which is to serve it.
+    if len(found) < pem.count(_BEGIN):
+        raise ValueError("a certificate is cut off")
+    return found
+
+
+def read_bundle(pem: bytes) -> dict[str, x509.Certificate]:
+    """The certificates of a bundle by fingerprint, in order; empty when it cannot be read."""
+    try:
+        return {fingerprint(found): found for found in read_chain(pem)}
+    except ValueError:
+        return {}
+
+
+def own_authorities(bundles: Iterable[bytes]) -> bytes:
+    """PEM of the authorities in some bundles that replicas of this webhook have made."""
+    found = {mark: one for bundle in bundles for mark, one in read_bundle(bundle).items()}
+    return write_bundle(one for one in found.values() if _is_own(one))
+
+
+def _is_own(certificate: x509.Certificate) -> bool:
+    try:
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except BROKEN:  # read only now
+        return False
+    return any(str(name.value).startswith(_AUTHORITY) for name in names)
+
+
+def write_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
+    """The certificates as PEM, in order."""
+    return b"".join(certificate.public_bytes(_PEM) for certificate in certificates)
+
+
+def serving_facts(
+    certificate: bytes, key: bytes, authorities: Mapping[str, x509.Certificate]
+) -> ServingFacts | None:
+    """Facts of a serving pair; None when it is broken, or no authority of the bundle signed it."""
+    try:
+        found = read_chain(certificate)[0]
+        private = serialization.load_pem_private_key(key, password=None)
+        if private.public_key() != found.public_key():
+            return None
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        authority = next(
+            (mark for mark, signer in authorities.items() if _signed_by(found, signer)), None
+        )
+    except BROKEN:
+        return None
+    if authority is None:
+        return None
+    return ServingFacts(
+        authority,
+        frozenset(str(name.value) for name in names),
+        found.not_valid_before_utc,
+        # The chain is no longer good once its authority has expired.
+        min(found.not_valid_after_utc, authorities[authority].not_valid_after_utc),
+    )
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except BROKEN:
+        return False
+    return True

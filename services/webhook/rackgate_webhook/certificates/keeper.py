@@ -1,0 +1,192 @@
+"""What keepers of certificates share: the loop, the pair that is served, and what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rackgate.api.resources import SECRETS
+from rackgate.api.timestamps import rfc3339
+from rackgate.kube.client import Client
+from rackgate.kube.errors import KubeError, NotFoundError
+from rackgate.runtime import clock, metrics
+from rackgate.runtime.namespaces import NamespaceSelector
+from rackgate_webhook.certificates.tls import load_pair
+from rackgate_webhook.certificates.webhook_configurations import Registrations
+from rackgate_webhook.settings import CertificateSettings
+
+EXPIRY: Final = metrics.gauge(
+    "certificate_expiry_timestamp_seconds", "When the served certificate expires, Unix time."
+)
+SOON_S: Final = 0.5
+IDLE_S: Final = 3600.0
+
+log = structlog.get_logger()
+Check = Callable[[bytes], Awaitable[str]]
+
+
+class Keeper(ABC):
+    """One replica's certificate, kept in step with Secret and registrations.
+
+    Attributes:
+        context: TLS context of the server; certificates are changed under it while it serves.
+        loaded: whether it has a certificate.
+        problem: why the webhook must not be called yet; empty when all is well.
+        bundle: PEM of the authorities that callers are to trust, as last read.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: CertificateSettings,
+        context: ssl.SSLContext,
+        selector: NamespaceSelector | None = None,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: for Secret and registrations.
+            settings: of the certificate.
+            context: TLS context of the server.
+            selector: of the namespaces in which jobs are managed; all by default.
+        """
+        self.context = context
+        self.loaded = asyncio.Event()
+        self.problem = "no certificate yet"
+        self.bundle = b""
+        self._client = client
+        self._settings = settings
+        self._path = SECRETS.path(settings.namespace, settings.secret_name)
+        self._registrations = Registrations(
+            client, settings.configuration_names, selector, settings.namespace
+        )
+        self._served = b""
+        self._served_until: datetime | None = None
+        # Until what went wrong is tried again: each time twice as long, once there is a pair.
+        self._pause_s = 0.0
+        self._told: dict[str, tuple[str, float]] = {}
+
+    @property
+    def disagreement(self) -> str:
+        """Why registrations call for other namespaces than jobs are managed in; else empty."""
+        return self._registrations.disagreement
+
+    async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
+        """Look, act and check for ever; failures are logged and tried again.
+
+        Args:
+            check: a TLS call to this very server trusting the given bundle; returns what went
+                wrong, empty when it was answered.
+            changed: set by whoever follows Secret and registrations: then nothing is asked of
+                the API server while all is well and no rotation is due. Without it they are
+                looked at again and again.
+        """
+        every = self._settings.check_interval
+        while True:
+            if changed is not None:
+                changed.clear()
+            done = await self._done(check)
+            if done and not self.problem:
+                self._pause_s = 0.0
+            else:
+                longer_s = 2 * self._pause_s if self.loaded.is_set() else 0.0
+                self._pause_s = min(every, max(SOON_S, longer_s))
+            if not done:
+                # Whatever changes meanwhile: many replicas may be refused alike.
+                await asyncio.sleep(min(every, SOON_S))
+                await _change(changed, self._pause_s - SOON_S)
+            elif changed is None:
+                usual_s = min(every, SOON_S) if self._registrations.absent else every
+                await asyncio.sleep(self._pause_s or usual_s)
+            else:
+                await _change(changed, self._rest_s())
+
+    async def _done(self, check: Check) -> bool:
+        """Whether a step came to its end; else what went wrong is told."""
+        try:
+            await self.step(check)
+        except (KubeError, OSError, ValueError) as error:
+            self._complain("step", str(error))
+            if not self.loaded.is_set():
+                self.problem = f"no certificate yet: {error}"
+            elif self._served_until is not None and self._served_until <= self._now():
+                self.problem = f"the served certificate has expired: {error}"
+            return False
+        self._complain("step", "")
+        return True
+
+    def _complain(self, about: str, error: str) -> None:
+        """Log what went wrong when it is new, and now and then; empty when all is well again."""
+        told, told_at = self._told.get(about, ("", 0.0))
+        now = clock.monotonic()
+        if error and (error != told or now - told_at > IDLE_S):
+            log.warning("certificate_step_failed", error=error)
+            self._told[about] = (error, now)
+        elif not error:
+            self._told.pop(about, None)
+
+    @abstractmethod
+    async def step(self, check: Check) -> None:
+        """Bring everything as far as it may go now.
+
+        Raises:
+            KubeError: the API server refused, or did not answer.
+        """
+
+    @abstractmethod
+    def _due_at(self) -> datetime | None:
+        """When time alone gives something to do; None for soon."""
+
+    def _rest_s(self) -> float:
+        """Seconds until time alone gives something to do."""
+        every = self._settings.check_interval
+        if self.problem:
+            return self._pause_s
+        due_at = self._due_at()
+        if due_at is None:
+            return every
+        return min(max((due_at - clock.now()).total_seconds(), every), IDLE_S)
+
+    def _now(self) -> datetime:
+        """By which certificates are judged."""
+        return clock.now()
+
+    async def _read_object(self) -> dict[str, Any] | None:
+        """The Secret; None without one."""
+        try:
+            body = await self._client.get(self._path)
+        except NotFoundError:
+            return None
+        found = msgspec.json.decode(body)
+        # Without metadata it would be written back whatever others have written since.
+        if isinstance(found, dict) and isinstance(found.get("metadata"), dict):
+            return found
+        raise ValueError(f"GET {self._path}: expected an object with metadata")
+
+    def _serve(self, certificate: bytes, key: bytes, expires_at: datetime) -> None:
+        """Load the pair when it is not the one served; connections go on undisturbed."""
+        if certificate == self._served:
+            return
+        load_pair(self.context, certificate, key)
+        self._served, self._served_until = certificate, expires_at
+        self.loaded.set()
+        EXPIRY.set(expires_at.timestamp())
+        log.info("certificate_rotated", expires_at=rfc3339(expires_at))
+
+
+async def _change(changed: asyncio.Event | None, within_s: float) -> None:
+    """Wait for a change, or so long."""
+    if changed is None:
+        await asyncio.sleep(max(within_s, 0.0))
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(within_s, 0.0)):
+            await changed.wait()

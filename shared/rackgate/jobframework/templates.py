@@ -1,0 +1,240 @@
+"""Pod templates as plain JSON: reading, marking and comparing the fields Rackgate may write.
+
+Only five fields of a template are ever touched: labels, annotations, nodeSelector, tolerations
+and schedulingGates. Everything else is passed on by reference, unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rackgate.api.names import (
+    ELASTIC_ANNOTATION,
+    ELASTIC_GATE,
+    PODSET_LABEL,
+    TAS_LABEL,
+    TOPOLOGY_GATE,
+    WORKLOAD_ANNOTATION,
+)
+from rackgate.jobframework.errors import FieldError, MalformedError, shown
+from rackgate.jobframework.jsonpatch import JsonPatchOp, map_patch, pointer, value_patch
+
+RESERVED_LABELS: Final = (PODSET_LABEL, TAS_LABEL)
+RESERVED_ANNOTATIONS: Final = (WORKLOAD_ANNOTATION, ELASTIC_ANNOTATION)
+RESERVED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_GATE)
+
+Template = Mapping[str, Any]
+
+
+def section(holder: Mapping[str, Any], key: str, path: str = "") -> Mapping[str, Any]:
+    """The object under `key`; empty when absent or null.
+
+    Raises:
+        MalformedError: something else than an object is there.
+    """
+    value = holder.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise MalformedError(_joined(path, key), "an object", value)
+    return value
+
+
+def items(holder: Mapping[str, Any], key: str, path: str = "") -> Sequence[Mapping[str, Any]]:
+    """The list of objects under `key`; empty when absent or null.
+
+    Raises:
+        MalformedError: it is no list, or an entry is no object.
+    """
+    value = holder.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise MalformedError(_joined(path, key), "a list", value)
+    for index, entry in enumerate(value):
+        if not isinstance(entry, Mapping):
+            raise MalformedError(f"{_joined(path, key)}[{index}]", "an object", entry)
+    return value
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def labels_of(template: Template, path: str = "") -> Mapping[str, Any]:
+    """The labels of an object or template."""
+    metadata = section(template, "metadata", path)
+    return section(metadata, "labels", _joined(path, "metadata"))
+
+
+def annotations_of(template: Template, path: str = "") -> Mapping[str, Any]:
+    """The annotations of an object or template."""
+    metadata = section(template, "metadata", path)
+    return section(metadata, "annotations", _joined(path, "metadata"))
+
+
+def gates_of(template: Template, path: str = "") -> list[str]:
+    """Names of the scheduling gates, in order."""
+    spec = section(template, "spec", path)
+    gates = items(spec, "schedulingGates", _joined(path, "spec"))
+    return [str(gate.get("name", "")) for gate in gates]
+
+
+def well_formed(template: Template, path: str) -> Template:
+    """The template itself, once all that is read of it has the shape that is expected.
+
+    Raises:
+        MalformedError: it has not; names the field by its path in the manifest.
+    """
+    labels_of(template, path)
+    annotations_of(template, path)
+    gates_of(template, path)
+    spec, inside = section(template, "spec", path), _joined(path, "spec")
+    section(spec, "nodeSelector", inside)
+    items(spec, "tolerations", inside)
+    return template
+
+
+def replaced(template: Template, part: str, field: str, value: object) -> dict[str, Any]:
+    """A copy of the template whose `part.field` is `value`; None takes the field away."""
+    inner = {name: kept for name, kept in section(template, part).items() if name != field}
+    if value is not None:
+        inner[field] = value
+    if not inner and part not in template:
+        return dict(template)
+    return {**template, part: inner}
+
+
+def with_entries(
+    template: Template, part: str, field: str, entries: Mapping[str, str]
+) -> dict[str, Any]:
+    """A copy in which the map `part.field` also holds `entries`."""
+    current = section(section(template, part), field)
+    return replaced(template, part, field, {**current, **entries}) if entries else dict(template)
+
+
+def without_entries(
+    template: Template, part: str, field: str, keys: Sequence[str]
+) -> dict[str, Any]:
+    """A copy without `keys` in the map `part.field`; a map emptied by this goes away."""
+    current = section(section(template, part), field)
+    if not any(key in current for key in keys):
+        return dict(template)
+    kept = {name: value for name, value in current.items() if name not in keys}
+    return replaced(template, part, field, kept or None)
+
+
+def with_gate(template: Template, gate: str) -> dict[str, Any]:
+    """A copy that carries the scheduling gate; others keep their place."""
+    if gate in gates_of(template):
+        return dict(template)
+    gates = [*items(section(template, "spec"), "schedulingGates"), {"name": gate}]
+    return replaced(template, "spec", "schedulingGates", gates)
+
+
+def without_gates(template: Template, names: Sequence[str]) -> dict[str, Any]:
+    """A copy without these scheduling gates; a list emptied by this goes away."""
+    gates = items(section(template, "spec"), "schedulingGates")
+    kept = [gate for gate in gates if gate.get("name") not in names]
+    if len(kept) == len(gates):
+        return dict(template)
+    return replaced(template, "spec", "schedulingGates", kept or None)
+
+
+def strip_reserved(template: Template) -> dict[str, Any]:
+    """The template without Rackgate's labels, annotations and gates; nothing else changes."""
+    plain = without_entries(template, "metadata", "labels", RESERVED_LABELS)
+    plain = without_entries(plain, "metadata", "annotations", RESERVED_ANNOTATIONS)
+    return without_gates(plain, RESERVED_GATES)
+
+
+def template_patch(have: Template, want: Template, prefix: str) -> list[JsonPatchOp]:
+    """Operations that bring the five writable fields from `have` to `want`.
+
+    Args:
+        have: the template as stored.
+        want: a template that differs from it in those fields at most.
+        prefix: JSON pointer of the template in its owner, `/spec/template` for a Job.
+    """
+    return [
+        *_part_patch(have, want, prefix, "metadata", maps=("labels", "annotations"), lists=()),
+        *_part_patch(have, want, prefix, "spec", maps=("nodeSelector",), lists=_LISTS),
+    ]
+
+
+_LISTS: Final = ("tolerations", "schedulingGates")
+
+
+def _part_patch(
+    have: Template,
+    want: Template,
+    prefix: str,
+    part: str,
+    *,
+    maps: tuple[str, ...],
+    lists: tuple[str, ...],
+) -> list[JsonPatchOp]:
+    before, after = section(have, part), section(want, part)
+    inside = prefix + pointer(part)
+    operations: list[JsonPatchOp] = []
+    for field in maps:
+        wanted = section(after, field) if after.get(field) is not None else None
+        operations += map_patch(inside, field, before, wanted)
+    for field in lists:
+        operations += value_patch(inside, field, before, after.get(field))
+    if operations and have.get(part) is None:
+        # The parent is absent (or null), so no pointer into it would resolve: add it whole.
+        return [{"op": "add", "path": inside, "value": dict(after)}]
+    if operations and part not in want and set(before) <= {*maps, *lists}:
+        return [{"op": "remove", "path": inside}]
+    return operations
+
+
+def reserved_errors(
+    template: Template, path: str, *, right: Template | None = None
+) -> list[FieldError]:
+    """Refuse Rackgate's own keys in what a user writes.
+
+    Args:
+        template: a pod template or a pod.
+        path: its path in the manifest, empty for a pod itself.
+        right: the same template as the webhook itself leaves it at creation: what it has of
+            these keys is right. None: no reserved key is.
+    """
+    wanted: Template = right or {}
+    fields = (
+        ("labels", labels_of(template, path), labels_of(wanted), RESERVED_LABELS),
+        (
+            "annotations",
+            annotations_of(template, path),
+            annotations_of(wanted),
+            RESERVED_ANNOTATIONS,
+        ),
+    )
+    errors = [
+        _reserved(_joined(path, "metadata"), field, key, value)
+        for field, found, allowed, reserved in fields
+        for key, value in found.items()
+        if key in reserved and not (key in allowed and allowed[key] == value)
+    ]
+    allowed_gates = gates_of(wanted)
+    errors += [
+        FieldError(
+            f"{_joined(path, 'spec')}.schedulingGates[{index}].name",
+            f"gate {shown(gate)} is reserved: only Rackgate sets it",
+            "remove this gate",
+        )
+        for index, gate in enumerate(gates_of(template, path))
+        if gate in RESERVED_GATES and gate not in allowed_gates
+    ]
+    return errors
+
+
+def _reserved(parent: str, field: str, key: str, value: object) -> FieldError:
+    kind = "label" if field == "labels" else "annotation"
+    return FieldError(
+        f"{parent}.{field}[{key}]",
+        f"this {kind} is reserved: only Rackgate sets it, found {shown(value)}",
+        f"remove this {kind}",
+    )

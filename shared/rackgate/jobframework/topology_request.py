@@ -1,0 +1,296 @@
+"""Topology annotations of a pod template: the request they mean, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from rackgate.api.names import (
+    MAX_LEVEL_KEY,
+    PODSET_GROUP,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SLICE_CONSTRAINTS,
+    SLICE_REQUIRED_TOPOLOGY,
+    SLICE_SIZE,
+    UNCONSTRAINED_TOPOLOGY,
+)
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.templates import Template, annotations_of
+
+MAX_SIZE: Final = 2**31 - 1
+MAX_CONSTRAINTS: Final = 3
+MAX_REQUESTED_KEY: Final = 63  # longest level key a Workload can carry
+LEVEL_HELP: Final = "use the nodeLabel of a level of the topology, as in its spec.levels"
+
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_DIGITS: Final = re.compile(r"\A[0-9]{1,10}\Z")
+_LABEL_NAME: Final = re.compile(r"\A([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)\Z")
+_SUBDOMAIN: Final = re.compile(
+    r"\A[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+)
+
+Annotations = Mapping[str, Any]
+Rule = Callable[[Annotations, str, int | None], list[FieldError]]
+
+
+def is_label_key(key: str) -> bool:
+    """Whether `key` is a node label key: an optional DNS prefix and `/`, then a label name."""
+    if not key or len(key) > MAX_LEVEL_KEY:
+        return False
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > 253 or not _SUBDOMAIN.match(prefix)):
+        return False
+    return len(name) <= 63 and _LABEL_NAME.match(name) is not None
+
+
+def asks_for_topology(template: Template) -> bool:
+    """Whether an annotation of the template asks for a topology placement."""
+    annotations = annotations_of(template)
+    wanted = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_CONSTRAINTS)
+    if any(key in annotations for key in wanted):
+        return True
+    return str(annotations.get(UNCONSTRAINED_TOPOLOGY, "false")) not in _FALSE
+
+
+def topology_request(
+    template: Template, *, index_label: str | None = None
+) -> dict[str, Any] | None:
+    """The `topologyRequest` of a PodSet, in camelCase, as its annotations say.
+
+    Values are copied as they are; what cannot be read (a size that is no number) is left out.
+    `topology_errors` says what is wrong with them.
+
+    Args:
+        template: the pod template.
+        index_label: label that carries a pod's rank, None when pods have none.
+
+    Returns:
+        None when the template asks for nothing.
+    """
+    if not asks_for_topology(template):
+        return None
+    annotations = annotations_of(template)
+    request: dict[str, Any] = {}
+    for key, field in _COPIED:
+        if key in annotations:
+            request[field] = str(annotations[key])
+    if str(annotations.get(UNCONSTRAINED_TOPOLOGY, "false")) not in _FALSE:
+        request["unconstrained"] = True
+    size = _size(annotations.get(SLICE_SIZE))
+    if size is not None and SLICE_REQUIRED_TOPOLOGY in annotations:
+        request["podSetSliceSize"] = size
+    constraints = _constraints(annotations.get(SLICE_CONSTRAINTS))
+    if constraints:
+        request["podsetSliceRequiredTopologyConstraints"] = constraints
+    if index_label is not None:
+        request["podIndexLabel"] = index_label
+    return request
+
+
+_COPIED: Final = (
+    (REQUIRED_TOPOLOGY, "required"),
+    (PREFERRED_TOPOLOGY, "preferred"),
+    (SLICE_REQUIRED_TOPOLOGY, "podSetSliceRequiredTopology"),
+    (PODSET_GROUP, "podSetGroupName"),
+)
+
+
+def topology_errors(
+    template: Template, path: str, *, count: int | None = None, both_levels: bool = False
+) -> list[FieldError]:
+    """Everything that the template's topology annotations alone show to be wrong.
+
+    Args:
+        template: the pod template.
+        path: its path in the manifest, `spec.template` for a Job.
+        count: pods of the PodSet, None when not known; slices must divide it.
+        both_levels: a required and a preferred level may be asked for together.
+
+    Returns:
+        Field errors in a fixed order; none for a template that asks for nothing.
+    """
+    annotations = annotations_of(template, path)
+    where = f"{path}.metadata.annotations" if path else "metadata.annotations"
+    errors = _one_request(annotations, where, both_levels=both_levels)
+    return errors + [error for rule in _RULES for error in rule(annotations, where, count)]
+
+
+def _one_request(annotations: Annotations, where: str, *, both_levels: bool) -> list[FieldError]:
+    exclusive = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
+    found = [key for key in exclusive if key in annotations]
+    if len(found) < 2 or (both_levels and UNCONSTRAINED_TOPOLOGY not in found):
+        return []
+    names = ", ".join(f"{key}={shown(annotations[key])}" for key in found)
+    return [FieldError(where, f"more than one topology request: {names}", "keep one of them")]
+
+
+def _level_keys(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+    keys = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY)
+    return [
+        error
+        for key in keys
+        if key in annotations
+        for error in level_key_errors(str(annotations[key]), f"{where}[{key}]")
+    ]
+
+
+def level_key_errors(key: str, path: str) -> list[FieldError]:
+    """Refuse what cannot name a level: no node label key, or longer than a request carries."""
+    if not is_label_key(key):
+        return [FieldError(path, f"{shown(key)} is not a node label key", LEVEL_HELP)]
+    if len(key) > MAX_REQUESTED_KEY:
+        problem = f"{shown(key)} has {len(key)} characters, a request carries {MAX_REQUESTED_KEY}"
+        return [FieldError(path, problem, "use a shorter level key in the topology")]
+    return []
+
+
+def _unconstrained(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+    value = annotations.get(UNCONSTRAINED_TOPOLOGY)
+    if value is None or str(value) in _TRUE | _FALSE:
+        return []
+    path = f"{where}[{UNCONSTRAINED_TOPOLOGY}]"
+    return [FieldError(path, f"{shown(value)} is not a boolean", 'write "true"')]
+
+
+def _slice_pair(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+    level, size = SLICE_REQUIRED_TOPOLOGY in annotations, SLICE_SIZE in annotations
+    if level and not size:
+        problem = "slices are asked for without their size"
+        return [FieldError(f"{where}[{SLICE_REQUIRED_TOPOLOGY}]", problem, f"add {SLICE_SIZE}")]
+    if size and not level:
+        problem = "a slice size is given without the level of the slices"
+        return [FieldError(f"{where}[{SLICE_SIZE}]", problem, f"add {SLICE_REQUIRED_TOPOLOGY}")]
+    return []
+
+
+def _slice_size(annotations: Annotations, where: str, count: int | None) -> list[FieldError]:
+    if SLICE_SIZE not in annotations:
+        return []
+    return size_errors(annotations[SLICE_SIZE], f"{where}[{SLICE_SIZE}]", count)
+
+
+def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
+    """Refuse what is no number of pods of a slice, or does not divide the podset's `count`."""
+    size = _size(value)
+    if size is None:
+        problem = f"{shown(value)} is not a whole number of pods"
+        return [FieldError(path, problem, f"use 1 to {MAX_SIZE}")]
+    return _divides(size, count, path)
+
+
+def _divides(size: int, count: int | None, path: str) -> list[FieldError]:
+    if count is None or count % size == 0:
+        return []
+    problem = f"slices of {size} pods do not divide the podset's {count} pods"
+    return [FieldError(path, problem, "use a size that divides the count")]
+
+
+def _exclusive_constraints(
+    annotations: Annotations, where: str, _count: int | None
+) -> list[FieldError]:
+    others = (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, PODSET_GROUP)
+    found = [key for key in others if key in annotations]
+    if SLICE_CONSTRAINTS not in annotations or not found:
+        return []
+    problem = f"cannot be combined with {', '.join(found)}"
+    return [FieldError(f"{where}[{SLICE_CONSTRAINTS}]", problem, "keep one way to ask for slices")]
+
+
+def _constraint_list(annotations: Annotations, where: str, count: int | None) -> list[FieldError]:
+    if SLICE_CONSTRAINTS not in annotations:
+        return []
+    path = f"{where}[{SLICE_CONSTRAINTS}]"
+    layers = _constraints(annotations[SLICE_CONSTRAINTS])
+    if layers is None or not 1 <= len(layers) <= MAX_CONSTRAINTS:
+        problem = f"{shown(annotations[SLICE_CONSTRAINTS])} is not a list of 1 to 3 layers"
+        return [FieldError(path, problem, 'write [{"topology": "<level>", "size": <pods>}, ...]')]
+    return [
+        *(
+            error
+            for index, layer in enumerate(layers)
+            for error in level_key_errors(layer["topology"], f"{path}[{index}].topology")
+        ),
+        *layer_errors(layers, path),
+        *_divides(layers[0]["size"], count, f"{path}[0].size"),
+    ]
+
+
+def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldError]:
+    """Refuse slice layers that do not lie within those above them.
+
+    Args:
+        layers: coarsest first, each with `topology` and `size`; what is no size is passed over.
+        path: of the list.
+    """
+    errors = []
+    for index, (above, layer) in enumerate(pairwise(layers), start=1):
+        outer, size = _size(above.get("size")), _size(layer.get("size"))
+        if outer and size and outer % size:
+            problem = f"size {size} does not divide size {outer} of the layer above"
+            errors.append(FieldError(f"{path}[{index}].size", problem, "use a divisor"))
+        if layer.get("topology") in [other.get("topology") for other in layers[:index]]:
+            problem = f"level {shown(layer.get('topology'))} appears twice"
+            errors.append(FieldError(f"{path}[{index}].topology", problem, "use a finer level"))
+    return errors
+
+
+def _group(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+    if PODSET_GROUP not in annotations:
+        return []
+    path, name = f"{where}[{PODSET_GROUP}]", str(annotations[PODSET_GROUP])
+    errors = []
+    if not name or len(name) > 256 or name.isdigit():
+        problem = f"{shown(name)} is not a group name"
+        errors.append(FieldError(path, problem, "use 1 to 256 characters, not a number"))
+    if REQUIRED_TOPOLOGY not in annotations and PREFERRED_TOPOLOGY not in annotations:
+        problem = "a podset group needs a required or preferred topology"
+        errors.append(FieldError(path, problem, f"add {REQUIRED_TOPOLOGY}"))
+    return errors
+
+
+_RULES: Final[tuple[Rule, ...]] = (
+    _level_keys,
+    _unconstrained,
+    _slice_pair,
+    _slice_size,
+    _exclusive_constraints,
+    _constraint_list,
+    _group,
+)
+
+
+def _size(value: object) -> int | None:
+    """A slice size of 1 to 2^31-1, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    if isinstance(value, str):
+        if not _DIGITS.match(value):
+            return None
+        value = int(value)
+    return value if 1 <= value <= MAX_SIZE else None
+
+
+def _constraints(value: object) -> list[dict[str, Any]] | None:
+    """The layers of a constraints annotation, None when it cannot be read."""
+    if not isinstance(value, str) or len(value) > 4096:
+        return None
+    try:
+        layers = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(layers, list):
+        return None
+    read = []
+    for layer in layers:
+        if not isinstance(layer, dict) or set(layer) != {"topology", "size"}:
+            return None
+        size = _size(layer["size"]) if not isinstance(layer["size"], str) else None
+        if size is None or not isinstance(layer["topology"], str):
+            return None
+        read.append({"topology": layer["topology"], "size": size})
+    return read

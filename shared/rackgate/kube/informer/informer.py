@@ -1,0 +1,544 @@
+"""List, then watch, then list again when told to: a store that follows a collection.
+
+    list pages -> replace the store, telling what vanished meanwhile
+      -> watch from the list's version; bookmarks move the version on
+           stream ends or breaks  -> watch again from the last version seen
+           410, as status or event -> list again
+
+What it promises: callbacks run on the loop, one at a time, in the order of the collection's
+history; no delete is ever lost, also those that happened while nothing was connected; an object
+recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
+and left as it was known; it never stops the stream.
+
+A store that was restored from a backup is silent until its versions have passed the one it is asked
+for, and tells nothing of what it has not any more. So the store is not `certain` from the moment
+that a stream breaks, ends before it was asked to, or cannot go on (410, an ERROR event), until the
+API server has shown its version:
+
+    a stream broke or ended early   -> list one object; the list carries the version
+    that version is far later       -> list everything: `--bump-revision` makes versions leap
+    410, ERROR, the server was away -> list everything
+    no answer, 429, 502, 503, 504   -> wait
+    403, another 5xx                -> wait for `FAILING_S` at most, list everything when it is over
+    anything else (404)             -> it never will show it: go on
+
+In a list, an object that is earlier than it was, or comes back from before, proves the same as an
+earlier version of the list (`versions.py`): `RewoundError` ends the informer. Silence is followed
+by a list, also if streams end in between, as idle ones do at a middlebox.
+
+A stream that was cut after a while is opened again at once, as one that ended by agreement: a
+middlebox cuts every idle stream, and all writes wait meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import msgspec
+import structlog
+
+from rackgate.api.resources import Resource
+from rackgate.kube.client import WATCH_IDLE_S, Client
+from rackgate.kube.errors import (
+    GoneError,
+    KubeError,
+    LineTooLongError,
+    RewoundError,
+    TransportError,
+    error_for,
+    parse_status,
+)
+from rackgate.kube.informer.events import is_earlier, leaps, read_event, read_meta
+from rackgate.kube.informer.pages import decode_page
+from rackgate.runtime import clock, metrics
+from rackgate.runtime.backoff import Backoff
+from rackgate.wire.core import Meta
+
+T = TypeVar("T")
+
+YIELD_EVERY = 200
+# After these the server may soon show its version, and may show another store then; 0 is no answer.
+AWAY = (
+    0,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+# After these, too, but they say nothing of the store: too many requests, a list that took too long.
+PASSING = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
+# For so long writes wait after another 5xx or a 403. The API server answers 500 while etcd is away
+# or elects a leader, but also for as long as the conversion webhook of one kind is broken. 403 is
+# what it answers until it has read the roles after its start, but also if a role was taken away.
+FAILING_S = 30.0
+# A stream that ends so much earlier than it was asked to was ended for another reason.
+ENDS_EARLY_S = 1.0
+# As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
+WATCH_LIMIT_S = 300
+# A stream that ends this soon without an event would otherwise be asked for in a hot loop.
+SHORT_STREAM_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Informer(Generic[T]):
+    """Follows one collection.
+
+    Attributes:
+        store: the objects by `namespace/name`, or by name; a live, read-only view.
+        synced: set after the first complete list, and never cleared.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        decode: Callable[[bytes | msgspec.Raw], T],
+        *,
+        on_upsert: Callable[[T | None, T], None],
+        on_delete: Callable[[T], None],
+        namespace: str | None = None,
+        params: Mapping[str, str] | None = None,
+        on_synced: Callable[[], None] | None = None,
+        meta_of: Callable[[T], Meta] = attrgetter("metadata"),
+        key_of: Callable[[T], str] | None = None,
+        version_of: Callable[[T], str] | None = None,
+        uid_of: Callable[[T], str] | None = None,
+        idle_s: float = WATCH_IDLE_S,
+        backoff: Backoff | None = None,
+        failing_s: float = FAILING_S,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            client: its budget is charged for lists and the start of watches.
+            resource: what to follow.
+            decode: one object from JSON; a projection that keeps only what is used. It gets
+                bytes of its own, so a `Raw` inside the result keeps no page of a list alive.
+            on_upsert: called with the object known before (None if new) and the new one. A
+                callback that raises is logged; the store has the object all the same.
+            on_delete: called with the object as it was last known.
+            namespace: only this one; all by default.
+            params: labelSelector and fieldSelector.
+            on_synced: called once, after the callbacks of the first list.
+            meta_of: the metadata of a decoded object.
+            key_of: key in the store, where there is no Meta: the same as `Meta.key`.
+            version_of: resourceVersion, where there is no Meta.
+            uid_of: uid, where there is no Meta.
+            idle_s: seconds of silence after which a watch counts as dead, and a list is due.
+            backoff: waits between failures.
+            failing_s: seconds of 403 and 500 after which nobody waits any longer.
+        """
+        self.resource = resource
+        self.synced = asyncio.Event()
+        self.problem = "not listed yet"
+        self._client = client
+        self._decode = decode
+        self._upsert_callback, self._delete_callback = on_upsert, on_delete
+        self._on_synced = on_synced
+        self._key_of = key_of or (lambda item: meta_of(item).key)
+        self._version_of = version_of or (lambda item: meta_of(item).resource_version)
+        self._uid_of = uid_of or (lambda item: meta_of(item).uid)
+        self._path = resource.path(namespace)
+        self._params = dict(params or {})
+        self._idle_s = idle_s
+        self._backoff = backoff or Backoff(base_s=0.2, cap_s=5.0)
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._objects: dict[str, T] = {}
+        self.store: Mapping[str, T] = MappingProxyType(self._objects)
+        self._version = ""
+        self._due = True
+        # List next, though the store is not known to be behind: nothing was heard for long.
+        self._relist = False
+        # Set while the store is known to be the one that was listed.
+        self._certain = asyncio.Event()
+        self._certain.set()
+        self._failing_s = failing_s
+        self._failing_since: float | None = None
+        self._heard_at = clock.monotonic()
+        self._log = log.bind(resource=resource.full_name)
+
+    def silence_s(self) -> float:
+        """Seconds since the API server was last heard of on this collection."""
+        return clock.monotonic() - self._heard_at
+
+    def missing(self) -> list[str]:
+        """What keeps this informer from being ready: lines for /readyz, empty when synced."""
+        return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
+
+    async def certain(self) -> None:
+        """Wait until it is known that the API server has no older store now.
+
+        It is, unless a stream broke a moment ago.
+        """
+        await self._certain.wait()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether `certain` returns at once."""
+        return self._certain.is_set()
+
+    @property
+    def listing(self) -> bool:
+        """Whether a list is due or under way: until it is complete the store is behind.
+
+        Not so where it only follows silence, as on quiet collections, until it fails.
+        """
+        return self._due
+
+    def clear(self) -> None:
+        """Nothing is there any more, and the next `run` lists anew: the kind is not served now.
+
+        To be called while `run` is not running.
+        """
+        self._due = True
+        self._version = ""
+        self._shown()
+        for key in list(self._objects):
+            self._delete(key)
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled.
+
+        Raises:
+            RewoundError: the API server has an older store now.
+        """
+        name = self.resource.full_name
+        self._heard_at = clock.monotonic()
+        # What is not followed, as a kind that is not installed, is not late either.
+        metrics.WATCH_LAG.labels(resource=name).set_function(self.silence_s)
+        try:
+            await self._follow()
+        finally:
+            metrics.WATCH_LAG.remove(name)
+
+    async def _follow(self) -> None:
+        while True:
+            wait_s = 0.0
+            try:
+                if not (self._due or self._relist or self._certain.is_set()):
+                    await self._probe()
+                if self._due or self._relist:
+                    await self._list()
+                reason = await self._watch()
+            except GoneError:
+                # The store stays as it is: the next list tells what vanished.
+                self._behind()
+                self._restarted("expired")
+                if self._backoff.failures() == 0:
+                    self._backoff.next()
+                    continue
+            except RewoundError:
+                raise
+            except KubeError as error:
+                self._due = self._due or isinstance(error, LineTooLongError)
+                self._failed(error)
+                self._restarted(_reason(error))
+                wait_s = error.retry_after_s or 0.0
+            else:
+                self._restarted(reason)
+                if reason != "short":
+                    self._backoff.reset()
+                    continue
+            await asyncio.sleep(max(wait_s, self._backoff.next()))
+
+    def _failed(self, error: KubeError) -> None:
+        self.problem = str(error)
+        self._log.warning("watch_failed", error=str(error)[:500])
+
+    def _restarted(self, reason: str) -> None:
+        metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
+        # Streams end every few minutes by agreement; only the rest is worth a line.
+        tell = self._log.debug if reason == "ended" else self._log.info
+        tell("watch_restarted", reason=reason, resource_version=self._version)
+
+    async def _list(self) -> None:
+        """Read all pages, then make the store equal to them."""
+        listed: dict[str, T] = {}
+        try:
+            version = await self._read(listed)
+        except KubeError as error:
+            self._due = True
+            self._not_told(error)
+            raise
+        await self._replace(listed)
+        self._version, self._due, self._relist, self.problem = version, False, False, ""
+        self._shown()
+        if not self.synced.is_set():
+            self._log.info("cache_synced", objects=len(listed), resource_version=version)
+            self.synced.set()
+            if self._on_synced is not None:
+                self._on_synced()
+
+    async def _read(self, listed: dict[str, T]) -> str:
+        """Put all there is into `listed`; returns the version of the list."""
+        version = ""
+        async for body in self._client.list_pages(self._path, self._params):
+            self._heard_at = clock.monotonic()
+            # All pages of one list carry the version of its first page.
+            found = await self._page(body, listed)
+            version = version or found
+            del body  # not held while the next one is read
+        return version
+
+    async def _probe(self) -> None:
+        """Ask the store for its version: the client compares it with what was seen.
+
+        Raises:
+            RewoundError: it is an older store.
+            KubeError: it does not say so now, but may soon.
+        """
+        # Labels make the server look for an object that carries them.
+        field = {key: value for key, value in self._params.items() if key == "fieldSelector"}
+        pages = self._client.list_pages(self._path, field, page_size=1)
+        try:
+            async with aclosing(pages):
+                version = decode_page(await anext(pages)).metadata.resource_version
+        except KubeError as error:
+            self._not_told(error)
+            if not self._certain.is_set():
+                raise
+            return
+        # Only objects show a restored store whose versions were bumped. Nor does the version show
+        # one if etcd was away behind the API server, and was written to since.
+        if leaps(version, self._version) or self._failing_since is not None:
+            self._relist = True
+        else:
+            self._shown()
+
+    def _shown(self) -> None:
+        """The API server has shown the store that it has now, or nothing is known of any."""
+        self._failing_since = None
+        self._certain.set()
+
+    def _not_told(self, error: KubeError) -> None:
+        """The server did not show its version. Nobody waits for one that never will."""
+        if isinstance(error, RewoundError):
+            return
+        if error.status in AWAY:
+            self._away()
+        elif error.status == HTTPStatus.FORBIDDEN or error.status >= 500:
+            now = clock.monotonic()
+            if self._failing_since is None:
+                self._failing_since = now
+            if now - self._failing_since < self._failing_s:
+                self._uncertain()
+            else:
+                self._certain.set()
+        elif error.status not in PASSING:
+            self._certain.set()
+
+    def _away(self) -> None:
+        """The server is away. By the time that it is back, an older store may have passed us."""
+        self._relist = True
+        self._failing_since = None
+        self._uncertain()
+
+    def _behind(self) -> None:
+        """The stream cannot go on from here, and neither can one from the same version."""
+        self._due = True
+        self._uncertain()
+
+    def _uncertain(self) -> None:
+        """The store may be another one now; before the first list nothing is known of any."""
+        if self.synced.is_set():
+            self._certain.clear()
+
+    async def _page(self, body: bytes, listed: dict[str, T]) -> str:
+        """Put the items of one page into `listed`; returns the version of the list."""
+        page = decode_page(body)
+        for number, raw in enumerate(page.items or ()):
+            self._collect(bytes(raw), listed)
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return page.metadata.resource_version
+
+    def _collect(self, raw: bytes, listed: dict[str, T]) -> None:
+        """Put one listed object into `listed`, keeping the known one if nothing changed."""
+        item = self._decoded(raw)
+        if item is None:
+            meta = read_meta(raw)
+            known = self._objects.get(meta.key) if meta else None
+            # It exists, so it must not be taken for deleted.
+            if meta and known is not None and self._uid_of(known) == meta.uid:
+                listed[meta.key] = known
+            return
+        key = self._key_of(item)
+        known = self._objects.get(key)
+        version = self._version_of(item)
+        # What is not known at the version up to which all is known went before it.
+        latest = self._version_of(known) if known is not None else self._version
+        if is_earlier(version, latest) or (known is None and version and version == latest):
+            raise self._client.versions.went_back("GET", self._path, version, latest)
+        # Else a list after a break would hold every object twice until it is complete.
+        listed[key] = known if known is not None and self._same(known, item) else item
+
+    async def _replace(self, listed: dict[str, T]) -> None:
+        """Deletes first, so that callers free what upserts may need; then the upserts."""
+        for key in [key for key in self._objects if key not in listed]:
+            self._delete(key)
+        for number, (key, item) in enumerate(listed.items()):
+            self._upsert(key, item)
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+
+    async def _watch(self) -> str:
+        """Follow one stream.
+
+        Returns:
+            Why it ended: `ended`, or `broken` or `stalled` for one that was cut after a while;
+            `short` for a hasty end.
+
+        Raises:
+            KubeError: it was rejected, or cut in haste.
+        """
+        limit_s = int(WATCH_LIMIT_S * (1 + self._rng.random()))
+        params = {
+            **self._params,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(limit_s),
+        }
+        started = clock.monotonic()
+        events = 0
+        stream = self._client.watch_batches(self._path, params, idle_s=self._idle_s)
+        try:
+            async with aclosing(stream):
+                async for lines in stream:
+                    self._heard_at = clock.monotonic()
+                    self.problem = ""
+                    for line in lines:
+                        self._event(line)
+                        events += 1
+                        if events % YIELD_EVERY == 0:
+                            await asyncio.sleep(0)
+                    self._client.versions.note(self._path, self._version)
+                    self._backoff.reset()
+                    self._failing_since = None
+        except TransportError as error:
+            self._uncertain()
+            if error.reason == "Unreachable":
+                self._away()
+                raise
+            self._left(events)
+            if isinstance(error, LineTooLongError) or clock.monotonic() - started <= SHORT_STREAM_S:
+                raise
+            self._failed(error)
+            return _reason(error)
+        self._left(events)
+        if clock.monotonic() - started < limit_s - ENDS_EARLY_S:
+            self._uncertain()
+        return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
+
+    def _left(self, events: int) -> None:
+        """A stream is over. If nothing was heard for long, it may never speak to us."""
+        self._relist = self._relist or (not events and self.silence_s() >= self._idle_s)
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = read_event(line)
+        except ValueError as error:
+            # Not even an event: no telling what was missed.
+            self._behind()
+            raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
+        kind = event.type
+        if kind in ("ADDED", "MODIFIED"):
+            self._seen(event.object)
+        elif kind == "DELETED":
+            self._gone(event.object)
+        elif kind == "BOOKMARK":
+            self._marked(event.object)
+        elif kind == "ERROR":
+            self._behind()
+            status = parse_status(event.object)
+            raise error_for("WATCH", self._path, status.code, event.object)
+
+    def _marked(self, raw: msgspec.Raw) -> None:
+        """Move on to a bookmark; never back, which would repeat what was told.
+
+        Raises:
+            KubeError: it is an earlier one: of a cache that lags, or of an older store.
+        """
+        meta = read_meta(raw)
+        if meta is None:
+            return
+        if is_earlier(meta.resource_version, self._version):
+            self._uncertain()
+            text = f"bookmark {meta.resource_version} after {self._version}"
+            raise KubeError("WATCH", self._path, reason="Behind", message=text)
+        self._version = meta.resource_version or self._version
+
+    def _seen(self, raw: msgspec.Raw) -> None:
+        item = self._decoded(raw)
+        if item is not None:
+            self._upsert(self._key_of(item), item)
+            self._version = self._version_of(item) or self._version
+            return
+        meta = read_meta(raw)
+        if meta is None:
+            return
+        known = self._objects.get(meta.key)
+        # Another object has the name now: the known one is gone for certain.
+        if known is not None and self._uid_of(known) != meta.uid:
+            self._delete(meta.key)
+        self._version = meta.resource_version or self._version
+
+    def _gone(self, raw: msgspec.Raw) -> None:
+        # Only the name matters, so a projection that fails cannot hide a delete.
+        meta = read_meta(raw)
+        if meta is None:
+            return
+        if meta.key in self._objects:
+            self._delete(meta.key)
+        self._version = meta.resource_version or self._version
+
+    def _upsert(self, key: str, item: T) -> None:
+        known = self._objects.get(key)
+        if known is not None:
+            if known is item:
+                return
+            if self._uid_of(known) != self._uid_of(item):
+                self._delete(key)
+                known = None
+            elif self._version_of(known) == self._version_of(item):
+                return
+        self._objects[key] = item
+        try:
+            self._upsert_callback(known, item)
+        except Exception:  # noqa: BLE001 - the caller's code; others must go on
+            self._log.exception("callback_failed", callback="on_upsert", key=key)
+
+    def _same(self, known: T, item: T) -> bool:
+        if self._version_of(known) != self._version_of(item):
+            return False
+        return self._uid_of(known) == self._uid_of(item)
+
+    def _delete(self, key: str) -> None:
+        item = self._objects.pop(key)
+        try:
+            self._delete_callback(item)
+        except Exception:  # noqa: BLE001 - the caller's code; others must go on
+            self._log.exception("callback_failed", callback="on_delete", key=key)
+
+    def _decoded(self, raw: bytes | msgspec.Raw) -> T | None:
+        try:
+            return self._decode(raw)
+        except Exception as error:  # noqa: BLE001 - the caller's code; others must go on
+            meta = read_meta(raw)
+            self._log.warning(
+                "object_not_decoded", key=meta.key if meta else "", error=str(error)[:500]
+            )
+            return None
+
+
+def _reason(error: KubeError) -> str:
+    """A bounded label for why a watch or list failed."""
+    if error.status:
+        return f"http_{error.status}"
+    return "stalled" if error.reason == "Stalled" else "broken"

@@ -1,1 +1,0 @@
-"""What others' systems say about topology, turned into objects of theirs; pure."""

@@ -1,0 +1,180 @@
+"""Effective resource request of one pod, from its spec alone.
+
+Source: `PodRequests` of k8s.io/component-helpers and the defaults that the API server gives to
+pods (limits stand in for missing requests), which templates of jobs have not got yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rackgate.resources.quantity import QuantityError, amount
+
+Quantities = Mapping[str, str | int | float]
+Amounts = dict[str, int]
+
+
+class ResourcesLike(Protocol):
+    """Requests and limits, as `wire.core.Resources` has them."""
+
+    @property
+    def requests(self) -> Quantities:
+        """Requests by resource name."""
+        ...
+
+    @property
+    def limits(self) -> Quantities:
+        """Limits by resource name."""
+        ...
+
+
+class ContainerLike(Protocol):
+    """A container, as `wire.core.Container` has it."""
+
+    @property
+    def name(self) -> str:
+        """Name, for messages."""
+        ...
+
+    @property
+    def resources(self) -> ResourcesLike:
+        """What it asks for."""
+        ...
+
+    @property
+    def restart_policy(self) -> str | None:
+        """`Always` marks an init container as a sidecar."""
+        ...
+
+
+class ContainerStatusLike(Protocol):
+    """What a container holds on its node, as `wire.core.ContainerStatus` has it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the container."""
+        ...
+
+    @property
+    def resources(self) -> ResourcesLike:
+        """What the node has set for it."""
+        ...
+
+    @property
+    def allocated_resources(self) -> Quantities:
+        """What the node has set aside for it."""
+        ...
+
+
+class PodSpecLike(Protocol):
+    """The part of a pod spec that is counted, as `wire.core.PodSpec` has it."""
+
+    @property
+    def containers(self) -> Sequence[ContainerLike]:
+        """Main containers."""
+        ...
+
+    @property
+    def init_containers(self) -> Sequence[ContainerLike]:
+        """Init containers and sidecars, in order."""
+        ...
+
+    @property
+    def overhead(self) -> Quantities:
+        """What the runtime class adds."""
+        ...
+
+    @property
+    def resources(self) -> ResourcesLike:
+        """Resources of the pod as a whole."""
+        ...
+
+
+def _amounts(quantities: Quantities, where: str) -> Amounts:
+    found: Amounts = {}
+    for resource, value in quantities.items():
+        try:
+            found[resource] = amount(resource, value)
+        except QuantityError as error:
+            raise QuantityError(f"{where}.{resource}: {error}") from error
+    return found
+
+
+def _asked(container: ContainerLike, where: str) -> Amounts:
+    """Requests of one container; a limit counts where no request is given."""
+    path = f'{where}["{container.name}"].resources'
+    limits = _amounts(container.resources.limits, f"{path}.limits")
+    return limits | _amounts(container.resources.requests, f"{path}.requests")
+
+
+def _add(total: Amounts, more: Amounts) -> None:
+    for resource, value in more.items():
+        total[resource] = total.get(resource, 0) + value
+
+
+def _raise_to(total: Amounts, floor: Amounts) -> None:
+    for resource, value in floor.items():
+        total[resource] = max(total.get(resource, value), value)
+
+
+def _held(statuses: Sequence[ContainerStatusLike]) -> dict[str, Amounts]:
+    """What containers hold on their node, by name."""
+    held: dict[str, Amounts] = {}
+    for status in statuses:
+        where = f'status["{status.name}"]'
+        amounts = held.setdefault(status.name, {})
+        _raise_to(amounts, _amounts(status.resources.requests, where))
+        _raise_to(amounts, _amounts(status.allocated_resources, where))
+    return held
+
+
+def _container_requests(spec: PodSpecLike, held: Mapping[str, Amounts]) -> Amounts:
+    """Max of the running phase and every init phase; sidecars stay from their start on."""
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.init_containers:
+        phase = _asked(container, "initContainers")
+        _raise_to(phase, held.get(container.name, {}))
+        if container.restart_policy == "Always":
+            _add(sidecars, phase)
+            phase = {}
+        _add(phase, sidecars)
+        _raise_to(peak, phase)
+    running = dict(sidecars)
+    for container in spec.containers:
+        asked = _asked(container, "containers")
+        _raise_to(asked, held.get(container.name, {}))
+        _add(running, asked)
+    _raise_to(running, peak)
+    return running
+
+
+def pod_requests(spec: PodSpecLike, statuses: Sequence[ContainerStatusLike] = ()) -> dict[str, int]:
+    """Amounts that one pod takes from a node: cpu in millicores, else base units.
+
+    The larger of the running phase (containers and sidecars) and each init phase, then pod-level
+    resources in its place where given, then overhead. A resource asked as zero stays as 0.
+
+    Args:
+        spec: `wire.core.PodSpec`, or anything of that shape.
+        statuses: of its containers and init containers. A container that is resized in place
+            counts with the larger of what it asks for and what it holds, as for the scheduler:
+            what it gives up is free only when the node has taken it back.
+
+    Returns:
+        By resource name, without `pods`: callers count the pod itself.
+
+    Raises:
+        QuantityError: a quantity cannot be read; the message names its place in the spec.
+    """
+    total = _container_requests(spec, _held(statuses))
+    whole = _amounts(spec.resources.requests, "resources.requests")
+    for resource, limit in _amounts(spec.resources.limits, "resources.limits").items():
+        # As the API server's default: containers' sum first, the pod's limit where they are silent.
+        if resource not in whole and (resource not in total or resource.startswith("hugepages-")):
+            whole[resource] = limit
+    total |= whole
+    _add(total, _amounts(spec.overhead, "overhead"))
+    total.pop("pods", None)
+    return total

@@ -1,0 +1,66 @@
+"""The import contract `pure`: every module decides from plain data, but those that are named.
+
+It is exhaustive by construction: a new module is pure until its name says that it does I/O, and
+names are given by role (`*.controller`), not one by one. `make lint` runs it (`pyproject.toml`).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, fields, output
+
+
+class PureContract(Contract):
+    """No module may reach what does I/O, reads a clock or logs, unless its name allows it.
+
+    Options:
+        packages: their modules are checked.
+        may_do_io: patterns of the names of modules that may; `*` matches dots too. A pattern that
+            matches no module fails the contract: it is left from something that is gone.
+        forbidden_modules: what the others may not reach, directly or through one another.
+    """
+
+    type_name = "pure"
+
+    packages = fields.SetField(subfield=fields.StringField())
+    may_do_io = fields.SetField(subfield=fields.StringField())
+    forbidden_modules = fields.SetField(subfield=fields.StringField())
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Find modules that reach a forbidden one although their name does not allow it."""
+        forbidden = [name for name in self.forbidden_modules if name in graph.modules]  # type: ignore[attr-defined]
+        reaching = set().union(*(graph.find_downstream_modules(name) for name in forbidden))
+        checked = {
+            module
+            for module in graph.modules
+            if module.partition(".")[0] in self.packages  # type: ignore[operator]
+        }
+        patterns = sorted(self.may_do_io)  # type: ignore[call-overload]
+        matched = {pattern: {m for m in checked if fnmatchcase(m, pattern)} for pattern in patterns}
+        allowed = set().union(*matched.values())
+        broken = {
+            module: [
+                chain
+                for name in sorted(forbidden)
+                if (chain := graph.find_shortest_chain(importer=module, imported=name))
+            ][:1]
+            for module in sorted((checked & reaching) - allowed)
+        }
+        idle = [pattern for pattern, found in matched.items() if not found & reaching]
+        return ContractCheck(
+            kept=not broken and not idle, metadata={"broken": broken, "idle": idle}
+        )
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        """Print each impure module with one way to what it may not reach."""
+        metadata: dict[str, Any] = check.metadata
+        for module, chains in metadata["broken"].items():
+            output.print_error(f"{module} is not pure:", bold=True)
+            for chain in chains:
+                output.indent_cursor()
+                output.print_error(" -> ".join(chain), bold=False)
+        for pattern in metadata["idle"]:
+            output.print_error(f"may_do_io names {pattern!r}: no module of that name does I/O")
