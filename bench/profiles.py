@@ -34,6 +34,7 @@ from bench.profiles_world import (
     stream,
     until_refused,
 )
+from rackgate.features import Features
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
@@ -144,7 +145,7 @@ def stuck_leaders(count: int, gates: Mapping[str, bool]) -> tuple[int, int, int]
             PodSetRequest("workers", 31, requests(1), asked, "g", tolerations=tolerant),
             PodSetRequest("leader", 1, {"cpu": 4_000}, asked, "g"),
         ]
-        answer = place(tree, capacity, group, topology_name="t", gates=gates)
+        answer = place(tree, capacity, group, topology_name="t", features=Features.of(gates))
         if answer.refused is not None:
             refused += 1
             continue
@@ -166,7 +167,7 @@ def homeless_pods(count: int, gates: Mapping[str, bool]) -> tuple[int, int]:
     podset = PodSetRequest("main", 24, {GPU: 5}, TopologyRequest(required=RACK))
     pods = homeless = 0
     while True:
-        answer = place(tree, capacity, [podset], topology_name="t", gates=gates)
+        answer = place(tree, capacity, [podset], topology_name="t", features=Features.of(gates))
         if answer.refused is not None:
             return pods, homeless
         charge_assignment(capacity, podset.requests, answer.assignments["main"])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from bench.placement_world import BLOCK, GPU, GPUS, LEVELS, RACK, REQUESTS, nodes
+from rackgate.features import Features
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
@@ -115,7 +116,7 @@ class Cluster:
     def __init__(self, facts: Sequence[NodeFacts], gates: Mapping[str, bool]) -> None:
         self.tree = TopologyTree.build(LEVELS, facts)
         self.capacity = Capacity(self.tree)
-        self.gates = dict(gates)
+        self.features = Features.of(gates)
         self.ends: dict[int, list[partial[None]]] = defaultdict(list)
 
     def offer(self, arrival: Arrival, now: int) -> tuple[list[int] | None, float]:
@@ -124,7 +125,9 @@ class Cluster:
             give_back()
         podset = arrival.podset
         before = time.perf_counter()
-        answer = place(self.tree, self.capacity, [podset], topology_name="t", gates=self.gates)
+        answer = place(
+            self.tree, self.capacity, [podset], topology_name="t", features=self.features
+        )
         spent = time.perf_counter() - before
         if answer.refused is not None:
             return None, spent

@@ -24,7 +24,7 @@ from rich.table import Table
 from bench import floors
 from bench.placement_world import HOSTS_PER_RACK, LEVELS, REQUESTS, nodes
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import Forest
 from rackgate_assigner.cache.queue_usage import Holding
 from rackgate_assigner.cache.trees import Trees

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from rackgate.features import Features
 from rackgate.wire import core, kueue
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.order import cycle_order
 from rackgate_assigner.workload.conditions import clip
@@ -228,7 +229,7 @@ def test_answer_is_the_expected_one(scenario: Json) -> None:
     found = cluster(scenario)
     snapshot = found.freeze()
     snapshot.waiting = heads(found, scenario)
-    assert answer(plan(snapshot, {})) == expected(scenario)
+    assert answer(plan(snapshot, Features())) == expected(scenario)
 
 
 def test_no_scenario_is_missing() -> None:

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.workload.decisions import Admit, Grant, PodSetGrant
 from tests.unit.assigner.builders import (

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.consistency import rebuilt
 from rackgate_assigner.cache.flavor_topologies import Forest, Grove
 from rackgate_assigner.topology.free_capacity import LevelRoom, Room, room_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import Forest
 from rackgate_assigner.cache.queue_usage import Holding
 from rackgate_assigner.quota.queues import FlavorRow

@@ -13,10 +13,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rackgate.features import Features
 from rackgate.topology.assignment import decode, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner import watches
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Hold
@@ -76,7 +77,7 @@ SCHEMAS: Final = {
 
 def world(features: dict[str, bool]) -> Cache:
     """A small cluster in order, so that odd objects meet something that works."""
-    cache = Cache(features)
+    cache = Cache(Features.of(features))
     cache.set_namespace(namespace())
     cache.set_topology(topology(levels=odd.LEVELS))
     cache.set_flavor(flavor(node_labels={"pool": "a"}))
@@ -128,7 +129,7 @@ def check_repairs(cache: Cache, features: dict[str, bool]) -> None:
     hosts = Hosts()
     for facts in cache.nodes.values():
         hosts.put(facts)
-    second_pass(cache.freeze(), hosts, {}, features)
+    second_pass(cache.freeze(), hosts, {}, Features.of(features))
 
 
 @settings(

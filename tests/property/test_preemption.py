@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.quota.queues import cluster_queue_row
 from rackgate_assigner.scheduler.preemption import (
     Preemption,

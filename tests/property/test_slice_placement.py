@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Grant, Hold, PodSetGrant
 from tests.unit.assigner.builders import (
     BLOCK,

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.scenario.scenario import (
     Scenario,
@@ -145,7 +146,7 @@ def _ask(
             topology_name=scenario.flavor.topology,
             flavor_tolerations=scenario.flavor.tolerations,
             simulate_empty=scenario.simulate_empty,
-            gates=scenario.gates,
+            features=Features.of(scenario.gates),
         )
     answer: Json = {
         name: {"assignment": _written(assignment)}

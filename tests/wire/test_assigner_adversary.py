@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.features import HOLD_FOR_TERMINATING
 from rackgate_assigner.assigner import Assigner
 from tests.support.objects import Object, fx_a_nodes
 from tests.wire.assigner_world import (
@@ -133,7 +132,7 @@ async def test_quota_is_held_until_the_last_pod_of_a_suspended_job_is_gone(world
 
 
 async def test_the_gate_releases_quota_while_pods_terminate(world: World) -> None:
-    configured = settings(featureGates={HOLD_FOR_TERMINATING: False})
+    configured = settings(featureGates={"RackgateHoldQuotaForTerminatingPods": False})
     async with assigner(world, configured=configured) as replica:
         job = await running(world, replica, "train")
         bind(world, job, 2, deletionTimestamp=START)

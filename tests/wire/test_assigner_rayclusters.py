@@ -15,7 +15,7 @@ from rackgate.features import ELASTIC_JOBS
 from rackgate.runtime.backoff import Backoff
 from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.jobs.kinds.raycluster import RayClusterKind
-from rackgate_assigner.scheduler import cycle
+from rackgate_assigner.scheduler import controller
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import composite_jobs as composite
 from tests.support.apiserver import Object
@@ -105,7 +105,7 @@ async def test_a_cluster_that_comes_to_rest_is_admitted_at_once(
     def pauses(**_: float) -> Backoff:
         return Backoff(base_s=3600, cap_s=3600)
 
-    monkeypatch.setattr(cycle, "Backoff", pauses)
+    monkeypatch.setattr(controller, "Backoff", pauses)
     async with KindsWorld() as world:
         furnish(world, stopPolicy="Hold")
         world.frozen = True

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.questions import Asking
@@ -35,7 +36,7 @@ class Desk:
     async def _ask(self, method: str, *words: Any) -> Explanation:
         client = self.world.client()
         try:
-            found: Explanation = await getattr(Asking(client, {}, (), 3), method)(*words)
+            found: Explanation = await getattr(Asking(client, Features(), (), 3), method)(*words)
             return found
         finally:
             await client.close()

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api import resources as kinds
-from rackgate.features import ELASTIC_JOBS
+from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.questions import Asking
@@ -34,7 +34,7 @@ async def world() -> AsyncIterator[ElasticWorld]:
 async def explained(world: ElasticWorld, name: str) -> Explanation:
     client = world.client()
     try:
-        return await Asking(client, {ELASTIC_JOBS: True}, (), 3).named(NAMESPACE, name)
+        return await Asking(client, Features(elastic_jobs=True), (), 3).named(NAMESPACE, name)
     finally:
         await client.close()
 

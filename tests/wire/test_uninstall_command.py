@@ -325,7 +325,7 @@ def kubeconfig(world: World, folder: Path) -> Path:
 async def run(verb: Any, *arguments: str) -> int:
     parser = ArgumentParser()
     verb.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args([verb.__name__.rpartition(".")[2], *arguments])
+    parsed = parser.parse_args([verb.__name__.split(".")[-2], *arguments])
     code: int = await asyncio.to_thread(verb.run, parsed)
     return code
 
@@ -337,7 +337,7 @@ async def test_each_verb_says_its_name_to_the_api_server(
     flags = ("--dry-run",) if verb is uninstall else ()
     with contextlib.suppress(CommandError):  # here is no /version
         await run(verb, "--kubeconfig", str(kubeconfig(world, tmp_path)), *flags)
-    name = verb.__name__.rpartition(".")[2]
+    name = verb.__name__.split(".")[-2]
     assert {seen.headers["User-Agent"] for seen in world.requests} == {f"rackgate-{name}"}
 
 

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rackgate.features import Features
 from rackgate_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ async def _explain(arguments: argparse.Namespace) -> Any:
         return await asking.named(namespace, name)
 
 
-def _settings(config: Path | None) -> tuple[dict[str, bool], tuple[str, ...]]:
+def _settings(config: Path | None) -> tuple[Features, tuple[str, ...]]:
     """Feature gates and excluded resources of the assigner."""
     from rackgate.runtime.settings import SettingsError, load_settings
     from rackgate_assigner.settings import AssignerSettings
@@ -178,4 +179,4 @@ def _settings(config: Path | None) -> tuple[dict[str, bool], tuple[str, ...]]:
         settings = load_settings(AssignerSettings, service="assigner", config=config)
     except (SettingsError, OSError) as error:
         raise UsageError(f"{config}: {error}") from error
-    return settings.features.as_dict(), tuple(settings.resources.exclude_resource_prefixes)
+    return settings.features, tuple(settings.resources.exclude_resource_prefixes)

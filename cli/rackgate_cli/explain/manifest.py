@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
-from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI, FeatureGates
+from rackgate.features import RENDER_FOR_KAI
 from rackgate.jobframework.errors import FieldError, MalformedError
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -144,7 +144,7 @@ def asked(
         key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
         if kind in KINDS:
             return _job(KINDS[kind], document, key, found, stored)
-        both = FeatureGates(found.cache.features).enabled(BOTH_LEVELS)
+        both = found.cache.features.required_and_preferred
         return _workload(document, key, [], both_levels=both)
     except MalformedError as error:
         return Asked(_name(document), kind, errors=[FieldError("", str(error))])
@@ -166,18 +166,18 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
 
 
 def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
-    gates = FeatureGates(found.cache.features)
-    sliced = sliced_kinds(gates)
+    features = found.cache.features
+    sliced = sliced_kinds(features)
     name = f"{kind.resource.group}/{kind.name}"
     for_kai = kind.name == "Job" and not stored and goes_to_kai(document, {})
-    if for_kai and gates.enabled(RENDER_FOR_KAI):
+    if for_kai and features.render_for_kai:
         return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
     review = Review("explain", name, "CREATE", document, {})
     change = mutate(review, sliced=sliced)
     if for_kai:
         change.warnings.append(f"{_FOR_KAI}, where it is on, hands the Job over to KAI instead")
     governed = applied(document, change.operations)
-    both = gates.enabled(BOTH_LEVELS)
+    both = features.required_and_preferred
     judged = replace(review, object=governed)
     errors = validate(judged, both_levels=both, sliced=sliced).errors
     if errors:
@@ -200,7 +200,7 @@ def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bo
             f'{class_kind} "{named}" does not exist: no Workload is made before it does'
         )
         priority = Priority()
-    elastic = kind.elastic(job, gates.as_dict())
+    elastic = kind.elastic(job, features)
     body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
     return _workload(body, key, warnings, kind=kind.name, both_levels=both)
 

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from rackgate.api.names import WorkloadCondition
+from rackgate.features import Features
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem
 from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
@@ -32,7 +33,7 @@ class Asking:
     """Explains Workloads of one cluster, reading it anew each time."""
 
     def __init__(
-        self, client: Client, features: Mapping[str, bool], excluded: tuple[str, ...], top: int
+        self, client: Client, features: Features, excluded: tuple[str, ...], top: int
     ) -> None:
         """Prepare.
 

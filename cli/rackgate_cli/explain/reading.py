@@ -16,7 +16,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import BOUND, decode_pod, decode_workload, decoder
 from rackgate_cli.errors import CommandError
 from rackgate_cli.managed import Selectors, selectors

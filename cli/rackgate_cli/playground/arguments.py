@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from rackgate.features import Features, UnknownGateError
 from rackgate_cli.controlplane.binaries.versions import KINDS, OPERATORS, SERVICES
 
 # What the services take (`leaderElection.leaseDuration`).
@@ -58,8 +59,6 @@ def _subset(text: str, known: tuple[str, ...], what: str) -> tuple[str, ...]:
 
 def gates(text: str) -> dict[str, bool]:
     """Feature gates by name; a name that no service knows is refused."""
-    from rackgate.features import FeatureGates, UnknownGateError
-
     found = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = entry.partition("=")
@@ -67,7 +66,7 @@ def gates(text: str) -> dict[str, bool]:
             raise argparse.ArgumentTypeError(f'"{entry}" is not NAME=true or NAME=false')
         found[name] = value == "true"
     try:
-        FeatureGates(found)
+        Features.of(found)
     except UnknownGateError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return found

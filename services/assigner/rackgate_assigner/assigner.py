@@ -17,13 +17,12 @@ from prometheus_client.core import GaugeMetricFamily
 from rackgate.api import names, resources
 from rackgate.api.resources import Resource
 from rackgate.api.unsupported import unsupported_fields
-from rackgate.features import ELASTIC_JOBS, OSMO_POOLS
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, core, kueue
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.live_pods import Excess
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import Verification
@@ -31,7 +30,7 @@ from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import writer as job_writer
 from rackgate_assigner.jobs.controller import JobController
 from rackgate_assigner.jobs.kinds import JobLike, part_of_owner
-from rackgate_assigner.node_replacement.controller import GATE, NodeFailures
+from rackgate_assigner.node_replacement.controller import NodeFailures
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.queues import finalizer_controller as finalizers
@@ -65,12 +64,12 @@ class Assigner:
     """
 
     def __init__(self, settings: AssignerSettings, client: Client) -> None:
-        features = settings.features.as_dict()
+        features = settings.features
         self._selector = settings.managed_jobs_namespace_selector
         budgets = settings.budgets
         self.acting = False
         self.cache = Cache(features, settings.resources.exclude_resource_prefixes)
-        self.watches = Watches(client, osmo=features[OSMO_POOLS])
+        self.watches = Watches(client, osmo=features.osmo_pools)
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         # Nothing is written by what was seen of a store that may be another one now.
@@ -136,7 +135,7 @@ class Assigner:
             self._report,
             workers=settings.job_workers,
             system_namespace=settings.leader_election.namespace,
-            gates=self.cache.features,
+            features=self.cache.features,
             ready=self._ready,
             living=self.cache.living_pods,
             managed=self._account,
@@ -192,7 +191,7 @@ class Assigner:
             watches.workloads.store,
             writer,
             ResizableJobs(jobs, watches.pods.store, self.cache, self._report),
-            enabled=self.cache.features.get(ELASTIC_JOBS, False),
+            enabled=self.cache.features.elastic_jobs,
             message_interval_s=settings.cycle.message_interval,
         )
 
@@ -207,7 +206,7 @@ class Assigner:
 
     def _repairs(self, snapshot: Snapshot) -> list[Repair]:
         features = self.cache.features
-        if not features.get(GATE, True):
+        if not features.failed_node_replacement:
             return []
         return second_pass(snapshot, self.failures.hosts, self.failures.asked, features)
 

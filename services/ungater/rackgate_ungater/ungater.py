@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 
 from rackgate.api import names
-from rackgate.features import ELASTIC_JOBS, NODES_BY_NAME
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
@@ -76,8 +75,8 @@ class Ungater:
             client,
             self._heard,
             self._workload_deleted,
-            elastic=settings.features.enabled(ELASTIC_JOBS),
-            names_nodes=settings.features.enabled(NODES_BY_NAME),
+            elastic=settings.features.elastic_jobs,
+            names_nodes=settings.features.nodes_by_name,
         )
         self.pods, self.workloads = self.sources.pods, self.sources.workloads
         # The watch will tell nothing new of what a list showed first.

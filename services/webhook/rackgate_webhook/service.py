@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rackgate.features import BOTH_LEVELS, OSMO_POOLS
 from rackgate.installation.marker import Installation
 from rackgate.kube.config import connect
 from rackgate.runtime.health import HealthServer
@@ -47,12 +46,12 @@ class WebhookService:
         self._draining = self._was_ready = False
         self._context = server_context()
         serving = settings.serving
-        self._osmo = _osmo_reviews() if settings.features.enabled(OSMO_POOLS) else None
+        self._osmo = _osmo_reviews() if settings.features.osmo_pools else None
         self._server = WebhookServer(
             serving.host,
             serving.port,
             self._context,
-            both_levels=settings.features.enabled(BOTH_LEVELS),
+            both_levels=settings.features.required_and_preferred,
             sliced=sliced_kinds(settings.features),
             kai=settings.rendering,
             asking={} if self._osmo is None else {OSMO_PATH: self._osmo.decide},

@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
-from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI
 from rackgate.jobframework.kai import Rendering
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
@@ -123,7 +122,7 @@ class WebhookSettings(BaseServiceSettings):
     @property
     def rendering(self) -> Rendering | None:
         """How Jobs are handed over to KAI; None while the gate is off."""
-        if not self.features.enabled(RENDER_FOR_KAI):
+        if not self.features.render_for_kai:
             return None
-        both_levels = self.features.enabled(BOTH_LEVELS)
+        both_levels = self.features.required_and_preferred
         return Rendering(self.kai.topology, self.kai.jobs_grouped, both_levels)

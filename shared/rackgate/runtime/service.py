@@ -130,8 +130,8 @@ async def _run(main: Callable[[S, asyncio.Event], Awaitable[None]], settings: S)
         loop.add_signal_handler(number, stop.set)
     metrics.watch_gc()
     log.info("service_started", version=version("rackgate"), identity=settings.identity)
-    for gate, price in settings.features.prices().items():
-        log.info("feature_gate_on", gate=gate, price=price)
+    for gate, cost in settings.features.costs().items():
+        log.info("feature_gate_on", gate=gate, cost=cost)
     async with asyncio.TaskGroup() as group:
         lag = spawn(group, metrics.watch_loop_lag(), "loop-lag")
         try:

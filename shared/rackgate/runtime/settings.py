@@ -20,7 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from rackgate.features import FeatureGates
+from rackgate.features import Features
 from rackgate.runtime._overrides import (
     SettingsError,
     from_environment,
@@ -165,14 +165,14 @@ class BaseServiceSettings(BaseSettings):
     """Seconds that this replica's wall clock is ahead of the machine's; for tests of clock skew."""
 
     @property
-    def features(self) -> FeatureGates:
+    def features(self) -> Features:
         """The feature gates with this file's overrides."""
-        return FeatureGates(self.feature_gates)
+        return Features.of(self.feature_gates)
 
     @field_validator("feature_gates")
     @classmethod
     def _known_gates(cls, gates: dict[str, bool]) -> dict[str, bool]:
-        FeatureGates(gates)
+        Features.of(gates)
         return gates
 
     @classmethod

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from rackgate.api import names
+from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import TopologyAssignment, encode
 from rackgate.wire import core, kueue
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Admit, Decision, Grant
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
@@ -285,7 +286,7 @@ def cache_with(
     features: Mapping[str, bool] | None = None,
 ) -> Cache:
     """A cache with Topology default, flavor tas, ClusterQueue cq, LocalQueue team/lq."""
-    cache = Cache(features)
+    cache = Cache(Features.of(features))
     cache.set_namespace(namespace())
     cache.set_topology(topology())
     cache.set_flavor(flavor())

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from rackgate.api import names
+from rackgate.features import Features
 from rackgate.wire import kueue
 from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import (
@@ -24,7 +25,7 @@ from tests.unit.assigner.builders import (
 
 
 def active(cache: Any, **features: bool) -> tuple[str, str, str]:
-    (condition,) = cache.cluster_queue_status("cq", features=features)["conditions"]
+    (condition,) = cache.cluster_queue_status("cq", features=Features.of(features))["conditions"]
     return condition["status"], condition["reason"], condition["message"]
 
 

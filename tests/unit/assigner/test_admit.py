@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from rackgate.features import Features
 from rackgate.wire import kueue
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Hold
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -293,7 +294,7 @@ def test_what_can_never_be_admitted_does_not_hold_the_head_of_a_strict_queue(
     assert (first.workload, first.reason) == ("team/a-head", reason)
     assert (second.workload, second.reason) == ("team/b-same", reason)
     assert isinstance(admit, Admit)
-    off = cache.plan(features={"RackgateStrictFIFOSkipsImpossible": False})
+    off = cache.plan(features=Features.of({"RackgateStrictFIFOSkipsImpossible": False}))
     assert [found.reason for found in off if isinstance(found, Hold)] == [
         reason,
         "PendingEvaluation",
@@ -441,7 +442,7 @@ def test_with_the_gate_off_an_unknown_level_waits_with_the_same_words() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(topology={"required": "rak"})]))
     (deactivate,) = cache.plan()
-    (hold,) = cache.plan(features={"DeactivateInvalidTopology": False})
+    (hold,) = cache.plan(features=Features.of({"DeactivateInvalidTopology": False}))
     assert isinstance(deactivate, Deactivate)
     assert isinstance(hold, Hold)
     assert hold.message == deactivate.message
@@ -466,7 +467,7 @@ def test_one_annotated_template_demands_all_only_behind_its_gate() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset("a", topology=IN_RACK), podset("b")]))
     assert isinstance(cache.plan()[0], Admit)
-    (decision,) = cache.plan(features={"RequireTopologyOnAllPodSets": True})
+    (decision,) = cache.plan(features=Features.of({"RequireTopologyOnAllPodSets": True}))
     assert isinstance(decision, Deactivate)
     assert decision.message == (
         "spec.podSets[1].topologyRequest: a required or preferred level is missing, while "

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.cache import Cache
-from rackgate_assigner.topology.gates import GATE_BOTH_LEVELS
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Deactivate, Hold
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -21,7 +20,7 @@ from tests.unit.assigner.builders import (
     workload,
 )
 
-ON = {GATE_BOTH_LEVELS: True}
+ON = {"RackgateRequiredAndPreferred": True}
 
 
 def cache_asked(features: Mapping[str, bool], **asked: Any) -> Cache:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Grant
 from tests.unit.assigner.builders import (
     RACK,

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import pytest
 
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import Forest, Grove
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Grant
 from tests.unit.assigner.builders import (
     BLOCK,

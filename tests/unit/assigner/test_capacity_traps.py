@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.watches import decode_pod
 from tests.unit.assigner.builders import (
     RACK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from tests.unit.assigner.builders import (
     RACK,
     admissions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain.flavor_nodes import Survey
 from rackgate_assigner.workload.info import node_facts
 from tests.unit.assigner.builders import RACK, cache_with, flavor, node

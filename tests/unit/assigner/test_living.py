@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.features import HOLD_FOR_TERMINATING
+from rackgate.features import Features
 from rackgate.wire import core
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.live_pods import LivingCount
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.workload.decisions import Admit, Grant, PodSetGrant
@@ -82,7 +82,7 @@ def test_pods_that_terminate_hold_quota_after_the_admission_is_gone() -> None:
 
 
 def test_the_gate_gives_the_quota_of_terminating_pods_back_at_once() -> None:
-    cache = world(**{HOLD_FOR_TERMINATING: False})
+    cache = world(RackgateHoldQuotaForTerminatingPods=False)
     start(cache, 4, 6)
     assert used(cache) == 6000
     for index in range(6):
@@ -211,7 +211,7 @@ def test_explain_says_that_pods_hold_the_quota_of_an_evicted_workload() -> None:
     cache.set_workload(
         workload("w", [podset(count=2)], grant=grant(2), conditions=conditions, version="2")
     )
-    told = facts.explain(cache, "team/w", {})
+    told = facts.explain(cache, "team/w", Features())
     assert told is not None
     assert told.summary.startswith("It is evicted since 2")
     assert told.summary.endswith(
@@ -223,7 +223,7 @@ def test_pods_beyond_the_grant_are_named_as_holders_of_quota() -> None:
     cache = world()
     start(cache, 2, 5)
     cache.set_workload(workload("next", [podset(count=99)]))
-    told = facts.explain(cache, "team/next", {})
+    told = facts.explain(cache, "team/next", Features())
     assert told is not None
     held = {holder.name: holder.amounts["cpu"] for line in told.quota for holder in line.holders}
     assert held == {"team/w": "5"}
@@ -296,7 +296,7 @@ def test_a_child_that_left_its_owner_counts_for_itself() -> None:
 
 
 def test_verification_goes_by_the_gate() -> None:
-    cache = world(**{HOLD_FOR_TERMINATING: False})
+    cache = world(RackgateHoldQuotaForTerminatingPods=False)
     start(cache, 1, 4)
     for index in range(4):
         cache.set_pod(of_job(f"p{index}", leaving=True))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate.features import Features
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.workload.decisions import Admit, Hold, TopologyRefusal
 from tests.unit.assigner.builders import (
@@ -226,7 +227,7 @@ def test_podsets_without_place_in_a_flavor_are_found_in_one_try() -> None:
         placements.append(name)
         return nullcontext()
 
-    (hold,) = plan(cache.freeze(), {}, counting)
+    (hold,) = plan(cache.freeze(), Features(), counting)
     assert isinstance(hold, Hold)
     # One for each refusal, and for each try one of each flavor before.
     assert len(hold.refused) == sum(range(9))

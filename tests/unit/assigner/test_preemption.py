@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate.features import Features
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Admit, Decision, Grant, Hold, PodSetGrant, Preempt
 from tests.unit.assigner.builders import (
     admissions,
@@ -256,7 +257,7 @@ def test_slices_of_a_job_that_gives_way_are_not_admitted_in_the_same_cycle() -> 
     runs(cache, "ray", 8, 1, elastic=True)
     waits(cache, "high", 4, 3)
     waits(cache, "s1", 1, 1, parent="ray")
-    decisions = cache.plan(features={"ElasticJobsViaWorkloadSlices": True})
+    decisions = cache.plan(features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
     assert preempted(decisions) == [("ray", "high")]
     assert held(decisions)["s1"] == "OnHold"
 
@@ -265,7 +266,7 @@ def test_a_slice_never_takes_the_place_of_its_own_parent() -> None:
     cache = world("LowerOrNewerEqualPriority")
     runs(cache, "ray", 10, 1, elastic=True, created=LATEST)
     waits(cache, "s1", 1, 1, parent="ray", created=LATER)
-    decisions = cache.plan(features={"ElasticJobsViaWorkloadSlices": True})
+    decisions = cache.plan(features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
     assert preempted(decisions) == []
     assert held(decisions) == {"s1": "WaitingForQuota"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.runtime.metrics import REGISTRY, scraping
 from rackgate.wire.kueue import RequeueState
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.queues.metrics import queue_families, topology_families
 from tests.unit.assigner.builders import (
     BLOCK,

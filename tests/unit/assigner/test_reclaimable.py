@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.released import relieved
 from rackgate_assigner.workload.decisions import Grant, PodSetGrant
 from tests.unit.assigner.builders import (

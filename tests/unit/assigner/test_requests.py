@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import LimitRange
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
@@ -194,7 +195,7 @@ def test_a_replacement_goes_where_its_pods_as_they_are_created_now_have_room(
     for facts_of_node in cache.nodes.values():
         hosts.put(facts_of_node)
     snapshot = cache.freeze()
-    (repair,) = second_pass(snapshot, hosts, {}, {})
+    (repair,) = second_pass(snapshot, hosts, {}, Features())
     assert isinstance(repair, Reassign)
     assert domains(repair.grant) == {place: 2}
     # Charged is what was granted, as the cache does when it sees the write.
@@ -257,12 +258,12 @@ def test_an_explanation_shows_what_pods_will_request() -> None:
     cache = cache_with([node("a", cpu="5")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    told = facts.explain(cache, "team/w", {})
+    told = facts.explain(cache, "team/w", Features())
     assert told is not None
     assert [(line.resource, line.requested) for line in told.quota] == [("cpu", "6")]
     # One that is not submitted, too.
     row = cache.requests.applied(replace(workload_row(two("new")), age="9999"))
-    told = facts.explain_row(cache, row, "notSubmitted", {})
+    told = facts.explain_row(cache, row, "notSubmitted", Features())
     assert [line.requested for line in told.quota] == ["6"]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
-from rackgate_assigner.node_replacement.second_pass import GATE_FAIL_FAST, _Mending, second_pass
+from rackgate_assigner.node_replacement.second_pass import _Mending, second_pass
 from rackgate_assigner.workload.decisions import (
     Evict,
     Grant,
@@ -35,7 +36,7 @@ from tests.unit.assigner.builders import (
 )
 
 REQUIRED = {"required": RACK}
-WAIT = {GATE_FAIL_FAST: False}
+WAIT = {"TASFailedNodeReplacementFailFast": False}
 
 
 def nodes(**racks: str) -> list[Any]:
@@ -80,7 +81,7 @@ class Scene:
         self, features: Mapping[str, bool] | None = None, asked: Sequence[str] = ()
     ) -> list[Repair]:
         wanted = {"team/w": frozenset(asked)}
-        return second_pass(self.cache.freeze(), self.hosts, wanted, features or {})
+        return second_pass(self.cache.freeze(), self.hosts, wanted, Features.of(features))
 
     def moved(self, **options: Any) -> dict[str, int]:
         """Pods by host of PodSet main after the one repair, which must be a move."""
@@ -182,7 +183,7 @@ def test_without_a_place_the_workload_is_evicted_and_nothing_stays_charged() -> 
     scene = one(nodes(r1="a! b", r2="d e"), {"a": 2, "b": 2}, "a")
     snapshot = scene.cache.freeze()
     before = snapshot.forest.groves["tas"].capacity.free.copy()
-    (repair,) = second_pass(snapshot, scene.hosts, {}, {})
+    (repair,) = second_pass(snapshot, scene.hosts, {}, Features())
     assert isinstance(repair, Evict)
     assert repair.reason == "NodeFailures"
     assert "no replacement for a failed node: a; pod set main: " in repair.message
@@ -269,7 +270,9 @@ def test_a_host_whose_pods_may_still_run_is_given_to_nobody_in_the_same_cycle() 
     scene.runs(("main", {"a": 2}, None), unhealthy=["a"], name="v")
     scene.runs(("main", {"b": 2}, None), unhealthy=["b"], name="w")
     snapshot = scene.cache.freeze()
-    first, second = second_pass(snapshot, scene.hosts, {"team/v": frozenset({"a"})}, WAIT)
+    first, second = second_pass(
+        snapshot, scene.hosts, {"team/v": frozenset({"a"})}, Features.of(WAIT)
+    )
     assert isinstance(first, Reassign)
     assert domains(first.grant) == {"c": 2}
     assert isinstance(second, Stuck), "the pods of the first sit on the host that it gave up"
@@ -282,7 +285,7 @@ def test_a_defect_of_ours_stops_one_workload_alone() -> None:
     scene.runs(("main", {"a": 1}, None), unhealthy=["a"], name="v")
     scene.runs(("main", {"b": 1}, None), unhealthy=["b"], name="w")
     nonsense: Any = {"team/v": None}
-    stuck, moved = second_pass(scene.cache.freeze(), scene.hosts, nonsense, {})
+    stuck, moved = second_pass(scene.cache.freeze(), scene.hosts, nonsense, Features())
     assert isinstance(stuck, Stuck)
     assert "internal error" in stuck.message
     assert isinstance(moved, Reassign)
@@ -292,7 +295,7 @@ def groups(found: Sequence[Any], at: Mapping[str, int], *unhealthy: str) -> list
     """Sizes of the groups of hosts that a Workload of rack-wide slices of 4 is mended by."""
     scene = one(found, at, *unhealthy, asked={"unconstrained": True, **_slices(4)})
     row, snapshot = scene.cache.workloads["team/w"], scene.cache.freeze()
-    mending = _Mending(row, snapshot, scene.hosts, frozenset(), {})
+    mending = _Mending(row, snapshot, scene.hosts, frozenset(), Features())
     return [len(group) for group in mending._groups(unhealthy)]
 
 

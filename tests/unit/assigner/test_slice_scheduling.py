@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Admit, Grant, Hold, PodSetGrant
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -131,7 +132,7 @@ def test_no_slice_is_admitted_while_the_gate_is_off() -> None:
     cache = world()
     parent(cache)
     slice_of(cache)
-    (hold,) = cache.plan(features={})
+    (hold,) = cache.plan(features=Features.of({}))
     assert isinstance(hold, Hold)
     assert "feature gate ElasticJobsViaWorkloadSlices is off" in hold.message
 
@@ -298,7 +299,7 @@ def test_a_slice_that_could_not_be_counted_with_its_parent_is_not_admitted(
     wish = {"preferred": RACK} if request.topology is not None else None
     slice_of(cache, cpu=f"{request.requests['cpu'] // 1000}", wish=wish)
     cache.set_workload(workload("behind", [podset(requests={"cpu": "1"})], created="9"))
-    decisions = cache.plan(features={**GATE, **gates})
+    decisions = cache.plan(features=Features.of({**GATE, **gates}))
     (hold,) = (found for found in decisions if isinstance(found, Hold))
     assert (hold.workload, hold.reason) == ("team/s1", "Misconfigured")
     assert "the job can grow again once it has been queued anew" in hold.message
@@ -310,4 +311,4 @@ def test_what_is_no_slice_is_not_touched_by_its_rules() -> None:
     found = workload("w", [podset()], parent="ray")
     found.metadata.annotations.clear()
     cache.set_workload(found)
-    assert list(admissions(cache.plan(features={}))) == ["w"]
+    assert list(admissions(cache.plan(features=Features.of({})))) == ["w"]

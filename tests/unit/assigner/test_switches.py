@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_assigner.cache import Cache
+from rackgate.features import Features
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import (
     RACK,
@@ -50,7 +51,7 @@ def test_switched_off_who_asks_for_a_topology_waits_and_is_told(asked: dict[str,
             'Flavor "tas" does not support TopologyAwareScheduling',
         )
     ]
-    assert list(cache.plan(features={})) != cache.plan()
+    assert list(cache.plan(features=Features.of({}))) != cache.plan()
 
 
 @pytest.mark.field_note("C22")
@@ -62,7 +63,7 @@ def test_switched_off_a_queue_stays_active_and_says_so() -> None:
     assert "feature gate TopologyAwareScheduling is off" in condition["message"]
     assert "TAS flavors count as plain: [tas]" in condition["message"]
     cache.set_topology(topology())
-    (condition,) = cache.cluster_queue_status("cq", features={})["conditions"]
+    (condition,) = cache.cluster_queue_status("cq", features=Features.of({}))["conditions"]
     assert (condition["status"], condition["reason"]) == (
         "False",
         "NotSupportedWithTopologyAwareScheduling",
@@ -76,8 +77,8 @@ def test_what_was_placed_keeps_its_room_while_topologies_are_off() -> None:
     (granted,) = admit_all(cache).values()
     assert domains(granted) == {"a": 3}
     cache.set_workload(workload("w2", [podset(count=2)]))
-    assert list(admissions(cache.plan(features=OFF))) == ["w2"]
-    (hold,) = cache.plan(features={})
+    assert list(admissions(cache.plan(features=Features.of(OFF)))) == ["w2"]
+    (hold,) = cache.plan(features=Features.of({}))
     assert isinstance(hold, Hold)
     assert hold.reason == "TopologyPlacementFailed"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+from rackgate.features import Features
 from rackgate_assigner.scheduler.cycle import plan
 from tests.unit.assigner.builders import RACK, cache_with, fx_a, podset, workload
 
@@ -19,8 +20,8 @@ def test_each_placement_is_measured_under_its_flavor_whether_or_not_it_fits() ->
         measured.append(flavor)
         return nullcontext()
 
-    timed = plan(cache.freeze(), {}, timing)
+    timed = plan(cache.freeze(), Features(), timing)
     flavors = set(cache.flavors)
     assert len(measured) == 2
     assert set(measured) <= flavors
-    assert timed == plan(cache.freeze(), {})
+    assert timed == plan(cache.freeze(), Features())

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rackgate.api import names
+from rackgate.features import Features
 from rackgate.wire.batch import Job
 from rackgate.wire.jobset import JobSet
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
 from rackgate_assigner.jobs.facts import Facts, Priority, facts_of, name_of
-from rackgate_assigner.jobs.kinds import JOB, JOBSET, RAYCLUSTER, Gates, JobLike
+from rackgate_assigner.jobs.kinds import JOB, JOBSET, RAYCLUSTER, JobLike
 from rackgate_assigner.jobs.writer import workload_body
 from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite
@@ -134,10 +135,13 @@ def own_workload(
 
 
 def facts(
-    of: JobLike, own: Workload | None = None, parts: Sequence[Job] = (), gates: Gates | None = None
+    of: JobLike,
+    own: Workload | None = None,
+    parts: Sequence[Job] = (),
+    gates: Mapping[str, bool] | None = None,
 ) -> Facts:
     """What the controller finds out about both before it asks for a step."""
-    return facts_of(of, own, Priority(), parts=parts, gates=gates or {})
+    return facts_of(of, own, Priority(), parts=parts, features=Features.of(gates))
 
 
 def _stored(body: dict[str, Any], *, started: bool) -> bytes:

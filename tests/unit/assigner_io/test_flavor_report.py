@@ -12,7 +12,7 @@ from rackgate.api.resources import Resource
 from rackgate.runtime.metrics import render
 from rackgate.wire.core import Meta, Node
 from rackgate.wire.kueue import ResourceFlavor
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.queues.flavor_controller import PORTION, FlavorReport
 from tests.unit.assigner.builders import RACK, cache_with, flavor, node
 

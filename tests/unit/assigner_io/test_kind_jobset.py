@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, Features
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
@@ -248,4 +248,4 @@ def test_a_jobset_is_never_resized_whatever_it_asks_for_and_gates_allow() -> Non
     gates = dict.fromkeys((ELASTIC_JOBS, ELASTIC_INDEXED_JOBS), True)
     for of in (jobset(), jobset(enableInTreeAutoscaling=True)):
         assert not facts(of, gates=gates).elastic
-        assert not JOBSET.elastic(of, gates)
+        assert not JOBSET.elastic(of, Features.of(gates))

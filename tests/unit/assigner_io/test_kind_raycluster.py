@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
 from rackgate_assigner.jobs import actions as steps
 from rackgate_assigner.jobs.facts import governs
-from rackgate_assigner.jobs.kinds import RAYCLUSTER, Gates
+from rackgate_assigner.jobs.kinds import RAYCLUSTER
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.workload_slices.model import Asked
 from tests.support import composite_jobs as composite
@@ -20,7 +21,7 @@ from tests.unit.assigner_io.builders import facts as job_facts
 from tests.unit.assigner_io.builders import job, workload
 from tests.unit.assigner_io.kind_builders import cluster, facts, own_workload, ray_status
 
-GATE: Gates = {ELASTIC_JOBS: True}
+GATE: Mapping[str, bool] = {ELASTIC_JOBS: True}
 UP = {"PodsReady": "Started"}
 READY = ray_status(2, HeadPodReady=True)
 
@@ -35,7 +36,11 @@ def running(
 
 
 def step(
-    of: RayCluster, was: RayCluster, *, elastic: bool = False, gates: Gates | None = None
+    of: RayCluster,
+    was: RayCluster,
+    *,
+    elastic: bool = False,
+    gates: Mapping[str, bool] | None = None,
 ) -> steps.Step:
     """The next step for a cluster whose Workload was made of what it `was`."""
     own = own_workload(was, elastic=elastic, conditions=UP)
@@ -106,7 +111,7 @@ def test_another_count_of_an_elastic_cluster_is_no_change(replicas: int) -> None
 )
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_another_count_of_any_other_cluster_is_a_change(
-    autoscaling: bool, elastic: bool, gates: Gates | None, replicas: int
+    autoscaling: bool, elastic: bool, gates: Mapping[str, bool] | None, replicas: int
 ) -> None:
     was = running(autoscaling=autoscaling)
     now = running([composite.worker_group("small", replicas)], autoscaling=autoscaling)
@@ -129,7 +134,7 @@ def test_another_count_of_any_other_cluster_is_a_change(
 )
 @pytest.mark.parametrize("gates", [None, GATE])
 def test_another_template_or_group_is_a_change_whatever_the_gate(
-    groups: list[dict[str, Any]], gates: Gates | None
+    groups: list[dict[str, Any]], gates: Mapping[str, bool] | None
 ) -> None:
     found = step(
         running(groups, autoscaling=True), running(autoscaling=True), elastic=True, gates=gates
@@ -250,7 +255,7 @@ def test_a_cluster_tells_what_it_asks_for_and_which_pods_leave() -> None:
     [({}, False), (GATE, False), ({**GATE, ELASTIC_INDEXED_JOBS: True}, True)],
 )
 def test_an_indexed_job_that_asks_for_it_is_resized_behind_its_own_gate(
-    gates: Gates, elastic: bool
+    gates: Mapping[str, bool], elastic: bool
 ) -> None:
     meta = {"annotations": {names.ELASTIC_ANNOTATION: "true"}}
     of = job(completionMode="Indexed", meta=meta)

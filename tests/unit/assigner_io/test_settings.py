@@ -35,7 +35,7 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
     assert found.budgets.queues.concurrency == 2
     assert found.queue_status.min_interval == 2
     assert found.resources.exclude_resource_prefixes == ["example.com/", "other.example"]
-    assert found.features.enabled("DeactivateInvalidTopology") is False
+    assert found.features.deactivate_invalid_topology is False
     assert found.wait_for_pods_ready.recovery() == Recovery(180, 5, 3600)
 
 

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rackgate.runtime.metrics import REGISTRY
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.verification_controller import Verification, verify
 from tests.support import virtualtime
 from tests.support.waiting import until

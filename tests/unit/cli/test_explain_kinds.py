@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from rackgate.api import names
-from rackgate.features import ELASTIC_JOBS
-from rackgate_assigner.cache import Cache
+from rackgate.features import Features
+from rackgate_assigner.cache.cache import Cache
 from rackgate_cli.explain.manifest import Asked, asked, load
 from rackgate_cli.explain.reading import Found
 from tests.support import composite_jobs as composite
@@ -18,7 +18,7 @@ from tests.support.objects import RACK
 
 
 def of(document: dict[str, Any], *, elastic: bool = False) -> Asked:
-    cache = Cache({ELASTIC_JOBS: elastic})
+    cache = Cache(Features(elastic_jobs=elastic))
     return asked(document, None, Found(cache), "team")
 
 

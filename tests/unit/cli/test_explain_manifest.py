@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.features import BOTH_LEVELS, RENDER_FOR_KAI
+from rackgate.features import RENDER_FOR_KAI, Features
 from rackgate.jobframework.kai import KAI_SCHEDULER
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.workload.info import workload_row
 from rackgate_cli.errors import UsageError
@@ -29,7 +29,7 @@ def manifest(path: Path, *documents: Any) -> str:
 
 
 def found() -> Found:
-    return Found(Cache({}))
+    return Found(Cache())
 
 
 def of(document: Mapping[str, Any]) -> Any:
@@ -197,7 +197,7 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
         assert made.errors or made.left_alone
     else:
         row = workload_row(made.workload)
-        assert facts.explain_row(Cache({}), row, "notSubmitted", {}).summary
+        assert facts.explain_row(Cache(), row, "notSubmitted", Features()).summary
 
 
 def test_a_job_that_is_not_ours_is_left_alone() -> None:
@@ -213,7 +213,7 @@ def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
     (told,) = without.warnings
     assert KAI_SCHEDULER in told
     assert f"gate {RENDER_FOR_KAI}, where it is on," in told
-    gated = Found(Cache({RENDER_FOR_KAI: True}))
+    gated = Found(Cache(Features(render_for_kai=True)))
     assert asked(document, None, gated, "team").left_alone.endswith("hands it over to KAI")
     # Governed before the gate came: it stays so.
     there = asked(document, None, gated, "team", stored=True)
@@ -225,7 +225,7 @@ def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
 def test_both_levels_are_judged_by_the_gate() -> None:
     document = job("train", 4, required=BLOCK, preferred=RACK)
     assert of(document).errors
-    gated = Found(Cache({BOTH_LEVELS: True}))
+    gated = Found(Cache(Features(required_and_preferred=True)))
     made = asked(document, None, gated, "team")
     assert made.errors == ()
     assert made.workload is not None

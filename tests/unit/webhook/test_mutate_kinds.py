@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.features import FeatureGates
+from rackgate.features import Features
 from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
 from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
@@ -106,9 +106,9 @@ def test_only_with_its_gate_a_kind_is_elastic() -> None:
     held = templates(mutated(RAYCLUSTER, found))
     assert all(names.ELASTIC_GATE in gates_of(template) for template in held)
     gates = {"ElasticJobsViaWorkloadSlices": True, "RackgateElasticIndexedJobs": True}
-    assert sliced_kinds(FeatureGates(gates)) == SLICED
-    assert sliced_kinds(FeatureGates({"ElasticJobsViaWorkloadSlices": True})) == {"RayCluster"}
-    assert sliced_kinds(FeatureGates({"RackgateElasticIndexedJobs": True})) == frozenset()
+    assert sliced_kinds(Features.of(gates)) == SLICED
+    assert sliced_kinds(Features.of({"ElasticJobsViaWorkloadSlices": True})) == {"RayCluster"}
+    assert sliced_kinds(Features.of({"RackgateElasticIndexedJobs": True})) == frozenset()
 
 
 @pytest.mark.field_note("E16")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rackgate.features import HOLD_FOR_TERMINATING
+from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.cache import consistency as checks
@@ -60,9 +60,7 @@ class Cache(Objects):
         on_excess: told what is charged beyond a grant, and what was, whenever that changes.
     """
 
-    def __init__(
-        self, features: Mapping[str, bool] | None = None, excluded: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, features: Features = DEFAULTS, excluded: Sequence[str] = ()) -> None:
         """Start empty.
 
         Args:
@@ -70,7 +68,7 @@ class Cache(Objects):
             excluded: prefixes of resources that count neither for quota nor for room (C16).
         """
         super().__init__()
-        self.features = dict(features or {})
+        self.features = features
         self.excluded = tuple(excluded)
         self.workloads: dict[str, WorkloadRow] = {}
         self.assumed: dict[str, Assumed] = {}
@@ -87,7 +85,7 @@ class Cache(Objects):
         self._unrelieved: set[str] = set()
         self._totals = Totals()
         self.pods = PodLedger(self.nodes, self._charge_node)
-        held = self.features.get(HOLD_FOR_TERMINATING, True)
+        held = self.features.hold_quota_for_terminating_pods
         self.living = LivingPods(self.nodes, terminating=held)
         self.excesses = Excesses(self, self._totals, charge_released=held)
         # Pods that lost their controller, by the Workload that they name.
@@ -309,7 +307,7 @@ class Cache(Objects):
             families=families_of(self, parents),
         )
 
-    def plan(self, *, features: Mapping[str, bool] | None = None) -> list[Decision]:
+    def plan(self, *, features: Features | None = None) -> list[Decision]:
         """One scheduling cycle on a frozen snapshot; the cache itself is not changed.
 
         Admissions within the cycle are charged against each other (CAP-11). Call `assume` for
@@ -318,7 +316,7 @@ class Cache(Objects):
         return plan(self.freeze(), self._features(features))
 
     def cluster_queue_status(
-        self, name: str, *, features: Mapping[str, bool] | None = None
+        self, name: str, *, features: Features | None = None
     ) -> dict[str, Any]:
         """Complete desired status in v1beta2 camelCase; conditions carry no timestamps.
 
@@ -327,9 +325,7 @@ class Cache(Objects):
         """
         return status.cluster_queue_status(self, name, self._features(features))
 
-    def local_queue_status(
-        self, key: str, *, features: Mapping[str, bool] | None = None
-    ) -> dict[str, Any]:
+    def local_queue_status(self, key: str, *, features: Features | None = None) -> dict[str, Any]:
         """As `cluster_queue_status`, for a LocalQueue.
 
         Raises:
@@ -373,9 +369,7 @@ class Cache(Objects):
             self.drop_job(uid)
         self.epoch += 1
 
-    def explain(
-        self, key: str, *, features: Mapping[str, bool] | None = None
-    ) -> Explanation | None:
+    def explain(self, key: str, *, features: Features | None = None) -> Explanation | None:
         """Why a Workload waits, or what it holds; None when it is not there."""
         return facts.explain(self, key, self._features(features))
 
@@ -395,7 +389,7 @@ class Cache(Objects):
         self._unrelieved.clear()
         return self.trees.forest()
 
-    def _features(self, features: Mapping[str, bool] | None) -> Mapping[str, bool]:
+    def _features(self, features: Features | None) -> Features:
         return self.features if features is None else features
 
     def _update(self, key: str) -> bool:

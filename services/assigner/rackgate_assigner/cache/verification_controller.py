@@ -16,7 +16,7 @@ import structlog
 
 from rackgate.runtime import clock
 from rackgate_assigner import metrics
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.consistency import Mismatch
 
 SIGNAL: Final = signal.SIGUSR1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Change, FlavorView, Overlap
 from rackgate_assigner.explain.flavor_nodes import Survey
 from rackgate_assigner.explain.holders import occupants
@@ -14,7 +15,6 @@ from rackgate_assigner.explain.placement import Surroundings, explain_placement
 from rackgate_assigner.explain.queue_position import problem_of
 from rackgate_assigner.explain.what_if import Trial
 from rackgate_assigner.scheduler.flavor_assigner import Offer, choose_flavors
-from rackgate_assigner.topology.gates import GATE_FIELDS
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.decisions import Admit, Decision, Hold
 from rackgate_assigner.workload.info import WorkloadRow
@@ -29,7 +29,7 @@ SUSPECTS: Final = 20
 class Viewer:
     """Explains the topologies of one ClusterQueue's flavors; the cache is only read."""
 
-    def __init__(self, cache: Cache, offer: Offer, features: Mapping[str, bool], top: int) -> None:
+    def __init__(self, cache: Cache, offer: Offer, features: Features, top: int) -> None:
         self._cache, self._offer, self._features, self._top = cache, offer, features, top
         # A copy: what-if questions leave nothing behind in the numbers of the real trees.
         self._forest = cache.forest().copy()
@@ -84,12 +84,11 @@ class Viewer:
 
     def _wait(self, view: FlavorView, podsets: Sequence[PodSetRequest]) -> Change:
         """That waiting helps, and which single Workload's end would be enough."""
-        gates = {name: on for name, on in self._features.items() if name in GATE_FIELDS}
         for key in _suspects(view):
             forest = self._forest.copy()
             for charge in self._cache.holdings[key].charges:
                 forest.charge(charge, -1)
-            if Trial(forest.groves[view.flavor], podsets, gates).fits():
+            if Trial(forest.groves[view.flavor], podsets, self._features).fits():
                 text = f"wait until Workload {key} has ended"
                 return Change(kind="wait", value=key, when="whenEmpty", text=text)
         text = "wait until other Workloads have ended: without them it would fit"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rackgate.features import Features
 from rackgate.wire.core import Toleration
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.explain.explanation import DomainRoom, Holder, LevelRoom, ResourceRoom
@@ -19,7 +20,6 @@ from rackgate_assigner.quota.quota import quantity
 from rackgate_assigner.topology.capacity import Capacity, per_pod
 from rackgate_assigner.topology.experimental.careful import look_closely, takes_care
 from rackgate_assigner.topology.experimental.packing import packed_shares, packs
-from rackgate_assigner.topology.gates import Gates
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.topology.placement.assign import Shortfall, choose_start
 from rackgate_assigner.topology.placement.count import NO_LIMIT, Counts, Room, pods_that_fit
@@ -72,7 +72,7 @@ class View:
 def look(
     grove: Grove,
     unit: tuple[PodSetRequest, PodSetRequest | None],
-    gates: Gates,
+    features: Features,
     before: Sequence[tuple[Mapping[int, int], PodSetRequest]] = (),
 ) -> View:
     """Count one unit.
@@ -80,7 +80,7 @@ def look(
     Args:
         grove: tree, numbers and flavor.
         unit: workers, and a leader or None.
-        gates: of placement.
+        features: feature gates.
         before: earlier PodSets of the Workload, each with its pods by leaf.
 
     Raises:
@@ -92,17 +92,19 @@ def look(
         workers,
         workers.count,
         workers.topology.slices if workers.topology else (),
-        mixed_profile=gates.mixed_profile,
-        both_levels=gates.required_and_preferred,
+        mixed_profile=features.profile_mixed,
+        both_levels=features.required_and_preferred,
     )
-    judged = eligibility(tree, workers, grove.flavor.tolerations, soft_affinity=gates.soft_affinity)
+    judged = eligibility(
+        tree, workers, grove.flavor.tolerations, soft_affinity=features.node_affinity_preferred
+    )
     shape = Shape(
         per_pod(workers.requests),
         per_pod(leader.requests) if leader is not None and leader.count else None,
         judged,
     )
     room, empty = (_room(grove.capacity, before, simulate_empty=flag) for flag in (False, True))
-    count = _counter(question, unit, shape, grove.flavor.tolerations, gates)
+    count = _counter(question, unit, shape, grove.flavor.tolerations, features)
     counts = count(room)
     usable = np.ones(tree.leaf_count, dtype=np.bool_)
     if judged.blocked is not None:
@@ -117,7 +119,7 @@ def look(
         usable,
         counts,
         count(empty),
-        _shortfall(counts, room, gates),
+        _shortfall(counts, room, features),
     )
 
 
@@ -126,14 +128,14 @@ def _counter(
     unit: tuple[PodSetRequest, PodSetRequest | None],
     shape: Shape,
     tolerations: Sequence[Toleration],
-    gates: Gates,
+    features: Features,
 ) -> Callable[[Room], Counts]:
     """Phase 1, counted as the search counts it."""
     workers = unit[0]
     leader = unit[1] if shape.leader is not None else None
 
     def count(room: Room) -> Counts:
-        if not takes_care(gates, room, leader):
+        if not takes_care(features, room, leader):
             return count_domains(room.capacity.tree, question, room, shape)
         return look_closely(
             question,
@@ -142,14 +144,14 @@ def _counter(
             leader,
             flavor_tolerations=tolerations,
             fence=None,
-            gates=gates,
+            features=features,
         ).counts
 
     return count
 
 
-def _shortfall(counts: Counts, room: Room, gates: Gates) -> Shortfall | None:
-    found = packed_shares(counts, room, gates) if packs(gates) else choose_start(counts)
+def _shortfall(counts: Counts, room: Room, features: Features) -> Shortfall | None:
+    found = packed_shares(counts, room, features) if packs(features) else choose_start(counts)
     return found if isinstance(found, Shortfall) else None
 
 

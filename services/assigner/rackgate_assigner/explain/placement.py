@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.explain.exclusions import exclusions, inside, outside
@@ -19,7 +20,6 @@ from rackgate_assigner.explain.nearest import Occupant, View, level_rooms, look
 from rackgate_assigner.explain.remedies import remedies
 from rackgate_assigner.explain.what_if import Trial
 from rackgate_assigner.scheduler.flavor_assigner import requested_levels
-from rackgate_assigner.topology.gates import GATE_FIELDS, read_gates
 from rackgate_assigner.topology.model import NodeFacts, Placement, PodSetRequest
 from rackgate_assigner.topology.placement.request import RequestError
 from rackgate_assigner.topology.tree import TopologyTree
@@ -38,7 +38,7 @@ class Surroundings:
 
     nodes: Iterable[NodeFacts] = ()
     occupants: Mapping[int, Sequence[Occupant]] = field(default_factory=dict)
-    features: Mapping[str, bool] = field(default_factory=dict)
+    features: Features = DEFAULTS
     top: int = 3
 
 
@@ -52,8 +52,7 @@ def explain_placement(
         podsets: those of a Workload that are placed in this flavor, in its order.
         around: nodes, occupants, gates and how much to list.
     """
-    gates = {name: on for name, on in around.features.items() if name in GATE_FIELDS}
-    trial = Trial(grove, podsets, gates)
+    trial = Trial(grove, podsets, around.features)
     placement = trial.place()
     known = _known(grove, podsets, placement, around.top)
     if placement.refused is None:
@@ -76,7 +75,7 @@ def explain_placement(
         "wanted": workers.count,
     }
     try:
-        view = look(grove, (workers, leader), read_gates(gates), before)
+        view = look(grove, (workers, leader), around.features, before)
     except RequestError:
         names_it = _level_name(grove.tree, workers)
         return FlavorView(**known, changes=names_it, excluded=_outside(grove, around))

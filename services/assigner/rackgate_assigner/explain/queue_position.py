@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Ahead, QueueSide, QuotaLine
 from rackgate_assigner.explain.holders import quota_holders
-from rackgate_assigner.quota.active import GATE_TOPOLOGY, cluster_queue_activity
+from rackgate_assigner.quota.active import cluster_queue_activity
 from rackgate_assigner.quota.queues import (
     ClusterQueueRow,
     FlavorResource,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
 
 
-def queue_side(cache: Cache, row: WorkloadRow, features: Mapping[str, bool], top: int) -> QueueSide:
+def queue_side(cache: Cache, row: WorkloadRow, features: Features, top: int) -> QueueSide:
     """The queues of a Workload and, while it waits, what is looked at before it.
 
     Args:
@@ -82,7 +83,7 @@ def _problems(
     cache: Cache,
     row: WorkloadRow,
     queue: ClusterQueueRow | None,
-    features: Mapping[str, bool],
+    features: Features,
 ) -> tuple[str, ...]:
     local = cache.local_queues.get(row.queue)
     short = row.queue.partition("/")[2]
@@ -181,16 +182,14 @@ def _uncovered(resource: str, asked: int) -> QuotaLine:
     )
 
 
-def offer_of(
-    cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, features: Mapping[str, bool]
-) -> Offer:
+def offer_of(cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, features: Features) -> Offer:
     """What a ClusterQueue offers to a Workload as things are."""
     parent = cache.workloads.get(row.parent) if row.parent else None
     locked = locked_queue(row, parent, queue) if parent is not None else queue
     if isinstance(locked, ClusterQueueRow):
         queue = locked
     flavors: Mapping[str, FlavorRow] = cache.flavors
-    if not features.get(GATE_TOPOLOGY, True):
+    if not features.topology_aware_scheduling:
         flavors = without_topologies(flavors)
     used: Mapping[FlavorResource, int] = cache.totals.used().get(queue.name, {})
     if row.parent:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from rackgate.features import Features
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.explain.explanation import When
 from rackgate_assigner.topology.model import Placement, PodSetRequest
@@ -17,11 +18,9 @@ class Trial:
         podsets: of the Workload, those that are placed in this flavor.
     """
 
-    def __init__(
-        self, grove: Grove, podsets: Sequence[PodSetRequest], gates: Mapping[str, bool]
-    ) -> None:
+    def __init__(self, grove: Grove, podsets: Sequence[PodSetRequest], features: Features) -> None:
         self.podsets = tuple(podsets)
-        self._grove, self._gates = grove, gates
+        self._grove, self._features = grove, features
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -44,7 +43,7 @@ class Trial:
             topology_name=grove.flavor.topology or "",
             flavor_tolerations=grove.flavor.tolerations,
             simulate_empty=empty,
-            gates=self._gates,
+            features=self._features,
         )
 
     def fits(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from rackgate.features import Features
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.explain.explanation import (
     Explanation,
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 
-def explain(
-    cache: Cache, key: str, features: Mapping[str, bool], top: int = SHOWN
-) -> Explanation | None:
+def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Explanation | None:
     """Why a Workload waits, or what it holds; None when it is not there.
 
     Args:
@@ -61,7 +60,7 @@ def explain(
 
 
 def explain_row(
-    cache: Cache, row: WorkloadRow, state: State, features: Mapping[str, bool], top: int = SHOWN
+    cache: Cache, row: WorkloadRow, state: State, features: Features, top: int = SHOWN
 ) -> Explanation:
     """As `explain`, for a Workload that waits, or one that is not submitted.
 
@@ -103,7 +102,7 @@ def explain_row(
 
 
 def decide(
-    cache: Cache, rows: Sequence[WorkloadRow], key: str, features: Mapping[str, bool]
+    cache: Cache, rows: Sequence[WorkloadRow], key: str, features: Features
 ) -> Decision | None:
     """What a cycle over these rows alone decides about one of them."""
     snapshot: Snapshot = cache.freeze()
@@ -128,9 +127,7 @@ def _said(decision: Decision | None) -> tuple[str, str]:
     return "", ""
 
 
-def _in_turn(
-    cache: Cache, row: WorkloadRow, alone: Decision | None, features: Mapping[str, bool]
-) -> str:
+def _in_turn(cache: Cache, row: WorkloadRow, alone: Decision | None, features: Features) -> str:
     """What the next cycle says where those ahead make the difference."""
     if not isinstance(alone, Admit):
         return ""

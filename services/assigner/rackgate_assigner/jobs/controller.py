@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rackgate.api import names
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
-from rackgate.features import HOLD_FOR_TERMINATING
+from rackgate.features import DEFAULTS, Features
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -39,7 +39,6 @@ from rackgate_assigner.jobs.facts import (
 )
 from rackgate_assigner.jobs.kinds import (
     KINDS,
-    Gates,
     JobLike,
     Kind,
     kind_of,
@@ -59,7 +58,6 @@ POLL_S: Final = 0.5
 WAIT_S: Final = 30.0
 # For so long a Workload that holds nothing is left to the garbage collector, without a question.
 COLLECTED_S: Final = 30.0
-_NO_GATES: Final[Gates] = {}
 _NO_TIMEOUT: Final = Recovery()
 
 
@@ -89,7 +87,7 @@ class JobController:
         *,
         workers: int = 32,
         system_namespace: str = names.SYSTEM_NAMESPACE,
-        gates: Gates = _NO_GATES,
+        features: Features = DEFAULTS,
         ready: Callable[[str], None] = lambda _key: None,
         living: Callable[[str], LivingCount] = lambda _job_uid: LivingCount(),
         managed: Callable[[JobLike], None] = lambda _job: None,
@@ -105,7 +103,7 @@ class JobController:
             reporter: for Events.
             workers: keys looked at at the same time.
             system_namespace: where the services are installed; nothing is governed there.
-            gates: feature gates.
+            features: feature gates.
             ready: told the key of a Workload that is in step now, after `in_step` said no.
             living: how many pods of a job live, by its uid.
             managed: told each job that is managed although it claims to belong to another object.
@@ -114,7 +112,7 @@ class JobController:
         """
         self._unmanaged = unmanaged_namespaces(system_namespace)
         self.queue = WorkQueue[Key]("jobs", self._reconcile, workers=workers)
-        self._stores, self._report, self._gates = stores, reporter, gates
+        self._stores, self._report, self._features = stores, reporter, features
         self._steps = StepTaker(stores, client, writer, reporter, waits_for=self._waits_for)
         self._own_writes, self._created = self._steps.own_writes, OwnCreations()
         self._by_owner: dict[str, set[str]] = defaultdict(set)
@@ -122,7 +120,7 @@ class JobController:
         self.waiting: dict[Key, str] = {}
         self._ready, self._living, self._managed = ready, living, managed
         self._recovery, self._selected = recovery, selected
-        self._holds = gates.get(HOLD_FOR_TERMINATING, True)
+        self._holds = features.hold_quota_for_terminating_pods
         # Workloads by the uid of the job that they were made for, and those given another owner.
         self._by_job: dict[str, set[str]] = defaultdict(set)
         self._stripped: set[str] = set()
@@ -563,7 +561,7 @@ class JobController:
             workload,
             priority,
             parts=self._parts_of(job),
-            gates=self._gates,
+            features=self._features,
             given=given,
             bare=is_bare(job, workload, self._stores.flavors),
             living=self._pods_of(job),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api.workload_names import workload_name
+from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.injection import Given, NextStep, PodTemplate, StopPhase, release_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.templates import annotations_of, gates_of, section
@@ -21,7 +22,6 @@ from rackgate.wire.kueue import (
 )
 from rackgate_assigner.jobs.kinds import (
     End,
-    Gates,
     JobLike,
     Kind,
     StalePart,
@@ -32,7 +32,6 @@ from rackgate_assigner.jobs.kinds.podsets import counts_of, originals_of, podset
 
 _MARK: Final = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
 _ELASTIC: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
-_NO_GATES: Final[Gates] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def facts_of(
     priority: Priority,
     *,
     parts: Sequence[Job] = (),
-    gates: Gates = _NO_GATES,
+    features: Features = DEFAULTS,
     given: Mapping[str, Given] | None = None,
     bare: bool = False,
     living: int = 0,
@@ -128,7 +127,7 @@ def facts_of(
         workload: its Workload, if there is one.
         priority: as resolved.
         parts: its child Jobs, for kinds that have any.
-        gates: feature gates.
+        features: feature gates.
         given: what its start brought into its templates, where that is certain; by PodSet.
         bare: templates of the running job lost what its flavors brought.
         living: bound pods that have not ended; 0 where they do not hold quota.
@@ -141,7 +140,7 @@ def facts_of(
     )
     at_rest = stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
     podsets = kind.podsets(job)
-    elastic, suspended = kind.elastic(job, gates), kind.suspended(job)
+    elastic, suspended = kind.elastic(job, features), kind.suspended(job)
     under = None if suspended else workload
     resizable = elastic and under is not None and under.elastic
     changed = kind.changed(job, under, podsets, elastic=resizable) if under is not None else None

@@ -23,7 +23,7 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire import core
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.unhealthy import (
     Judgement,
@@ -37,7 +37,6 @@ from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.workload.info import WorkloadRow
 from rackgate_assigner.workqueue import WorkQueue
 
-GATE: Final = "TASFailedNodeReplacement"
 # Nodes of one rack break together, and pods of one node go together.
 GATHER_S: Final = 0.1
 # Between looks at pods that are all bound: the watch shows whatever happens to them.
@@ -99,7 +98,7 @@ class NodeFailures:
         self.asked: dict[str, frozenset[str]] = {}
         self._cache, self._workloads = cache, workloads
         self._client, self._writer, self._replan = client, writer, replan
-        self._on = cache.features.get(GATE, True)
+        self._on = cache.features.failed_node_replacement
         self._queue = WorkQueue[str]("node-failures", self._look, workers=workers)
         self._pauses = Backoff(base_s=1.0, cap_s=30.0)
         self._changed_hosts: set[str] = set()
@@ -237,8 +236,7 @@ class NodeFailures:
 
     def _pinned_by_owner(self, row: WorkloadRow) -> bool:
         """Whether no pod of this Workload could ever use another place (N4)."""
-        gate = "SkipReassignmentForPodOwnedWorkloads"
-        return row.owned_by_pod and self._cache.features.get(gate, True)
+        return row.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
 
     async def _act(self, workload: Workload, found: Judgement) -> None:
         """Names first: a successor of an ended pod must not be sent to the same host (U3).

@@ -14,6 +14,7 @@ from itertools import combinations, islice
 from typing import Final, TypeAlias
 
 from rackgate.api.names import EvictionReason
+from rackgate.features import Features
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.cache.snapshot import Snapshot
@@ -28,14 +29,12 @@ from rackgate_assigner.node_replacement.unhealthy import (
     tolerations_of,
 )
 from rackgate_assigner.scheduler.evictions import evictions
-from rackgate_assigner.topology.gates import GATE_FIELDS
 from rackgate_assigner.topology.model import PodSetRequest, Replacement
 from rackgate_assigner.topology.placement import place as placement
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS
 from rackgate_assigner.workload.decisions import Evict, PodSetGrant, Reassign, Repair, Stuck, Unmark
 from rackgate_assigner.workload.info import Charge, WorkloadRow, granted_per_pod, replacing_requests
 
-GATE_FAIL_FAST: Final = "TASFailedNodeReplacementFailFast"
 # Groups of broken hosts that are tried together before a Workload counts as beyond repair: fewer
 # for one with many domains, as each try looks at all of them and nothing else happens meanwhile.
 _TRIES: Final = 64
@@ -50,7 +49,7 @@ def second_pass(
     snapshot: Snapshot,
     hosts: Hosts,
     asked: Mapping[str, frozenset[str]],
-    features: Mapping[str, bool],
+    features: Features,
 ) -> list[Repair]:
     """Decide about every Workload with names in `status.unhealthyNodes`, by key.
 
@@ -58,7 +57,7 @@ def second_pass(
         snapshot: new places are charged to it, so that nobody else is given them.
         hosts: nodes as known now.
         asked: by Workload, names to be replaced although their nodes are healthy.
-        features: state of feature gates; a missing gate has its default.
+        features: feature gates.
     """
     leaving = {
         found.workload
@@ -97,11 +96,11 @@ class _Mending:
         snapshot: Snapshot,
         hosts: Hosts,
         asked: frozenset[str],
-        features: Mapping[str, bool],
+        features: Features,
     ) -> None:
         self.row, self.snapshot, self.hosts = row, snapshot, hosts
-        self.fail_fast = features.get(GATE_FAIL_FAST, True)
-        self.gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
+        self.features = features
+        self.fail_fast = features.failed_node_replacement_fail_fast
         self.requests = replacing_requests(row)
         self.parts = {part.name: part for part in hosted(row) if part.name in self.requests}
         podsets = {podset.request.name: podset for podset in row.podsets}
@@ -131,7 +130,7 @@ class _Mending:
         return self._verdict(done, left, refusal)
 
     def _stays(self) -> bool:
-        return self.gates.get("SkipReassignmentForPodOwnedWorkloads", True)
+        return self.features.skip_reassignment_for_pod_owned
 
     def _todo(self, asked: frozenset[str]) -> dict[str, str]:
         """Host by name, for the names that are to be replaced now."""
@@ -268,7 +267,7 @@ class _Mending:
             Replacement((group[0],), current, self.row.owned_by_pod),
             topology_name=grove.flavor.topology or "",
             flavor_tolerations=grove.flavor.tolerations,
-            gates=self.gates,
+            features=self.features,
         )
         if answer.refused is not None:
             return f"pod set {answer.refused.podset}: {answer.refused.message}"

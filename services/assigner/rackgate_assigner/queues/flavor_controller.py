@@ -14,7 +14,7 @@ from rackgate.api.resources import FLAVORS
 from rackgate.wire.core import Node
 from rackgate.wire.kueue import ResourceFlavor
 from rackgate_assigner import metrics
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.explain.flavor_nodes import Survey
 

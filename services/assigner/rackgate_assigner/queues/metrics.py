@@ -12,8 +12,9 @@ from typing import Final, TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 
 from rackgate.api.names import PendingReason
+from rackgate.features import Features
 from rackgate.runtime.metrics import scraped_gauge
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.queue_usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import FlavorResource
@@ -122,7 +123,7 @@ LARGEST_FREE: Final = scraped_gauge(
 )
 
 
-def queue_families(cache: Cache, features: Mapping[str, bool]) -> Iterator[GaugeMetricFamily]:
+def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFamily]:
     """What ClusterQueues and LocalQueues hold, and what waits in them."""
     activities = {
         name: cluster_queue_activity(queue, cache.flavors, cache.checks, features)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
 from rackgate_assigner.cache.queue_usage import QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
@@ -64,14 +65,14 @@ def _status(
     }
 
 
-def _activity(cache: Cache, name: str, features: Mapping[str, bool]) -> Activity | None:
+def _activity(cache: Cache, name: str, features: Features) -> Activity | None:
     queue = cache.cluster_queues.get(name)
     if queue is None:
         return None
     return cluster_queue_activity(queue, cache.flavors, cache.checks, features)
 
 
-def cluster_queue_status(cache: Cache, name: str, features: Mapping[str, bool]) -> dict[str, Any]:
+def cluster_queue_status(cache: Cache, name: str, features: Features) -> dict[str, Any]:
     """Status of a ClusterQueue.
 
     Raises:
@@ -93,7 +94,7 @@ def cluster_queue_status(cache: Cache, name: str, features: Mapping[str, bool]) 
     )
 
 
-def local_queue_status(cache: Cache, key: str, features: Mapping[str, bool]) -> dict[str, Any]:
+def local_queue_status(cache: Cache, key: str, features: Features) -> dict[str, Any]:
     """Status of a LocalQueue.
 
     Raises:

@@ -17,6 +17,7 @@ import structlog
 from rackgate.api.names import FieldManager
 from rackgate.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, Resource
 from rackgate.api.timestamps import rfc3339
+from rackgate.features import Features
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.runtime import clock
@@ -25,7 +26,7 @@ from rackgate.runtime.batching import Batcher
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.spacing import Spacing
 from rackgate_assigner.workload.conditions import Change, condition_list, differs
 
@@ -49,13 +50,13 @@ class QueueStatuses:
         local_queues: Mapping[str, LocalQueue],
         client: Client,
         *,
-        features: Mapping[str, bool],
+        features: Features,
         min_interval_s: float = 0.5,
         max_interval_s: float = 5.0,
     ) -> None:
         self._cache, self._client = cache, client
         self._cluster_queues, self._local_queues = cluster_queues, local_queues
-        self._features = dict(features)
+        self._features = features
         self._dirty = Batcher[Key](min_interval_s)
         self._spacing = Spacing[Key](min_interval_s, max_interval_s)
         self._waiting: set[Key] = set()

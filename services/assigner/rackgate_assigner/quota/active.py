@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, QueueReason
+from rackgate.features import Features
 from rackgate_assigner.quota.queues import (
     NEVER,
     ClusterQueueRow,
@@ -14,12 +15,6 @@ from rackgate_assigner.quota.queues import (
     LocalQueueRow,
     without_topologies,
 )
-
-GATE_TOPOLOGY: Final = "TopologyAwareScheduling"
-GATE_COHORTS: Final = "TASWithCohorts"
-GATE_PREEMPTION: Final = "TASWithPreemption"
-GATE_MULTIKUEUE: Final = "TASWithMultiKueue"
-GATE_PROVISIONING: Final = "TASWithProvisioningRequest"
 
 # Source: the ClusterQueue's Active reasons of v1beta2. Checks that exist but are answered by
 # nobody: admitting without the answer would break what the administrator asked for.
@@ -106,30 +101,30 @@ def _topology_limits(
     queue: ClusterQueueRow,
     flavors: Mapping[str, FlavorRow],
     checks: Mapping[str, str],
-    features: Mapping[str, bool],
+    features: Features,
 ) -> list[tuple[str, str]]:
     """VAL-05 to VAL-08: four independent rules, each lifted by its own gate (VAL-09)."""
     if not _topology_flavors(queue, flavors):
         return []
     controllers = {checks.get(name, "") for name in queue.checks}
     rules = (
-        (GATE_COHORTS, bool(queue.cohort), "is not supported in a cohort"),
-        (GATE_PREEMPTION, queue.preempts, "is not supported with preemption"),
+        (features.topology_with_cohorts, bool(queue.cohort), "is not supported in a cohort"),
+        (features.topology_with_preemption, queue.preempts, "is not supported with preemption"),
         (
-            GATE_MULTIKUEUE,
+            features.topology_with_multikueue,
             MULTIKUEUE_CONTROLLER in controllers,
             "is not supported with a MultiKueue admission check",
         ),
         (
-            GATE_PROVISIONING,
+            features.topology_with_provisioning_request,
             PROVISIONING_CONTROLLER in controllers,
             "is not supported with a ProvisioningRequest admission check",
         ),
     )
     return [
         (QueueReason.NOT_SUPPORTED_WITH_TAS, f"TAS {text}")
-        for gate, violated, text in rules
-        if violated and not features.get(gate, False)
+        for lifted, violated, text in rules
+        if violated and not lifted
     ]
 
 
@@ -142,7 +137,9 @@ def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow])
     named = _topology_flavors(queue, flavors)
     if not named:
         return ""
-    return f"; feature gate {GATE_TOPOLOGY} is off, TAS flavors count as plain: {_names(named)}"
+    return "; feature gate TopologyAwareScheduling is off, TAS flavors count as plain: " + _names(
+        named
+    )
 
 
 def _limits_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
@@ -163,7 +160,7 @@ def cluster_queue_activity(
     queue: ClusterQueueRow,
     flavors: Mapping[str, FlavorRow],
     checks: Mapping[str, str],
-    features: Mapping[str, bool],
+    features: Features,
 ) -> Activity:
     """Whether a ClusterQueue admits Workloads.
 
@@ -174,7 +171,7 @@ def cluster_queue_activity(
         features: state of feature gates.
     """
     switched_off = ""
-    if not features.get(GATE_TOPOLOGY, True):
+    if not features.topology_aware_scheduling:
         switched_off = _switched_off_note(queue, flavors)
         flavors = without_topologies(flavors)
     note = _limits_note(queue, flavors) + switched_off

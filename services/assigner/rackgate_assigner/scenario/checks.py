@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from rackgate.api.names import HOSTNAME_LABEL
+from rackgate.features import PLACEMENT_GATES
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.topology.assignment import LEVEL_LENGTH, LEVELS, MAX_PODS, MAX_VALUE, shown
 from rackgate.wire.core import PodSpec, Taint, Toleration
@@ -26,7 +27,6 @@ from rackgate_assigner.scenario.format import (
     Scenario,
     ScenarioError,
 )
-from rackgate_assigner.topology.gates import GATE_FIELDS
 from rackgate_assigner.topology.placement.node_affinity import node_affinity
 
 MAX_NODES: Final = 1 << 17  # sums over so many nodes stay exact, see `rackgate.resources.quantity`
@@ -55,7 +55,7 @@ def check_scenario(scenario: Scenario, path: str) -> None:
     _check_labels(scenario.flavor.node_labels, f"{path}.flavor.nodeLabels")
     _check_tolerations(scenario.flavor.tolerations, f"{path}.flavor.tolerations")
     for gate in scenario.gates:
-        _one_of(gate, sorted(GATE_FIELDS), f"{path}.gates", "feature gate")
+        _one_of(gate, sorted(PLACEMENT_GATES), f"{path}.gates", "feature gate")
     _few(scenario.nodes, f"{path}.nodes", MAX_NODES)
     _unique([node.name for node in scenario.nodes], f"{path}.nodes", ".name")
     for index, node in enumerate(scenario.nodes):

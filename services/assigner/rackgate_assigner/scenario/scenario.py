@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rackgate.features import Features
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.scenario.checks import check_scenario
@@ -145,7 +146,7 @@ def _solve(scenario: Scenario) -> Placement:
             ),
             topology_name=scenario.flavor.topology,
             flavor_tolerations=scenario.flavor.tolerations,
-            gates=scenario.gates,
+            features=Features.of(scenario.gates),
         )
     return place(
         tree,
@@ -154,7 +155,7 @@ def _solve(scenario: Scenario) -> Placement:
         topology_name=scenario.flavor.topology,
         flavor_tolerations=scenario.flavor.tolerations,
         simulate_empty=scenario.simulate_empty,
-        gates=scenario.gates,
+        features=Features.of(scenario.gates),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from rackgate.api.names import EvictionReason
+from rackgate.features import Features
 from rackgate.kube.errors import (
     BadRequestError,
     ForbiddenError,
@@ -27,7 +28,7 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
@@ -88,7 +89,7 @@ class SchedulingCycle:
         workloads: Mapping[str, Workload],
         writer: WorkloadWriter,
         *,
-        features: Mapping[str, bool],
+        features: Features,
         nodes: NodeWriter,
         repairs: Callable[[Snapshot], Sequence[Repair]] = lambda _snapshot: (),
         in_step: Callable[[Workload], bool] = lambda _workload: True,
@@ -114,7 +115,7 @@ class SchedulingCycle:
             check_usage: compare usage with a rebuild after every cycle.
         """
         self._cache, self._workloads, self._writer = cache, workloads, writer
-        self._features = dict(features)
+        self._features = features
         self._nodes, self._repairs = nodes, repairs
         self._stuck: dict[str, str] = {}
         self._in_step = in_step

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Final
 
 from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason
+from rackgate.features import Features
 from rackgate_assigner.cache.snapshot import Snapshot
-from rackgate_assigner.quota.active import GATE_TOPOLOGY, Activity, cluster_queue_activity
+from rackgate_assigner.quota.active import Activity, cluster_queue_activity
 from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, without_topologies
 from rackgate_assigner.quota.selectors import selects
 from rackgate_assigner.scheduler.evictions import evictions
@@ -24,7 +25,6 @@ from rackgate_assigner.scheduler.request_validation import (
     missing_requests,
     unknown_levels,
 )
-from rackgate_assigner.topology.gates import GATE_BOTH_LEVELS
 from rackgate_assigner.workload.decisions import (
     Admit,
     Deactivate,
@@ -37,16 +37,12 @@ from rackgate_assigner.workload.decisions import (
 from rackgate_assigner.workload.inadmissible import Refusal, backing_off
 from rackgate_assigner.workload.info import WorkloadRow
 from rackgate_assigner.workload_slices.admission import (
-    GATE_SLICES,
     Family,
     locked_queue,
     parent_refusal,
     told_locked,
 )
 
-GATE_DEACTIVATE: Final = "DeactivateInvalidTopology"
-GATE_REQUIRE_ALL: Final = "RequireTopologyOnAllPodSets"
-GATE_SKIP_IMPOSSIBLE: Final = "RackgateStrictFIFOSkipsImpossible"
 MESSAGE_LIMIT: Final = 1024
 OVERLAPPING: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these "
@@ -54,16 +50,14 @@ OVERLAPPING: Final = (
 )
 
 
-def plan(
-    snapshot: Snapshot, features: Mapping[str, bool], timing: Timing = untimed
-) -> list[Decision]:
+def plan(snapshot: Snapshot, features: Features, timing: Timing = untimed) -> list[Decision]:
     """Decide about every Workload of the snapshot; the same snapshot gives the same decisions.
 
     Admissions are charged to the snapshot's own copies as they are made, so no two share room.
 
     Args:
         snapshot: used up by this call: its free amounts are changed.
-        features: state of feature gates; a missing gate has its default.
+        features: feature gates.
         timing: measures each placement; decisions do not depend on it.
 
     Returns:
@@ -71,7 +65,7 @@ def plan(
         give way comes before the hold of the one that waits for it. A hold that the Workload's
         condition says already is left out, unless a defect of ours is behind it.
     """
-    if not features.get(GATE_TOPOLOGY, True):
+    if not features.topology_aware_scheduling:
         snapshot.flavors = without_topologies(snapshot.flavors)
     leaving = evictions(snapshot.holding, snapshot.local_queues, snapshot.cluster_queues)
     decisions: list[Decision] = [*leaving]
@@ -121,7 +115,7 @@ class _Cycle:
     def __init__(
         self,
         snapshot: Snapshot,
-        features: Mapping[str, bool],
+        features: Features,
         timing: Timing,
         evicted: Sequence[Evict],
     ) -> None:
@@ -170,7 +164,7 @@ class _Cycle:
         known = self.refused.get((queue.name, row.shape))
         if known is not None and not self._behind_head(queue.name):
             return _hold(row, known)
-        both_levels = self.features.get(GATE_BOTH_LEVELS, False)
+        both_levels = self.features.required_and_preferred
         problem = _problem(row, both_levels=both_levels)
         if problem:
             # What only its owner can mend must not hold up a whole queue.
@@ -181,7 +175,7 @@ class _Cycle:
         invalid = self._invalid(row, offer)
         if invalid is not None:
             # What a slice asks for is what its parent, which runs, was given.
-            if self.features.get(GATE_DEACTIVATE, True) and not row.parent:
+            if self.features.deactivate_invalid_topology and not row.parent:
                 reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
                 return Deactivate(row.key, reason, _cut(invalid.message))
             return _hold(row, invalid)
@@ -207,7 +201,7 @@ class _Cycle:
         ever, so it is passed over until the queue or the nodes change (ADR 13).
         """
         head = self.heads.pop(queue, None)
-        if head is not None and (not self.features.get(GATE_SKIP_IMPOSSIBLE, True) or head()):
+        if head is not None and (not self.features.strict_fifo_skips_impossible or head()):
             self.blocked.add(queue)
         return queue in self.blocked
 
@@ -215,7 +209,7 @@ class _Cycle:
         """Why a slice is not looked at; None for any other Workload."""
         if family is None:
             return None
-        enabled = self.features.get(GATE_SLICES, False)
+        enabled = self.features.elastic_jobs
         return parent_refusal(row, family, self.leaving | self.preemption.taken, enabled=enabled)
 
     def _offer(
@@ -317,7 +311,7 @@ class _Cycle:
     def _invalid(self, row: WorkloadRow, offer: Offer) -> Refusal | None:
         podsets = [podset.request for podset in row.podsets]
         errors = unknown_levels(offer, podsets) + misordered_levels(offer, podsets)
-        if self.features.get(GATE_REQUIRE_ALL, False):
+        if self.features.topology_on_all_podsets:
             errors += missing_requests(podsets)
         if not errors:
             return None

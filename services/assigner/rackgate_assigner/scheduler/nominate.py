@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from rackgate.api.names import PendingReason
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import Grove
 from rackgate_assigner.cache.snapshot import Snapshot
@@ -24,7 +25,6 @@ from rackgate_assigner.scheduler.flavor_assigner import (
     Refused,
     choose_flavors,
 )
-from rackgate_assigner.topology.gates import GATE_FIELDS
 from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.workload.decisions import Grant, PodSetGrant, TopologyRefusal
@@ -74,11 +74,10 @@ Without: TypeAlias = Callable[[_NoPlace], bool]
 class Granting:
     """Grants from one snapshot; each is charged to it, a refusal leaves nothing behind."""
 
-    def __init__(self, snapshot: Snapshot, features: Mapping[str, bool], timing: Timing) -> None:
-        self._snapshot, self._timing = snapshot, timing
+    def __init__(self, snapshot: Snapshot, features: Features, timing: Timing) -> None:
+        self._snapshot, self._features, self._timing = snapshot, features, timing
         # Whose slice is being looked at; an ordinary Workload is near nobody.
         self._family: Family = NOBODY
-        self._gates = {name: on for name, on in features.items() if name in GATE_FIELDS}
 
     def grant(
         self,
@@ -290,7 +289,7 @@ class Granting:
                     topology_name=grove.flavor.topology or "",
                     flavor_tolerations=grove.flavor.tolerations,
                     simulate_empty=simulate_empty,
-                    gates=self._gates,
+                    features=self._features,
                     fence=fence,
                 )
             if found.refused is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from rackgate_assigner.topology.capacity import leaf_of_assigned, per_pod
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.inadmissible import Refusal
 from rackgate_assigner.workload.info import WorkloadRow
-
-GATE_SLICES: Final = "ElasticJobsViaWorkloadSlices"
 
 # First and last leaf (exclusive) that pods must stay between.
 Fence: TypeAlias = tuple[int, int]
@@ -77,7 +75,8 @@ def parent_refusal(
     """
     name = row.parent.partition("/")[2]
     if not enabled:
-        text = f"feature gate {GATE_SLICES} is off: no slice of Workload {name} is admitted"
+        gate = "feature gate ElasticJobsViaWorkloadSlices is off"
+        text = f"{gate}: no slice of Workload {name} is admitted"
         return Refusal(PendingReason.ON_HOLD, text)
     problem = _problem(row, family.parent, leaving)
     if not problem:

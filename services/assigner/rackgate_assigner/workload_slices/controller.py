@@ -21,7 +21,7 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.jobs.facts import finalizer_ops
 from rackgate_assigner.jobs.kinds import JobLike
 from rackgate_assigner.own_writes import OwnWrites

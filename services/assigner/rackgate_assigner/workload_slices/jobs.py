@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.cache import Cache
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.facts import owned_by
 from rackgate_assigner.jobs.kinds import JobLike, kind_of, owner_of

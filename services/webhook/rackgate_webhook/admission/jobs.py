@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rackgate.api.names import ELASTIC_ANNOTATION, JOBSET_GROUP, RAY_GROUP
-from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, FeatureGates
+from rackgate.features import Features
 from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.injection import PodTemplate, StopPhase
 from rackgate.jobframework.job import podsets as jobs
@@ -163,8 +163,8 @@ JOB_KINDS: Final[Mapping[str, JobKind]] = {
 }
 
 
-def sliced_kinds(gates: FeatureGates) -> frozenset[str]:
+def sliced_kinds(features: Features) -> frozenset[str]:
     """Names of the kinds whose jobs may be resized in slices."""
-    if not gates.enabled(ELASTIC_JOBS):
+    if not features.elastic_jobs:
         return frozenset()
-    return frozenset({"RayCluster", *(["Job"] if gates.enabled(ELASTIC_INDEXED_JOBS) else [])})
+    return frozenset({"RayCluster", *(["Job"] if features.elastic_indexed_jobs else [])})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rackgate.features import Features
 from rackgate_assigner.topology.capacity import Capacity
 from rackgate_assigner.topology.model import (
     NodeFacts,
@@ -62,9 +63,15 @@ def podset(
     )
 
 
-def ask(room: Capacity, *podsets: PodSetRequest, **options: Any) -> Placement:
+def ask(
+    room: Capacity,
+    *podsets: PodSetRequest,
+    gates: Mapping[str, bool] | None = None,
+    **options: Any,
+) -> Placement:
     """Place on the capacity's tree, for topology `t`."""
-    return place(room.tree, room, podsets, topology_name="t", **options)
+    features = Features.of(gates)
+    return place(room.tree, room, podsets, topology_name="t", features=features, **options)
 
 
 def spots(placement: Placement, name: str = "main") -> dict[str, int]:

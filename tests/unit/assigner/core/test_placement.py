@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rackgate.features import PLACEMENT_GATES
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.gates import GATE_FIELDS
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.topology.tree import TopologyTree
@@ -197,7 +197,7 @@ def test_callers_mistakes_are_errors() -> None:
         place(room.tree, other, [podset(1)], topology_name="t")
 
 
-@pytest.mark.parametrize("gate", sorted(GATE_FIELDS))
+@pytest.mark.parametrize("gate", sorted(PLACEMENT_GATES))
 def test_every_gate_can_be_set_either_way(gate: str) -> None:
     for on in (True, False):
         assert spots(ask(capacity(FOUR), podset(1, preferred=RACK), gates={gate: on}))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import Placement, PodSetRequest, Replacement
@@ -91,7 +92,7 @@ def test_a_workload_owned_by_one_pod_keeps_its_assignment() -> None:
     wants = podset(2, required=HOST)
     assert spots(moved(wants, {"x1": 2}, "x1", single=True)) == {"x1": 2}
     off = {"SkipReassignmentForPodOwnedWorkloads": False}
-    assert spots(moved(wants, {"x1": 2}, "x1", single=True, gates=off)) == {"x2": 2}
+    assert spots(moved(wants, {"x1": 2}, "x1", single=True, features=Features.of(off))) == {"x2": 2}
 
 
 def test_podsets_without_an_assignment_are_left_alone() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.kinds.base import End, Gates, JobLike, Kind, StalePart, part_of_owner
+from rackgate_assigner.jobs.kinds.base import End, JobLike, Kind, StalePart, part_of_owner
 from rackgate_assigner.jobs.kinds.job import JobKind
 from rackgate_assigner.jobs.kinds.jobset import JobSetKind
 from rackgate_assigner.jobs.kinds.raycluster import RayClusterKind
@@ -17,7 +17,6 @@ __all__ = [
     "KINDS",
     "RAYCLUSTER",
     "End",
-    "Gates",
     "JobLike",
     "Kind",
     "StalePart",

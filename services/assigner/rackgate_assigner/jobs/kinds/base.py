@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from rackgate.api.resources import Resource
+from rackgate.features import Features
 from rackgate.jobframework.injection import Given, NextStep, PodTemplate, StopPhase, restore_ops
 from rackgate.jobframework.job.podsets import SUSPEND
 from rackgate.jobframework.jsonpatch import JsonPatchOp
@@ -23,8 +24,6 @@ from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.workload_slices.model import Asked
-
-Gates = Mapping[str, bool]
 
 
 class JobLike(Protocol):
@@ -174,9 +173,9 @@ class Kind(ABC, Generic[V]):
         del job
         return frozenset()
 
-    def elastic(self, job: V, gates: Gates) -> bool:
+    def elastic(self, job: V, features: Features) -> bool:
         """Whether it may be resized while it runs."""
-        del job, gates
+        del job, features
         return False
 
     def changed(

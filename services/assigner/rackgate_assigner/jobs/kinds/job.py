@@ -9,7 +9,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.api.resources import JOBS, Resource
-from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.features import Features
 from rackgate.jobframework.injection import Given, NextStep, PodTemplate
 from rackgate.jobframework.job.podsets import (
     PODSET,
@@ -23,7 +23,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.templates import Template, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.kinds.base import End, Gates, Kind, copied, pods_of_job
+from rackgate_assigner.jobs.kinds.base import End, Kind, copied, pods_of_job
 from rackgate_assigner.jobs.kinds.podsets import has_topology, pods_given
 
 _FAILED: Final = "Failed"
@@ -122,9 +122,9 @@ class JobKind(Kind[Job]):
         end = job.finished
         return None if end is None else End(end.type == "Failed", end.message)
 
-    def elastic(self, job: Job, gates: Gates) -> bool:
+    def elastic(self, job: Job, features: Features) -> bool:
         """An Indexed Job that asks for it, behind a gate of its own."""
-        allowed = gates.get(ELASTIC_JOBS, False) and gates.get(ELASTIC_INDEXED_JOBS, False)
+        allowed = features.elastic_jobs and features.elastic_indexed_jobs
         asks = job.metadata.annotations.get(names.ELASTIC_ANNOTATION) == "true"
         return allowed and job.indexed and asks
 

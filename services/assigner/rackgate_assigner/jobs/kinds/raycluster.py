@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from rackgate.api.resources import RAY_CLUSTERS, Resource
-from rackgate.features import ELASTIC_JOBS
+from rackgate.features import Features
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.raycluster.podsets import (
     HEAD,
@@ -22,7 +22,7 @@ from rackgate.jobframework.templates import section
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs.kinds.base import Gates, Kind, copied
+from rackgate_assigner.jobs.kinds.base import Kind, copied
 from rackgate_assigner.jobs.kinds.podsets import counts_of, running_differ
 from rackgate_assigner.workload_slices.model import Asked
 
@@ -123,9 +123,9 @@ class RayClusterKind(Kind[RayCluster]):
         )
         return head.status == "True" and job.status.ready_worker_replicas >= wanted
 
-    def elastic(self, job: RayCluster, gates: Gates) -> bool:
+    def elastic(self, job: RayCluster, features: Features) -> bool:
         """Ray's autoscaler resizes it, behind the gate of elastic jobs."""
-        return gates.get(ELASTIC_JOBS, False) and job.spec.enable_in_tree_autoscaling is True
+        return features.elastic_jobs and job.spec.enable_in_tree_autoscaling is True
 
     def changed(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rackgate.features import Features
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import per_pod
 from rackgate_assigner.topology.experimental.fewest_domains import BoolVector
@@ -15,7 +16,6 @@ from rackgate_assigner.topology.experimental.refined_leaves import (
     node_exclusions,
     refined_leaves,
 )
-from rackgate_assigner.topology.gates import Gates
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.topology.placement.assign import Shortfall
 from rackgate_assigner.topology.placement.count import Counts, Room
@@ -24,11 +24,11 @@ from rackgate_assigner.topology.placement.node_matching import eligibility
 from rackgate_assigner.topology.placement.request import Question
 
 
-def takes_care(gates: Gates, room: Room, leader: PodSetRequest | None) -> bool:
+def takes_care(features: Features, room: Room, leader: PodSetRequest | None) -> bool:
     """Whether a gate of ours changes what leaves can take, or how a refusal is told."""
-    if gates.nodes_below_leaves and not room.capacity.tree.hosts:
+    if features.nodes_below_leaves and not room.capacity.tree.hosts:
         return True
-    return leader is not None and (gates.leader_rules or gates.leader_refusals)
+    return leader is not None and (features.leader_rules or features.leader_messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Case:
     leader_name: str
     fenced: BoolVector | None
     by_node: bool
-    gates: Gates
+    features: Features
 
     def refusal(self, topology: str, shortfall: Shortfall) -> str:
         """The refusal's text; behind its gate it speaks of the leader."""
         counts = self.counts
         if shortfall.absent:
             return refusal_text(topology, counts, shortfall, "")
-        if self.leader is None or not self.gates.leader_refusals:
+        if self.leader is None or not self.features.leader_messages:
             return refusal_text(topology, counts, shortfall, self._excluded(self.worker))
         leader = f'leader podset "{self.leader_name}"'
         lead = counts.level(len(counts.question.units) - 1).lead
@@ -93,7 +93,7 @@ def look_closely(
     *,
     flavor_tolerations: Sequence[Toleration],
     fence: tuple[int, int] | None,
-    gates: Gates,
+    features: Features,
 ) -> Case:
     """Count what every leaf can take, each pod by its own rules where the gates say so.
 
@@ -105,17 +105,17 @@ def look_closely(
         leader: one pod of this PodSet, or None.
         flavor_tolerations: added by the flavor.
         fence: leaf range that the pods must stay in.
-        gates: which rules count.
+        features: which rules count.
     """
     tree = room.capacity.tree
-    by_node = gates.nodes_below_leaves and not tree.hosts
+    by_node = features.nodes_below_leaves and not tree.hosts
 
     def shape(podset: PodSetRequest, rules: PodSetRequest) -> Shape:
         judged = eligibility(
             tree,
             rules,
             flavor_tolerations,
-            soft_affinity=gates.soft_affinity and not by_node,
+            soft_affinity=features.node_affinity_preferred and not by_node,
             every_node=by_node,
         )
         return Shape(per_pod(podset.requests), judged)
@@ -127,7 +127,7 @@ def look_closely(
     worker = shape(workers, workers)
     lead = None
     if leader is not None:
-        lead = shape(leader, leader if gates.leader_rules else workers)
+        lead = shape(leader, leader if features.leader_rules else workers)
     leaves = refined_leaves(question, room, worker, lead, fenced=fenced, by_node=by_node)
     return Case(
         Counts(tree, question, leaves),
@@ -137,5 +137,5 @@ def look_closely(
         leader.name if leader is not None else "",
         fenced,
         by_node,
-        gates,
+        features,
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rackgate.features import Features
 from rackgate_assigner.topology.experimental.fewest_domains import (
     BoolVector,
     Choice,
@@ -18,7 +19,6 @@ from rackgate_assigner.topology.experimental.fewest_domains import (
     fewest,
     outlook,
 )
-from rackgate_assigner.topology.gates import Gates
 from rackgate_assigner.topology.placement.assign import (
     Shortfall,
     Start,
@@ -42,31 +42,33 @@ from rackgate_assigner.topology.tree import PODS, IntVector
 COMPARED = 256
 
 
-def packs(gates: Gates) -> bool:
+def packs(features: Features) -> bool:
     """Whether a gate of ours changes where pods go."""
-    return gates.required_and_preferred or gates.fewest_domains or gates.best_fit_below_slices
+    return (
+        features.required_and_preferred or features.fewest_domains or features.best_fit_below_slices
+    )
 
 
-def packed_shares(counts: Counts, room: Room, gates: Gates) -> Shares | Shortfall:
+def packed_shares(counts: Counts, room: Room, features: Features) -> Shares | Shortfall:
     """What every leaf is given, or what is missing; it fits whenever the default fits.
 
     Args:
         counts: phase 1.
         room: says which leaves are untouched.
-        gates: which of the rules below count.
+        features: which of the rules below count.
     """
-    return _Packing(counts, room, gates).shares()
+    return _Packing(counts, room, features).shares()
 
 
 class _Packing:
     """One search behind gates of ours."""
 
-    def __init__(self, counts: Counts, room: Room, gates: Gates) -> None:
+    def __init__(self, counts: Counts, room: Room, features: Features) -> None:
         self.counts, self.room, self.question = counts, room, counts.question
         scored = counts.level(self.question.level).score is not None
         # A soft preference comes before fewest domains, as it comes before best fit.
-        self.exact = gates.fewest_domains and not scored
-        self.tight = gates.best_fit_below_slices and not self.question.least_free
+        self.exact = features.fewest_domains and not scored
+        self.tight = features.best_fit_below_slices and not self.question.least_free
         self._whole: dict[int, BoolVector] = {}
 
     def shares(self) -> Shares | Shortfall:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import Capacity, per_pod
 from rackgate_assigner.topology.experimental.balanced import balanced_shares
 from rackgate_assigner.topology.experimental.careful import look_closely, takes_care
 from rackgate_assigner.topology.experimental.packing import packed_shares, packs
-from rackgate_assigner.topology.gates import Gates
 from rackgate_assigner.topology.model import PodSetRequest, SliceLayer
 from rackgate_assigner.topology.placement.assign import Shortfall, choose_start, descend
 from rackgate_assigner.topology.placement.count import Counts, Room
@@ -55,7 +55,7 @@ class Search:
         capacity: Capacity,
         topology: str,
         flavor_tolerations: Sequence[Toleration],
-        gates: Gates,
+        features: Features,
         *,
         simulate_empty: bool = False,
     ) -> None:
@@ -64,7 +64,7 @@ class Search:
         self.tree = tree
         self.topology = topology
         self.flavor_tolerations = tuple(flavor_tolerations)
-        self.gates = gates
+        self.features = features
         self.room = Room(capacity, simulate_empty=simulate_empty)
 
     def assume(self, spots: Mapping[int, int], podset: PodSetRequest) -> None:
@@ -99,8 +99,8 @@ class Search:
                 workers,
                 count,
                 asked if layers is None else layers,
-                mixed_profile=self.gates.mixed_profile,
-                both_levels=self.gates.required_and_preferred,
+                mixed_profile=self.features.profile_mixed,
+                both_levels=self.features.required_and_preferred,
             )
         except RequestError as error:
             return str(error)
@@ -109,7 +109,7 @@ class Search:
                 f'podset "{workers.name}": count {count} is not a multiple of '
                 f"the slice size {question.size}"
             )
-        if takes_care(self.gates, self.room, leader):
+        if takes_care(self.features, self.room, leader):
             return self._careful_answer(question, workers, leader, fence)
         return self._answer(question, workers, leader, fence)
 
@@ -128,7 +128,7 @@ class Search:
             leader,
             flavor_tolerations=self.flavor_tolerations,
             fence=fence,
-            gates=self.gates,
+            features=self.features,
         )
         shares = self._shares(case.counts)
         if isinstance(shares, Shortfall):
@@ -143,7 +143,10 @@ class Search:
         fence: tuple[int, int] | None,
     ) -> Spot | str:
         judged = eligibility(
-            self.tree, workers, self.flavor_tolerations, soft_affinity=self.gates.soft_affinity
+            self.tree,
+            workers,
+            self.flavor_tolerations,
+            soft_affinity=self.features.node_affinity_preferred,
         )
         fenced = None
         if fence is not None:
@@ -167,12 +170,12 @@ class Search:
     def _shares(self, counts: Counts) -> Shares | Shortfall:
         question = counts.question
         spreads = not (question.required or question.unconstrained or question.within is not None)
-        if self.gates.balanced and spreads:
+        if self.features.balanced_placement and spreads:
             shares = balanced_shares(counts)
             if shares is not None:
                 return shares
-        if packs(self.gates):
-            return packed_shares(counts, self.room, self.gates)
+        if packs(self.features):
+            return packed_shares(counts, self.room, self.features)
         start = choose_start(counts)
         return start if isinstance(start, Shortfall) else descend(counts, start)
 

@@ -5,13 +5,13 @@ The rules are those of the conformance data (`tests/conformance`), whose section
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.gates import read_gates
 from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest, Replacement
 from rackgate_assigner.topology.placement.find import Search, Spot, to_assignment
 from rackgate_assigner.topology.placement.replace import replace_podset
@@ -38,7 +38,7 @@ def place(
     topology_name: str,
     flavor_tolerations: Sequence[Toleration] = (),
     simulate_empty: bool = False,
-    gates: Mapping[str, bool] | None = None,
+    features: Features = DEFAULTS,
     fence: tuple[int, int] | None = None,
 ) -> Placement:
     """Place PodSets one after another on one snapshot; earlier ones take room from later ones.
@@ -52,21 +52,21 @@ def place(
         topology_name: used in refusals.
         flavor_tolerations: tolerations that the flavor adds to every pod.
         simulate_empty: as if nothing were placed by TAS (pods of others still count).
-        gates: feature gates away from their default.
+        features: feature gates.
         fence: leaf range that all pods must stay in, end exclusive.
 
     Returns:
         Assignments of all PodSets, or of those before the first one without a place and `refused`.
 
     Raises:
-        ValueError: unknown feature gate, negative count, or `capacity` of another tree.
+        ValueError: negative count, or `capacity` of another tree.
     """
     search = Search(
         tree,
         capacity,
         topology_name,
         flavor_tolerations,
-        read_gates(gates),
+        features,
         simulate_empty=simulate_empty,
     )
     assignments: dict[str, TopologyAssignment] = {}
@@ -86,7 +86,7 @@ def replace(
     *,
     topology_name: str,
     flavor_tolerations: Sequence[Toleration] = (),
-    gates: Mapping[str, bool] | None = None,
+    features: Features = DEFAULTS,
 ) -> Placement:
     """Replace the pods of the first unhealthy node and keep the others where they are.
 
@@ -100,14 +100,13 @@ def replace(
     Raises:
         ValueError: as `place`.
     """
-    flags = read_gates(gates)
-    search = Search(tree, capacity, topology_name, flavor_tolerations, flags)
+    search = Search(tree, capacity, topology_name, flavor_tolerations, features)
     assignments: dict[str, TopologyAssignment] = {}
     for podset in (member for unit in _units(podsets) for member in unit.members):
         current = replacement.assignments.get(podset.name)
         if current is None:
             continue
-        stays = replacement.owned_by_single_pod and flags.skip_pod_owned
+        stays = replacement.owned_by_single_pod and features.skip_reassignment_for_pod_owned
         if stays or not replacement.unhealthy_nodes:
             assignments[podset.name] = current
             continue
@@ -148,7 +147,7 @@ def _place_unit(
         return NoFit(names[0], fault, names)
     workers = unit.workers
     leader = unit.leader if unit.leader is not None and unit.leader.count else None
-    if search.gates.resize and workers.previous is not None:
+    if search.features.resize_in_place and workers.previous is not None:
         resized = resize_unit(search, workers, leader)
         if resized is not None:
             return resized
