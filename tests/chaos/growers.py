@@ -21,7 +21,8 @@ from tests.chaos.composites import (
 )
 from tests.chaos.endings import finished
 from tests.chaos.fates import Fate
-from tests.chaos.users import Users, at_loop_time
+from tests.chaos.users import PATIENCE_S, Users, at_loop_time
+from tests.support.cluster import until
 from tests.support.objects import Object
 from tests.support.ray_autoscaler import RayAutoscaler
 
@@ -83,8 +84,13 @@ class Growers:
                 return
 
     async def _resize(self, plan: ElasticPlan, begun: float) -> None:
+        async def created() -> bool:
+            return plan.name in self.users.created
+
         for moment, size in plan.sizes:
             await at_loop_time(begun + moment)
+            # Its creation may have been rejected until now: a write before it would be lost.
+            await until(f"{plan.name} is created", created, timeout_s=PATIENCE_S)
             spec = {"parallelism": size}
             if plan.together:
                 spec["completions"] = size
