@@ -14,7 +14,7 @@ from aiohttp import web
 
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
-from rackgate_webhook.admission.review import Verdict, decode_review, encode_verdict
+from rackgate_webhook.admission.review import AdmissionResponse, decode_review, encode_response
 from rackgate_webhook.certificates.certificates import issue
 from rackgate_webhook.certificates.tls import load_pair, server_context
 from tests.support.objects import HOST
@@ -32,7 +32,7 @@ def birth(generate_name: str) -> list[JsonPatchOp]:
 async def answer(request: web.Request) -> web.Response:
     review = decode_review(await request.read())
     operations = birth(review.object["metadata"]["generateName"])
-    body = encode_verdict(review.uid, Verdict(operations=operations))
+    body = encode_response(review.uid, AdmissionResponse(operations=operations))
     return web.Response(body=body, content_type="application/json")
 
 

@@ -23,7 +23,7 @@ from bench.timing import best_us
 from rackgate.kube.informer.events import WatchEvent
 from rackgate.wire.core import Pod
 from rackgate_assigner import watches
-from rackgate_ungater.machine import rows
+from rackgate_ungater.state_machine import gated_objects as rows
 
 EVENTS: Final = 10_000
 # Times faster than `json.loads`; DESIGN's table has 5 for a view that reads ten fields.

@@ -37,7 +37,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate_ungater.settings import UngatingSettings
-from rackgate_ungater.shards.assignment import SHARDS
+from rackgate_ungater.shards.handover import SHARDS
 from tests.support.playground import Playground
 
 AIM: Final = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rackgate_ungater.shards.assignment import lease_name, shard_of
+from rackgate_ungater.shards.handover import lease_name, shard_of
 from tests.support.proxy_records import Write
 
 ASSIGNER_LEASE = "rackgate-assigner"

@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate_ungater.machine.owners import CHILD_JOBS, JobRow, decode_job
+from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, ChildJob, decode_job
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -41,11 +41,11 @@ async def test_lists_and_watches_of_child_jobs_show_whose_they_are_and_nothing_e
     owner = played["metadata"]["uid"]
     made = await cluster.create(kinds.JOBS, child_job("train-main-0", owner))
     client, path = cluster.client.metadata_only(), kinds.JOBS.path(cluster.namespace)
-    pages = [json.loads(page) async for page in client.list_pages(path, CHILD_JOBS)]
+    pages = [json.loads(page) async for page in client.list_pages(path, CHILD_JOB_SELECTOR)]
     ((item,),) = [page["items"] for page in pages]
     assert item["kind"] == "PartialObjectMetadata"
     assert item.keys() <= {"kind", "apiVersion", "metadata"}
-    wanted = JobRow(
+    wanted = ChildJob(
         cluster.namespace,
         "train-main-0",
         made["metadata"]["uid"],
@@ -54,7 +54,9 @@ async def test_lists_and_watches_of_child_jobs_show_whose_they_are_and_nothing_e
     )
     assert decode_job(json.dumps(item).encode()) == wanted
     version = str(int(made["metadata"]["resourceVersion"]) - 1)
-    async with aclosing(client.watch(path, {**CHILD_JOBS, "resourceVersion": version})) as lines:
+    async with aclosing(
+        client.watch(path, {**CHILD_JOB_SELECTOR, "resourceVersion": version})
+    ) as lines:
         async for line in lines:
             event = json.loads(line)
             assert event["type"] == "ADDED"

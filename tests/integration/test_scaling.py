@@ -15,7 +15,7 @@ from rackgate_cli.controlplane.ports import LOOPBACK
 from rackgate_cli.controlplane.state import StateFolder
 from rackgate_invariants.invariants import breaches, lasting
 from rackgate_invariants.reading import read_cluster
-from rackgate_ungater.shards.assignment import SHARDS, lease_name
+from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK, node
 from tests.support.playground import Playground, start_playground

@@ -85,8 +85,8 @@ def test_governing_twice_is_governing_once(asked: dict[str, Any]) -> None:
 def test_an_ungoverned_job_is_never_touched(asked: dict[str, Any]) -> None:
     before = copy.deepcopy(asked)
     assert govern_job(asked) == []
-    verdict = mutate(review("batch/Job", asked))
-    assert (verdict.operations, verdict.warnings) == ([], [])
+    admission_response = mutate(review("batch/Job", asked))
+    assert (admission_response.operations, admission_response.warnings) == ([], [])
     assert validate(review("batch/Job", asked)).allowed
     assert asked == before
 

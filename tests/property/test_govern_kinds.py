@@ -22,7 +22,7 @@ from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jo
 from rackgate.jobframework.raycluster.podsets import podsets_of as podsets_of_raycluster
 from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
 from rackgate_webhook.admission.mutate import mutate
-from rackgate_webhook.admission.review import Verdict
+from rackgate_webhook.admission.review import AdmissionResponse
 from rackgate_webhook.admission.validate import validate
 from tests.property.test_govern import TEMPLATES, TOLERATIONS, maps, sometimes
 from tests.support.composite_jobs import jobset, raycluster
@@ -76,8 +76,8 @@ BROUGHT: st.SearchStrategy[Any] = TOLERATIONS
 RUN = {"op": "replace", "path": "/spec/suspend", "value": False}
 
 
-def told(kind: str, found: Object, stored: Object | None = None) -> Verdict:
-    return mutate(review(kind, found, stored), sliced=frozenset({"RayCluster"}))
+def told(kind: str, found: Object, stored: Object | None = None) -> AdmissionResponse:
+    return mutate(review(kind, found, stored), elastic_kinds=frozenset({"RayCluster"}))
 
 
 def parts_of(kind: str, found: Object) -> list[PodTemplate]:
@@ -111,8 +111,8 @@ def test_governing_twice_is_governing_once_and_what_it_makes_is_accepted(
     assert found == before
     assert told(kind, once).operations == []
     assert once["spec"]["suspend"] is True
-    sliced = frozenset({"RayCluster"})
-    errors = validate(review(kind, once), sliced=sliced).errors
+    elastic_kinds = frozenset({"RayCluster"})
+    errors = validate(review(kind, once), elastic_kinds=elastic_kinds).errors
     assert not [error for error in errors if "reserved" in error.problem]
 
 
@@ -122,7 +122,7 @@ def test_governing_twice_is_governing_once_and_what_it_makes_is_accepted(
 def test_an_ungoverned_job_is_never_touched(asked: tuple[str, Object]) -> None:
     kind, found = asked
     found["metadata"]["labels"] = {}
-    assert told(kind, found) == Verdict()
+    assert told(kind, found) == AdmissionResponse()
     assert validate(review(kind, found)).allowed
 
 

@@ -58,14 +58,14 @@ def kai_jobs(draw: st.DrawFn) -> Object:
 @pytest.mark.requirement("HOOK-06", "HOOK-07")
 def test_a_job_is_handed_over_once_and_whole_or_refused(asked: Object, known: Rendering) -> None:
     before = copy.deepcopy(asked)
-    verdict = mutate(review("batch/Job", asked), kai=known)
+    admission_response = mutate(review("batch/Job", asked), kai=known)
     assert asked == before, "what was asked is read, not changed"
-    assert verdict.allowed != bool(verdict.errors)
-    if verdict.errors:
-        assert verdict.operations == []
-        assert all(error.path and error.problem for error in verdict.errors)
+    assert admission_response.allowed != bool(admission_response.errors)
+    if admission_response.errors:
+        assert admission_response.operations == []
+        assert all(error.path and error.problem for error in admission_response.errors)
         return
-    after = apply_patch(asked, verdict.operations)
+    after = apply_patch(asked, admission_response.operations)
     assert not is_governed(after)
     assert after["spec"] == before["spec"]
     queue = before["metadata"]["labels"].pop(names.QUEUE_LABEL)
@@ -78,10 +78,10 @@ def test_a_job_is_handed_over_once_and_whole_or_refused(asked: Object, known: Re
 @given(kai_jobs(), RENDERINGS)
 @pytest.mark.requirement("HOOK-06")
 def test_a_manifest_applied_anew_leaves_what_is_stored(asked: Object, known: Rendering) -> None:
-    verdict = mutate(review("batch/Job", asked), kai=known)
-    if verdict.errors:
+    admission_response = mutate(review("batch/Job", asked), kai=known)
+    if admission_response.errors:
         return
-    stored = apply_patch(asked, verdict.operations)
+    stored = apply_patch(asked, admission_response.operations)
     for written in (asked, _merged(asked, stored)):
         again = mutate(review("batch/Job", written, stored), kai=known)
         assert apply_patch(written, again.operations) == stored

@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from rackgate_ungater.shards.assignment import SHARDS, Pace, Turns, ranking
+from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTimings, ranking
 
 MEMBERS = st.sets(st.text(st.characters(codec="ascii"), min_size=1, max_size=12), max_size=8)
 SOME = MEMBERS.filter(bool)
-PACE = Pace.of(15.0)
+TIMINGS = HandoverTimings.of(15.0)
 STEP_S = 0.5
 
 
@@ -54,13 +54,13 @@ def test_who_is_first_takes_at_once_and_yields_to_nobody(
 ) -> None:
     for shard in range(SHARDS):
         first, *others = ranking(shard, members)
-        assert Turns(first, PACE).take_at(shard, 7.0, members, 9.0) == 7.0
-        assert Turns(first, PACE).yield_at(shard, members, 9.0) is None
+        assert HandoverPolicy(first, TIMINGS).acquire_at(shard, 7.0, members, 9.0) == 7.0
+        assert HandoverPolicy(first, TIMINGS).hand_over_at(shard, members, 9.0) is None
         for place, other in enumerate(others, 1):
-            turns = Turns(other, PACE)
-            at = turns.take_at(shard, 7.0, members, 9.0)
-            assert at == 9.0 + place * PACE.grace_s
-            assert turns.yield_at(shard, members, 9.0) == 9.0 + PACE.settle_s
+            policy = HandoverPolicy(other, TIMINGS)
+            at = policy.acquire_at(shard, 7.0, members, 9.0)
+            assert at == 9.0 + place * TIMINGS.grace_s
+            assert policy.hand_over_at(shard, members, 9.0) == 9.0 + TIMINGS.stable_s
 
 
 class Story:
@@ -68,7 +68,7 @@ class Story:
 
     def __init__(self, names: list[str], shard: int) -> None:
         self.shard, self.now = shard, 0.0
-        self.turns = {name: Turns(name, PACE) for name in names}
+        self.policy = {name: HandoverPolicy(name, TIMINGS) for name in names}
         self.views = {name: {name} for name in names}
         self.stalled: set[str] = set()
         self.holder: str | None = None
@@ -77,19 +77,19 @@ class Story:
 
     def step(self) -> None:
         self.now += STEP_S
-        for name, turns in self.turns.items():
+        for name, policy in self.policy.items():
             view = self.views[name]
-            turns.seen(self.shard, self.holder or "")
+            policy.holder_seen(self.shard, self.holder or "")
             if name in self.stalled:
                 continue
             if self.holder == name:
-                at = turns.yield_at(self.shard, view, self.now)
+                at = policy.hand_over_at(self.shard, view, self.now)
                 if at is not None and self.now >= at:
                     self.holder, self.free_since = None, self.now
             elif self.holder is None:
-                at = turns.take_at(self.shard, self.free_since, view, self.now)
+                at = policy.acquire_at(self.shard, self.free_since, view, self.now)
                 if self.now >= at:
-                    turns.taken(self.shard, view, self.now)
+                    policy.acquired(self.shard, view, self.now)
                     self.holder = name
                     self.moves += 1
 
@@ -113,7 +113,7 @@ def test_whatever_replicas_saw_in_the_end_the_right_one_holds_the_shard(
         story.run(20)
     story.views = {name: set(NAMES) for name in NAMES}
     # Doubts that wrong views have raised pass.
-    story.run(PACE.doubt_max_s)
+    story.run(TIMINGS.skip_max_s)
     assert story.holder == ranking(shard, NAMES)[0]
     moves = story.moves
     story.run(300)
@@ -128,7 +128,7 @@ def test_one_that_is_there_but_takes_nothing_leaves_no_shard_alone(
     story = Story(NAMES, shard)
     story.views = {name: others | {name} for name, others in views.items()}
     story.stalled = {stalled}
-    story.run(len(NAMES) * PACE.grace_s + 2 * STEP_S)
+    story.run(len(NAMES) * TIMINGS.grace_s + 2 * STEP_S)
     assert story.holder not in (None, stalled)
     moves = story.moves
     story.run(600)

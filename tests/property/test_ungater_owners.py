@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from rackgate.api import names
-from rackgate_ungater.machine.events import Event, JobGone, JobSeen, PodSeen, WorkloadSeen
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.rows import WorkloadKey
+from rackgate_ungater.state_machine.events import Event, JobGone, JobSeen, PodSeen, WorkloadSeen
+from rackgate_ungater.state_machine.gated_objects import WorkloadKey
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import INDEX, OWNER, R1, R2, PodBuilder, pod, podset, workload
 
 KEY = WorkloadKey("team/train")
@@ -34,20 +34,20 @@ def test_no_order_of_events_releases_too_many_and_the_last_one_releases_all(
     each: int, pods: list[tuple[int, str]], rng: random.Random, gone: set[int]
 ) -> None:
     """Pods that were released before, and whose Job is not seen yet, hold their places."""
-    rows = [child(number, job, state).row() for number, (job, state) in enumerate(pods)]
+    rows = [child(number, job, state).build() for number, (job, state) in enumerate(pods)]
     events: list[Event] = [PodSeen(row) for row in rows]
     events += [JobSeen(f"job-{job}", OWNER if job < 3 else "another") for job in range(4)]
     given_row = podset((R1, each), (R2, each), requested=True, pod_index_label=INDEX)
-    events.append(WorkloadSeen(workload(given_row, of_jobset=True)))
+    events.append(WorkloadSeen(workload(given_row, owned_by_jobset=True)))
     rng.shuffle(events)
-    machine = Machine()
+    machine = StateMachine()
     seen: set[str] = set()
     woken = False
     for event in events:
         woken |= machine.handle(event) is not None
-        machine.check()
+        machine.check_invariants()
         if isinstance(event, PodSeen):
-            seen.add(event.row.uid)
+            seen.add(event.pod.uid)
         live = sum(row.uid in seen and not row.gated and row.owner_uid != "job-3" for row in rows)
         ungates = machine.propose(KEY, 0.0).ungates
         assert not ungates or live + len(ungates) <= 2 * each

@@ -1,4 +1,4 @@
-"""The ungater's machine under slices that come, are admitted, evicted, folded, pruned and go.
+"""The ungater's machine under slices that come, are admitted, evicted, merged, pruned and go.
 
 `SlicesWorld` asserts that a machine grants what the server did at that point of its history, and
 that no request goes out beyond what is granted at that moment; `settle`, that all of it is

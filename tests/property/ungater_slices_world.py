@@ -12,9 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rackgate.topology.assignment import Domain
-from rackgate_ungater.machine.events import WorkloadGone, WorkloadSeen
-from rackgate_ungater.machine.plan import Grant, Ungate
-from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, PodRow, PodSetRow, WorkloadRow
+from rackgate_ungater.state_machine.events import WorkloadGone, WorkloadSeen
+from rackgate_ungater.state_machine.gated_objects import (
+    ELASTIC,
+    TOPOLOGY,
+    GatedPod,
+    GatedPodSet,
+    GatedWorkload,
+)
+from rackgate_ungater.state_machine.plan import PodSetAdmission, Ungate
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.property.ungater_world import DOMAINS, GRACE_S, KEY, Request, Server, World
 from tests.support.apiserver_objects import apply_patch
@@ -25,20 +31,20 @@ FOREIGN = {"name": "example.com/wait"}
 OURS = ({"name": "kueue.x-k8s.io/elastic-job"}, {"name": "kueue.x-k8s.io/topology"})
 
 
-def place_of(row: PodRow) -> Domain:
+def place_of(row: GatedPod) -> Domain:
     """The domain that a released pod names; none without topology."""
     return tuple(row.selector[level] for level in LEVELS if level in row.selector)
 
 
 @dataclass
 class Slice:
-    """A slice as it is. `granting`: admitted, and nothing says otherwise."""
+    """A slice as it is. `admitted`: admitted, and nothing says otherwise."""
 
     domain: Domain
     count: int
-    granting: bool = False
+    admitted: bool = False
     leaving: bool = False
-    row: WorkloadRow = field(default_factory=elastic)
+    row: GatedWorkload = field(default_factory=elastic)
 
 
 class SliceServer(Server):
@@ -47,8 +53,8 @@ class SliceServer(Server):
     def __init__(self, *, topology: bool) -> None:
         super().__init__()
         self.topology = topology
-        self.granting, self.made = False, 0
-        self.folded: list[str] = []
+        self.admitted, self.made = False, 0
+        self.merged: list[str] = []
         self.slices: dict[str, Slice] = {}
         self.past: list[Counts | None] = []
 
@@ -61,19 +67,19 @@ class SliceServer(Server):
 
     def granted(self) -> Counts | None:
         """By domain; None while the parent is not admitted."""
-        if not self.granting:
+        if not self.admitted:
             return None
         found = dict(self.counts)
         for uid, one in self.slices.items():
-            if one.granting and uid not in self.folded:
+            if one.admitted and uid not in self.merged:
                 found[one.domain] = found.get(one.domain, 0) + one.count
         return {domain: count for domain, count in found.items() if count}
 
-    def rows(self) -> list[WorkloadRow]:
+    def rows(self) -> list[GatedWorkload]:
         """All at this moment, as one list shows them."""
         return [self.workload, *(one.row for one in self.slices.values())]
 
-    def _podset(self, counts: Counts) -> PodSetRow:
+    def _podset(self, counts: Counts) -> GatedPodSet:
         given = {domain: count for domain, count in counts.items() if count}
         if self.topology and given:
             return podset(*given.items())
@@ -88,8 +94,8 @@ class SliceServer(Server):
         self.workload = elastic(
             self._podset(self.counts),
             version=self.version,
-            granting=self.granting,
-            folded=tuple(sorted(self.folded)),
+            admitted=self.admitted,
+            merged=tuple(sorted(self.merged)),
         )
         self._log(WorkloadSeen(self.workload))
 
@@ -101,7 +107,7 @@ class SliceServer(Server):
             self._podset({one.domain: one.count}),
             uid=uid,
             version=self.version,
-            granting=one.granting,
+            admitted=one.admitted,
         )
         self._log(WorkloadSeen(one.row))
 
@@ -116,7 +122,7 @@ class SliceServer(Server):
         row = self.slices.pop(uid).row
         self._log(WorkloadGone(row.key, row.uid))
 
-    def given_up(self, row: PodRow) -> bool:
+    def given_up(self, row: GatedPod) -> bool:
         ended = row.terminating and self.now >= self.deleted_at[row.uid] + GRACE_S
         return ended and place_of(row) not in (self.granted() or {})
 
@@ -145,7 +151,7 @@ class SlicesWorld(World):
         super().__init__(counts, ranks=False)
         self.server = SliceServer(topology=topology)
         for replica in self.replicas:
-            replica.machine = type(replica.machine)(replica.machine.limits)
+            replica.machine = type(replica.machine)(replica.machine.timeouts)
             replica.pods_seen = replica.workloads_seen = 0
         self.admit(counts)
         self.deliver_workloads()
@@ -158,17 +164,17 @@ class SlicesWorld(World):
             return  # the base class makes a server of its own first
         given = list(counts)
         domains = DOMAINS if server.topology else ((),) * len(given)
-        server.counts, server.granting = {}, True
+        server.counts, server.admitted = {}, True
         for domain, count in zip(domains, given, strict=True):
             server.counts[domain] = server.counts.get(domain, 0) + count
         server.write_parent()
 
     def evict(self) -> None:
         """The whole cluster: slices are deleted at once, every pod is."""
-        self.server.granting = False
+        self.server.admitted = False
         self.server.write_parent()
         for uid, one in list(self.server.slices.items()):
-            one.granting, one.leaving = False, True
+            one.admitted, one.leaving = False, True
             self.server.write_slice(uid)
         for row in list(self.server.pods.values()):
             self.server.terminate(row.uid)
@@ -179,7 +185,7 @@ class SlicesWorld(World):
         builder = pod(f"p{(self.made * 619) % 1000:03}-{self.made}").gates(self.server.gates)
         if odd and self.server.topology:
             builder = builder.gates((TOPOLOGY, ELASTIC)[self.made % 2])
-        self.server.put(builder.row())
+        self.server.put(builder.build())
 
     def slice_event(self, pick: int, what: str) -> None:
         """One step in the life of one slice, or a new one, or a fold."""
@@ -194,11 +200,11 @@ class SlicesWorld(World):
 
     def _step(self, uid: str, what: str) -> None:
         server, one = self.server, self.server.slices[uid]
-        if what == "admit" and server.granting and not one.leaving:
-            one.granting = True
+        if what == "admit" and server.admitted and not one.leaving:
+            one.admitted = True
         elif what in ("evict", "delete"):
-            one.granting, one.leaving = False, one.leaving or what == "delete"
-        elif what == "vanish" and (one.leaving or uid in server.folded):
+            one.admitted, one.leaving = False, one.leaving or what == "delete"
+        elif what == "vanish" and (one.leaving or uid in server.merged):
             server.remove_slice(uid)
             return
         server.write_slice(uid)
@@ -209,24 +215,24 @@ class SlicesWorld(World):
         found = [
             uid
             for uid, one in sorted(server.slices.items())
-            if one.granting and uid not in server.folded
+            if one.admitted and uid not in server.merged
         ]
-        if not found or not server.granting:
+        if not found or not server.admitted:
             return
         for uid in found[: 1 + pick % 3]:
             one = server.slices[uid]
             server.counts[one.domain] = server.counts.get(one.domain, 0) + one.count
-            server.folded.append(uid)
+            server.merged.append(uid)
         server.write_parent()
 
     def prune(self) -> None:
         """UIDs of slices that are gone are taken out."""
-        self.server.folded = [uid for uid in self.server.folded if uid in self.server.slices]
+        self.server.merged = [uid for uid in self.server.merged if uid in self.server.slices]
         self.server.write_parent()
 
     def shrink(self, pick: int) -> None:
         busy = [domain for domain, count in self.server.counts.items() if count]
-        if busy and self.server.granting:
+        if busy and self.server.admitted:
             self.server.counts[busy[pick % len(busy)]] -= 1
             self.server.write_parent()
 
@@ -242,7 +248,7 @@ class SlicesWorld(World):
 
     def relist_workloads(self) -> None:
         """410: deletions are told first, then all that are there, in the order of their names."""
-        group = self.machine.groups.get(KEY)
+        group = self.machine.workload_states.get(KEY)
         for one in list(group.slices.values()) if group is not None else ():
             if one.uid not in self.server.slices:
                 self.machine.handle(WorkloadGone(one.key, one.uid))
@@ -268,10 +274,10 @@ class SlicesWorld(World):
             if reads_work:
                 self._read(proposal)
             proposal = self.machine.propose(KEY, self.local)
-        if not proposal.ungates or not self.machine.covered(KEY, self.server.rows()):
+        if not proposal.ungates or not self.machine.is_still_admitted(KEY, self.server.rows()):
             return
         self._check_release(proposal.ungates)
-        self.machine.commit(proposal.ungates, self.local)
+        self.machine.expect_ungates(proposal.ungates, self.local)
         self.sent += [Request(ungate.pod, ungate.domain) for ungate in proposal.ungates]
 
     def _check_release(self, ungates: list[Ungate]) -> None:
@@ -295,15 +301,15 @@ class SlicesWorld(World):
         """A machine grants what the server granted when that was its history."""
         super().check()
         for replica in self.replicas:
-            group = replica.machine.groups.get(KEY)
+            group = replica.machine.workload_states.get(KEY)
             if group is None or "main" not in group.podsets or not replica.workloads_seen:
                 continue
-            grant = dict(group.grants()).get("main")
+            grant = dict(group.admissions()).get("main")
             expected = self.server.past[replica.workloads_seen - 1]
             if expected is None:
                 assert grant is None, "a parent that is not admitted grants nothing"
                 continue
-            assert isinstance(grant, Grant)
+            assert isinstance(grant, PodSetAdmission)
             found = {domain: count for domain, count in grant.assignment.domains if count}
             assert found == expected, "another grant than the server's"
 

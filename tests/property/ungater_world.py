@@ -15,7 +15,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.topology.assignment import Domain
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.events import (
     Event,
     Failure,
     PodGone,
@@ -24,24 +24,30 @@ from rackgate_ungater.machine.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.proposals import Proposal
-from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
-from rackgate_ungater.machine.state import Limits
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
+from rackgate_ungater.state_machine.proposals import Proposal
+from rackgate_ungater.state_machine.records import Timeouts
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from rackgate_ungater.writer import patch_body, patch_tail
 from tests.support.apiserver_objects import apply_patch
 from tests.unit.ungater.builders import INDEX, LEVELS, pod, podset, workload
 
 KEY = WorkloadKey("team/train")
 DOMAINS: tuple[Domain, ...] = (("b1", "r1"), ("b1", "r2"), ("b2", "r1"), ("b2", "r2"))
-LIMITS = Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8, overdue_s=20)
+TIMEOUTS = Timeouts(
+    expectation_s=10,
+    in_flight_s=60,
+    rejection_backoff_s=1,
+    rejection_backoff_max_s=8,
+    deletion_overdue_s=20,
+)
 GRACE_S = 30.0
 FOREIGN = ({"name": "example.com/first"}, {"name": "example.com/last"})
 ANSWERS = ("ok", "applied, lost", "dropped", "delayed", "conflict", "refuse", "throttle")
 FAILURES = {
-    "dropped": Failure.LOST,
+    "dropped": Failure.UNKNOWN_OUTCOME,
     "conflict": Failure.CONFLICT,
-    "refuse": Failure.REFUSED,
+    "refuse": Failure.REJECTED,
     "throttle": Failure.UNSENT,
 }
 
@@ -50,7 +56,7 @@ FAILURES = {
 class Request:
     """A patch on its way. `until`: when the server would no longer take it."""
 
-    row: PodRow
+    row: GatedPod
     domain: Domain
     until: float = float("inf")
 
@@ -61,14 +67,14 @@ class Server:
     def __init__(self) -> None:
         self.version = 10
         self.now = 0.0
-        self.pods: dict[str, PodRow] = {}
+        self.pods: dict[str, GatedPod] = {}
         self.deleted_at: dict[str, float] = {}
         self.counts: dict[Domain, int] = {}
-        self.workload: WorkloadRow = workload()
+        self.workload: GatedWorkload = workload()
         self.pod_log: list[Event] = []
         self.workload_log: list[Event] = []
 
-    def put(self, row: PodRow) -> None:
+    def put(self, row: GatedPod) -> None:
         self.version += 1
         row = msgspec.structs.replace(row, version=self.version, resource_version=str(self.version))
         self.pods[row.uid] = row
@@ -86,18 +92,18 @@ class Server:
         self.version += 1
         self.pod_log.append(PodGone(self.pods.pop(uid).uid))
 
-    def admit(self, counts: dict[Domain, int], *, ranks: bool, granting: bool = True) -> None:
+    def admit(self, counts: dict[Domain, int], *, ranks: bool, admitted: bool = True) -> None:
         self.version += 1
         self.counts = {domain: count for domain, count in counts.items() if count}
         label = INDEX if ranks else None
         given = podset(*self.counts.items(), requested=True, pod_index_label=label)
-        self.workload = workload(given, version=self.version, granting=granting)
+        self.workload = workload(given, version=self.version, admitted=admitted)
         self.workload_log.append(WorkloadSeen(self.workload))
 
-    def ungated(self) -> list[PodRow]:
+    def ungated(self) -> list[GatedPod]:
         return [row for row in self.pods.values() if not row.terminal and not row.gated]
 
-    def given_up(self, row: PodRow) -> bool:
+    def given_up(self, row: GatedPod) -> bool:
         """Whether a pod must have ended by now, on a domain that is not assigned any more."""
         ended = row.terminating and self.now >= self.deleted_at[row.uid] + GRACE_S
         return ended and tuple(row.selector.values()) not in self.counts
@@ -138,7 +144,7 @@ class Replica:
     """One process. `behind`: what its monotonic clock lacks of the world's time."""
 
     behind: float
-    machine: Machine = field(default_factory=lambda: Machine(LIMITS))
+    machine: StateMachine = field(default_factory=lambda: StateMachine(TIMEOUTS))
     pods_seen: int = 0
     workloads_seen: int = 0
 
@@ -152,7 +158,7 @@ class World:
         self.ranks, self.made = ranks, 0
         self.sent: list[Request] = []
         self.delayed: list[Request] = []
-        self.listing: list[PodRow] = []
+        self.listing: list[GatedPod] = []
         self.admit(counts)
         self.deliver_workloads()
 
@@ -162,7 +168,7 @@ class World:
         return self.replicas[0]
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> StateMachine:
         return self.active.machine
 
     @property
@@ -173,7 +179,7 @@ class World:
     def check(self) -> None:
         """What every machine believes fits together."""
         for replica in self.replicas:
-            replica.machine.check()
+            replica.machine.check_invariants()
 
     # The cluster --------------------------------------------------------------------------
 
@@ -183,7 +189,7 @@ class World:
         used = {row.indices.get(INDEX) for row in self.server.pods.values() if not row.terminating}
         index = self.made % 5 if odd else next(n for n in range(1000) if n not in used)
         place = 10_000 + (self.made if self.made % 3 == 0 else -self.made)
-        self.server.put(pod(f"p{place}").rank(index).row())
+        self.server.put(pod(f"p{place}").rank(index).build())
 
     def change_pod(self, pick: int, how: str) -> None:
         rows = list(self.server.pods.values())
@@ -201,7 +207,7 @@ class World:
 
     def evict(self) -> None:
         """Suspended: every pod is marked for deletion before a new admission can come."""
-        self.server.admit(dict(self.server.counts), ranks=self.ranks, granting=False)
+        self.server.admit(dict(self.server.counts), ranks=self.ranks, admitted=False)
         for row in list(self.server.pods.values()):
             self.server.terminate(row.uid)
 
@@ -253,7 +259,7 @@ class World:
     def relist(self) -> None:
         """410: what happened in between is only seen as a difference."""
         seen = self.server.pod_log[: self.active.pods_seen]
-        known = {event.row.uid for event in seen if isinstance(event, PodSeen)}
+        known = {event.pod.uid for event in seen if isinstance(event, PodSeen)}
         known -= {event.uid for event in seen if isinstance(event, PodGone)}
         for uid in known - self.server.pods.keys():
             self.machine.handle(PodGone(uid))
@@ -276,9 +282,9 @@ class World:
         if not proposal.ungates:
             return
         self.machine.handle(WorkloadSeen(self.server.workload, live=True))
-        if self.machine.groups[KEY].version != proposal.version:
+        if self.machine.workload_states[KEY].version != proposal.version:
             proposal = self.machine.propose(KEY, self.local)
-        self.machine.commit(proposal.ungates, self.local)
+        self.machine.expect_ungates(proposal.ungates, self.local)
         self.sent += [Request(ungate.pod, ungate.domain) for ungate in proposal.ungates]
 
     def _read(self, proposal: Proposal) -> None:
@@ -302,11 +308,11 @@ class World:
         request = self.sent.pop(0)
         uid, version = request.row.uid, request.row.resource_version
         if how == "delayed":
-            until = self.server.now + LIMITS.in_flight_s
+            until = self.server.now + TIMEOUTS.in_flight_s
             self.delayed.append(replace(request, until=until))
         applied = self.server.patch(request) if how in ("ok", "applied, lost") else False
         if how in ("delayed", "applied, lost"):
-            self._failed(request, Failure.LOST)
+            self._failed(request, Failure.UNKNOWN_OUTCOME)
         elif how in FAILURES:
             self._failed(request, FAILURES[how])
         elif applied is None:
@@ -332,7 +338,7 @@ class World:
 
         Late ones are left in the air on purpose: those that are must not be able to do anything.
         """
-        if self.sent or self.machine.flights(self.local):
+        if self.sent or self.machine.workloads_in_flight(self.local):
             return False
         self._take_over()
         return True
@@ -342,7 +348,7 @@ class World:
         for number, request in enumerate(self.sent):
             if applied and number % 2 == 0:
                 self.server.patch(request)
-            self._failed(request, Failure.LOST)
+            self._failed(request, Failure.UNKNOWN_OUTCOME)
         self._land(applied=applied)
         self.sent = []
         self._take_over()
@@ -392,7 +398,7 @@ class World:
             self.deliver_pods(len(self.server.pod_log))
             self.deliver_workloads()
             self.look(100.0, reads_work=True)
-        if self.server.workload.granting:
+        if self.server.workload.admitted:
             live = sum(not row.terminal for row in self.server.pods.values())
             released = len(self.server.ungated())
             assert released == min(live, max(sum(self.server.counts.values()), released))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import Issued
+from rackgate_webhook.certificates.certificates import IssuedPair
 
 _THIRD: Final = b"\xa0\x03\x02\x01\x02"  # [0] INTEGER 2: version 3
 _AUTHORITY_KEY: Final = b"\x55\x1d\x23"
@@ -64,7 +64,7 @@ ODD: Final[dict[str, Callable[[bytes], bytes]]] = {
 }
 
 
-def with_authority_between() -> Issued:
+def with_authority_between() -> IssuedPair:
     """A serving certificate whose issuer was itself signed by the authority."""
     key, root_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     leaf_key = ec.generate_private_key(ec.SECP256R1())
@@ -88,7 +88,7 @@ def with_authority_between() -> Issued:
 
     between = sign("between", key.public_key(), "root", root_key, True)
     leaf = sign("leaf", leaf_key.public_key(), "between", key, False)
-    return Issued(
+    return IssuedPair(
         sign("root", root_key.public_key(), "root", root_key, True),
         leaf + between,
         leaf_key.private_bytes(

@@ -11,8 +11,8 @@ from rackgate.api.resources import LEASES
 from rackgate.kube.config import ConnectionSettings
 from rackgate.runtime.settings import LeaderElectionSettings
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards.assignment import SHARDS, lease_name, ranking
-from rackgate_ungater.shards.keeper import ShardKeeper
+from rackgate_ungater.shards.elector import ShardElector
+from rackgate_ungater.shards.handover import SHARDS, lease_name, ranking
 from tests.support.apiserver import FakeApiServer
 from tests.support.steadytime import monotonic
 
@@ -83,7 +83,7 @@ class Actor:
             self.finishing.discard(shard)
             self._owners.end(shard, self._name)
 
-    def settled(self, shard: int) -> bool:
+    def has_no_open_requests(self, shard: int) -> bool:
         return shard not in self.unsettled
 
 
@@ -96,7 +96,7 @@ class Replica:
         self.fence = NotedFence()
         self.actor = Actor(name, owners, self.fence)
         self.stopping = asyncio.Event()
-        self.keeper = ShardKeeper(
+        self.keeper = ShardElector(
             self.client,
             UngaterConfiguration(
                 identity=name,

@@ -8,7 +8,7 @@ import sys
 
 FENCE = """
 import signal, sys, time
-from rackgate.kube.fence import DeadMan
+from rackgate.kube.lease.fence import DeadMan
 from rackgate.runtime.clock import monotonic
 fence = DeadMan()
 fence.arm("a", monotonic() + 60)

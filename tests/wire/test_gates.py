@@ -31,7 +31,7 @@ async def test_the_webhook_goes_by_its_configuration(gates: dict[str, bool]) -> 
         async with asyncio.TaskGroup() as group:
             running = group.create_task(service.run(stop))
             await until(lambda: not service.missing())
-            bundle = service._keeper.bundle if service._keeper else b""
+            bundle = service._certificate_manager.bundle if service._certificate_manager else b""
             async with calling(bundle) as session:
                 port = service._server.port  # the kernel's choice
                 sent = json.dumps(body("batch/Job", asked)).encode()
@@ -56,7 +56,7 @@ async def test_the_webhook_holds_elastic_pods_behind_its_gate_alone(
         async with asyncio.TaskGroup() as group:
             running = group.create_task(service.run(stop))
             await until(lambda: not service.missing())
-            bundle = service._keeper.bundle if service._keeper else b""
+            bundle = service._certificate_manager.bundle if service._certificate_manager else b""
             async with calling(bundle) as session:
                 sent = json.dumps(body("ray.io/RayCluster", asked)).encode()
                 _, answer, _ = await post(session, service._server.port, sent, "/mutate")

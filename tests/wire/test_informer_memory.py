@@ -17,7 +17,7 @@ from rackgate.api import names
 from rackgate.api.resources import PODS
 from rackgate.kube.informer.informer import Informer
 from rackgate.wire.core import Pod
-from rackgate_ungater.machine.rows import PodRow, decode_pod
+from rackgate_ungater.state_machine.gated_objects import GatedPod, decode_pod
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
@@ -81,7 +81,7 @@ async def test_lists_cost_a_row_for_each_pod_and_a_few_pages_for_the_moment(
     pages = Pages()
     server.faults.append(Fault(pages.answer, times=10**6))
     client = server.client(request_timeout_s=20)
-    informer: Informer[PodRow] = Informer(
+    informer: Informer[GatedPod] = Informer(
         client,
         PODS,
         decode_pod,

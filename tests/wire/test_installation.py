@@ -17,7 +17,7 @@ import yaml
 from rackgate.api.resources import CLUSTER_ROLE_BINDINGS, LEASES, MUTATING_CONFIGS
 from rackgate.installation.marker import KUEUE_CONFIGURATION, MARK
 from rackgate_cli.controlplane import ports
-from rackgate_ungater.shards.assignment import SHARDS, lease_name
+from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.runbook import PAGE
 from tests.support.waiting import until

@@ -336,7 +336,7 @@ from rackgate.kube.client import PatchType
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import KubeError
 from rackgate.kube.lease import LeaseHolder
-from rackgate.kube.resources import PODS
+from rackgate.api.resources import PODS
 
 async def main(server, name):
     settings = ConnectionSettings(server=server, request_timeout=0.5)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.api.resources import JOBS, LEASES
-from rackgate_ungater.shards.assignment import SHARDS, lease_name
+from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK
 from tests.wire import assigner_world, ungater_world

@@ -15,7 +15,7 @@ from aiohttp import web
 from rackgate.api.resources import WORKLOADS
 from rackgate.kube.errors import RewoundError
 from rackgate_cli.controlplane import ports
-from rackgate_ungater.shards.assignment import SHARDS
+from rackgate_ungater.shards.handover import SHARDS
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.test_ungater_process import DURATION_S, config, holders, run
@@ -116,7 +116,7 @@ async def test_while_the_store_is_in_doubt_no_pod_is_released(
     await until(lambda: replica.leads)
     world.pods(0)
     await world.released(1)
-    await replica.settled()
+    await replica.has_no_open_requests()
     answer = asyncio.Event()
 
     async def when_told(_: web.Request, handle: Any) -> web.StreamResponse:

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api.resources import PODS, WORKLOADS
-from rackgate_ungater.machine.events import WorkloadSeen
-from rackgate_ungater.machine.rows import decode_workload
+from rackgate_ungater.state_machine.events import WorkloadSeen
+from rackgate_ungater.state_machine.gated_objects import decode_workload
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -58,10 +58,10 @@ async def test_a_workload_is_released_by_rank_and_measured(world: World, start: 
     world.pods(5, 3)
     replica = start()
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     world.pods(1, 0, 2, 4)
     await world.released(6)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert world.domains() == {
         **{f"train-{rank}": R2 for rank in range(4)},
@@ -126,7 +126,7 @@ async def test_a_lost_answer_never_leads_to_one_more_release(
     world.pods(0, 1, 2)
     replica = start()
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert world.counts() == {R1: 2}
     if not applied:  # else the watch may settle the doubt first
         assert world.asked("GET", "/pods/train-"), "the pod in doubt is read live"
@@ -144,7 +144,7 @@ async def test_conflicts_are_read_again_and_all_places_are_filled(
         world.pod(number)
         await asyncio.sleep(0)
     await world.released(10)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert world.counts() == {R1: 5, R2: 5}
 
 
@@ -225,7 +225,7 @@ async def test_after_a_watch_break_missed_pods_are_released(
         world.server.compact()
     world.pods(2, 3)
     await world.released(4)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert world.counts() == {R1: 4}
 
 
@@ -270,7 +270,7 @@ async def test_a_release_that_no_event_confirms_is_looked_up(world: World, start
         stream.cut()
     replica.lead()
     await world.released(1)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert sample("overdue_expectations_total") == overdue + 1
     assert world.counts() == {R1: 1}
 
@@ -286,7 +286,9 @@ async def test_the_workload_is_read_right_before_acting(world: World, start: Sta
     for stream in tuple(world.server.streams):
         stream.cut()
     world.workload({R1: 2}, conditions=("Evicted",))
-    assert replica.ungater.machine.groups[replica_view.key].row == replica_view, "a stale cache"
+    assert replica.ungater.machine.workload_states[replica_view.key].workload == replica_view, (
+        "a stale cache"
+    )
     replica.lead()
     await until(lambda: world.asked("GET", "/workloads/train"))
     await replica.idle()
@@ -364,7 +366,7 @@ async def test_killed_at_any_write_the_next_one_counts_anew(world: World, start:
         await replica.kill()
     replica = start()
     await world.released(12)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert world.counts() == {R1: 6, R2: 6}
 
 

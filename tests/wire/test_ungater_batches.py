@@ -75,7 +75,7 @@ async def test_a_pod_that_is_made_again_and_again_costs_one_look_per_window(
     await until(lambda: replica.leads)
     world.pod(0)
     await world.released(1)
-    await replica.settled()
+    await replica.has_no_open_requests()
     looks = sample("ungater_reconciles_total")
     for _ in range(20):
         world.server.remove(PODS, "train-0", "team")
@@ -91,7 +91,7 @@ async def test_no_request_is_sent_when_nothing_changes(world: World, start: Star
     world.pods(*range(60))
     replica = start(resync_period=1)
     await world.released(60)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     asked = len(world.server.requests)
     for number in range(60):

@@ -141,7 +141,7 @@ async def test_a_restarted_jobset_waits_for_the_pods_of_its_earlier_attempt(
         pod(world, job, 0)
     replica = start()
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     for job in (0, 1):  # one Job is gone before its pods are, under one name all the time
         child_job(world, job, attempt=1)
         pod(world, job, 0, attempt=1)

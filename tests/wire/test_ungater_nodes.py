@@ -11,7 +11,7 @@ import pytest
 from rackgate.api import names
 from rackgate.api.resources import NODES, PODS
 from rackgate.features import NODES_BY_NAME
-from rackgate_ungater import watches as sources
+from rackgate_ungater import informers as sources
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import FOREIGN, STREAMS, Object, Replica, World
@@ -55,8 +55,8 @@ async def watching(world: World, replica: Replica) -> None:
 
 async def hosts(world: World, replica: Replica, **of: str) -> None:
     """The replica knows these hosts, by the names of their nodes."""
-    known = replica.ungater.sources.nodes
-    await until(lambda: {host: known.node_of(HOSTS, ("r1", host)) for host in of} == of)
+    known = replica.ungater.informers.nodes
+    await until(lambda: {host: known.only_node_of(HOSTS, ("r1", host)) for host in of} == of)
 
 
 @pytest.mark.requirement("UNG-08", "TAS-27")
@@ -165,7 +165,7 @@ async def test_a_refused_name_is_left_out_at_once(world: World, start: Start) ->
     world.workload({A: 1}, levels=HOSTS)
     world.pod(0)
     await until(lambda: free(world, 1))
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert terms(world, 0) is None
     bodies = [json.loads(request.body) for request in world.asked("PATCH")]
     assert ["affinity" in body["spec"] for body in bodies] == [True, False]
@@ -183,7 +183,7 @@ async def test_names_are_not_trusted_while_the_watch_of_nodes_is_lost(
     replica = start()
     await watching(world, replica)
     await hosts(world, replica, **{"host-a": "host-a"})
-    monkeypatch.setattr(sources, "NODES_KNOWN_S", 0.0)
+    monkeypatch.setattr(sources, "NODES_STALE_AFTER_S", 0.0)
     world.workload({A: 1}, levels=HOSTS)
     world.pod(0)
     await until(lambda: free(world, 1))
@@ -210,7 +210,7 @@ async def test_a_lost_answer_of_a_naming_write_is_found_applied(world: World, st
     world.workload({A: 1}, levels=HOSTS)
     world.pods(0, 1)
     await until(lambda: sum(terms(world, number) is not None for number in (0, 1)) == 1)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await asyncio.wait_for(replica.idle(), 20)
     released = [terms(world, number) for number in (0, 1)]
     assert sorted(released, key=str) == [None, [{"matchFields": [named("host-a")]}]]

@@ -16,7 +16,7 @@ import yaml
 
 from rackgate.api.resources import LEASES
 from rackgate_cli.controlplane import ports
-from rackgate_ungater.shards.assignment import SHARDS, lease_name
+from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, World

@@ -10,24 +10,26 @@ import pytest
 
 from rackgate.api.resources import PODS
 from rackgate.runtime.tasks import start
-from rackgate_ungater.machine.rows import PodRow, PodUid
-from rackgate_ungater.relist import Relist
+from rackgate_ungater.pod_relister import PodRelister
+from rackgate_ungater.state_machine.gated_objects import GatedPod, PodUid
 from tests.support.apiserver import FakeApiServer, Fault
 
 KNOWN = {"team": ["uid-a", "uid-b", "uid-gone"], "other": ["uid-else"]}
 
 
 class Heard:
-    """A Relist, and what it told."""
+    """A PodRelister, and what it told."""
 
     def __init__(self, server: FakeApiServer) -> None:
         self.server = server
         self.seen: list[str] = []
         self.gone: list[tuple[str, int]] = []
         self.client = server.client()
-        self.relist = Relist(self.client, {}, self._see, known=self._known, gone=self._miss)
+        self.relister = PodRelister(
+            self.client, {}, self._see, known=self._known, on_deleted=self._miss
+        )
 
-    def _see(self, row: PodRow) -> None:
+    def _see(self, row: GatedPod) -> None:
         self.seen.append(row.uid)
 
     def _known(self, namespace: str | None) -> list[PodUid]:
@@ -46,7 +48,7 @@ async def heard() -> AsyncIterator[Heard]:
                 PODS, {"metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"}}
             )
         found = Heard(server)
-        task = start(found.relist.run(), name="relist")
+        task = start(found.relister.run(), name="relist")
         yield found
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -58,7 +60,7 @@ async def heard() -> AsyncIterator[Heard]:
 async def test_pods_that_a_list_does_not_show_any_more_are_told_with_its_version(
     heard: Heard,
 ) -> None:
-    await heard.relist.fresh("team")
+    await heard.relister.relist("team")
     assert sorted(heard.seen) == ["uid-a", "uid-b"]
     ((uid, version),) = heard.gone
     assert uid == "uid-gone"
@@ -66,20 +68,20 @@ async def test_pods_that_a_list_does_not_show_any_more_are_told_with_its_version
 
 
 async def test_a_list_of_one_namespace_says_nothing_about_others(heard: Heard) -> None:
-    await heard.relist.fresh("team")
+    await heard.relister.relist("team")
     assert "uid-else" not in dict(heard.gone)
-    await heard.relist.fresh()
+    await heard.relister.relist()
     assert "uid-else" in dict(heard.gone)
 
 
 async def test_a_pod_that_cannot_be_read_is_not_taken_for_gone(heard: Heard) -> None:
     bad = {"metadata": {"name": "bad", "namespace": "team", "uid": "uid-gone"}, "spec": []}
     heard.server.put(PODS, bad)
-    await heard.relist.fresh("team")
+    await heard.relister.relist("team")
     assert heard.gone == []
 
 
 async def test_a_list_that_failed_says_that_nothing_is_gone(heard: Heard) -> None:
     heard.server.faults.append(Fault.status(500, "InternalError", method="GET"))
-    await heard.relist.fresh("team")
+    await heard.relister.relist("team")
     assert len(heard.gone) == 1, "told once, by the list that was complete"

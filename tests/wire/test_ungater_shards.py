@@ -10,9 +10,9 @@ import pytest
 from rackgate.api.resources import LEASES
 from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.runtime import metrics
-from rackgate_ungater.shards.assignment import GROUP_LEASE, SHARDS, lease_name, ranking
-from rackgate_ungater.shards.members import entry, entry_key
-from rackgate_ungater.shards.membership import GROUP
+from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name, ranking
+from rackgate_ungater.shards.members import annotation_value, member_annotation
+from rackgate_ungater.shards.membership import GROUP_IDENTITY
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.steadytime import monotonic
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ async def test_a_clean_stop_gives_all_shards_away_at_once(shards: Shards) -> Non
     assert one.shards == set()
     await two.stop()
     assert all(shards.spec(number)["holderIdentity"] == "" for number in ALL)
-    assert shards.spec(GROUP_LEASE)["holderIdentity"] == ""
+    assert shards.spec(MEMBERS_LEASE)["holderIdentity"] == ""
 
 
 @pytest.mark.requirement("UNG-15", "OPS-12")
@@ -99,12 +99,12 @@ async def test_shards_of_a_dead_replica_are_taken_when_its_time_is_over(shards: 
     assert all(shards.spec(number)["holderIdentity"] == "one" for number in its_own)
     await until(lambda: two.shards == ALL, LIMIT_S)
     assert monotonic() > ends + REQUEST_S
-    key = entry_key("one")
+    key = member_annotation("one")
     await until(lambda: key not in entries(shards), LIMIT_S)
 
 
 def entries(shards: Shards) -> dict[str, str]:
-    lease = shards.server.get(LEASES, GROUP_LEASE, SYSTEM) or {"metadata": {}}
+    lease = shards.server.get(LEASES, MEMBERS_LEASE, SYSTEM) or {"metadata": {}}
     return dict(lease["metadata"].get("annotations", {}))
 
 
@@ -167,10 +167,10 @@ async def test_who_is_there_but_takes_nothing_is_passed_over(shards: Shards) -> 
 
     async def beat() -> None:
         while True:
-            lease = shards.server.get(LEASES, GROUP_LEASE, SYSTEM)
+            lease = shards.server.get(LEASES, MEMBERS_LEASE, SYSTEM)
             assert lease is not None
             meta = lease["metadata"]
-            alive = {entry_key("idle"): entry("idle", str(monotonic()))}
+            alive = {member_annotation("idle"): annotation_value("idle", str(monotonic()))}
             noted = {**meta["annotations"], **alive}
             shards.server.put(LEASES, {**lease, "metadata": {**meta, "annotations": noted}})
             await asyncio.sleep(DURATION_S / 4)
@@ -211,7 +211,7 @@ class Earlier:
         self.client = shards.server.client(request_timeout_s=REQUEST_S)
         self._owners = shards.owners
         holder = LeaseHolder(
-            self.client, SYSTEM, GROUP_LEASE, name, duration_s=DURATION_S, fence=NotedFence()
+            self.client, SYSTEM, MEMBERS_LEASE, name, duration_s=DURATION_S, fence=NotedFence()
         )
         self._task = asyncio.create_task(holder.run(self._act))
 
@@ -255,7 +255,7 @@ async def test_the_single_lease_in_other_hands_or_in_none_ends_all_work(
 ) -> None:
     one = shards.start("one")
     await until(lambda: one.shards == ALL, LIMIT_S)
-    shards.put(GROUP_LEASE, holder)
+    shards.put(MEMBERS_LEASE, holder)
     await until(lambda: not one.shards, LIMIT_S)
     await until(lambda: one.shards == ALL, LIMIT_S)
 
@@ -265,9 +265,12 @@ async def test_a_deleted_list_of_replicas_is_written_anew(shards: Shards) -> Non
     one, two = shards.start("one"), shards.start("two")
     await held(shards, one, two)
     begun = shards.owners.begun.total()
-    shards.server.remove(LEASES, GROUP_LEASE, SYSTEM)
-    await until(lambda: {entry_key("one"), entry_key("two")} <= entries(shards).keys(), LIMIT_S)
-    assert shards.spec(GROUP_LEASE)["holderIdentity"] == GROUP
+    shards.server.remove(LEASES, MEMBERS_LEASE, SYSTEM)
+    await until(
+        lambda: {member_annotation("one"), member_annotation("two")} <= entries(shards).keys(),
+        LIMIT_S,
+    )
+    assert shards.spec(MEMBERS_LEASE)["holderIdentity"] == GROUP_IDENTITY
     await steadily(lambda: shards.rightly(one, two), DURATION_S / 2)
     assert shards.owners.begun.total() == begun
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from rackgate.api.resources import WORKLOADS
-from rackgate_ungater.machine.rows import PodUid
-from rackgate_ungater.shards.assignment import SHARDS
+from rackgate_ungater.shards.handover import SHARDS
+from rackgate_ungater.state_machine.gated_objects import PodUid
 from tests.support.apiserver import Fault
 from tests.support.waiting import until
 from tests.wire.ungater_world import R1, STREAMS, Replica, World, uid_in
@@ -131,14 +131,14 @@ async def test_losing_a_shard_gives_up_its_requests_and_no_other(
     await until(lambda: len({r.path.split("-")[0] for r in world.asked("PATCH")}) == 2)
     await led.lose(1)
     sent = len(world.asked("PATCH", "/w1-"))
-    assert not replica.ungater.settled(1), "what was sent may still be applied"
+    assert not replica.ungater.has_no_open_requests(1), "what was sent may still be applied"
     await until(lambda: sum(name.startswith("w2-") for name in world.domains()) == 20)
     assert len(world.asked("PATCH", "/w1-")) == sent < 20
-    await until(lambda: replica.ungater.settled(2))
+    await until(lambda: replica.ungater.has_no_open_requests(2))
     again = Led(replica, [1])
     await world.released(40)
-    await replica.settled()
-    assert replica.ungater.settled(1)
+    await replica.has_no_open_requests()
+    assert replica.ungater.has_no_open_requests(1)
     await led.end()
     await again.end()
 
@@ -252,7 +252,7 @@ async def test_told_to_leave_it_does_not_wait_for_the_rest_of_a_batch(
     async with asyncio.timeout(20):
         await led.end()
     assert 0 < len(world.domains()) < 100
-    assert all(replica.ungater.settled(shard) for shard in range(SHARDS))
+    assert all(replica.ungater.has_no_open_requests(shard) for shard in range(SHARDS))
 
 
 @pytest.mark.requirement("OPS-08", "UNG-17")

@@ -1,4 +1,4 @@
-"""Elastic jobs against an API server: what a slice grants, folded or not, seen or not yet."""
+"""Elastic jobs against an API server: what a slice grants, merged or not, seen or not yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rackgate.api import names
 from rackgate.api.resources import PODS, WORKLOADS
 from rackgate.features import ELASTIC_JOBS
 from rackgate.topology.assignment import Domain, TopologyAssignment, encode
-from rackgate_ungater.shards.assignment import SHARDS, shard_of
+from rackgate_ungater.shards.handover import SHARDS, shard_of
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Request
 from tests.support.waiting import until
@@ -55,7 +55,7 @@ def put(world: World, name: str, owner: Object, counts: Counts, **more: Any) -> 
     status = {
         "conditions": [condition(kind) for kind in conditions],
         "admission": {"clusterQueue": "cq", "podSetAssignments": [given(counts)]},
-        "foldedSlices": [{"uid": uid, "podSet": "main"} for uid in more.pop("folded", ())],
+        "foldedSlices": [{"uid": uid, "podSet": "main"} for uid in more.pop("merged", ())],
     }
     meta = {
         "name": name,
@@ -88,7 +88,7 @@ def grow(world: World, number: int, counts: Counts = 1, **more: Any) -> Object:
 
 def fold(world: World, counts: Counts, *numbers: int, prune: bool = False) -> None:
     """Counts and UIDs in one write, then the slices go; and, if asked, the UIDs."""
-    parent(world, counts, folded=[f"slice-{number}" for number in numbers])
+    parent(world, counts, merged=[f"slice-{number}" for number in numbers])
     for number in numbers:
         world.server.remove(WORKLOADS, f"train-main-{number}", "team")
     if prune:
@@ -124,7 +124,7 @@ def slices_read(world: World) -> list[Request]:
 
 async def quiet(world: World, replica: Replica) -> list[int]:
     """Nothing is under way any more; who runs then."""
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     return free(world)
 
@@ -156,7 +156,7 @@ async def test_a_cluster_grows_by_as_many_pods_as_slices_were_admitted(
     grow(world, 2)
     await until(lambda: free(world) == [0, 1, 2])
     assert len(world.asked("PATCH")) == 3
-    assert "team/train-main-1" not in replica.ungater._remade, "nobody acts on a slice"
+    assert "team/train-main-1" not in replica.ungater._recreated, "nobody acts on a slice"
     waits = "pod_scheduling_gate_removal_seconds_count"
     await until(lambda: sample(waits, **wait) == before + 3)
     assert world.events() == []
@@ -203,7 +203,7 @@ async def test_a_slice_evicted_behind_the_watch_releases_nothing(
 
 @pytest.mark.requirement("SLC-15", "SLC-21")
 async def test_a_fold_behind_the_watch_counts_no_slice_twice(world: World, start: Start) -> None:
-    """Its UID is pruned already, and the watch still shows the slice as granting."""
+    """Its UID is pruned already, and the watch still shows the slice as admitted."""
     parent(world, 1)
     grow(world, 1)
     replica = start(lead=False, **ON)
@@ -352,7 +352,7 @@ async def test_a_plain_job_is_read_and_released_as_ever_beside_elastic_ones(
     world.pods(0, 1, 2, workload="plain")
     replica = start(**ON)
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert set(world.domains()) == {"plain-0", "plain-1"}
     reads = [
         r for r in world.asked("GET", "/workloads") if not r.watch and r.query.get("labelSelector")

@@ -11,7 +11,7 @@ import pytest
 from rackgate.api import names
 from rackgate.api.resources import PODS, WORKLOADS
 from rackgate.topology.assignment import TopologyAssignment, encode
-from rackgate_ungater.machine.state import Limits
+from rackgate_ungater.state_machine.records import Timeouts
 from tests.support.waiting import until
 from tests.wire.ungater_world import Object, Replica, World
 
@@ -65,7 +65,7 @@ async def test_a_pod_that_a_dead_node_cannot_end_holds_up_nobody_after_its_host_
         world.pod(number)
     replica = start()
     # As if the seconds that a deletion may take had passed already.
-    replica.ungater.machine.limits = dataclasses.replace(Limits(), overdue_s=0.05)
+    replica.ungater.machine.timeouts = dataclasses.replace(Timeouts(), deletion_overdue_s=0.05)
     await until(lambda: len(places(world)) == 2)
     lost = next(name for name, host in places(world).items() if host == "h1")
     dead = copy.deepcopy(world.server.get(PODS, lost, "team"))

@@ -56,7 +56,7 @@ async def test_pods_that_come_while_a_patch_is_unobserved_are_not_counted_too_fe
     await world.released(1)
     await until(lambda: replica.ungater.machine.expectations)
     await until(lambda: sample("ungatings_held_total") > held)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert world.domains() == {"train-5": R1}
     assert len(world.asked("PATCH")) == 1
@@ -105,7 +105,7 @@ async def test_a_job_of_more_completions_than_parallelism_runs_to_its_end(
         run(world, number - 2, phase="Succeeded")
         world.pod(number)
     await world.released(10)
-    await replica.settled()
+    await replica.has_no_open_requests()
     live = {f"train-{number}" for number in (8, 9)}
     assert sorted(world.domains()[name] for name in live) == [R1, R2]
 
@@ -152,7 +152,7 @@ async def test_pods_that_stay_gated_cost_no_request_however_often_they_are_looke
     world.pods(0, 1, 2)
     replica = start(resync_period=1)
     await world.released(1)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await until(world.events)
     looks = sample("ungater_reconciles_total")
     # What was on its way has come by the next look, a second later.
@@ -182,7 +182,7 @@ async def test_watches_cut_and_expired_in_the_middle_of_a_burst_forget_and_doubl
             world.server.compact()
         await asyncio.sleep(0.002)
     await world.released(120)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert world.counts() == {R1: 70, R2: 50}
 
@@ -204,7 +204,7 @@ async def test_a_5xx_is_taken_as_perhaps_applied_and_read_before_the_next_try(
     world.pods(0, 1, 2)
     replica = start(concurrency=1)
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert world.counts() == {R1: 2}
     if not applied:
         assert world.asked("GET", "/pods/train-"), "never again blindly"
@@ -273,7 +273,7 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
         world.pod(number)
         await replica.knows(number + 1)
         await world.released(min(number + 1, 6))
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert world.counts() == {R1: 6}
     assert sample("pod_scheduling_gate_removal_seconds_sum", **WAIT) >= 0
@@ -306,7 +306,7 @@ async def test_a_batch_costs_one_request_a_pod_and_one_read_of_its_workload(
     with counting(world) as asked:
         world.pods(*range(50))
         await world.released(50)
-        await replica.settled()
+        await replica.has_no_open_requests()
         await replica.idle()
     assert asked == {"GET": 1, "PATCH": 50}
 
@@ -323,7 +323,7 @@ async def test_a_pod_that_lost_its_gate_to_somebody_else_breaks_no_count(
     world.server.put(PODS, pod)
     replica = start()
     await world.released(2)
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert len(world.domains()) == 2, "it runs, wherever that is, and counts"
     assert len(world.asked("PATCH")) == 1

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from rackgate.api.resources import PODS, WORKLOADS
-from rackgate_ungater.writer import GIVE_UP
+from rackgate_ungater.writer import MAX_CONSECUTIVE_FAILURES
 from tests.support.apiserver import Fault
 from tests.support.apiserver_faults import Handler
 from tests.support.waiting import until
@@ -87,7 +87,7 @@ async def test_a_batch_ends_when_its_workload_is_seen_to_grant_no_more(
         world.server.remove(WORKLOADS, "train", "team")
     await seen(world, replica)
     patches.go_on()
-    await replica.settled()
+    await replica.has_no_open_requests()
     await replica.idle()
     assert len(world.asked("PATCH")) == 8, "only what was on its way already"
 
@@ -114,7 +114,7 @@ async def test_a_batch_goes_on_while_its_workload_is_granted_more(
     await seen(world, replica)
     patches.go_on()
     await world.released(40)
-    await replica.settled()
+    await replica.has_no_open_requests()
     assert len(world.asked("GET", "/workloads/train")) == 1, "one batch was enough"
 
 
@@ -157,10 +157,10 @@ async def test_nothing_is_kept_of_a_workload_that_goes_while_its_pods_fail(
     await until(lambda: world.asked("PATCH"))
     world.server.remove(WORKLOADS, "train", "team")
     world.server.remove(PODS, "train-0", "team")
-    await until(lambda: not replica.ungater.machine.groups)
+    await until(lambda: not replica.ungater.machine.workload_states)
     deleted.set()
     await until(lambda: not replica.ungater._active)
-    await until(lambda: not replica.ungater._backoff._failures and not replica.ungater._schedule)
+    await until(lambda: not replica.ungater._backoff._failures and not replica.ungater._queue)
 
 
 @pytest.mark.requirement("UNG-17")
@@ -182,11 +182,11 @@ async def test_workloads_in_trouble_keep_no_other_waiting(world: World, start: S
 @pytest.mark.requirement("UNG-17")
 async def test_a_batch_in_trouble_is_left_by_all_together(world: World, start: Start) -> None:
     """Who is answered at last must not go on alone with what the others left."""
-    failures = GIVE_UP
+    failures = MAX_CONSECUTIVE_FAILURES
 
     async def late(_: web.Request, handle: Handler) -> web.StreamResponse:
         expected = replica.ungater.machine.expectations
-        await until(lambda: sum(one.doubtful for one in expected.values()) == failures)
+        await until(lambda: sum(one.outcome_unknown for one in expected.values()) == failures)
         return await handle()
 
     trouble = Fault.status(503, method="PATCH", path="/pods/", times=10**6)

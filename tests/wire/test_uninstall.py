@@ -27,7 +27,7 @@ from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall.controller import Report, release_all
 from rackgate_assigner.uninstall.plan import Jobs
 from rackgate_cli.uninstall.steps import Uninstalling
-from rackgate_ungater.uninstall import Released, release_pods, tell
+from rackgate_ungater.uninstall import ReleaseResult, log_release_result, release_pods
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Fault, Object
 from tests.support.apiserver_objects import status_body
@@ -480,13 +480,13 @@ async def test_gated_pods_are_released_and_other_gates_stay(world: World) -> Non
     world.put(kinds.PODS, pod("other", "example.com/own"))
     # Somebody writes a pod between the list and the patch: it is read again.
     world.faults.append(Fault.status(409, "Conflict", method="PATCH", path="/pods/one"))
-    assert await released(world) == Released({f"{NAMESPACE}/one", f"{NAMESPACE}/two"})
+    assert await released(world) == ReleaseResult({f"{NAMESPACE}/one", f"{NAMESPACE}/two"})
     assert left(world, "one") == left(world, "other") == ["example.com/own"]
     assert left(world, "two") == []
     assert left(world, "leaving") == [names.TOPOLOGY_GATE]
 
 
-async def released(world: World) -> Released:
+async def released(world: World) -> ReleaseResult:
     client = world.client()
     try:
         return await release_pods(client)
@@ -513,17 +513,19 @@ async def test_a_pod_that_cannot_be_written_is_named_and_keeps_no_other_gated(
         Fault.status(status, "", "a policy says no", method="PATCH", path="/pods/odd", times=10**6)
     )
     deleted(world, *OWN)
-    reports: list[Released] = []
+    reports: list[ReleaseResult] = []
     async with following(world) as (uninstall, client):
 
         async def work() -> None:
             reports.append(await release_pods(client))
-            tell(reports[-1])
+            log_release_result(reports[-1])
 
         with capture_logs() as logs:
             await uninstall.give_back(work)
     assert reports == [
-        Released({f"{NAMESPACE}/one", f"{NAMESPACE}/two"}, {f"{NAMESPACE}/odd": "a policy says no"})
+        ReleaseResult(
+            {f"{NAMESPACE}/one", f"{NAMESPACE}/two"}, {f"{NAMESPACE}/odd": "a policy says no"}
+        )
     ]
     assert left(world, "one") == left(world, "two") == []
     assert left(world, "odd") == [names.TOPOLOGY_GATE]
@@ -570,7 +572,7 @@ async def test_pods_that_come_again_and_again_do_not_keep_it_from_its_end(world:
 async def test_pods_are_released_once_a_server_in_trouble_has_recovered(world: World) -> None:
     world.put(kinds.PODS, pod("one", names.TOPOLOGY_GATE))
     world.faults.append(Fault.status(500, method="PATCH", path="/pods/one", times=4))
-    assert await released(world) == Released({f"{NAMESPACE}/one"})
+    assert await released(world) == ReleaseResult({f"{NAMESPACE}/one"})
 
 
 async def test_without_a_right_to_list_pods_nothing_is_said_to_stay_gated(world: World) -> None:

@@ -12,9 +12,9 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from rackgate_webhook.serving.bodies import LARGE_AT_ONCE
+from rackgate_webhook.serving.bodies import MAX_LARGE_BODIES
 from rackgate_webhook.serving.connections import CLOSED
-from rackgate_webhook.serving.server import REFUSED
+from rackgate_webhook.serving.server import REJECTED_REQUESTS
 from tests.support.steadytime import monotonic
 from tests.support.waiting import until
 from tests.wire.webhook_server import (
@@ -71,7 +71,7 @@ async def test_a_handshake_that_does_not_come_ends_the_connection(
 
 
 async def test_slow_large_bodies_keep_nobody_with_a_small_one_waiting() -> None:
-    async with serving() as server, connections(server, LARGE_AT_ONCE + 2) as slow:
+    async with serving() as server, connections(server, MAX_LARGE_BODIES + 2) as slow:
         for _, writer in slow:
             writer.write(request(b" " * 2**17, "?timeout=30s", 2**20))
         assert await serves(server)
@@ -141,10 +141,10 @@ async def test_a_review_whose_caller_has_hung_up_is_not_computed() -> None:
         caller.start()
         await asyncio.to_thread(connected_to.wait, 30)
         await until(lambda: server._callers[0].open)
-        before, computed = count(REFUSED, reason="abandoned"), reviewed()
+        before, computed = count(REJECTED_REQUESTS, reason="abandoned"), reviewed()
         busy.set()
         caller.join(30)  # on purpose: the event loop stands still meanwhile
-        await until(lambda: count(REFUSED, reason="abandoned") == before + 1)
+        await until(lambda: count(REJECTED_REQUESTS, reason="abandoned") == before + 1)
         assert reviewed() == computed
         assert await serves(server)
 
@@ -154,7 +154,7 @@ async def test_a_review_whose_caller_has_hung_up_is_not_computed() -> None:
 async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> None:
     async with serving() as server, connected(server) as (reader, writer):
         await until(lambda: server._callers[0].open)
-        before, computed = count(REFUSED, reason="late"), reviewed()
+        before, computed = count(REJECTED_REQUESTS, reason="late"), reviewed()
         (caller,) = server._callers[0].open
         writer.write(request(REVIEW, "?timeout=1s"))
         while caller.idle:
@@ -164,7 +164,7 @@ async def test_a_review_that_would_be_answered_too_late_is_not_computed() -> Non
             pass  # it has arrived, and the event loop is busy
         status, words = await answer_of(reader)
         assert (status, words.endswith("too late to be answered in time\n")) == (503, True)
-        assert count(REFUSED, reason="late") == before + 1
+        assert count(REJECTED_REQUESTS, reason="late") == before + 1
         assert reviewed() == computed
         assert await serves(server)
 
@@ -221,7 +221,7 @@ async def test_what_has_begun_is_answered_while_a_replica_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request under way, and one of a caller that had connected just before."""
-    monkeypatch.setattr("rackgate_webhook.serving.server.SILENCE_S", 60.0)
+    monkeypatch.setattr("rackgate_webhook.serving.server.IDLE_BEFORE_CLOSE_S", 60.0)
     monkeypatch.setattr("rackgate_webhook.serving.server.SHUTDOWN_TIMEOUT_S", 60.0)
     async with serving() as server, connections(server, 2) as (begun, connected_only):
         begun[1].write(request(REVIEW[:-1], "?timeout=30s", len(REVIEW)))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rackgate_webhook.serving.listener import go_deaf
+from rackgate_webhook.serving.listener import drop_new_connections
 from tests.wire.webhook_server import TRUSTING, answer_of, request, serving
 from tests.wire.webhook_world import REVIEW
 
@@ -44,7 +44,7 @@ async def test_callers_that_wait_in_the_queue_of_a_stopping_replica_are_served(
         if not filtered:
             listening = server._listeners[0]._listening
             listening.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
-            assert not go_deaf(listening)
+            assert not drop_new_connections(listening)
         # The event loop does not run meanwhile: nobody has accepted them.
         plain = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(CALLERS)]
         stopping = asyncio.create_task(server.stop())
@@ -58,7 +58,7 @@ def test_callers_of_a_deaf_listener_try_again_and_find_another() -> None:
     leaving = socket.create_server(("127.0.0.1", 0), reuse_port=True)
     port = leaving.getsockname()[1]
     with socket.create_server(("127.0.0.1", port), reuse_port=True):
-        assert go_deaf(leaving)
+        assert drop_new_connections(leaving)
         callers = []
         for _ in range(CALLERS):
             callers.append(socket.socket())

@@ -1,4 +1,4 @@
-"""Registrations and `managedJobsNamespaceSelector` have to select the same namespaces."""
+"""Webhook configurations and `managedJobsNamespaceSelector` have to select the same namespaces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from rackgate.api.resources import MUTATING_CONFIGS
 from rackgate.kube.client import Client
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.rotation import CertificateKeeper
-from rackgate_webhook.certificates.webhook_configurations import Registrations
+from rackgate_webhook.certificates.rotation import IssuedCertificateManager
+from rackgate_webhook.certificates.webhook_configurations import WebhookConfigurations
 from rackgate_webhook.service import WebhookService
 from rackgate_webhook.settings import CertificateSettings, WebhookSettings
 from tests.support.apiserver import FakeApiServer
@@ -35,9 +35,9 @@ def register(api: FakeApiServer, *, jobs: dict[str, str], group: str = "batch") 
 
 
 async def looked(client: Client, selector: NamespaceSelector | None) -> str:
-    registrations = Registrations(client, [NAME], selector)
-    await registrations.bring(lambda _: None)
-    return registrations.disagreement
+    registrations = WebhookConfigurations(client, [NAME], selector)
+    await registrations.apply_bundle(lambda _: None)
+    return registrations.selector_mismatch
 
 
 @pytest.mark.parametrize("group", ["batch", "jobset.x-k8s.io", "ray.io"])
@@ -68,9 +68,9 @@ async def test_a_registration_may_leave_out_the_namespace_of_the_services_by_nam
     selector = registered["webhooks"][0]["namespaceSelector"]
     selector["matchExpressions"] = [{**expression, "values": ["kube-system", "infra"]}]
     api.put(MUTATING_CONFIGS, registered)
-    keeper = CertificateKeeper(client, settings, ssl.create_default_context(), SELECTOR)
-    await keeper._registrations.bring(lambda _: None)
-    assert (keeper.disagreement == "") is agrees
+    keeper = IssuedCertificateManager(client, settings, ssl.create_default_context(), SELECTOR)
+    await keeper._configurations.apply_bundle(lambda _: None)
+    assert (keeper.selector_mismatch == "") is agrees
 
 
 class Kept:
@@ -79,15 +79,15 @@ class Kept:
     problem = ""
 
     def __init__(self) -> None:
-        self.disagreement = "they differ"
+        self.selector_mismatch = "they differ"
 
 
 def test_a_new_replica_waits_until_they_agree_and_one_that_was_ready_stays_so() -> None:
     service = WebhookService(WebhookSettings())
     keeper = Kept()
-    service._keeper = keeper  # type: ignore[assignment]  # what `missing` asks of a keeper
+    service._certificate_manager = keeper  # type: ignore[assignment]  # what `missing` asks of a keeper
     assert service.missing() == ["they differ"]
-    keeper.disagreement = ""
+    keeper.selector_mismatch = ""
     assert service.missing() == []
-    keeper.disagreement = "they differ"
+    keeper.selector_mismatch = "they differ"
     assert service.missing() == []

@@ -15,11 +15,16 @@ from rackgate.api.resources import OSMO_POOLS, OSMO_WORKFLOWS
 from rackgate.features import OSMO_POOLS as OSMO_GATE
 from rackgate.kube.client import Client
 from rackgate_webhook.admission.osmo import POOL, WORKFLOW
-from rackgate_webhook.admission.osmo_reviews import JUDGES, PAGE_SIZE, OsmoReviews, used_keys
-from rackgate_webhook.admission.review import Review, Verdict
+from rackgate_webhook.admission.osmo_webhook import (
+    PAGE_SIZE,
+    WORKFLOW_THREADS,
+    OsmoReviews,
+    used_keys,
+)
+from rackgate_webhook.admission.review import AdmissionResponse, Review
 from rackgate_webhook.service import WebhookService
-from rackgate_webhook.serving.bodies import SMALL_BYTES, RefusedError
-from rackgate_webhook.serving.server import ASKING_AT_ONCE, REFUSED
+from rackgate_webhook.serving.bodies import SMALL_BYTES, RequestRejectedError
+from rackgate_webhook.serving.server import MAX_LARGE_ASYNC_REVIEWS, REJECTED_REQUESTS
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault
@@ -45,8 +50,8 @@ async def client(api: FakeApiServer) -> AsyncIterator[Client]:
     await made.close()
 
 
-def reviews(client: Client, limit_s: float = 5.0) -> OsmoReviews:
-    made = OsmoReviews(limit_s=limit_s)
+def reviews(client: Client, timeout_s: float = 5.0) -> OsmoReviews:
+    made = OsmoReviews(timeout_s=timeout_s)
     made.connect(client)
     return made
 
@@ -93,10 +98,10 @@ async def test_a_pool_that_cannot_be_read_is_a_failed_call_and_no_verdict(
     asked = review(WORKFLOW, workflow())
     for fault in (Fault.slow(30.0, times=9), Fault.status(403, "Forbidden", "no role")):
         api.faults[:] = [fault]
-        with pytest.raises(RefusedError) as refused:
-            await reviews(client, limit_s=0.2).decide(asked)
+        with pytest.raises(RequestRejectedError) as refused:
+            await reviews(client, timeout_s=0.2).decide(asked)
         assert (refused.value.status, refused.value.reason) == (503, "unread")
-        assert '"my-pool" cannot be read now, try again' in refused.value.words
+        assert '"my-pool" cannot be read now, try again' in refused.value.message
 
 
 @pytest.mark.requirement("OSM-08")
@@ -112,9 +117,9 @@ async def test_workflows_of_all_namespaces_that_use_a_given_up_key_are_told(
         stored = workflow({"key": key}, pool=of)
         stored["metadata"] = {"name": name, "namespace": namespace}
         api.put(OSMO_WORKFLOWS, stored)
-    verdict = await reviews(client).decide(review(POOL, pool(ZONE), pool(ZONE, RACK)))
-    assert verdict.allowed
-    (warning,) = verdict.warnings
+    admission_response = await reviews(client).decide(review(POOL, pool(ZONE), pool(ZONE, RACK)))
+    assert admission_response.allowed
+    (warning,) = admission_response.warnings
     assert warning.startswith('"rack" is used by a/one, b/two; ')
 
 
@@ -125,9 +130,9 @@ async def test_pages_of_workflows_are_small_enough_for_the_largest(
         stored = workflow({"key": "rack"})
         stored["metadata"] = {"name": f"w{number}", "namespace": "a"}
         api.put(OSMO_WORKFLOWS, stored)
-    verdict = await reviews(client).decide(review(POOL, pool(ZONE), pool(ZONE, RACK)))
-    assert "a/w0" in verdict.warnings[0]
-    assert f"and {PAGE_SIZE - 2} more" in verdict.warnings[0], "all pages are read"
+    admission_response = await reviews(client).decide(review(POOL, pool(ZONE), pool(ZONE, RACK)))
+    assert "a/w0" in admission_response.warnings[0]
+    assert f"and {PAGE_SIZE - 2} more" in admission_response.warnings[0], "all pages are read"
     assert len(api.requests) == 2
     assert PAGE_SIZE * 1.5 <= 24, "MiB of a webhook that may take 384"
 
@@ -160,15 +165,19 @@ async def test_other_reviews_are_answered_while_large_workflows_are_judged(
     judging = [asyncio.create_task(judge.decide(review(WORKFLOW, large))) for _ in range(9)]
     async with serving() as server, calling() as session:
         try:
-            await until(lambda: len(api.requests) == len(judging) and Held.begun == JUDGES)
+            await until(
+                lambda: len(api.requests) == len(judging) and Held.begun == WORKFLOW_THREADS
+            )
             for _ in range(20):
                 async with session.post(url(server), data=REVIEW, headers=JSON) as answer:
                     assert answer.status == 200
-            assert Held.begun == JUDGES, "the others wait"
+            assert Held.begun == WORKFLOW_THREADS, "the others wait"
             assert not any(task.done() for task in judging)
         finally:
             Held.let_go.set()
-        assert all(verdict.allowed for verdict in await asyncio.gather(*judging))
+        assert all(
+            admission_response.allowed for admission_response in await asyncio.gather(*judging)
+        )
 
 
 @pytest.mark.requirement("OSM-21")
@@ -205,9 +214,9 @@ async def test_users_that_cannot_be_read_do_not_keep_a_pool_from_being_saved(
     for fault in (Fault.slow(30.0, times=9), Fault.status(403, "Forbidden", "no role")):
         api.faults[:] = [fault]
         asked = review(POOL, pool(), pool(RACK))
-        verdict = await reviews(client, limit_s=0.2).decide(asked)
-        assert verdict.allowed
-        assert "could not be read in time" in verdict.warnings[0]
+        admission_response = await reviews(client, timeout_s=0.2).decide(asked)
+        assert admission_response.allowed
+        assert "could not be read in time" in admission_response.warnings[0]
 
 
 async def test_the_server_answers_under_a_path_of_its_own_and_only_on_wish(
@@ -215,7 +224,7 @@ async def test_the_server_answers_under_a_path_of_its_own_and_only_on_wish(
 ) -> None:
     api.put(OSMO_POOLS, pool(ZONE))
     sent = json.dumps(body(WORKFLOW, workflow({"key": "rack"}))).encode()
-    async with serving(asking={PATH: reviews(client).decide}) as server, calling() as session:
+    async with serving(async_routes={PATH: reviews(client).decide}) as server, calling() as session:
         async with session.post(url(server, PATH), data=sent, headers=JSON) as answer:
             response: dict[str, Any] = json.loads(await answer.read())["response"]
         assert not response["allowed"]
@@ -237,34 +246,34 @@ async def test_large_reviews_that_wait_are_held_a_few_at_a_time() -> None:
     """Decoded they would take all memory; small ones are answered meanwhile."""
     begun, let_go = 0, asyncio.Event()
 
-    async def decide(asked: Review) -> Verdict:
+    async def decide(asked: Review) -> AdmissionResponse:
         nonlocal begun
         if "large" in asked.object["metadata"].get("annotations", {}):
             begun += 1
             await let_go.wait()
-        return Verdict()
+        return AdmissionResponse()
 
     small = workflow()
     large = {**small, "metadata": {"name": "w", "annotations": {"large": "x" * 2 * SMALL_BYTES}}}
     sent = json.dumps(body(WORKFLOW, large)).encode()
     async with (
-        serving(asking={PATH: decide}) as server,
+        serving(async_routes={PATH: decide}) as server,
         calling() as session,
-        connections(server, 2 * ASKING_AT_ONCE) as opened,
+        connections(server, 2 * MAX_LARGE_ASYNC_REVIEWS) as opened,
     ):
         for _, writer in opened:
             writer.write(request(sent, "?timeout=30s").replace(b"/mutate", PATH.encode(), 1))
             await writer.drain()
-        await until(lambda: begun >= ASKING_AT_ONCE)
+        await until(lambda: begun >= MAX_LARGE_ASYNC_REVIEWS)
         for _ in range(20):
             data = json.dumps(body(WORKFLOW, small)).encode()
             async with session.post(url(server, PATH), data=data, headers=JSON) as answer:
                 assert answer.status == 200
-        assert begun == ASKING_AT_ONCE
+        assert begun == MAX_LARGE_ASYNC_REVIEWS
         let_go.set()
         for reader, _ in opened:
             assert b"200 OK" in await asyncio.wait_for(reader.readline(), 30)
-    assert begun == 2 * ASKING_AT_ONCE
+    assert begun == 2 * MAX_LARGE_ASYNC_REVIEWS
 
 
 async def test_a_caller_is_told_in_time_that_nothing_could_be_read(
@@ -272,13 +281,13 @@ async def test_a_caller_is_told_in_time_that_nothing_could_be_read(
 ) -> None:
     api.faults.append(Fault.slow(30.0, times=9))
     sent = json.dumps(body(WORKFLOW, workflow())).encode()
-    before = count(REFUSED, reason="late")
+    before = count(REJECTED_REQUESTS, reason="late")
     path = f"{PATH}?timeout=1s"
     async with (
-        serving(asking={PATH: reviews(client, 30.0).decide}) as server,
+        serving(async_routes={PATH: reviews(client, 30.0).decide}) as server,
         calling() as session,
         session.post(url(server, path), data=sent, headers=JSON) as answer,
     ):
         assert answer.status == 503
         assert "could not be read in time" in await answer.text()
-    assert count(REFUSED, reason="late") == before + 1
+    assert count(REJECTED_REQUESTS, reason="late") == before + 1

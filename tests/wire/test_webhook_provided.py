@@ -15,8 +15,8 @@ import pytest_asyncio
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
-from rackgate_webhook.certificates.certificates import Issued, issue, read_bundle
-from rackgate_webhook.certificates.provided import ProvidedKeeper
+from rackgate_webhook.certificates.certificates import IssuedPair, issue, read_bundle
+from rackgate_webhook.certificates.provided import ProvidedCertificateManager
 from rackgate_webhook.certificates.self_call import call_self
 from rackgate_webhook.certificates.tls import server_context
 from rackgate_webhook.serving.server import WebhookServer
@@ -51,12 +51,14 @@ async def api() -> AsyncIterator[FakeApiServer]:
         yield running
 
 
-def made(*names: str, age: timedelta = timedelta(), life: timedelta = timedelta(days=1)) -> Issued:
+def made(
+    *names: str, age: timedelta = timedelta(), life: timedelta = timedelta(days=1)
+) -> IssuedPair:
     """A certificate of an authority of its own, that was issued `age` ago."""
     return issue(names or ("localhost",), validity=life, now=clock.now() - age)
 
 
-def offer(api: FakeApiServer, pair: Issued, **fields: bytes | None) -> None:
+def offer(api: FakeApiServer, pair: IssuedPair, **fields: bytes | None) -> None:
     """Write the Secret as cert-manager does; `fields` override, None leaves one out."""
     given: dict[str, bytes | None] = {
         "tls.crt": pair.certificate,
@@ -74,7 +76,7 @@ def inject(api: FakeApiServer, bundle: bytes) -> None:
     register(api, caBundle=base64.b64encode(bundle).decode())
 
 
-def keeper(client: Client, *, writes: bool, settle: float = 0.0) -> ProvidedKeeper:
+def keeper(client: Client, *, writes: bool, settle: float = 0.0) -> ProvidedCertificateManager:
     settings = CertificateSettings(
         source="provided",
         write_bundle=writes,
@@ -82,22 +84,22 @@ def keeper(client: Client, *, writes: bool, settle: float = 0.0) -> ProvidedKeep
         settle=settle,
         check_interval=0.02,
     )
-    return ProvidedKeeper(client, settings, server_context())
+    return ProvidedCertificateManager(client, settings, server_context())
 
 
 async def fine(_: bytes) -> str:
     return ""
 
 
-async def step(replica: ProvidedKeeper) -> str:
+async def step(replica: ProvidedCertificateManager) -> str:
     """Look once, then serve; the problem as the server's own call finds it."""
-    await replica.step(fine)
+    await replica.reconcile(fine)
     if not replica.loaded.is_set():
         return replica.problem
     server = WebhookServer("127.0.0.1", 0, replica.context)
     await server.start()
     try:
-        await replica.step(lambda bundle: call_self(server.private_port, "localhost", bundle))
+        await replica.reconcile(lambda bundle: call_self(server.private_port, "localhost", bundle))
     finally:
         await server.stop()
     return replica.problem
@@ -146,7 +148,7 @@ async def test_a_chain_with_an_authority_between_is_served_whole(
 
 
 SOUND = made()
-BROKEN: dict[str, tuple[Issued, dict[str, Any], str]] = {
+BROKEN: dict[str, tuple[IssuedPair, dict[str, Any], str]] = {
     "another version": (
         SOUND,
         {"tls.crt": other_version(SOUND.certificate)},
@@ -231,7 +233,7 @@ async def test_a_served_certificate_that_expires_makes_unready(
     assert await step(replica) == ""
     try:
         clock.shift(2 * 86400)
-        await replica.step(fine)
+        await replica.reconcile(fine)
     finally:
         clock.shift(0)
     assert replica.problem.startswith("the served certificate has expired; Secret")
@@ -260,21 +262,21 @@ async def test_a_new_authority_is_trusted_beside_the_old_one_before_it_is_served
     register(api)
     offer(api, old)
     replica = keeper(client, writes=True, settle=0.2)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     offer(api, new)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert set(read_bundle(registered(api)[0])) == {*read_bundle(old.authority + new.authority)}
     assert await replica_serves(replica, old.authority) == ""
     async with asyncio.timeout(60):
         while await replica_serves(replica, new.authority):
-            await replica.step(fine)
+            await replica.reconcile(fine)
         # Later on the old one is forgotten.
         while set(registered(api)) != {new.authority}:
-            await replica.step(fine)
+            await replica.reconcile(fine)
             await asyncio.sleep(0.05)
 
 
-async def replica_serves(replica: ProvidedKeeper, bundle: bytes) -> str:
+async def replica_serves(replica: ProvidedCertificateManager, bundle: bytes) -> str:
     server = WebhookServer("127.0.0.1", 0, replica.context)
     await server.start()
     try:
@@ -292,13 +294,13 @@ async def test_a_certificate_that_is_not_valid_yet_is_taken_when_its_time_comes(
     replica, changed = keeper(client, writes=True), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(replica.run(fine, changed))
-        await until(lambda: replica.loaded.is_set() and replica._due_at() is not None)
+        await until(lambda: replica.loaded.is_set() and replica._next_due_at() is not None)
         early = made()
         try:
             clock.shift(-HOUR_S)  # TLS goes by the machine's time, by which it is valid
             offer(api, early)
             changed.set()
-            await until(lambda: "not valid before" in replica._said)
+            await until(lambda: "not valid before" in replica._logged_problem)
             assert replica._served != early.certificate
         finally:
             clock.shift(0)
@@ -314,12 +316,12 @@ async def test_with_an_injected_bundle_the_switch_follows_the_injector(
     offer(api, old)
     inject(api, old.authority)
     replica = keeper(client, writes=False)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     offer(api, new)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert await replica_serves(replica, old.authority) == ""
     inject(api, new.authority)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert await replica_serves(replica, new.authority) == ""
 
 
@@ -330,10 +332,10 @@ async def test_an_old_certificate_that_nobody_trusts_any_more_is_not_held_on_to(
     offer(api, old)
     inject(api, old.authority)
     replica = keeper(client, writes=False)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     offer(api, new)
     inject(api, made().authority)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert await replica_serves(replica, new.authority) == ""
 
 

@@ -149,7 +149,7 @@ async def test_a_registration_that_comes_during_a_rotation_delays_the_switch(
     for _ in range(2):
         await asyncio.sleep(SETTLE_S)
         for replica in fleet.alive:
-            await replica.step(fine)
+            await replica.reconcile(fine)
         assert "next.crt" in secret(api), "not used before all registrations trust it"
     await fleet.until(lambda: has_new_name(api) and fleet.rest())
 
@@ -169,10 +169,10 @@ async def test_a_replica_with_a_wrong_clock_rotates_nothing_and_starts_no_fight(
     for _ in range(3):
         try:
             clock.shift(offset_s)
-            await wrong.step(fine)
+            await wrong.reconcile(fine)
         finally:
             clock.shift(0)
-        await right.step(fine)
+        await right.reconcile(fine)
     assert secret(api) == before
     assert len(api._history) == count
 
@@ -185,7 +185,7 @@ async def test_a_first_certificate_is_dated_by_the_api_server(
     fleet = Fleet(api, client, "localhost")
     try:
         clock.shift(offset_s)
-        await fleet.alive[0].step(fine)
+        await fleet.alive[0].reconcile(fine)
     finally:
         clock.shift(0)
     (found,) = read_bundle(secret(api)["tls.crt"]).values()
@@ -201,10 +201,10 @@ async def test_a_replica_whose_clock_is_set_right_goes_by_it_again(
     (only, *_) = fleet.alive
     try:
         clock.shift(YEARS)
-        await only.step(fine)
+        await only.reconcile(fine)
         clock.shift(0)
         before = secret(api)["tls.crt"]
-        await only.step(fine)
+        await only.reconcile(fine)
         assert abs(only._now() - clock.now()) < timedelta(minutes=1)
         assert secret(api)["tls.crt"] == before
     finally:

@@ -21,8 +21,8 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import TransportError
 from rackgate.runtime import clock
 from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.keeper import EXPIRY
-from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.manager import EXPIRY
+from rackgate_webhook.certificates.rotation import IssuedCertificateManager
 from rackgate_webhook.certificates.self_call import call_self
 from rackgate_webhook.certificates.tls import server_context
 from rackgate_webhook.serving.server import WebhookServer
@@ -50,7 +50,7 @@ async def api() -> AsyncIterator[FakeApiServer]:
         yield running
 
 
-def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
+def keeper(client: Client, *names: str, **changes: Any) -> IssuedCertificateManager:
     settings = CertificateSettings(
         **{
             "dns_names": list(names or ("localhost",)),
@@ -59,7 +59,7 @@ def keeper(client: Client, *names: str, **changes: Any) -> CertificateKeeper:
             **changes,
         }
     )
-    return CertificateKeeper(client, settings, server_context())
+    return IssuedCertificateManager(client, settings, server_context())
 
 
 async def fine(_: bytes) -> str:
@@ -75,7 +75,7 @@ async def test_the_first_look_makes_the_secret_and_registers_its_authority(
 ) -> None:
     register(api)
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert replica.loaded.is_set()
     assert replica.problem == ""
     assert set(registered(api)) == {secret(api)["ca.crt"]}
@@ -88,10 +88,10 @@ async def test_later_looks_and_other_replicas_write_nothing(
 ) -> None:
     register(api)
     first = keeper(client)
-    await first.step(fine)
+    await first.reconcile(fine)
     count = writes(api)
     for replica in (first, keeper(client), keeper(client)):
-        await replica.step(fine)
+        await replica.reconcile(fine)
     assert writes(api) == count
 
 
@@ -101,8 +101,8 @@ async def test_replicas_that_start_together_serve_one_certificate(
 ) -> None:
     register(api)
     replicas = [keeper(client) for _ in range(4)]
-    await asyncio.gather(*(replica.step(fine) for replica in replicas))
-    await asyncio.gather(*(replica.step(fine) for replica in replicas))
+    await asyncio.gather(*(replica.reconcile(fine) for replica in replicas))
+    await asyncio.gather(*(replica.reconcile(fine) for replica in replicas))
     assert {replica.bundle for replica in replicas} == {secret(api)["ca.crt"]}
     assert set(registered(api)) == {secret(api)["ca.crt"]}
     assert all(replica.problem == "" for replica in replicas)
@@ -112,7 +112,7 @@ async def test_replicas_that_start_together_serve_one_certificate(
 async def test_the_expiry_metric_is_that_of_the_served_certificate(
     api: FakeApiServer, client: Client
 ) -> None:
-    await keeper(client).step(fine)
+    await keeper(client).reconcile(fine)
     (found,) = read_bundle(secret(api)["tls.crt"]).values()
     (metric,) = EXPIRY.collect()
     assert metric.samples[0].value == found.not_valid_after_utc.timestamp()
@@ -123,9 +123,9 @@ async def test_a_bundle_that_somebody_overwrote_is_put_back(
 ) -> None:
     register(api)
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     register(api)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert set(registered(api)) == {secret(api)["ca.crt"]}
 
 
@@ -134,7 +134,7 @@ async def test_other_fields_of_a_prepared_secret_are_kept(
 ) -> None:
     metadata = {"name": SECRET, "namespace": NAMESPACE, "labels": {"team": "a"}}
     api.put(SECRETS, {"metadata": metadata, "type": "kubernetes.io/tls", "immutable": False})
-    await keeper(client).step(fine)
+    await keeper(client).reconcile(fine)
     found = api.get(SECRETS, SECRET, NAMESPACE)
     assert found is not None
     assert (found["type"], found["metadata"]["labels"]) == ("kubernetes.io/tls", {"team": "a"})
@@ -144,15 +144,15 @@ async def test_other_fields_of_a_prepared_secret_are_kept(
 @pytest.mark.parametrize("field", ["tls.crt", "tls.key", "ca.crt"])
 async def test_a_broken_secret_is_mended(api: FakeApiServer, client: Client, field: str) -> None:
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     found = api.get(SECRETS, SECRET, NAMESPACE)
     assert found is not None
     api.put(SECRETS, {**found, "data": {**found["data"], field: "eA=="}})
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert await keeper_serves(replica) == ""
 
 
-async def keeper_serves(replica: CertificateKeeper) -> str:
+async def keeper_serves(replica: IssuedCertificateManager) -> str:
     server = WebhookServer("127.0.0.1", 0, replica.context)
     await server.start()
     try:
@@ -172,13 +172,13 @@ async def test_readiness_waits_for_the_self_call_and_for_the_registrations(
         return "refused"
 
     assert replica.problem.startswith("no certificate yet")
-    await replica.step(refused)
+    await replica.reconcile(refused)
     assert replica.problem == "TLS call to itself: refused"
     api.faults.append(Fault.status(409, "Conflict", method="PATCH", times=1))
     register(api)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert replica.problem == f"CA bundle not yet in {MUTATING}"
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert replica.problem == ""
 
 
@@ -186,7 +186,7 @@ async def test_registrations_that_do_not_exist_hold_nothing_up(
     api: FakeApiServer, client: Client
 ) -> None:
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert replica.problem == ""
 
 
@@ -195,10 +195,10 @@ async def test_a_replica_stays_ready_while_the_api_server_is_away(
 ) -> None:
     register(api)
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     await api.stop()
     with pytest.raises(TransportError):
-        await replica.step(fine)
+        await replica.reconcile(fine)
     assert replica.problem == ""
     assert await keeper_serves(replica) == ""
 
@@ -210,7 +210,7 @@ async def test_a_replica_whose_certificate_cannot_be_renewed_is_ready_until_it_e
     """It may read the Secret, and write it no more."""
     register(api)
     replica = keeper(client)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     refused = Fault.status(403, "Forbidden", "no right", method="PUT", times=10**9)
     api.faults.append(refused)
     running = asyncio.create_task(replica.run(fine))
@@ -235,7 +235,7 @@ async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_told_once
 ) -> None:
     """Every replica meets the same refusal, for days."""
     register(api)
-    monkeypatch.setattr("rackgate_webhook.certificates.keeper.SOON_S", 0.02)
+    monkeypatch.setattr("rackgate_webhook.certificates.manager.RETRY_S", 0.02)
     every, told = 0.3, "no right"
     replica = keeper(client, check_interval=every)
     looks: list[float] = []
@@ -247,7 +247,7 @@ async def test_what_goes_wrong_again_and_again_is_tried_ever_later_and_told_once
     async def check(_: bytes) -> str:
         return "" if trouble == "refused" else told
 
-    await replica.step(check)
+    await replica.reconcile(check)
     api.faults.append(Fault(look, method="GET", path="/secrets/", times=10**9))
     if trouble == "refused":
         api.faults.append(Fault.status(403, "Forbidden", told, path="/mutating", times=10**9))
@@ -266,7 +266,7 @@ def tried_again(fault: Fault, before: int) -> bool:
     return fault.times < before - 1
 
 
-def troubled(replica: CertificateKeeper, expected: bool) -> bool:
+def troubled(replica: IssuedCertificateManager, expected: bool) -> bool:
     return bool(replica.problem) == expected
 
 
@@ -310,7 +310,7 @@ async def test_callers_that_trust_the_registered_bundle_are_never_refused(
 ) -> None:
     """Two replicas rotate under callers that take the bundle from the registration."""
     register(api)
-    await keeper(client).step(fine)
+    await keeper(client).reconcile(fine)
     before = secret(api)
     replicas = [keeper(client, "localhost", "new.name") for _ in range(2)]
     servers = [WebhookServer("127.0.0.1", 0, replica.context) for replica in replicas]
@@ -346,7 +346,7 @@ async def test_callers_that_trust_the_registered_bundle_are_never_refused(
 
 
 async def test_no_private_key_of_an_authority_is_kept(api: FakeApiServer, client: Client) -> None:
-    await keeper(client).step(fine)
+    await keeper(client).reconcile(fine)
     assert set(secret(api)) == {"ca.crt", "tls.crt", "tls.key"}
     assert b"PRIVATE KEY" not in secret(api)["ca.crt"]
     assert json.dumps(api.get(SECRETS, SECRET, NAMESPACE)).count("tls.key") == 1

@@ -20,10 +20,10 @@ from rackgate.api.resources import SECRETS, VALIDATING_CONFIGS
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.provided import ProvidedKeeper
-from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.provided import ProvidedCertificateManager
+from rackgate_webhook.certificates.rotation import IssuedCertificateManager
 from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.trust import mistrust
+from rackgate_webhook.certificates.trust import trust_failure
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.apiserver_faults import Handler
@@ -61,10 +61,10 @@ async def test_a_replica_that_comes_as_the_secret_goes_leaves_the_others_trusted
     both = base64.b64encode(registered(api)[0] + foreign).decode()
     api.remove(SECRETS, SECRET, NAMESPACE)
     register(api, caBundle=both)
-    await fleet.alive[0].step(fine)
+    await fleet.alive[0].reconcile(fine)
     fleet.check()
     assert secret(api)["tls.crt"] != before
-    await old.step(fine)
+    await old.reconcile(fine)
     assert old._served == before, "callers have to hear of the new authority first"
     await fleet.until(fleet.rest)
     assert set(read_bundle(secret(api)["ca.crt"])) > set(trusted)
@@ -80,7 +80,7 @@ async def test_a_secret_that_others_fight_over_takes_no_bundle_away(
     before = registered(api)
     api.remove(SECRETS, SECRET, NAMESPACE)
     api.faults.append(Fault.status(409, "AlreadyExists", method="POST", times=100))
-    await fleet.alive[0].step(fine)
+    await fleet.alive[0].reconcile(fine)
     assert registered(api) == before
     fleet.check()
     api.faults.clear()
@@ -98,7 +98,7 @@ async def test_a_replica_that_missed_a_rotation_leaves_the_others_trusted(
     await fleet.until(lambda: has_new_name(api) and fleet.rest())
     api.remove(SECRETS, SECRET, NAMESPACE)
     fleet.alive.append(late)
-    await late.step(fine)
+    await late.reconcile(fine)
     fleet.check()
     assert len(read_bundle(secret(api)["ca.crt"])) == 3
 
@@ -113,7 +113,7 @@ async def test_an_authority_that_cannot_be_loaded_goes_with_the_pair_that_it_doe
     assert found is not None
     odd = base64.b64encode(unreadable_name(secret(api)["ca.crt"])).decode()
     api.put(SECRETS, {**found, "data": {**found["data"], "ca.crt": odd}})
-    await fleet.replica().step(fine)
+    await fleet.replica().reconcile(fine)
     assert mistrusted(secret(api)) == ""
 
 
@@ -134,12 +134,12 @@ async def test_a_secret_that_cannot_be_written_is_served_while_its_pair_is_valid
     fleet = await rotated_by(api, client)
     fault = replace(REFUSALS[refusal], times=10**9)
     api.faults.append(fault)
-    replica = CertificateKeeper(client, fleet.alive[0]._settings, server_context())
-    await replica.step(fine)
+    replica = IssuedCertificateManager(client, fleet.alive[0]._settings, server_context())
+    await replica.reconcile(fine)
     assert replica._served == secret(api)["tls.crt"]
     assert replica.problem == ""
     register(api)
-    await replica.step(fine)
+    await replica.reconcile(fine)
     assert set(registered(api)) == {secret(api)["ca.crt"]}
     api.faults.clear()
     await fleet.until(lambda: has_new_name(api) and fleet.rest())
@@ -164,7 +164,7 @@ async def test_a_secret_of_odd_shape_ends_no_replica(
     api: FakeApiServer, client: Client, odd: str, source: Literal["issued", "provided"]
 ) -> None:
     settings = CertificateSettings(source=source, dns_names=["localhost"], check_interval=0.02)
-    kind = CertificateKeeper if source == "issued" else ProvidedKeeper
+    kind = IssuedCertificateManager if source == "issued" else ProvidedCertificateManager
     replica = kind(client, settings, server_context())
     fault = Fault.body(ODD_SECRETS[odd], method="GET", path="/secrets/", times=10**9)
     api.faults.append(fault)
@@ -195,7 +195,7 @@ async def test_a_pair_that_is_not_valid_yet_for_the_api_server_is_replaced(
     api.faults.append(Fault(without_time, times=10**9))
     try:
         clock.shift(DAY_S)
-        await fleet.alive[0].step(fine)
+        await fleet.alive[0].reconcile(fine)
     finally:
         clock.shift(0)
     before = secret(api)["tls.crt"]
@@ -205,7 +205,7 @@ async def test_a_pair_that_is_not_valid_yet_for_the_api_server_is_replaced(
         assert mistrusted(secret(api)) == ""
         return
     for _ in range(3):
-        await fleet.alive[0].step(fine)
+        await fleet.alive[0].reconcile(fine)
     assert secret(api)["tls.crt"] == before, "its own clock may be the wrong one"
 
 
@@ -217,4 +217,4 @@ async def without_time(request: web.Request, handle: Handler) -> web.StreamRespo
 
 
 def mistrusted(data: dict[str, bytes]) -> str:
-    return mistrust(data["tls.crt"], data["tls.key"], "localhost", data["ca.crt"])
+    return trust_failure(data["tls.crt"], data["tls.key"], "localhost", data["ca.crt"])

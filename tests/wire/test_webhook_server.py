@@ -18,7 +18,7 @@ import pytest
 from rackgate.api.resources import SECRETS
 from rackgate.runtime import clock
 from rackgate.runtime.settings import ConnectionSettings, HealthSettings
-from rackgate_webhook.certificates.certificates import Issued, issue
+from rackgate_webhook.certificates.certificates import IssuedPair, issue
 from rackgate_webhook.certificates.self_call import call_self
 from rackgate_webhook.certificates.tls import client_context, load_pair, server_context
 from rackgate_webhook.service import WebhookService
@@ -34,12 +34,12 @@ from tests.wire.webhook_world import NAMESPACE, SECRET, register
 REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 
 
-def pair() -> Issued:
+def pair() -> IssuedPair:
     return issue(["localhost", "127.0.0.1"], validity=timedelta(days=1), now=clock.now())
 
 
 @asynccontextmanager
-async def serving(made: Issued, port: int = 0) -> AsyncIterator[tuple[WebhookServer, Any]]:
+async def serving(made: IssuedPair, port: int = 0) -> AsyncIterator[tuple[WebhookServer, Any]]:
     context = server_context()
     load_pair(context, made.certificate, made.key)
     server = WebhookServer("127.0.0.1", port, context)
@@ -196,7 +196,7 @@ async def test_a_replica_is_ready_last_and_unready_first() -> None:
             running = group.create_task(service.run(stop))
             await until(lambda: not service.missing())
             server = service._server  # the port is the kernel's choice
-            bundle = service._keeper.bundle if service._keeper else b""
+            bundle = service._certificate_manager.bundle if service._certificate_manager else b""
             async with calling(bundle) as session:
                 assert (await post(session, server.port, REVIEW))[0] == 200
                 stop.set()

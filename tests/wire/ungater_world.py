@@ -17,7 +17,7 @@ from rackgate.runtime import clock, metrics
 from rackgate.topology.assignment import Domain, TopologyAssignment, encode
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration, UngatingSettings
-from rackgate_ungater.shards.assignment import SHARDS, shard_of
+from rackgate_ungater.shards.handover import SHARDS, shard_of
 from rackgate_ungater.ungater import Ungater
 from rackgate_ungater.writer import Writer
 from tests.support.apiserver import FakeApiServer, Request
@@ -200,14 +200,14 @@ class Replica:
         """Its watch has shown that many pods."""
         await until(lambda: len(self.ungater.pods.store) == pods)
 
-    async def settled(self) -> None:
+    async def has_no_open_requests(self) -> None:
         """Nothing is expected any more."""
         await until(lambda: not self.ungater.machine.expectations)
-        self.ungater.machine.check()
+        self.ungater.machine.check_invariants()
 
     def is_idle(self) -> bool:
         """No look is under way, and none is due but those that only watch over a time limit."""
-        due = self.ungater._schedule.next_at()
+        due = self.ungater._queue.next_at()
         return not self.ungater._active and (due is None or due > clock.monotonic() + 1)
 
     async def idle(self) -> None:

@@ -10,10 +10,10 @@ from rackgate.api.resources import SECRETS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, TransportError
 from rackgate_webhook.certificates.certificates import read_bundle
-from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.certificates.rotation import IssuedCertificateManager
 from rackgate_webhook.certificates.secret import TlsSecret, read_secret
 from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.trust import mistrust
+from rackgate_webhook.certificates.trust import trust_failure
 from rackgate_webhook.settings import CertificateSettings
 from tests.support.apiserver import FakeApiServer
 from tests.wire.webhook_world import NAMESPACE, SECRET, registered, secret
@@ -30,7 +30,7 @@ class DiedError(Exception):
     """A process that ended at a write: whether it was done nobody knows."""
 
 
-class Mortal(CertificateKeeper):
+class Mortal(IssuedCertificateManager):
     """Goes no further once a write has lost its connection."""
 
     async def _write(self, stored: Any, secret: TlsSecret) -> None:
@@ -52,7 +52,7 @@ class Fleet:
         self.deaths = 0
         self.alive = [self.replica(), self.replica()]
 
-    def replica(self) -> CertificateKeeper:
+    def replica(self) -> IssuedCertificateManager:
         settings = CertificateSettings(
             dns_names=list(self.names), settle=SETTLE_S, check_interval=0.02
         )
@@ -61,7 +61,7 @@ class Fleet:
     async def round(self) -> None:
         for index, replica in enumerate(self.alive):
             try:
-                await replica.step(fine)
+                await replica.reconcile(fine)
             except (KubeError, DiedError):
                 self.deaths += 1
                 self.alive[index] = self.replica()
@@ -70,12 +70,12 @@ class Fleet:
     def check(self) -> None:
         bundles = {bundle for bundle in registered(self.api) if bundle}
         for replica in self.alive:
-            last = replica._last
+            last = replica._last_secret
             if last is not None:
                 certificate, key = last.data["tls.crt"], last.data["tls.key"]
                 assert certificate == replica._served
                 for bundle in bundles:
-                    assert mistrust(certificate, key, "localhost", bundle) == ""
+                    assert trust_failure(certificate, key, "localhost", bundle) == ""
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
@@ -88,7 +88,7 @@ class Fleet:
         found = self.api.get(SECRETS, SECRET, NAMESPACE)
         return (
             found is not None
-            and read_secret(found["data"], None).holding.upcoming is None
+            and read_secret(found["data"], None).pairs.upcoming is None
             and all(replica.problem == "" for replica in self.alive)
             and len({replica._served for replica in self.alive}) == 1
             and set(registered(self.api)) == {secret(self.api)["ca.crt"]}

@@ -21,7 +21,7 @@ import yaml
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS
 from rackgate_cli.controlplane import ports
 from rackgate_webhook.certificates.tls import client_context
-from rackgate_webhook.serving.server import SILENCE_S
+from rackgate_webhook.serving.server import IDLE_BEFORE_CLOSE_S
 from tests.support.apiserver import FakeApiServer
 from tests.support.objects import RACK, job
 from tests.support.standstills import EVERY_S, Standstills, standstills
@@ -34,7 +34,7 @@ REVIEW = json.dumps(body("batch/Job", job("train", 2, required=RACK))).encode()
 JSON = {"Content-Type": "application/json"}
 LIMIT_S = 90.0  # a slow machine
 PATIENCE_S = 20  # of callers
-HUSH_S = SILENCE_S * 0.8
+HUSH_S = IDLE_BEFORE_CLOSE_S * 0.8
 CLOSED = {aiohttp.ServerDisconnectedError, aiohttp.ClientOSError}
 
 

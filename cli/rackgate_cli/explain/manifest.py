@@ -24,7 +24,7 @@ from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.reading import Found
 from rackgate_cli.input_files import read_upto
 from rackgate_cli.plain_yaml import plain_documents
-from rackgate_webhook.admission.jobs import sliced_kinds
+from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import Review
 from rackgate_webhook.admission.validate import validate
@@ -167,19 +167,19 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
 
 def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
     features = found.cache.features
-    sliced = sliced_kinds(features)
+    elastic_kinds = enabled_elastic_kinds(features)
     name = f"{kind.resource.group}/{kind.name}"
     for_kai = kind.name == "Job" and not stored and goes_to_kai(document, {})
     if for_kai and features.render_for_kai:
         return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
     review = Review("explain", name, "CREATE", document, {})
-    change = mutate(review, sliced=sliced)
+    change = mutate(review, elastic_kinds=elastic_kinds)
     if for_kai:
         change.warnings.append(f"{_FOR_KAI}, where it is on, hands the Job over to KAI instead")
     governed = applied(document, change.operations)
     both = features.required_and_preferred
     judged = replace(review, object=governed)
-    errors = validate(judged, both_levels=both, sliced=sliced).errors
+    errors = validate(judged, both_levels=both, elastic_kinds=elastic_kinds).errors
     if errors:
         return Asked(key, kind.name, errors=errors, warnings=change.warnings)
     job = kind.decode(msgspec.json.encode(governed))

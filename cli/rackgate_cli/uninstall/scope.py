@@ -19,7 +19,7 @@ from rackgate.installation.marker import MARK
 from rackgate.installation.uninstall import FINALIZER
 from rackgate_cli.errors import UsageError
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
-from rackgate_ungater.shards.assignment import GROUP_LEASE, SHARDS, lease_name
+from rackgate_ungater.shards.handover import MEMBERS_LEASE, SHARDS, lease_name
 
 Object = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ MADE: Final[Mapping[Resource, frozenset[str]]] = {
         {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}
     ),
     kinds.LEASES: frozenset(
-        {"rackgate-assigner", GROUP_LEASE, *(lease_name(shard) for shard in range(SHARDS))}
+        {"rackgate-assigner", MEMBERS_LEASE, *(lease_name(shard) for shard in range(SHARDS))}
     ),
 }
 # What Kubernetes puts into every namespace.

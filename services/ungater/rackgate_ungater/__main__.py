@@ -16,14 +16,14 @@ from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards.keeper import ShardKeeper
+from rackgate_ungater.shards.elector import ShardElector
 from rackgate_ungater.ungater import Ungater
-from rackgate_ungater.uninstall import release_pods, tell
+from rackgate_ungater.uninstall import log_release_result, release_pods
 from rackgate_ungater.writer import Writer
 
 SERVICE = "ungater"
 # How long a deleted installation waits for requests under way.
-LEAVE_S = 5.0
+UNINSTALL_GRACE_S = 5.0
 DESCRIPTION = (
     "Releases the pods of admitted Workloads: takes off their topology gate and sends each "
     "to its assigned domain, in one write, never more pods than a domain was assigned. "
@@ -48,7 +48,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     # A budget of its own: no other traffic may delay a renewal.
     leases = client.budget(qps=0, burst=1)
     ends = asyncio.Event()
-    keeper = ShardKeeper(leases, settings, ungater, ends, state=state)
+    elector = ShardElector(leases, settings, ungater, ends, state=state)
     namespace = settings.leader_election.namespace
     installation = Installation(client, namespace)
     uninstall = Uninstall(client.budget(qps=0, burst=1), SERVICE, namespace)
@@ -58,7 +58,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
             client.versions.missing()
             + installation.missing()
             + ungater.missing()
-            + keeper.missing()
+            + elector.missing()
         ),
         host=settings.health.host,
     )
@@ -71,22 +71,22 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
                 spawn(group, ungater.watch(), "watch"),
                 spawn(group, recorder.run(), "events"),
             ]
-            leading = spawn(group, _lead(keeper, installation, uninstall), "shards")
+            leading = spawn(group, _lead(elector, installation, uninstall), "shards")
             await first_of(stop, uninstall.begun)
             ends.set()
             # The last requests may end, and then the Leases are released: as long as two may take.
             limit_s = 2 * settings.connection.request_timeout + 1.0 if installation.known else 0.0
             if uninstall.begun.is_set():
-                limit_s = min(limit_s, LEAVE_S)  # its Leases are gone already
+                limit_s = min(limit_s, UNINSTALL_GRACE_S)  # its Leases are gone already
             await asyncio.wait((leading,), timeout=limit_s)
             if await uninstall.at_stop():
                 stop.set()
                 leading.cancel()
 
-                async def give_back() -> None:
-                    tell(await release_pods(client.budget(qps=0, burst=1)))
+                async def clean_up() -> None:
+                    log_release_result(await release_pods(client.budget(qps=0, burst=1)))
 
-                await uninstall.give_back(give_back)
+                await uninstall.give_back(clean_up)
             for task in (leading, *background):
                 task.cancel()
         await recorder.drain()
@@ -94,10 +94,10 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
         await client.close()
 
 
-async def _lead(keeper: ShardKeeper, installation: Installation, uninstall: Uninstall) -> None:
+async def _lead(elector: ShardElector, installation: Installation, uninstall: Uninstall) -> None:
     await installation.sole()
     await uninstall.hold()
-    await keeper.run()
+    await elector.run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

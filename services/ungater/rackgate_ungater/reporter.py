@@ -8,8 +8,8 @@ import structlog
 
 from rackgate.api.resources import PODS, WORKLOADS, Resource
 from rackgate.kube.events import EventRecorder, EventType, Regarding
-from rackgate_ungater.machine.plan import Report
-from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
+from rackgate_ungater.state_machine.plan import Report
 
 log = structlog.get_logger()
 
@@ -25,60 +25,60 @@ class Reporter:
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        self._told: dict[WorkloadKey, tuple[tuple[str, str | None], set[tuple[str, str]]]] = {}
-        self._orphaned: set[WorkloadKey] = set()
+        self._reported: dict[WorkloadKey, tuple[tuple[str, str | None], set[tuple[str, str]]]] = {}
+        self._reported_orphans: set[WorkloadKey] = set()
 
-    def tell(self, row: WorkloadRow, reports: Sequence[Report]) -> None:
+    def report(self, workload: GatedWorkload, reports: Sequence[Report]) -> None:
         """Record what has not been told since the Workload was last admitted."""
         if not reports:
             return
-        admission = (row.uid, row.admitted_at)
-        known, told = self._told.get(row.key, (admission, set()))
+        admission = (workload.uid, workload.admitted_at)
+        known, reported = self._reported.get(workload.key, (admission, set()))
         if known != admission:
-            told = set()
-        self._told[row.key] = (admission, told)
+            reported = set()
+        self._reported[workload.key] = (admission, reported)
         for report in reports:
-            if (report.podset, report.reason) in told:
+            if (report.podset, report.reason) in reported:
                 continue
-            told.add((report.podset, report.reason))
+            reported.add((report.podset, report.reason))
             log.info(
-                "pods_kept_gated", workload=row.key, podset=report.podset, reason=report.reason
+                "pods_kept_gated", workload=workload.key, podset=report.podset, reason=report.reason
             )
-            about = [_regarding(WORKLOADS, row)]
+            about = [_regarding(WORKLOADS, workload)]
             if report.pod is not None:
                 about.append(_regarding(PODS, report.pod))
             for regarding in about:
                 self._warn(regarding, report.reason, report.message)
 
-    def tell_orphans(self, pods: Sequence[PodRow]) -> None:
+    def report_orphans(self, pods: Sequence[GatedPod]) -> None:
         """Record gated pods that name no Workload there is: one Event per missing Workload."""
         keys = {pod.workload_key for pod in pods}
         for pod in pods:
-            if pod.workload_key in self._orphaned:
+            if pod.workload_key in self._reported_orphans:
                 continue
-            self._orphaned.add(pod.workload_key)
+            self._reported_orphans.add(pod.workload_key)
             log.warning("gated_pod_without_workload", pod=pod.key, workload=pod.workload_key)
             self._warn(
                 _regarding(PODS, pod),
                 "WorkloadMissing",
                 f'pod stays gated: its Workload "{pod.workload}" does not exist',
             )
-        self._orphaned &= keys
+        self._reported_orphans &= keys
 
     def forget(self, key: WorkloadKey) -> None:
         """The Workload is gone."""
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
 
     def _warn(self, regarding: Regarding, reason: str, message: str) -> None:
         self._recorder.record(regarding, EventType.WARNING, reason, ACTION, message)
 
 
-def _regarding(resource: Resource, row: WorkloadRow | PodRow) -> Regarding:
+def _regarding(resource: Resource, obj: GatedWorkload | GatedPod) -> Regarding:
     return Regarding(
         resource.api_version,
         resource.kind,
-        row.name,
-        row.namespace,
-        row.uid,
-        row.resource_version,
+        obj.name,
+        obj.namespace,
+        obj.uid,
+        obj.resource_version,
     )

@@ -41,11 +41,11 @@ class UngaterConfiguration(BaseServiceSettings):
     """Budget of the requests that release pods."""
 
     @model_validator(mode="after")
-    def _spare_connections(self) -> Self:
-        wanted = self.ungating.concurrency + SPARE_CONNECTIONS
-        if self.connection.connections < wanted:
+    def _check_spare_connections(self) -> Self:
+        needed = self.ungating.concurrency + SPARE_CONNECTIONS
+        if self.connection.connections < needed:
             raise ValueError(
                 f"ungating.concurrency {self.ungating.concurrency} needs connection.connections "
-                f"of at least {wanted}, found {self.connection.connections}"
+                f"of at least {needed}, found {self.connection.connections}"
             )
         return self

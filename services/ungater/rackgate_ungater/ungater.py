@@ -21,9 +21,16 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
-from rackgate_ungater.machine.backlog import Backlog
-from rackgate_ungater.machine.batches import Batches
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.informers import Informers
+from rackgate_ungater.pod_relister import PodRelister
+from rackgate_ungater.reporter import Reporter
+from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.shards.handover import shard_of
+from rackgate_ungater.shards.held_shard import HeldShard, run_unless
+from rackgate_ungater.state_machine.backlog import Backlog
+from rackgate_ungater.state_machine.batch_timer import BatchTimer
+from rackgate_ungater.state_machine.delay_queue import DelayQueue
+from rackgate_ungater.state_machine.events import (
     Event,
     PodGone,
     PodSeen,
@@ -31,18 +38,11 @@ from rackgate_ungater.machine.events import (
     UngateFailed,
     WorkloadGone,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.plan import Ungate
-from rackgate_ungater.machine.proposals import Proposal
-from rackgate_ungater.machine.rows import PodUid, WorkloadKey, WorkloadRow
-from rackgate_ungater.machine.schedule import Schedule
-from rackgate_ungater.machine.state import Limits, Tombstones
-from rackgate_ungater.relist import Relist
-from rackgate_ungater.reporter import Reporter
-from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards.assignment import shard_of
-from rackgate_ungater.shards.tenure import Tenure, unless
-from rackgate_ungater.watches import Sources
+from rackgate_ungater.state_machine.gated_objects import GatedWorkload, PodUid, WorkloadKey
+from rackgate_ungater.state_machine.plan import Ungate
+from rackgate_ungater.state_machine.proposals import Proposal
+from rackgate_ungater.state_machine.records import Timeouts, Tombstones
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from rackgate_ungater.writer import Writer
 
 # Gauges that are read within so short a time are read by one scrape.
@@ -69,53 +69,55 @@ class Ungater:
         reporter: Reporter,
     ) -> None:
         self.settings = settings
-        self.machine = Machine(Limits(expectation_s=settings.expectation_timeout))
+        self.machine = StateMachine(Timeouts(expectation_s=settings.expectation_timeout))
         self._writer, self._reporter = writer, reporter
-        self.sources = Sources(
+        self.informers = Informers(
             client,
-            self._heard,
+            self._handle_event,
             self._workload_deleted,
             elastic=settings.features.elastic_jobs,
-            names_nodes=settings.features.nodes_by_name,
+            watch_nodes=settings.features.nodes_by_name,
         )
-        self.pods, self.workloads = self.sources.pods, self.sources.workloads
+        self.pods, self.workloads = self.informers.pods, self.informers.workloads
         # The watch will tell nothing new of what a list showed first.
-        self._relist = Relist(
+        self._relister = PodRelister(
             client,
-            self.sources.selector,
-            lambda row: self._heard(PodSeen(row, live=True, listed=True)),
+            self.informers.selector,
+            lambda pod: self._handle_event(PodSeen(pod, live=True, listed=True)),
             known=self._known_pods,
-            gone=lambda uid, version: self._heard(PodGone(uid, version)),
+            on_deleted=lambda uid, version: self._handle_event(PodGone(uid, version)),
         )
-        self._tenures: dict[int, Tenure] = {}
-        self._remade = Tombstones(limit=4096)
-        self._schedule: Schedule[WorkloadKey] = Schedule()
-        self._batches: Batches[WorkloadKey] = Batches(settings.batch_window)
+        self._held_shards: dict[int, HeldShard] = {}
+        self._recreated = Tombstones(limit=4096)
+        self._queue: DelayQueue[WorkloadKey] = DelayQueue()
+        self._batches: BatchTimer[WorkloadKey] = BatchTimer(settings.batch_window)
         self._active: set[WorkloadKey] = set()
-        self._again: set[WorkloadKey] = set()
+        self._requeued: set[WorkloadKey] = set()
         self._backoff = Backoff(base_s=0.1, cap_s=30.0)
-        self._changed = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._backlog = Backlog()
         metrics.EXPECTATIONS.set_function(lambda: len(self.machine.expectations))
-        self._counted_at = float("-inf")
-        metrics.GATED.set_function(lambda: len(self._waiting().since))
-        metrics.LONGEST_GATED.set_function(lambda: self._waiting().longest_s(clock.monotonic()))
+        self._backlog_updated_at = float("-inf")
+        metrics.GATED.set_function(lambda: len(self._updated_backlog().since))
+        metrics.LONGEST_GATED.set_function(
+            lambda: self._updated_backlog().longest_s(clock.monotonic())
+        )
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready."""
-        return self.sources.missing()
+        return self.informers.missing()
 
     async def watch(self) -> None:
         """Keep the caches warm, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            spawn(group, self.sources.run(), "sources")
-            spawn(group, self._relist.run(), "relist")
-            spawn(group, self._resync(), "resync")
-            spawn(group, self._work(), "work")
+        async with asyncio.TaskGroup() as task_group:
+            spawn(task_group, self.informers.run(), "sources")
+            spawn(task_group, self._relister.run(), "relist")
+            spawn(task_group, self._resync(), "resync")
+            spawn(task_group, self._start_due_reconciles(), "work")
 
     async def synced(self) -> None:
         """Return when the caches have been filled."""
-        await self.sources.synced()
+        await self.informers.synced()
 
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
         """Act on the Workloads of one shard; cancelled, whatever is under way is given up.
@@ -125,184 +127,194 @@ class Ungater:
             deadline: monotonic second until which requests may be sent; asked before each.
             leave: once set, what is under way is finished and nothing new begins.
         """
-        if not await unless(leave, self._fresh()):
+        if not await run_unless(leave, self._sync_and_relist()):
             return
-        async with asyncio.TaskGroup() as group:
-            self._tenures[shard] = Tenure(group, deadline, leave)
+        async with asyncio.TaskGroup() as task_group:
+            self._held_shards[shard] = HeldShard(task_group, deadline, leave)
             try:
-                self._look_at_all((shard,))
+                self._enqueue_all((shard,))
                 await leave.wait()
             finally:
-                del self._tenures[shard]
+                del self._held_shards[shard]
 
     def _known_pods(self, namespace: str | None) -> list[PodUid]:
-        rows = self.machine.pods.values()
-        return [row.uid for row in rows if namespace in (None, row.namespace)]
+        pods = self.machine.pods.values()
+        return [pod.uid for pod in pods if namespace in (None, pod.namespace)]
 
-    async def _fresh(self) -> None:
+    async def _sync_and_relist(self) -> None:
         await self.synced()
-        await self._relist.fresh()
+        await self._relister.relist()
 
-    def settled(self, shard: int) -> bool:
+    def has_no_open_requests(self, shard: int) -> bool:
         """Whether every request for a shard was answered, or cannot be applied any more."""
-        flights = self.machine.flights(clock.monotonic())
-        return not any(self._shard(key) == shard for key in flights)
+        workloads_in_flight = self.machine.workloads_in_flight(clock.monotonic())
+        return not any(self._shard_of_workload(key) == shard for key in workloads_in_flight)
 
     @property
     def leading(self) -> set[int]:
         """The shards that are acted on now."""
-        return set(self._tenures)
+        return set(self._held_shards)
 
     # Hearing ------------------------------------------------------------------------------
 
-    def _heard(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         key = self.machine.handle(event)
-        if key is None or self._tenure(key) is None:
+        if key is None or self._held_shard_of(key) is None:
             return
-        group, owners = self.machine.groups[key], self.machine.owners
+        workload_state, owners = self.machine.workload_states[key], self.machine.owners
         one_pod = isinstance(event, PodSeen | PodGone)
         now = clock.monotonic()
-        self._due(key, self._batches.wait_s(key, group, owners, now, one_pod=one_pod))
+        self._enqueue_after(
+            key, self._batches.wait_s(key, workload_state, owners, now, one_pod=one_pod)
+        )
 
-    def _workload_deleted(self, row: WorkloadRow) -> None:
-        self._heard(WorkloadGone(row.key, row.uid))
-        if row.parent is not None:
+    def _workload_deleted(self, workload: GatedWorkload) -> None:
+        self._handle_event(WorkloadGone(workload.key, workload.uid))
+        if workload.parent is not None:
             return  # nobody acts on a slice, whatever is made under its name
-        self._remade.add(row.key)
-        self._batches.forget(row.key)
-        self._reporter.forget(row.key)
-        self._backoff.reset(row.key)
+        self._recreated.add(workload.key)
+        self._batches.forget(workload.key)
+        self._reporter.forget(workload.key)
+        self._backoff.reset(workload.key)
 
-    def _due(self, key: WorkloadKey, wait_s: float) -> None:
+    def _enqueue_after(self, key: WorkloadKey, wait_s: float) -> None:
         at = clock.monotonic() + wait_s
-        if self._schedule.add(key, at) and self._schedule.next_at() == at:
-            self._changed.set()
+        if self._queue.add(key, at) and self._queue.next_at() == at:
+            self._wake_up.set()
 
-    def _look_at_all(self, shards: Collection[int]) -> None:
+    def _enqueue_all(self, shards: Collection[int]) -> None:
         """Every Workload with gated pods is due now: no event needs to remind us (U11)."""
-        for key, group in self.machine.groups.items():
-            if group.waits and self._shard(key) in shards:
-                self._due(key, 0.0)
+        for key, workload_state in self.machine.workload_states.items():
+            if workload_state.may_ungate and self._shard_of_workload(key) in shards:
+                self._enqueue_after(key, 0.0)
 
     # Sharding -----------------------------------------------------------------------------
 
-    def _shard(self, key: WorkloadKey) -> int | None:
+    def _shard_of_workload(self, key: WorkloadKey) -> int | None:
         """The shard of a Workload; None while it is not known."""
-        group = self.machine.groups.get(key)
-        return shard_of(group.row.uid) if group is not None and group.row is not None else None
+        workload_state = self.machine.workload_states.get(key)
+        return (
+            shard_of(workload_state.workload.uid)
+            if workload_state is not None and workload_state.workload is not None
+            else None
+        )
 
-    def _tenure(self, key: WorkloadKey) -> Tenure | None:
+    def _held_shard_of(self, key: WorkloadKey) -> HeldShard | None:
         """Under what we may act on a Workload now; None when it is not ours."""
-        shard = self._shard(key)
-        tenure = None if shard is None else self._tenures.get(shard)
-        return None if tenure is None or tenure.leave.is_set() else tenure
+        shard = self._shard_of_workload(key)
+        held_shard = None if shard is None else self._held_shards.get(shard)
+        return None if held_shard is None or held_shard.leave.is_set() else held_shard
 
     # Working ------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _start_due_reconciles(self) -> None:
         """Start a look at each due Workload; as many at once as writes may be under way."""
         limit = self.settings.ungating.concurrency
         while True:
-            self._changed.clear()
+            self._wake_up.clear()
             while len(self._active) < limit:
-                key = self._schedule.take(clock.monotonic())
+                key = self._queue.pop_due(clock.monotonic())
                 if key is None:
                     break
-                self._begin(key)
+                self._start_reconcile(key)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._idle_s(limit)):
-                    await self._changed.wait()
+                    await self._wake_up.wait()
 
-    def _begin(self, key: WorkloadKey) -> None:
-        tenure = self._tenure(key)
-        if tenure is None:
+    def _start_reconcile(self, key: WorkloadKey) -> None:
+        held_shard = self._held_shard_of(key)
+        if held_shard is None:
             self._backoff.reset(key)
             return  # another replica's: it looks at everything when it gains the shard
         if key in self._active:
-            self._again.add(key)  # never two looks at one Workload at a time
+            self._requeued.add(key)  # never two looks at one Workload at a time
             return
         self._active.add(key)
-        self._batches.looked(key, clock.monotonic())
-        look = spawn(tenure.group, self._look(key, tenure), f"look {key}")
+        self._batches.reconcile_started(key, clock.monotonic())
+        task = spawn(
+            held_shard.task_group, self._reconcile_and_requeue(key, held_shard), f"look {key}"
+        )
         # A task that is cancelled before its first step runs no line of its own.
-        look.add_done_callback(lambda _: self._ended(key))
+        task.add_done_callback(lambda _: self._reconcile_ended(key))
 
-    def _ended(self, key: WorkloadKey) -> None:
+    def _reconcile_ended(self, key: WorkloadKey) -> None:
         self._active.discard(key)
-        if key in self._again:
-            self._again.discard(key)
-            self._due(key, 0.0)
-        self._changed.set()
+        if key in self._requeued:
+            self._requeued.discard(key)
+            self._enqueue_after(key, 0.0)
+        self._wake_up.set()
 
     def _idle_s(self, limit: int) -> float | None:
         """Seconds until time alone makes a Workload due."""
-        at = self._schedule.next_at()
+        at = self._queue.next_at()
         if at is None or len(self._active) >= limit:
-            return None  # an event, or a look that ends, sets `_changed`
+            return None  # an event, or a look that ends, sets `_wake_up`
         return max(0.0, at - clock.monotonic())
 
-    async def _look(self, key: WorkloadKey, tenure: Tenure) -> None:
+    async def _reconcile_and_requeue(self, key: WorkloadKey, held_shard: HeldShard) -> None:
         """One look at one Workload, and the time of the next one."""
         try:
-            done = await self._reconcile(key, tenure)
+            done = await self._reconcile(key, held_shard)
         except Exception:
             log.exception("reconcile_failed", workload=key)
             done = False
         if done:
             self._backoff.reset(key)
         else:
-            self._due(key, self._backoff.next(key))
+            self._enqueue_after(key, self._backoff.next(key))
         now = clock.monotonic()
-        wake_at = self.machine.wake_at(key, now)
-        if wake_at is not None:
-            self._due(key, wake_at - now)
+        next_timer_at = self.machine.next_timer_at(key, now)
+        if next_timer_at is not None:
+            self._enqueue_after(key, next_timer_at - now)
 
-    async def _reconcile(self, key: WorkloadKey, tenure: Tenure) -> bool:
+    async def _reconcile(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
         """Read what is in doubt, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
         # A store that was restored meanwhile may have other pods and Workloads.
-        sources = self.sources
-        if not sources.is_certain and not await unless(tenure.leave, sources.certain()):
+        informers = self.informers
+        if not informers.is_certain and not await run_unless(held_shard.leave, informers.certain()):
             return False
-        if not await self._caught_up(key, tenure):
+        if not await self._relist_if_recreated(key, held_shard):
             return False
         proposal = self._propose(key)
         failures = 0
         if proposal.reads:
             metrics.OVERDUE.inc(proposal.overdue)
-            failures = await self._writer.read_pods(proposal.reads, self._heard, tenure.deadline)
+            failures = await self._writer.read_pods(
+                proposal.reads, self._handle_event, held_shard.deadline
+            )
             proposal = self._propose(key)
         if proposal.ungates:
-            confirmed = await self._confirm(key, proposal, tenure)
+            confirmed = await self._confirm_live(key, proposal, held_shard)
             if confirmed is None:
                 return False
             proposal = confirmed
-        if proposal.held:
+        if proposal.awaiting_expectations:
             metrics.HELD.inc()
-            log.debug("ungating_awaited", workload=key, count=proposal.held)
-        group = self.machine.groups.get(key)
-        if group is None or group.row is None:
+            log.debug("ungating_awaited", workload=key, count=proposal.awaiting_expectations)
+        workload_state = self.machine.workload_states.get(key)
+        if workload_state is None or workload_state.workload is None:
             return failures == 0
-        self._reporter.tell(group.row, proposal.reports)
-        if proposal.ungates and self._tenure(key) is tenure:
-            failures += await self._ungate(group.row, proposal.ungates, tenure)
+        self._reporter.report(workload_state.workload, proposal.reports)
+        if proposal.ungates and self._held_shard_of(key) is held_shard:
+            failures += await self._ungate(workload_state.workload, proposal.ungates, held_shard)
         return failures == 0
 
-    async def _caught_up(self, key: WorkloadKey, tenure: Tenure) -> bool:
+    async def _relist_if_recreated(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
         """Whether the pods are known as whoever acted on an earlier Workload left them.
 
         That one had another UID, so perhaps another shard, and our watch may lag behind the
         last writes of the replica that holds it.
         """
-        while key in self._remade:
-            self._remade.discard(key)  # before the list: it may be made anew once more meanwhile
+        while key in self._recreated:
+            self._recreated.discard(key)  # before the list: it may be made anew once more meanwhile
             listed = False
             try:
                 namespace = key.partition("/")[0]
-                listed = await unless(tenure.leave, self._relist.fresh(namespace))
+                listed = await run_unless(held_shard.leave, self._relister.relist(namespace))
             finally:
                 if not listed:
-                    self._remade.add(key)
+                    self._recreated.add(key)
             if not listed:
                 return False
         return True
@@ -310,96 +322,114 @@ class Ungater:
     def _propose(self, key: WorkloadKey) -> Proposal:
         return self.machine.propose(key, clock.monotonic())
 
-    async def _confirm(
-        self, key: WorkloadKey, proposal: Proposal, tenure: Tenure
+    async def _confirm_live(
+        self, key: WorkloadKey, proposal: Proposal, held_shard: HeldShard
     ) -> Proposal | None:
         """Read the Workload live and propose again if anything changed meanwhile."""
-        row = self.machine.groups[key].row
-        if row is not None and row.elastic:
-            return await self._compare(key, row, proposal, tenure)
-        event = await self._writer.read_workload(row, tenure.deadline) if row else None
-        if row is None or event is None:
+        workload = self.machine.workload_states[key].workload
+        if workload is not None and workload.elastic:
+            return await self._confirm_elastic_live(key, workload, proposal, held_shard)
+        event = (
+            await self._writer.read_workload(workload, held_shard.deadline) if workload else None
+        )
+        if workload is None or event is None:
             return None
         self.machine.handle(event)
-        group = self.machine.groups.get(key)
-        if group is not None and group.row is not None and group.row.uid != row.uid:
+        workload_state = self.machine.workload_states.get(key)
+        if (
+            workload_state is not None
+            and workload_state.workload is not None
+            and workload_state.workload.uid != workload.uid
+        ):
             # Made anew, and the watch will tell nothing new of it: it is looked at from the start.
-            self._remade.add(key)
-            self._again.add(key)
+            self._recreated.add(key)
+            self._requeued.add(key)
             return Proposal()
-        return self._upheld(key, proposal)
+        return self._propose_again_if_changed(key, proposal)
 
-    async def _compare(
-        self, key: WorkloadKey, row: WorkloadRow, proposal: Proposal, tenure: Tenure
+    async def _confirm_elastic_live(
+        self, key: WorkloadKey, workload: GatedWorkload, proposal: Proposal, held_shard: HeldShard
     ) -> Proposal | None:
-        """As `_confirm` for an elastic Workload: what is read live is only compared.
+        """As `_confirm_live` for an elastic Workload: what is read live is only compared.
 
-        The watch tells of it and its slices in the server's order. A row that overtakes the
+        The watch tells of it and its slices in the server's order. A Workload that overtakes the
         others would let a slice count once by itself and once by its parent.
         """
-        rows = await self._writer.read_slices(row, tenure.deadline)
-        group = self.machine.groups.get(key)
-        if rows is None or group is None or not self.machine.covered(key, rows):
+        workloads = await self._writer.read_slices(workload, held_shard.deadline)
+        workload_state = self.machine.workload_states.get(key)
+        if (
+            workloads is None
+            or workload_state is None
+            or not self.machine.is_still_admitted(key, workloads)
+        ):
             return None  # the watch will say why
-        if group.row is None or group.row.uid != row.uid:
+        if workload_state.workload is None or workload_state.workload.uid != workload.uid:
             return None
-        return self._upheld(key, proposal)
+        return self._propose_again_if_changed(key, proposal)
 
-    def _upheld(self, key: WorkloadKey, proposal: Proposal) -> Proposal:
-        group = self.machine.groups.get(key)
-        if group is not None and group.version == proposal.version:
+    def _propose_again_if_changed(self, key: WorkloadKey, proposal: Proposal) -> Proposal:
+        workload_state = self.machine.workload_states.get(key)
+        if workload_state is not None and workload_state.version == proposal.version:
             return proposal
         return self._propose(key)
 
-    async def _ungate(self, row: WorkloadRow, ungates: list[Ungate], tenure: Tenure) -> int:
+    async def _ungate(
+        self, workload: GatedWorkload, ungates: list[Ungate], held_shard: HeldShard
+    ) -> int:
         """Record, then write; returns how many writes must be tried again."""
         started = clock.monotonic()
-        stands = self.machine.groups[row.key].standing()
-        self.machine.commit(ungates, started)
+        still_admitted = self.machine.workload_states[workload.key].admission_check()
+        self.machine.expect_ungates(ungates, started)
         metrics.BATCH.observe(len(ungates))
-        wait_s = metrics.seconds_since(self._grown_at(row))
-        gate = names.ELASTIC_GATE if row.elastic else names.TOPOLOGY_GATE
-        waits = metrics.GATE_REMOVAL.labels(gate, row.cluster_queue)
+        wait_s = metrics.seconds_since(self._last_admitted_at(workload))
+        gate = names.ELASTIC_GATE if workload.elastic else names.TOPOLOGY_GATE
+        waits = metrics.GATE_REMOVAL.labels(gate, workload.cluster_queue)
 
-        def tell(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if wait_s is not None and isinstance(event, UngateAccepted):
                 waits.observe(wait_s + event.now - started)
             if isinstance(event, UngateFailed):
                 self.machine.handle(event)  # this look ends with a pause, and nothing cuts it short
             else:
-                self._heard(event)
+                self._handle_event(event)
 
         def deadline() -> float:
             # A large batch takes minutes, and what was read right before it is old by then.
-            may = stands() and self.sources.is_certain
-            return tenure.deadline() if may else float("-inf")
+            may = still_admitted() and self.informers.is_certain
+            return held_shard.deadline() if may else float("-inf")
 
-        nodes, again = self.sources.known_nodes(), self._backoff.failures(row.key) > 0
-        done, failed = await self._writer.patch_pods(ungates, tell, deadline, nodes, again=again)
+        nodes, shuffle = self.informers.known_nodes(), self._backoff.failures(workload.key) > 0
+        done, failed = await self._writer.patch_pods(
+            ungates, on_event, deadline, nodes, shuffle=shuffle
+        )
         if done:
-            self._backoff.reset(row.key)
+            self._backoff.reset(workload.key)
         log.info(
             "pods_ungated",
-            workload=row.key,
+            workload=workload.key,
             count=done,
             failed=failed,
             duration_s=round(clock.monotonic() - started, 3),
         )
         return failed
 
-    def _grown_at(self, row: WorkloadRow) -> str | None:
+    def _last_admitted_at(self, workload: GatedWorkload) -> str | None:
         """When the Workload was given the last of what it has, as far as that is still known."""
-        group = self.machine.groups.get(row.key)
-        slices = group.granting_slices() if group is not None and row.elastic else []
+        workload_state = self.machine.workload_states.get(workload.key)
+        slices = (
+            workload_state.admitted_slices()
+            if workload_state is not None and workload.elastic
+            else []
+        )
         times = [slice_.admitted_at for slice_ in slices if slice_.admitted_at is not None]
-        return max(times, default=row.admitted_at)
+        return max(times, default=workload.admitted_at)
 
-    def _waiting(self) -> Backlog:
+    def _updated_backlog(self) -> Backlog:
         """The gated pods that may run, as the caches show them now; once for one scrape."""
         now = clock.monotonic()
-        if now - self._counted_at >= SCRAPE_S:
-            self._counted_at = now
-            self._backlog.look(self.machine.groups.values(), now)
+        if now - self._backlog_updated_at >= SCRAPE_S:
+            self._backlog_updated_at = now
+            self._backlog.update(self.machine.workload_states.values(), now)
         return self._backlog
 
     # Looking around -----------------------------------------------------------------------
@@ -412,10 +442,10 @@ class Ungater:
         while True:
             orphans = self.machine.orphans()
             metrics.ORPHANS.set(len(orphans))
-            self._waiting()  # also where nobody asks for metrics
-            self._look_at_all(self._tenures)
-            # Twice in a row: a pod may simply be seen before its Workload. One replica tells.
-            ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._tenures)
-            self._reporter.tell_orphans([pod for pod in ours if pod.uid in known])
+            self._updated_backlog()  # also where nobody asks for metrics
+            self._enqueue_all(self._held_shards)
+            # Twice in succession: a pod may simply be seen before its Workload. One replica tells.
+            ours = (pod for pod in orphans if shard_of(pod.workload_key) in self._held_shards)
+            self._reporter.report_orphans([pod for pod in ours if pod.uid in known])
             known = {pod.uid for pod in orphans}
             await asyncio.sleep(self.settings.resync_period)

@@ -22,15 +22,15 @@ from rackgate.installation.uninstall import Failures, at_once
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.wire.depth import tolerant
-from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, PodRow, decode_pod
+from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, decode_pod
 from rackgate_ungater.writer import patch_body, patch_tail
 
 # Whoever makes gated pods again and again does not keep an uninstall from its end.
-_PASSES: Final = 60
-_LATE: Final = "it was created while others were released"
+_MAX_PASSES: Final = 60
+_CREATED_LATE: Final = "it was created while others were released"
 _POLL_S: Final = 0.3
-_SHOWN: Final = 50
-_OURS: Final = {"labelSelector": names.PODSET_LABEL}
+_MAX_LOGGED: Final = 50
+_POD_SELECTOR: Final = {"labelSelector": names.PODSET_LABEL}
 _TAIL: Final = patch_tail((), (), TOPOLOGY | ELASTIC)
 
 log = structlog.get_logger()
@@ -44,30 +44,30 @@ _decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
 @dataclass
-class Released:
+class ReleaseResult:
     """What became of the gated pods, each `namespace/name`.
 
     Attributes:
         pods: those that were released.
-        gated: those that stay gated, with the words of the API server.
+        gated: those that stay gated, with the message of the API server.
     """
 
     pods: set[str] = field(default_factory=set)
     gated: dict[str, str] = field(default_factory=dict)
 
 
-def tell(released: Released) -> None:
+def log_release_result(released: ReleaseResult) -> None:
     """Log what became of the pods: names as far as a line holds them, counts always."""
-    log.warning("pods_released", count=len(released.pods), pods=sorted(released.pods)[:_SHOWN])
+    log.warning("pods_released", count=len(released.pods), pods=sorted(released.pods)[:_MAX_LOGGED])
     if released.gated:
         log.error(
             "pods_stay_gated",
             count=len(released.gated),
-            pods=dict(sorted(released.gated.items())[:_SHOWN]),
+            pods=dict(sorted(released.gated.items())[:_MAX_LOGGED]),
         )
 
 
-async def release_pods(client: Client) -> Released:
+async def release_pods(client: Client) -> ReleaseResult:
     """Take our gates off every pod that is not being deleted; may be run again, and beside itself.
 
     Args:
@@ -76,9 +76,9 @@ async def release_pods(client: Client) -> Released:
     Raises:
         KubeError: the API server does not let us list pods, or does not know us any more.
     """
-    released, failures = Released(), Failures()
+    released, failures = ReleaseResult(), Failures()
 
-    async def release(pod: PodRow) -> None:
+    async def release(pod: GatedPod) -> None:
         path = PODS.path(pod.namespace, pod.name)
         try:
             await client.patch(path, patch_body(pod, _TAIL), PatchType.STRATEGIC)
@@ -89,15 +89,15 @@ async def release_pods(client: Client) -> Released:
         else:
             released.pods.add(pod.key)
 
-    for left in reversed(range(_PASSES)):
+    for left in reversed(range(_MAX_PASSES)):
         # Without a right to list, another replica has finished: that is no rejection of a pod.
         gated = await _gated(client)
-        todo = [pod for pod in gated if not failures.over(pod.uid)]
-        if not (todo and left):
-            released.gated = {pod.key: failures.words(pod.uid) or _LATE for pod in gated}
+        remaining = [pod for pod in gated if not failures.over(pod.uid)]
+        if not (remaining and left):
+            released.gated = {pod.key: failures.words(pod.uid) or _CREATED_LATE for pod in gated}
             break
         before = failures.count
-        await at_once(release, todo)
+        await at_once(release, remaining)
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     return released
@@ -108,9 +108,9 @@ async def gated_pods(client: Client) -> list[str]:
     return sorted(pod.key for pod in await _gated(client))
 
 
-async def _gated(client: Client) -> list[PodRow]:
+async def _gated(client: Client) -> list[GatedPod]:
     found = []
-    async for page in client.list_pages(PODS.path(), _OURS):
+    async for page in client.list_pages(PODS.path(), _POD_SELECTOR):
         for raw in _decode_page(page).items or ():
             try:
                 pod = decode_pod(raw)

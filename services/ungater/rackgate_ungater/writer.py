@@ -31,7 +31,7 @@ from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
 from rackgate.wire.depth import tolerant
 from rackgate_ungater import metrics
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.events import (
     Event,
     Failure,
     PodGone,
@@ -41,23 +41,23 @@ from rackgate_ungater.machine.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.nodes import NodeNames, naming
-from rackgate_ungater.machine.plan import Ungate
-from rackgate_ungater.machine.rows import (
+from rackgate_ungater.state_machine.gated_objects import (
     GATES,
     TOPOLOGY,
-    PodRow,
-    WorkloadRow,
+    GatedPod,
+    GatedWorkload,
     decode_pod,
     decode_workload,
 )
+from rackgate_ungater.state_machine.node_names import NodesByHostname, node_name_affinity
+from rackgate_ungater.state_machine.plan import Ungate
 
 log = structlog.get_logger()
 
-# Failures of the server in a row, of one worker, after which a batch is left.
-GIVE_UP: Final = 3
+# Consecutive server errors of one worker after which it gives up the batch.
+MAX_CONSECUTIVE_FAILURES: Final = 3
 # For so long no pod names its node once a policy of the cluster refused the name.
-UNNAMED_S: Final = 300.0
+NODE_NAME_BACKOFF_S: Final = 300.0
 
 _encode = msgspec.json.encode
 
@@ -96,32 +96,32 @@ def patch_tail(
     if levels:
         spec["nodeSelector"] = dict(zip(levels, domain, strict=True))
     if node:
-        spec["affinity"] = naming(node, terms)
+        spec["affinity"] = node_name_affinity(node, terms)
     return b',"spec":' + _encode(spec) + b"}"
 
 
-def patch_body(pod: PodRow, tail: bytes) -> bytes:
+def patch_body(pod: GatedPod, tail: bytes) -> bytes:
     """The patch of one pod: valid for exactly the object and version the decision saw."""
     bound = {"uid": pod.uid, "resourceVersion": pod.resource_version}
     return b'{"metadata":' + _encode(bound) + tail
 
 
-class _Tails:
+class _PatchTails:
     """Tails of one batch: made once for all pods of a domain."""
 
-    def __init__(self, nodes: NodeNames) -> None:
+    def __init__(self, nodes: NodesByHostname) -> None:
         self._nodes = nodes
-        self._made: dict[tuple[object, ...], bytes] = {}
+        self._tail_by_key: dict[tuple[object, ...], bytes] = {}
 
-    def of(self, ungate: Ungate, *, named: bool = True) -> bytes:
+    def tail_for(self, ungate: Ungate, *, with_node_name: bool = True) -> bytes:
         """The tail for one pod; it names the pod's node if that is known and asked for."""
-        node = self._nodes.node_of(ungate.levels, ungate.domain) if named else ""
+        node = self._nodes.only_node_of(ungate.levels, ungate.domain) if with_node_name else ""
         terms = ungate.pod.terms if node else ""
         key = ungate.domain, ungate.levels, ungate.gates, node, terms
-        tail = self._made.get(key)
+        tail = self._tail_by_key.get(key)
         if tail is None:
             tail = patch_tail(ungate.levels, ungate.domain, ungate.gates, node=node, terms=terms)
-            self._made[key] = tail
+            self._tail_by_key[key] = tail
         return tail
 
 
@@ -137,54 +137,54 @@ class Writer:
         self._client = client
         self._concurrency = concurrency
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
-        self._named_from = 0.0
+        self._node_names_from = 0.0
 
     async def patch_pods(
         self,
         ungates: Sequence[Ungate],
-        tell: Callable[[Event], object],
+        on_event: Callable[[Event], object],
         deadline: Deadline,
-        nodes: NodeNames,
+        nodes: NodesByHostname,
         *,
-        again: bool = False,
+        shuffle: bool = False,
     ) -> tuple[int, int]:
         """Release pods; one that fails does not stop the others.
 
         Args:
             ungates: recorded as expected already.
-            tell: takes one event per pod.
+            on_event: called with one event per pod.
             deadline: monotonic seconds; after it nothing is sent, and nothing waits for its turn.
             nodes: a pod whose domain is one of them names it, too.
-            again: the batch before this one failed: by chance, others come first this time.
+            shuffle: the batch before this one failed: try the pods in random order.
 
         Returns:
             How many were released, and how many must be tried again.
         """
         results: dict[str, int] = {}
-        tails = _Tails(nodes)
-        queue = iter(self._rng.sample(ungates, len(ungates)) if again else ungates)
-        left = False  # all leave together: the next look begins with all workers again
+        tails = _PatchTails(nodes)
+        queue = iter(self._rng.sample(ungates, len(ungates)) if shuffle else ungates)
+        gave_up = False  # all leave together: the next look begins with all workers again
 
         async def work(todo: Iterator[Ungate]) -> None:
-            nonlocal left
+            nonlocal gave_up
             pauses = Backoff(base_s=0.1, cap_s=5.0, rng=self._rng)
-            while not left and clock.monotonic() < deadline():
+            while not gave_up and clock.monotonic() < deadline():
                 ungate = next(todo, None)
                 if ungate is None:
                     break
                 try:
-                    result, event, wait_s = await self._release(ungate, tails, deadline)
+                    result, event, wait_s = await self._ungate_pod(ungate, tails, deadline)
                 except BaseException:  # the lease is lost, or a fault of ours: it may be written
-                    tell(self._failed(ungate.pod, "lost", Failure.LOST)[1])
+                    on_event(self._failure_event(ungate.pod, "lost", Failure.UNKNOWN_OUTCOME)[1])
                     raise
                 results[result] = results.get(result, 0) + 1
-                tell(event)
+                on_event(event)
                 if wait_s is None:
                     pauses.reset()
                 else:  # the server is in trouble, not this pod: the next one would fare no better
                     wait_s = max(wait_s, pauses.next())
-                    if pauses.failures() >= GIVE_UP:
-                        left = True  # other Workloads get their turn; the rest is told as unsent
+                    if pauses.failures() >= MAX_CONSECUTIVE_FAILURES:
+                        gave_up = True  # other Workloads get their turn; the rest is told as unsent
                     await pause(wait_s, deadline)
 
         try:
@@ -193,29 +193,29 @@ class Writer:
                     spawn(group, work(queue), f"ungate-{number}")
         finally:
             for ungate in queue:  # our time is over, or the lease is lost: nobody took these
-                tell(self._failed(ungate.pod, "unsent", Failure.UNSENT)[1])
+                on_event(self._failure_event(ungate.pod, "unsent", Failure.UNSENT)[1])
             for result, count in results.items():
                 metrics.UNGATED.labels(result=result).inc(count)
         ungated, gone = results.get("ungated", 0), results.get("gone", 0)
         return ungated, len(ungates) - ungated - gone
 
-    async def _release(
-        self, ungate: Ungate, tails: _Tails, deadline: Deadline
+    async def _ungate_pod(
+        self, ungate: Ungate, tails: _PatchTails, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
         """Take one pod's gates off. A refused patch was not written: it is tried without a name."""
-        pod, bare = ungate.pod, tails.of(ungate, named=False)
-        tail = tails.of(ungate) if clock.monotonic() >= self._named_from else bare
+        pod, unnamed = ungate.pod, tails.tail_for(ungate, with_node_name=False)
+        tail = tails.tail_for(ungate) if clock.monotonic() >= self._node_names_from else unnamed
         answer = await self._patch_pod(pod, tail, deadline)
-        if answer[0] != "refused" or bare == tail:
+        if answer[0] != "refused" or unnamed == tail:
             return answer
-        answer = await self._patch_pod(pod, bare, deadline)
+        answer = await self._patch_pod(pod, unnamed, deadline)
         if answer[0] == "ungated":  # so it was the name
-            self._named_from = clock.monotonic() + UNNAMED_S
-            log.warning("node_name_refused", pod=pod.key, feature_gate=NODES_BY_NAME)
+            self._node_names_from = clock.monotonic() + NODE_NAME_BACKOFF_S
+            log.warning("node_name_rejected", pod=pod.key, feature_gate=NODES_BY_NAME)
         return answer
 
     async def _patch_pod(
-        self, pod: PodRow, tail: bytes, deadline: Deadline
+        self, pod: GatedPod, tail: bytes, deadline: Deadline
     ) -> tuple[str, Event, float | None]:
         """One request; returns its result for the metric, the event, and how long to pause.
 
@@ -230,23 +230,23 @@ class Writer:
             return "gone", PodGone(pod.uid), None
         except ConflictError:
             log.debug("patch_conflicted", resource="pods", pod=pod.key)
-            return *self._failed(pod, "conflict", Failure.CONFLICT), None
+            return *self._failure_event(pod, "conflict", Failure.CONFLICT), None
         except NotSentError:
-            return *self._failed(pod, "unsent", Failure.UNSENT), None
+            return *self._failure_event(pod, "unsent", Failure.UNSENT), None
         except (TooManyRequestsError, UnauthorizedError) as error:
             pause_s = error.retry_after_s or 0.0
-            return *self._failed(pod, "unsent", Failure.UNSENT, error), pause_s
+            return *self._failure_event(pod, "unsent", Failure.UNSENT, error), pause_s
         except (TransportError, ServerError) as error:
             # A 5xx may have been written, too: the answer of etcd can be lost behind it.
             pause_s = error.retry_after_s or 0.0
-            return *self._failed(pod, "lost", Failure.LOST, error), pause_s
+            return *self._failure_event(pod, "lost", Failure.UNKNOWN_OUTCOME, error), pause_s
         except KubeError as error:
-            return *self._failed(pod, "refused", Failure.REFUSED, error), None
+            return *self._failure_event(pod, "refused", Failure.REJECTED, error), None
         accepted = UngateAccepted(pod.uid, pod.resource_version, clock.monotonic())
         return "ungated", accepted, None
 
-    def _failed(
-        self, pod: PodRow, result: str, failure: Failure, error: KubeError | None = None
+    def _failure_event(
+        self, pod: GatedPod, result: str, failure: Failure, error: KubeError | None = None
     ) -> tuple[str, Event]:
         if error is not None:
             log.warning(
@@ -255,13 +255,13 @@ class Writer:
         return result, UngateFailed(pod.uid, pod.resource_version, failure, clock.monotonic())
 
     async def read_pods(
-        self, pods: Sequence[PodRow], tell: Callable[[Event], object], deadline: Deadline
+        self, pods: Sequence[GatedPod], on_event: Callable[[Event], object], deadline: Deadline
     ) -> int:
         """Read pods live; returns how many could not be read before the deadline."""
         failures = 0
         queue = iter(pods)
 
-        async def work(todo: Iterator[PodRow]) -> None:
+        async def work(todo: Iterator[GatedPod]) -> None:
             nonlocal failures
             for pod in todo:
                 late = clock.monotonic() >= deadline()
@@ -269,18 +269,18 @@ class Writer:
                 if event is None:
                     failures += 1
                 else:
-                    tell(event)
+                    on_event(event)
 
         async with asyncio.TaskGroup() as group:
             for number in range(min(self._concurrency, len(pods))):
                 spawn(group, work(queue), f"read-{number}")
         return failures
 
-    async def _read_pod(self, pod: PodRow, deadline: Deadline) -> Event | None:
+    async def _read_pod(self, pod: GatedPod, deadline: Deadline) -> Event | None:
         path = PODS.path(pod.namespace, pod.name)
         try:
             known = pod.resource_version
-            row = decode_pod(await self._client.get(path, deadline=deadline, known=known))
+            found = decode_pod(await self._client.get(path, deadline=deadline, known=known))
         except NotFoundError:
             return PodGone(pod.uid)
         except NotSentError:
@@ -289,24 +289,26 @@ class Writer:
             log.warning("pod_read_failed", pod=pod.key, error=str(error))
             return None
         # Another pod under the name: the watch will bring it.
-        return PodSeen(row, live=True) if row.uid == pod.uid else PodGone(pod.uid)
+        return PodSeen(found, live=True) if found.uid == pod.uid else PodGone(pod.uid)
 
-    async def read_workload(self, row: WorkloadRow, deadline: Deadline) -> Event | None:
+    async def read_workload(self, workload: GatedWorkload, deadline: Deadline) -> Event | None:
         """Read a Workload live; None when it could not be read before the deadline."""
-        path = WORKLOADS.path(row.namespace, row.name)
+        path = WORKLOADS.path(workload.namespace, workload.name)
         try:
-            known = row.resource_version
+            known = workload.resource_version
             data = await self._client.get(path, deadline=deadline, known=known)
-            return WorkloadSeen(decode_workload(data, elastic=row.elastic), live=True)
+            return WorkloadSeen(decode_workload(data, elastic=workload.elastic), live=True)
         except NotFoundError:
-            return WorkloadGone(row.key, row.uid)
+            return WorkloadGone(workload.key, workload.uid)
         except NotSentError:
             return None
         except (KubeError, msgspec.MsgspecError) as error:
-            log.warning("workload_read_failed", workload=row.key, error=str(error))
+            log.warning("workload_read_failed", workload=workload.key, error=str(error))
             return None
 
-    async def read_slices(self, row: WorkloadRow, deadline: Deadline) -> list[WorkloadRow] | None:
+    async def read_slices(
+        self, workload: GatedWorkload, deadline: Deadline
+    ) -> list[GatedWorkload] | None:
         """Read an elastic Workload and its slices as they are at one moment.
 
         One list shows all of them at one version; read one by one, a slice could be counted by
@@ -315,20 +317,20 @@ class Writer:
         Returns:
             The Workloads of the same job; None when they could not be read before the deadline.
         """
-        path = WORKLOADS.path(row.namespace)
-        params = {"labelSelector": f"{names.JOB_UID_LABEL}={row.owner_uid}"}
-        rows: list[WorkloadRow] = []
+        path = WORKLOADS.path(workload.namespace)
+        params = {"labelSelector": f"{names.JOB_UID_LABEL}={workload.owner_uid}"}
+        workloads: list[GatedWorkload] = []
         try:
             async for body in self._client.list_pages(path, params, deadline=deadline):
                 page = _decode_page(body)
-                rows += [decode_workload(raw, elastic=True) for raw in page.items or ()]
+                workloads += [decode_workload(raw, elastic=True) for raw in page.items or ()]
         except NotSentError:
             return None
         except (KubeError, msgspec.MsgspecError) as error:
-            log.warning("slices_read_failed", workload=row.key, error=str(error))
+            log.warning("slices_read_failed", workload=workload.key, error=str(error))
             return None
-        if any(found.key == row.key for found in rows):
-            return rows
+        if any(found.key == workload.key for found in workloads):
+            return workloads
         # Somebody took its label away. Read later than the slices it says nothing about them.
-        event = await self.read_workload(row, deadline)
-        return [event.row] if isinstance(event, WorkloadSeen) else None
+        event = await self.read_workload(workload, deadline)
+        return [event.workload] if isinstance(event, WorkloadSeen) else None

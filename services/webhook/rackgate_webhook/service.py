@@ -15,24 +15,24 @@ from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
-from rackgate_webhook.admission.jobs import sliced_kinds
-from rackgate_webhook.certificates.keeper import Keeper
-from rackgate_webhook.certificates.provided import ProvidedKeeper
-from rackgate_webhook.certificates.rotation import CertificateKeeper
+from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
+from rackgate_webhook.certificates.manager import CertificateManager
+from rackgate_webhook.certificates.provided import ProvidedCertificateManager
+from rackgate_webhook.certificates.rotation import IssuedCertificateManager
 from rackgate_webhook.certificates.self_call import call_self
 from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.watch import follow
+from rackgate_webhook.certificates.watches import watch_secret_and_configurations
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
 
 if TYPE_CHECKING:
-    from rackgate_webhook.admission.osmo_reviews import OsmoReviews
+    from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
 OSMO_PATH = "/validate-osmo"
 # How long the thread that judges may keep the interpreter from the loop. Beside the largest
 # Workflow half of all other reviews take 2.5 ms and 99 of 100 up to 10; with 5 ms, the default,
 # 7 and 18.
-SWITCH_S: Final = 0.001
+THREAD_SWITCH_INTERVAL_S: Final = 0.001
 
 log = structlog.get_logger()
 
@@ -52,12 +52,12 @@ class WebhookService:
             serving.port,
             self._context,
             both_levels=settings.features.required_and_preferred,
-            sliced=sliced_kinds(settings.features),
+            elastic_kinds=enabled_elastic_kinds(settings.features),
             kai=settings.rendering,
-            asking={} if self._osmo is None else {OSMO_PATH: self._osmo.decide},
+            async_routes={} if self._osmo is None else {OSMO_PATH: self._osmo.decide},
             max_connections=serving.max_connections,
         )
-        self._keeper: Keeper | None = None
+        self._certificate_manager: CertificateManager | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain.
@@ -72,20 +72,24 @@ class WebhookService:
             self._osmo.connect(client)
         try:
             issued = settings.certificates.source == "issued"
-            keeper = (CertificateKeeper if issued else ProvidedKeeper)(
+            manager = (IssuedCertificateManager if issued else ProvidedCertificateManager)(
                 client.budget(qps=20, burst=20),
                 settings.certificates,
                 self._context,
                 settings.managed_jobs_namespace_selector,
             )
-            self._keeper = keeper
+            self._certificate_manager = manager
             health = HealthServer(settings.health.port, self.missing, host=settings.health.host)
             async with health, asyncio.TaskGroup() as group:
                 changed = asyncio.Event()
                 tasks = [
                     spawn(group, client.versions.rewound(), "versions"),
-                    spawn(group, keeper.run(self._check, changed), "certificates"),
-                    spawn(group, follow(client, settings.certificates, changed), "follow"),
+                    spawn(group, manager.run(self._check, changed), "certificates"),
+                    spawn(
+                        group,
+                        watch_secret_and_configurations(client, settings.certificates, changed),
+                        "follow",
+                    ),
                     # Beside another installation, or Kueue, it ends; it waits for neither answer.
                     spawn(
                         group,
@@ -94,7 +98,7 @@ class WebhookService:
                     ),
                 ]
                 try:
-                    await self._serve(keeper, stop)
+                    await self._serve(manager, stop)
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -106,18 +110,18 @@ class WebhookService:
         """What keeps the replica from being called; empty when ready."""
         if self._draining:
             return ["draining"]
-        if self._keeper is None:
+        if self._certificate_manager is None:
             return ["starting"]
-        if self._keeper.problem:
-            return [self._keeper.problem]
+        if self._certificate_manager.problem:
+            return [self._certificate_manager.problem]
         # Later on it is an error in the log: a webhook that nobody calls would stop all jobs.
-        if self._keeper.disagreement and not self._was_ready:
-            return [self._keeper.disagreement]
+        if self._certificate_manager.selector_mismatch and not self._was_ready:
+            return [self._certificate_manager.selector_mismatch]
         self._was_ready = True
         return []
 
-    async def _serve(self, keeper: Keeper, stop: asyncio.Event) -> None:
-        if not await _first(keeper.loaded, stop):
+    async def _serve(self, manager: CertificateManager, stop: asyncio.Event) -> None:
+        if not await _wait_for_first(manager.loaded, stop):
             return
         frozen = freeze_heap()  # a full collection would keep callers waiting for no garbage
         await self._server.start()
@@ -140,25 +144,25 @@ class WebhookService:
 
 def _osmo_reviews() -> OsmoReviews:
     # Its models cost start-up time and memory, which only those pay who use it.
-    from rackgate_webhook.admission.osmo_reviews import OsmoReviews
+    from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
     return OsmoReviews()
 
 
-async def _first(wanted: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait for either event; whether it was `wanted` and not `stop`."""
+async def _wait_for_first(ready: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait for either event; whether it was `ready` and not `stop`."""
     async with asyncio.TaskGroup() as group:
         waits = [
             spawn(group, event.wait(), name)
-            for event, name in ((wanted, "certificate"), (stop, "stop"))
+            for event, name in ((ready, "certificate"), (stop, "stop"))
         ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await wait
-    return wanted.is_set() and not stop.is_set()
+    return ready.is_set() and not stop.is_set()
 
 
 async def run_webhook(settings: WebhookSettings, stop: asyncio.Event) -> None:

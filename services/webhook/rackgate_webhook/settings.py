@@ -69,11 +69,11 @@ class CertificateSettings(ConfigModel):
 
     @field_validator("ip_addresses")
     @classmethod
-    def _are_addresses(cls, addresses: list[str]) -> list[str]:
+    def _normalize_addresses(cls, addresses: list[str]) -> list[str]:
         return [str(ipaddress.ip_address(address)) for address in addresses]
 
     @model_validator(mode="after")
-    def _fit(self) -> Self:
+    def _check_consistency(self) -> Self:
         if not self.dns_names and not self.ip_addresses:
             raise ValueError("dnsNames or ipAddresses must name what API servers call")
         if self.source == "issued" and not self.write_bundle:

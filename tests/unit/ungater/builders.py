@@ -9,16 +9,16 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.topology.assignment import Domain, TopologyAssignment, encode
-from rackgate_ungater.machine.plan import Grant, Ungate
-from rackgate_ungater.machine.ranks import RankSource
-from rackgate_ungater.machine.rows import (
+from rackgate_ungater.state_machine.gated_objects import (
     TOPOLOGY,
-    PodRow,
-    PodSetRow,
+    GatedPod,
+    GatedPodSet,
+    GatedWorkload,
     PodUid,
     WorkloadKey,
-    WorkloadRow,
 )
+from rackgate_ungater.state_machine.plan import PodSetAdmission, Ungate
+from rackgate_ungater.state_machine.ranks import RankSource
 
 HOST = names.HOSTNAME_LABEL
 INDEX = names.COMPLETION_INDEX_LABEL
@@ -74,7 +74,7 @@ class PodBuilder:
     def of(self, podset: str = "main", workload: str = "train", owner: str = OWNER) -> Self:
         return self._with(podset=podset, workload=workload, owner_uid=owner)
 
-    def row(self) -> PodRow:
+    def build(self) -> GatedPod:
         facts: dict[str, Any] = {
             "workload": "train",
             "podset": "main",
@@ -85,7 +85,7 @@ class PodBuilder:
             "selector": {},
             "indices": {},
         }
-        return PodRow(
+        return GatedPod(
             namespace="team",
             name=self.name,
             uid=PodUid(self.uid or f"uid-{self.name}"),
@@ -99,23 +99,23 @@ def pod(name: str | int = 0) -> PodBuilder:
     return PodBuilder(name if isinstance(name, str) else f"pod-{name}")
 
 
-def ranked(*indices: int) -> list[PodRow]:
-    return [pod(index).rank(index).row() for index in indices]
+def ranked(*indices: int) -> list[GatedPod]:
+    return [pod(index).rank(index).build() for index in indices]
 
 
 def assignment(*counts: tuple[Domain, int], levels: tuple[str, ...] = LEVELS) -> TopologyAssignment:
     return TopologyAssignment(levels, counts)
 
 
-def grant(
+def admission(
     *counts: tuple[Domain, int],
     ranks: RankSource | None = None,
     levels: tuple[str, ...] = LEVELS,
     count: int | None = None,
     unhealthy: tuple[str, ...] = (),
-) -> Grant:
+) -> PodSetAdmission:
     total = sum(number for _, number in counts)
-    return Grant(
+    return PodSetAdmission(
         podset="main",
         count=total if count is None else count,
         assignment=assignment(*counts, levels=levels),
@@ -124,51 +124,51 @@ def grant(
     )
 
 
-def podset(*counts: tuple[Domain, int], name: str = "main", **facts: Any) -> PodSetRow:
+def podset(*counts: tuple[Domain, int], name: str = "main", **facts: Any) -> GatedPodSet:
     raw = msgspec.json.encode(encode(assignment(*counts)))
-    return PodSetRow(name, sum(number for _, number in counts), raw, **facts)
+    return GatedPodSet(name, sum(number for _, number in counts), raw, **facts)
 
 
-def workload(*podsets: PodSetRow, version: int = 1, **facts: Any) -> WorkloadRow:
-    return WorkloadRow(
+def workload(*podsets: GatedPodSet, version: int = 1, **facts: Any) -> GatedWorkload:
+    return GatedWorkload(
         namespace="team",
         name="train",
         uid=facts.pop("uid", "workload-uid"),
         resource_version=str(version),
         version=version,
         owner_uid=OWNER,
-        granting=facts.pop("granting", True),
+        admitted=facts.pop("admitted", True),
         podsets=podsets,
         **facts,
     )
 
 
-def counted(count: int, name: str = "main", **facts: Any) -> PodSetRow:
+def counted(count: int, name: str = "main", **facts: Any) -> GatedPodSet:
     """A PodSet without topology."""
-    return PodSetRow(name, count, None, **facts)
+    return GatedPodSet(name, count, None, **facts)
 
 
-def elastic(*podsets: PodSetRow, version: int = 1, **facts: Any) -> WorkloadRow:
+def elastic(*podsets: GatedPodSet, version: int = 1, **facts: Any) -> GatedWorkload:
     """The Workload of an elastic job."""
     return workload(*podsets, version=version, elastic=True, **facts)
 
 
 def slice_of(
-    parent: WorkloadRow,
-    *podsets: PodSetRow,
+    parent: GatedWorkload,
+    *podsets: GatedPodSet,
     uid: str = "slice-0",
     version: int = 1,
     **facts: Any,
-) -> WorkloadRow:
+) -> GatedWorkload:
     """A slice of an elastic Workload, admitted unless told otherwise."""
-    return WorkloadRow(
+    return GatedWorkload(
         namespace=parent.namespace,
         name=facts.pop("name", f"{parent.name}-{uid}"),
         uid=uid,
         resource_version=str(version),
         version=version,
         owner_uid=facts.pop("owner_uid", parent.uid),
-        granting=facts.pop("granting", True),
+        admitted=facts.pop("admitted", True),
         podsets=podsets,
         elastic=True,
         parent=WorkloadKey(parent.key),

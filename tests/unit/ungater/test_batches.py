@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from rackgate_ungater.machine.batches import REMEMBERED, Batches, missing
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.batch_timer import MAX_REMEMBERED, BatchTimer, missing_pods
+from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
+from rackgate_ungater.state_machine.events import (
     Event,
     Failure,
     JobSeen,
@@ -16,16 +17,15 @@ from rackgate_ungater.machine.events import (
     UngateFailed,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.owners import Owners
-from rackgate_ungater.machine.rows import (
+from rackgate_ungater.state_machine.gated_objects import (
     ELASTIC,
     TOPOLOGY,
-    PodRow,
+    GatedPod,
+    GatedWorkload,
     PodUid,
     WorkloadKey,
-    WorkloadRow,
 )
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import (
     R1,
     R2,
@@ -43,14 +43,14 @@ KEY = WorkloadKey("team/train")
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 
 
-class Counted(Owners):
+class Counted(ChildJobOwners):
     """Counts how often all pods are gone through."""
 
     counts = 0
 
     def pods_of(
-        self, workload: WorkloadRow, pods: Iterable[PodRow], *, assignment: object
-    ) -> list[PodRow]:
+        self, workload: GatedWorkload, pods: Iterable[GatedPod], *, assignment: object
+    ) -> list[GatedPod]:
         self.counts += 1
         return super().pods_of(workload, pods, assignment=assignment)
 
@@ -58,9 +58,9 @@ class Counted(Owners):
 class Room:
     """A machine, and how long each event lets the next look wait."""
 
-    def __init__(self, row: WorkloadRow, window_s: float = 1.0) -> None:
-        self.machine = Machine()
-        self.batches: Batches[WorkloadKey] = Batches(window_s)
+    def __init__(self, row: GatedWorkload, window_s: float = 1.0) -> None:
+        self.machine = StateMachine()
+        self.batches: BatchTimer[WorkloadKey] = BatchTimer(window_s)
         self.now = 100.0
         self.hear(WorkloadSeen(row))
 
@@ -70,15 +70,15 @@ class Room:
         if self.machine.handle(event) is None:
             return None
         one_pod = isinstance(event, PodSeen | PodGone)
-        group, owners = self.machine.groups[KEY], self.machine.owners
+        group, owners = self.machine.workload_states[KEY], self.machine.owners
         return self.batches.wait_s(KEY, group, owners, self.now, one_pod=one_pod)
 
     def comes(self, *pods: PodBuilder) -> list[float | None]:
-        return [self.hear(PodSeen(one.row())) for one in pods]
+        return [self.hear(PodSeen(one.build())) for one in pods]
 
     @property
     def missing(self) -> int:
-        return missing(self.machine.groups[KEY], self.machine.owners)
+        return missing_pods(self.machine.workload_states[KEY], self.machine.owners)
 
 
 def test_the_last_pod_that_may_be_released_closes_the_batch() -> None:
@@ -100,7 +100,7 @@ def test_a_pod_that_takes_the_place_of_one_that_went_waits_for_no_other() -> Non
 
 
 def test_places_of_pods_that_end_are_taken_and_pods_that_are_done_leave_none() -> None:
-    room = Room(workload(podset((R1, 4), done=1)))
+    room = Room(workload(podset((R1, 4), reclaimable=1)))
     room.comes(pod(0).ungated(R1).terminating())
     assert room.comes(pod(1), pod(2)) == [1.0, 0.0]
 
@@ -109,7 +109,7 @@ def test_where_nothing_may_be_released_nothing_is_early() -> None:
     room = Room(workload(podset((R1, 2))))
     room.comes(pod(0).ungated(R1), pod(1).ungated(R1))
     assert room.comes(pod(2), pod(3)) == [1.0, 1.0]
-    room = Room(workload(podset((R1, 2)), granting=False))
+    room = Room(workload(podset((R1, 2)), admitted=False))
     assert room.comes(pod(0), pod(1)) == [1.0, 1.0]
 
 
@@ -122,13 +122,13 @@ def test_gated_pods_that_are_being_deleted_are_not_those_that_are_waited_for() -
 def test_a_podset_with_requests_under_way_or_refused_is_not_early() -> None:
     room = Room(workload(podset((R1, 2))))
     room.comes(pod(0), pod(1))
-    group = room.machine.groups[KEY]
-    room.machine.commit(room.machine.propose(KEY, room.now).ungates[:1], room.now)
+    group = room.machine.workload_states[KEY]
+    room.machine.expect_ungates(room.machine.propose(KEY, room.now).ungates[:1], room.now)
     assert room.missing == 1
     state = group.podsets["main"]
-    assert (len(state.expected), len(state.refused)) == (1, 0)
-    room.hear(UngateFailed(PodUid("uid-pod-0"), "1", Failure.REFUSED, room.now))
-    assert (len(state.expected), len(state.refused)) == (0, 1)
+    assert (len(state.expected), len(state.rejected)) == (1, 0)
+    room.hear(UngateFailed(PodUid("uid-pod-0"), "1", Failure.REJECTED, room.now))
+    assert (len(state.expected), len(state.rejected)) == (0, 1)
     assert room.missing == 1
     assert room.comes(pod(2)) == [1.0]
 
@@ -139,10 +139,10 @@ def test_pods_of_somebody_else_are_not_those_that_are_waited_for() -> None:
 
 
 def test_pods_of_a_jobset_are_waited_for_until_their_job_is_known() -> None:
-    room = Room(workload(podset((R1, 2)), of_jobset=True))
+    room = Room(workload(podset((R1, 2)), owned_by_jobset=True))
     child = [pod(number).of(owner="child").label(JOB_INDEX, 0) for number in range(2)]
     assert room.comes(*child) == [1.0, 1.0]
-    owner = room.machine.groups[KEY].row
+    owner = room.machine.workload_states[KEY].workload
     assert owner is not None
     assert room.hear(JobSeen("child", owner.owner_uid)) == 0.0
 
@@ -162,7 +162,7 @@ def test_after_a_look_the_next_one_waits_for_the_rest_of_the_window() -> None:
     room = Room(workload(podset((R1, 1))))
     assert room.comes(pod(0)) == [0.0]
     looked = room.now
-    room.batches.looked(KEY, looked)
+    room.batches.reconcile_started(KEY, looked)
     assert room.comes(*(pod(0).at(version) for version in range(2, 50))) == [None] * 48
     room.now += 0.8
     room.hear(PodGone(PodUid("uid-pod-0")))
@@ -185,10 +185,10 @@ def test_pods_are_counted_anew_only_after_as_many_have_come_as_were_missing() ->
 
 
 def test_what_is_remembered_has_a_limit() -> None:
-    batches: Batches[str] = Batches(1.0)
-    for number in range(3 * REMEMBERED):
-        batches.looked(str(number), number / REMEMBERED)
-    assert len(batches._looked) <= 2 * REMEMBERED
-    batches.looked("last", 9.0)
+    batches: BatchTimer[str] = BatchTimer(1.0)
+    for number in range(3 * MAX_REMEMBERED):
+        batches.reconcile_started(str(number), number / MAX_REMEMBERED)
+    assert len(batches._reconciled_at) <= 2 * MAX_REMEMBERED
+    batches.reconcile_started("last", 9.0)
     batches.forget("last")
-    assert "last" not in batches._looked
+    assert "last" not in batches._reconciled_at

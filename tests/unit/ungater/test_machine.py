@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.events import (
     Failure,
     PodGone,
     PodSeen,
@@ -14,34 +14,36 @@ from rackgate_ungater.machine.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.plan import Ungate
-from rackgate_ungater.machine.rows import PodRow, WorkloadKey, WorkloadRow
-from rackgate_ungater.machine.state import Limits
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload, WorkloadKey
+from rackgate_ungater.state_machine.plan import Ungate
+from rackgate_ungater.state_machine.records import Timeouts
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import R1, R2, R3, PodBuilder, pod, podset, where, workload
 
 KEY = WorkloadKey("team/train")
 
 
-def machine_with(row: WorkloadRow, *pods: PodBuilder) -> Machine:
-    machine = Machine(Limits(expectation_s=10, in_flight_s=60, refusal_s=1, refusal_max_s=8))
+def machine_with(row: GatedWorkload, *pods: PodBuilder) -> StateMachine:
+    machine = StateMachine(
+        Timeouts(expectation_s=10, in_flight_s=60, rejection_backoff_s=1, rejection_backoff_max_s=8)
+    )
     machine.handle(WorkloadSeen(row))
     for builder in pods:
-        machine.handle(PodSeen(builder.row()))
+        machine.handle(PodSeen(builder.build()))
     return machine
 
 
-def act(machine: Machine, now: float = 0.0) -> list[Ungate]:
+def act(machine: StateMachine, now: float = 0.0) -> list[Ungate]:
     """Propose and commit, as the reconciler does."""
     ungates = machine.propose(KEY, now).ungates
-    machine.commit(ungates, now)
-    machine.check()
+    machine.expect_ungates(ungates, now)
+    machine.check_invariants()
     return ungates
 
 
-def fail(machine: Machine, row: PodRow, failure: Failure, now: float = 0.0) -> None:
+def fail(machine: StateMachine, row: GatedPod, failure: Failure, now: float = 0.0) -> None:
     machine.handle(UngateFailed(row.uid, row.resource_version, failure, now))
-    machine.check()
+    machine.check_invariants()
 
 
 @pytest.mark.requirement("UNG-05", "UNG-07")
@@ -49,11 +51,11 @@ def fail(machine: Machine, row: PodRow, failure: Failure, now: float = 0.0) -> N
 def test_nothing_more_is_released_while_a_release_is_not_seen() -> None:
     machine = machine_with(workload(podset((R1, 2))), pod(0))
     assert where(act(machine)) == {"pod-0": R1}
-    machine.handle(PodSeen(pod(1).row()))
+    machine.handle(PodSeen(pod(1).build()))
     proposal = machine.propose(KEY, 0.0)
     assert proposal.ungates == []
-    assert proposal.held == 2
-    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row()))
+    assert proposal.awaiting_expectations == 2
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).build()))
     assert where(act(machine)) == {"pod-1": R1}
 
 
@@ -78,9 +80,9 @@ def test_an_expectation_ends_with_its_pod() -> None:
 def test_a_refused_pod_pauses_and_the_others_go_on() -> None:
     machine = machine_with(workload(podset((R1, 2))), pod(0), pod(1))
     first, second = act(machine)
-    machine.handle(PodSeen(pod(1).ungated(R1).at(2).row()))
-    fail(machine, first.pod, Failure.REFUSED)
-    machine.handle(PodSeen(pod(2).row()))
+    machine.handle(PodSeen(pod(1).ungated(R1).at(2).build()))
+    fail(machine, first.pod, Failure.REJECTED)
+    machine.handle(PodSeen(pod(2).build()))
     assert where(act(machine)) == {"pod-2": R1}
     assert second.pod.uid not in machine.expectations
 
@@ -91,9 +93,9 @@ def test_a_refused_pod_is_read_and_tried_again_with_growing_pauses() -> None:
     now, pauses = 0.0, []
     for _ in range(6):
         (ungate,) = act(machine, now)
-        fail(machine, ungate.pod, Failure.REFUSED, now)
+        fail(machine, ungate.pod, Failure.REJECTED, now)
         assert act(machine, now) == []
-        woken = machine.wake_at(KEY, now)
+        woken = machine.next_timer_at(KEY, now)
         assert woken is not None
         pauses.append(woken - now)
         now = woken
@@ -106,22 +108,22 @@ def test_a_refused_pod_is_read_and_tried_again_with_growing_pauses() -> None:
 def test_a_lost_answer_is_settled_by_a_live_read_only() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
     (ungate,) = act(machine)
-    fail(machine, ungate.pod, Failure.LOST)
+    fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
     proposal = machine.propose(KEY, 1000.0)
     assert proposal.ungates == []
     assert proposal.reads == [ungate.pod]
-    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row(), live=True))
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).build(), live=True))
     assert act(machine, 1000.0) == [], "it was written: the one place is taken"
 
 
 @pytest.mark.requirement("UNG-14")
 def test_a_lost_request_that_may_still_arrive_is_repeated_before_any_other() -> None:
     machine = machine_with(workload(podset((R2, 1), (R1, 1))), pod("m"), pod("n"))
-    machine.handle(PodGone(pod("n").row().uid))
+    machine.handle(PodGone(pod("n").build().uid))
     (ungate,) = act(machine)
     assert ungate.domain == R2
-    fail(machine, ungate.pod, Failure.LOST)
-    machine.handle(PodSeen(pod("a").row()))  # sorts first, would get R2 otherwise
+    fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
+    machine.handle(PodSeen(pod("a").build()))  # sorts first, would get R2 otherwise
     assert machine.propose(KEY, 1.0).reads == [ungate.pod]
     machine.handle(PodSeen(ungate.pod, live=True))
     assert where(act(machine, 1.0)) == {"m": R2, "a": R1}
@@ -131,7 +133,7 @@ def test_a_lost_request_that_may_still_arrive_is_repeated_before_any_other() -> 
 def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_granted() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0), pod(1))
     (ungate,) = act(machine)
-    fail(machine, ungate.pod, Failure.LOST)
+    fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
     machine.handle(WorkloadSeen(workload(podset((R2, 1)), version=2)))
     machine.propose(KEY, 1.0)
     machine.handle(PodSeen(ungate.pod, live=True))
@@ -145,8 +147,8 @@ def test_a_lost_request_holds_its_podset_when_its_place_is_no_longer_granted() -
 def test_a_list_that_began_before_a_request_arrived_does_not_say_that_it_never_did() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(1))
     (ungate,) = act(machine)
-    fail(machine, ungate.pod, Failure.LOST)
-    machine.handle(PodSeen(pod(0).row()))  # sorts first, and would get the place
+    fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
+    machine.handle(PodSeen(pod(0).build()))  # sorts first, and would get the place
     assert machine.propose(KEY, 61.0).reads == [ungate.pod]
     machine.handle(PodSeen(ungate.pod, live=True, listed=True))
     assert machine.propose(KEY, 61.0).ungates == []
@@ -158,8 +160,8 @@ def test_a_list_that_began_before_a_request_arrived_does_not_say_that_it_never_d
 def test_a_later_version_of_a_gated_pod_ends_the_doubt() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)
-    fail(machine, ungate.pod, Failure.LOST)
-    machine.handle(PodSeen(pod(0).at(2).row()))
+    fail(machine, ungate.pod, Failure.UNKNOWN_OUTCOME)
+    machine.handle(PodSeen(pod(0).at(2).build()))
     (again,) = act(machine)
     assert again.pod.resource_version == "2"
 
@@ -172,7 +174,7 @@ def test_after_a_conflict_the_pod_is_read_before_the_next_act() -> None:
     fail(machine, ungate.pod, Failure.CONFLICT)
     assert machine.propose(KEY, 0.0).ungates == []
     # Somebody else had taken the gate off, and sent the pod nowhere.
-    machine.handle(PodSeen(pod(0).ungated(R3).at(2).row(), live=True))
+    machine.handle(PodSeen(pod(0).ungated(R3).at(2).build(), live=True))
     assert act(machine) == []
 
 
@@ -180,11 +182,11 @@ def test_after_a_conflict_the_pod_is_read_before_the_next_act() -> None:
 def test_a_failure_of_an_earlier_request_says_nothing_about_the_next() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (first,) = act(machine)
-    fail(machine, first.pod, Failure.LOST)
-    machine.handle(PodSeen(pod(0).at(2).row()))
+    fail(machine, first.pod, Failure.UNKNOWN_OUTCOME)
+    machine.handle(PodSeen(pod(0).at(2).build()))
     (second,) = act(machine)
     fail(machine, first.pod, Failure.CONFLICT)
-    assert not machine.expectations[second.pod.uid].doubtful
+    assert not machine.expectations[second.pod.uid].outcome_unknown
 
 
 @pytest.mark.requirement("UNG-06", "UNG-07", "UNG-18")
@@ -192,45 +194,45 @@ def test_an_unseen_release_is_looked_up_after_a_while() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     (ungate,) = act(machine)
     machine.handle(UngateAccepted(ungate.pod.uid, "1", 5.0))
-    assert machine.wake_at(KEY, 5.0) == 15.0
+    assert machine.next_timer_at(KEY, 5.0) == 15.0
     assert machine.propose(KEY, 14.0).reads == []
     proposal = machine.propose(KEY, 15.0)
     assert (proposal.reads, proposal.overdue) == ([ungate.pod], 1)
-    machine.handle(PodSeen(pod(0).ungated(R1).at(2).row(), live=True))
+    machine.handle(PodSeen(pod(0).ungated(R1).at(2).build(), live=True))
     assert machine.expectations == {}
 
 
 @pytest.mark.requirement("UNG-18")
 def test_a_watch_behind_a_live_read_changes_nothing() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
-    machine.handle(PodSeen(pod(0).ungated(R1).at(9).row(), live=True))
-    machine.handle(PodSeen(pod(0).at(4).row()))
+    machine.handle(PodSeen(pod(0).ungated(R1).at(9).build(), live=True))
+    machine.handle(PodSeen(pod(0).at(4).build()))
     assert act(machine) == []
 
 
 @pytest.mark.requirement("UNG-18")
 def test_a_late_read_does_not_bring_a_deleted_pod_back() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
-    machine.handle(PodGone(pod(0).row().uid))
-    machine.handle(PodSeen(pod(0).ungated(R1).row(), live=True))
+    machine.handle(PodGone(pod(0).build().uid))
+    machine.handle(PodSeen(pod(0).ungated(R1).build(), live=True))
     assert machine.pods == {}
 
 
 @pytest.mark.requirement("UNG-18", "UNG-16")
 def test_a_watch_behind_a_list_brings_no_pod_of_an_earlier_run_back() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0).rank(0))
-    machine.handle(PodGone(pod(0).row().uid, version=7))
-    machine.handle(PodSeen(pod(0).rank(0).at(5).row()))
-    machine.handle(PodSeen(pod(1).rank(0).at(6).row(), live=True, listed=True))
+    machine.handle(PodGone(pod(0).build().uid, version=7))
+    machine.handle(PodSeen(pod(0).rank(0).at(5).build()))
+    machine.handle(PodSeen(pod(1).rank(0).at(6).build(), live=True, listed=True))
     assert where(act(machine)) == {"pod-1": R1}
-    machine.handle(PodSeen(pod(0).rank(0).at(8).row()))
+    machine.handle(PodSeen(pod(0).rank(0).at(8).build()))
     assert len(machine.pods) == 2, "what happened after the list counts"
 
 
 def test_a_pod_that_returns_to_the_watch_is_known_again() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
-    machine.handle(PodGone(pod(0).row().uid))  # its label was taken away
-    machine.handle(PodSeen(pod(0).at(3).row()))
+    machine.handle(PodGone(pod(0).build().uid))  # its label was taken away
+    machine.handle(PodSeen(pod(0).at(3).build()))
     assert where(act(machine)) == {"pod-0": R1}
 
 
@@ -239,10 +241,10 @@ def test_events_that_are_told_again_bring_no_pod_back() -> None:
     machine = machine_with(workload(podset((R1, 1))))
     ungated = pod(0).ungated(R1)
     for builder in (pod(0).at(2), ungated.at(3), ungated.terminal().at(4)):
-        machine.handle(PodSeen(builder.row()))
+        machine.handle(PodSeen(builder.build()))
     for builder in (pod(0).at(2), ungated.at(3)):
-        machine.handle(PodSeen(builder.row()))
-    machine.check()
+        machine.handle(PodSeen(builder.build()))
+    machine.check_invariants()
     assert machine.pods == {}, "else an ended pod would hold its place for ever"
 
 
@@ -250,13 +252,13 @@ def test_events_that_are_told_again_bring_no_pod_back() -> None:
 def test_a_workload_with_an_unanswered_request_is_not_handed_over() -> None:
     machine = machine_with(workload(podset((R1, 2))), pod(0), pod(1))
     first, second = act(machine)
-    assert machine.flights(0.0) == {}, "awaited, and the answer decides"
-    fail(machine, first.pod, Failure.LOST, 5.0)
+    assert machine.workloads_in_flight(0.0) == {}, "awaited, and the answer decides"
+    fail(machine, first.pod, Failure.UNKNOWN_OUTCOME, 5.0)
     fail(machine, second.pod, Failure.CONFLICT, 5.0)
-    assert machine.flights(5.0) == {KEY: 65.0}
-    assert machine.flights(65.0) == {}, "no request lives that long"
-    machine.handle(PodSeen(pod(0).at(2).row()))
-    assert machine.flights(5.0) == {}, "bound to a version that has passed"
+    assert machine.workloads_in_flight(5.0) == {KEY: 65.0}
+    assert machine.workloads_in_flight(65.0) == {}, "no request lives that long"
+    machine.handle(PodSeen(pod(0).at(2).build()))
+    assert machine.workloads_in_flight(5.0) == {}, "bound to a version that has passed"
 
 
 @pytest.mark.requirement("STR-05", "UNG-10")
@@ -265,12 +267,12 @@ def test_a_deletion_is_overdue_by_how_long_it_was_watched_whatever_the_time_of_d
     stuck = pod("old").ungated(R3).terminating(grace_s=40).at(3)
     machine = machine_with(workload(podset((R1, 1))), stuck, pod(0))
     assert act(machine, 100.0) == []
-    over = 100.0 + 40 + machine.limits.overdue_s
-    assert machine.wake_at(KEY, 100.0) == over
+    over = 100.0 + 40 + machine.timeouts.deletion_overdue_s
+    assert machine.next_timer_at(KEY, 100.0) == over
     assert act(machine, over - 1) == []
     assert where(act(machine, over)) == {"pod-0": R1}
-    machine.handle(PodGone(stuck.row().uid))
-    machine.check()
+    machine.handle(PodGone(stuck.build().uid))
+    machine.check_invariants()
 
 
 @pytest.mark.requirement("UNG-10")
@@ -283,7 +285,7 @@ def test_a_count_of_zero_releases_nothing_and_a_missing_one_is_the_assignments()
 
 @pytest.mark.requirement("UNG-11")
 def test_a_workload_that_is_gone_or_not_granting_releases_nothing() -> None:
-    assert act(machine_with(workload(podset((R1, 1)), granting=False), pod(0))) == []
+    assert act(machine_with(workload(podset((R1, 1)), admitted=False), pod(0))) == []
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     machine.handle(WorkloadGone(KEY, "workload-uid"))
     assert act(machine) == []
@@ -303,8 +305,8 @@ def test_podsets_hold_each_for_itself() -> None:
     row = workload(podset((R1, 2)), podset((R2, 1), name="leader"))
     machine = machine_with(row, pod(0))
     act(machine)
-    machine.handle(PodSeen(pod(1).row()))
-    machine.handle(PodSeen(pod("lead").of("leader").row()))
+    machine.handle(PodSeen(pod(1).build()))
+    machine.handle(PodSeen(pod("lead").of("leader").build()))
     assert where(act(machine)) == {"lead": R2}
 
 
@@ -312,23 +314,23 @@ def test_podsets_hold_each_for_itself() -> None:
 def test_after_readmission_pods_of_the_old_run_fill_no_new_room() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod("old").ungated(R1).at(3))
     machine.handle(WorkloadSeen(workload(podset((R2, 2)), version=7)))
-    machine.handle(PodSeen(pod("old").ungated(R1).terminating().at(4).row()))
+    machine.handle(PodSeen(pod("old").ungated(R1).terminating().at(4).build()))
     for n in (0, 1):
-        machine.handle(PodSeen(pod(n).row()))
+        machine.handle(PodSeen(pod(n).build()))
     assert where(act(machine)) == {"pod-0": R2}
-    machine.handle(PodSeen(pod(0).ungated(R2).at(8).row()))
-    machine.handle(PodGone(pod("old").row().uid))
+    machine.handle(PodSeen(pod(0).ungated(R2).at(8).build()))
+    machine.handle(PodGone(pod("old").build().uid))
     assert where(act(machine)) == {"pod-1": R2}
 
 
 @pytest.mark.requirement("UNG-01")
 def test_events_that_bring_no_work_wake_nobody() -> None:
     machine = machine_with(workload(podset((R1, 2))))
-    assert machine.handle(PodSeen(pod(0).row())) == KEY
-    assert machine.handle(PodSeen(pod(0).at(2).row())) is None, "only the version moved"
-    assert machine.handle(PodSeen(pod(0).ungated(R1).at(3).row())) is None, "nobody waits"
-    assert machine.handle(PodSeen(pod(0).ungated(R1).terminal().at(4).row())) is None
-    assert machine.handle(PodSeen(pod(1).row())) == KEY
+    assert machine.handle(PodSeen(pod(0).build())) == KEY
+    assert machine.handle(PodSeen(pod(0).at(2).build())) is None, "only the version moved"
+    assert machine.handle(PodSeen(pod(0).ungated(R1).at(3).build())) is None, "nobody waits"
+    assert machine.handle(PodSeen(pod(0).ungated(R1).terminal().at(4).build())) is None
+    assert machine.handle(PodSeen(pod(1).build())) == KEY
     assert machine.handle(WorkloadSeen(workload(podset((R1, 2)), version=2))) is None
 
 
@@ -344,5 +346,5 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
     machine = machine_with(workload(podset((R1, 1))), pod(0))
     act(machine)
     machine.handle(WorkloadGone(KEY, "workload-uid"))
-    machine.handle(PodGone(pod(0).row().uid))
-    assert (machine.groups, machine.pods, machine.expectations) == ({}, {}, {})
+    machine.handle(PodGone(pod(0).build().uid))
+    assert (machine.workload_states, machine.pods, machine.expectations) == ({}, {}, {})

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from rackgate.api import names
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.child_jobs import ChildJob, decode_job
+from rackgate_ungater.state_machine.events import (
     JobGone,
     JobSeen,
     PodGone,
@@ -16,9 +17,8 @@ from rackgate_ungater.machine.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.owners import JobRow, decode_job
-from rackgate_ungater.machine.rows import PodSetRow, WorkloadKey, decode_workload
+from rackgate_ungater.state_machine.gated_objects import GatedPodSet, WorkloadKey, decode_workload
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import (
     INDEX,
     OWNER,
@@ -41,18 +41,18 @@ def child(number: int = 0, *, job: int = 0, attempt: int = 0) -> PodBuilder:
     return found.rank(number).label(JOB_INDEX, job).label(ATTEMPT, attempt)
 
 
-def machine_with(given: PodSetRow, *pods: PodBuilder, jobs: tuple[str, ...] = ()) -> Machine:
-    machine = Machine()
-    machine.handle(WorkloadSeen(workload(given, of_jobset=True)))
+def machine_with(given: GatedPodSet, *pods: PodBuilder, jobs: tuple[str, ...] = ()) -> StateMachine:
+    machine = StateMachine()
+    machine.handle(WorkloadSeen(workload(given, owned_by_jobset=True)))
     for uid in jobs:
         machine.handle(JobSeen(uid, OWNER))
     for builder in pods:
-        machine.handle(PodSeen(builder.row()))
+        machine.handle(PodSeen(builder.build()))
     return machine
 
 
-def released(machine: Machine) -> dict[str, Any]:
-    machine.check()
+def released(machine: StateMachine) -> dict[str, Any]:
+    machine.check_invariants()
     return where(machine.propose(KEY, 0.0).ungates)
 
 
@@ -66,10 +66,10 @@ def test_pods_that_come_before_their_child_job_wait_and_are_woken() -> None:
 
 @pytest.mark.requirement("TAS-28")
 def test_pods_and_jobs_that_come_before_the_workload_are_released_with_it() -> None:
-    machine = Machine()
-    machine.handle(PodSeen(child(0).row()))
+    machine = StateMachine()
+    machine.handle(PodSeen(child(0).build()))
     assert machine.handle(JobSeen("job-0-0", OWNER)) is None
-    row = workload(podset((R1, 1)), of_jobset=True)
+    row = workload(podset((R1, 1)), owned_by_jobset=True)
     assert machine.handle(WorkloadSeen(row)) == KEY
     assert released(machine) == {"pod-0-0-0": R1}
 
@@ -94,7 +94,7 @@ def test_pods_of_a_deleted_child_job_hold_their_places_until_they_are_gone() -> 
     machine = machine_with(podset((R1, 1)), old, new, jobs=("job-0-0", "job-0-1"))
     machine.handle(JobGone("job-0-0"))
     assert released(machine) == {}
-    assert machine.handle(PodGone(old.row().uid)) == KEY
+    assert machine.handle(PodGone(old.build().uid)) == KEY
     assert released(machine) == {"pod-0-0-1": R1}
 
 
@@ -111,12 +111,12 @@ def test_pods_of_another_jobsets_jobs_neither_count_nor_are_released() -> None:
 
 @pytest.mark.field_note("E16")
 def test_the_pods_of_a_plain_job_are_not_looked_for_among_child_jobs() -> None:
-    machine = Machine()
+    machine = StateMachine()
     machine.handle(WorkloadSeen(workload(podset((R1, 1)))))
-    machine.handle(PodSeen(child(0).ungated(R1).row()))
+    machine.handle(PodSeen(child(0).ungated(R1).build()))
     machine.handle(JobSeen("job-1-0", OWNER))
-    machine.handle(PodSeen(child(0, job=1).row()))
-    machine.handle(PodSeen(pod(0).row()))
+    machine.handle(PodSeen(child(0, job=1).build()))
+    machine.handle(PodSeen(pod(0).build()))
     assert released(machine) == {"pod-0": R1}, "strangers neither count nor are released"
 
 
@@ -173,7 +173,7 @@ def test_pods_of_an_earlier_attempt_hold_their_places_without_a_rank() -> None:
     machine = machine_with(given, *old, *new, jobs=("job-0-0", "job-0-1"))
     proposal = machine.propose(KEY, 0.0)
     assert (proposal.ungates, proposal.reports) == ([], [])
-    machine.handle(PodGone(old[1].row().uid))
+    machine.handle(PodGone(old[1].build().uid))
     assert released(machine) == {"pod-0-1-1": R2}
 
 
@@ -194,11 +194,11 @@ def test_an_attempt_counts_within_its_own_job_only() -> None:
 def test_nothing_is_kept_of_child_jobs_that_are_gone() -> None:
     machine = machine_with(podset((R1, 1)), child(0), jobs=("job-0-0",))
     machine.handle(JobGone("job-0-0"))
-    machine.handle(PodGone(child(0).row().uid))
+    machine.handle(PodGone(child(0).build().uid))
     machine.handle(WorkloadGone(KEY, "workload-uid"))
-    machine.check()
+    machine.check_invariants()
     assert len(machine.owners) == 0
-    assert machine.groups == {}
+    assert machine.workload_states == {}
 
 
 @pytest.mark.requirement("TAS-28")
@@ -211,8 +211,8 @@ def test_metadata_alone_tells_whose_job_it_is() -> None:
         "resourceVersion": "7",
         "ownerReferences": [{**owner, "uid": "s", "controller": True}],
     }
-    row = JobRow("team", "train-main-0", "j", "7", "s")
+    row = ChildJob("team", "train-main-0", "j", "7", "s")
     assert decode_job(msgspec.json.encode({"metadata": meta})) == row
     assert decode_job(b'{"metadata":{"name":"x","uid":"u"},"spec":{"suspend":1}}').owner_uid == ""
     workload_of = {"metadata": {**meta, "name": "jobset-train"}}
-    assert decode_workload(msgspec.json.encode(workload_of)).of_jobset
+    assert decode_workload(msgspec.json.encode(workload_of)).owned_by_jobset

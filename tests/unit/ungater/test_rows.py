@@ -9,9 +9,14 @@ import pytest
 
 from rackgate.api import names
 from rackgate.jobframework.managed import is_tas_pod
-from rackgate_ungater.machine.events import PodSeen, WorkloadSeen
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, decode_pod, decode_workload
+from rackgate_ungater.state_machine.events import PodSeen, WorkloadSeen
+from rackgate_ungater.state_machine.gated_objects import (
+    ELASTIC,
+    TOPOLOGY,
+    decode_pod,
+    decode_workload,
+)
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import OWNER, R1, podset, workload
 
 LONG = "job-" + "x" * 200
@@ -70,7 +75,7 @@ def test_a_pod_is_ours_by_its_marks_whichever_annotation_asked_for_topology(
     assert is_tas_pod(found.owner_uid, "job", assignment=b"{}")
     assert found.gated
     found = msgspec.structs.replace(found, workload="train", owner_uid=OWNER)
-    machine = Machine()
+    machine = StateMachine()
     machine.handle(WorkloadSeen(workload(podset((R1, 1)))))
     machine.handle(PodSeen(found))
     (ungate,) = machine.propose(found.workload_key, 0.0).ungates
@@ -141,7 +146,7 @@ def workload_json() -> dict[str, Any]:
 
 def test_a_workload_row_keeps_the_assignment_as_bytes() -> None:
     found = decode_workload(msgspec.json.encode(workload_json()))
-    assert found.granting
+    assert found.admitted
     assert found.owner_uid == "job"
     assert found.cluster_queue == "cq"
     (podset,) = found.podsets
@@ -167,7 +172,7 @@ def test_a_workload_that_is_not_running_grants_nothing(change: dict[str, Any]) -
         document["status"]["conditions"].append({"type": kind, "status": "True"})
     for section, values in change.items():
         document[section].update(values)
-    assert not decode_workload(msgspec.json.encode(document)).granting
+    assert not decode_workload(msgspec.json.encode(document)).admitted
 
 
 def test_a_missing_count_is_the_one_that_was_asked_for_and_zero_is_not_missing() -> None:
@@ -225,7 +230,7 @@ def elastic_json(**metadata: Any) -> bytes:
 @pytest.mark.requirement("SLC-18")
 def test_an_elastic_workload_names_the_slices_it_has_folded() -> None:
     found = decode_workload(elastic_json(), elastic=True)
-    assert (found.elastic, found.folded, found.parent) == (True, ("a", "b"), None)
+    assert (found.elastic, found.merged, found.parent) == (True, ("a", "b"), None)
 
 
 @pytest.mark.requirement("SLC-05")
@@ -261,4 +266,4 @@ def test_pods_that_are_done_are_told_by_podset() -> None:
     name = document["status"]["admission"]["podSetAssignments"][0]["name"]
     document["status"]["reclaimablePods"] = [{"name": name, "count": 2}, {"name": "x", "count": 1}]
     first, *others = decode_workload(msgspec.json.encode(document)).podsets
-    assert (first.done, [other.done for other in others]) == (2, [0] * len(others))
+    assert (first.reclaimable, [other.reclaimable for other in others]) == (2, [0] * len(others))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rackgate_ungater.machine.events import (
+from rackgate_ungater.state_machine.events import (
     Failure,
     PodGone,
     PodSeen,
@@ -15,8 +15,13 @@ from rackgate_ungater.machine.events import (
     WorkloadGone,
     WorkloadSeen,
 )
-from rackgate_ungater.machine.machine import Machine
-from rackgate_ungater.machine.rows import ELASTIC, TOPOLOGY, WorkloadKey, WorkloadRow
+from rackgate_ungater.state_machine.gated_objects import (
+    ELASTIC,
+    TOPOLOGY,
+    GatedWorkload,
+    WorkloadKey,
+)
+from rackgate_ungater.state_machine.state_machine import StateMachine
 from tests.unit.ungater.builders import (
     INDEX,
     LEVELS,
@@ -38,20 +43,20 @@ BOTH = TOPOLOGY | ELASTIC
 PARENT = elastic(counted(1))
 
 
-def machine_with(*rows: WorkloadRow, pods: int = 0, gates: int = ELASTIC) -> Machine:
-    machine = Machine()
+def machine_with(*rows: GatedWorkload, pods: int = 0, gates: int = ELASTIC) -> StateMachine:
+    machine = StateMachine()
     for row in rows:
         machine.handle(WorkloadSeen(row))
     for number in range(pods):
-        machine.handle(PodSeen(pod(number).gates(gates).row()))
+        machine.handle(PodSeen(pod(number).gates(gates).build()))
     return machine
 
 
-def act(machine: Machine) -> list[str]:
+def act(machine: StateMachine) -> list[str]:
     """Propose and commit, and let the watch show what was written; names of the released."""
     ungates = machine.propose(KEY, 0.0).ungates
-    machine.commit(ungates, 0.0)
-    machine.check()
+    machine.expect_ungates(ungates, 0.0)
+    machine.check_invariants()
     for ungate in ungates:
         selector = dict(zip(ungate.levels, ungate.domain, strict=True))
         version = ungate.pod.version + 1
@@ -63,13 +68,13 @@ def act(machine: Machine) -> list[str]:
             resource_version=str(version),
         )
         machine.handle(PodSeen(row))
-    machine.check()
+    machine.check_invariants()
     return [ungate.pod.name for ungate in ungates]
 
 
-def gone(machine: Machine, row: WorkloadRow) -> None:
+def gone(machine: StateMachine, row: GatedWorkload) -> None:
     machine.handle(WorkloadGone(row.key, row.uid))
-    machine.check()
+    machine.check_invariants()
 
 
 @pytest.mark.requirement("SLC-14")
@@ -85,7 +90,7 @@ def test_a_podset_without_topology_is_released_by_its_number() -> None:
 @pytest.mark.requirement("SLC-14", "SLC-30")
 @pytest.mark.field_note("E1")
 def test_pods_of_a_pending_slice_stay_gated() -> None:
-    pending = slice_of(PARENT, counted(1), granting=False)
+    pending = slice_of(PARENT, counted(1), admitted=False)
     machine = machine_with(PARENT, pending, pods=2)
     assert act(machine) == ["pod-0"]
     assert act(machine) == []
@@ -95,14 +100,14 @@ def test_pods_of_a_pending_slice_stay_gated() -> None:
 
 @pytest.mark.requirement("SLC-14", "SLC-30")
 def test_an_admitted_slice_wakes_its_parent() -> None:
-    machine = machine_with(PARENT, slice_of(PARENT, counted(1), granting=False), pods=3)
+    machine = machine_with(PARENT, slice_of(PARENT, counted(1), admitted=False), pods=3)
     act(machine)
     assert machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=2))) == KEY
     assert act(machine) == ["pod-1"]
     assert machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=3))) is None
-    gone_bad = slice_of(PARENT, counted(1), version=4, granting=False)
+    gone_bad = slice_of(PARENT, counted(1), version=4, admitted=False)
     assert machine.handle(WorkloadSeen(gone_bad)) == KEY, "a plan may have been refused for it"
-    again = slice_of(PARENT, counted(1), version=5, granting=False, unhealthy=("n",))
+    again = slice_of(PARENT, counted(1), version=5, admitted=False, unhealthy=("n",))
     assert machine.handle(WorkloadSeen(again)) is None
 
 
@@ -110,8 +115,8 @@ def test_an_admitted_slice_wakes_its_parent() -> None:
 @pytest.mark.field_note("E2")
 def test_an_evicting_slice_grants_nothing() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=2)
-    stands = machine.groups[KEY].standing()
-    evicting = slice_of(PARENT, counted(1), version=2, granting=False)
+    stands = machine.workload_states[KEY].admission_check()
+    evicting = slice_of(PARENT, counted(1), version=2, admitted=False)
     machine.handle(WorkloadSeen(evicting))
     assert not stands()
     machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=1)))
@@ -120,7 +125,7 @@ def test_an_evicting_slice_grants_nothing() -> None:
 
 @pytest.mark.requirement("SLC-31", "UNG-11")
 def test_slices_of_an_evicted_parent_grant_nothing() -> None:
-    evicted = elastic(counted(1), version=5, granting=False)
+    evicted = elastic(counted(1), version=5, admitted=False)
     assert act(machine_with(PARENT, slice_of(PARENT, counted(1)), evicted, pods=2)) == []
 
 
@@ -128,7 +133,7 @@ def test_slices_of_an_evicted_parent_grant_nothing() -> None:
 def test_a_folded_slice_that_is_still_there_counts_once() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=4)
     assert act(machine) == ["pod-0", "pod-1"]
-    machine.handle(WorkloadSeen(elastic(counted(2), version=5, folded=("slice-0",))))
+    machine.handle(WorkloadSeen(elastic(counted(2), version=5, merged=("slice-0",))))
     assert act(machine) == []
     machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=6)))
     assert act(machine) == [], "another write to the slice on its way out"
@@ -137,7 +142,7 @@ def test_a_folded_slice_that_is_still_there_counts_once() -> None:
 @pytest.mark.requirement("SLC-15", "SLC-20")
 @pytest.mark.parametrize("order", ["fds", "dfs", "fsd", "fps", "fpsd", "fpds"])
 def test_fold_and_deletion_count_once_in_any_order(order: str) -> None:
-    """f: folded; d: the slice is deleted; s: it is seen once more; p: its UID is pruned."""
+    """f: merged; d: the slice is deleted; s: it is seen once more; p: its UID is pruned."""
     admitted = slice_of(PARENT, counted(1), version=2)
     machine = machine_with(PARENT, admitted, pods=5)
     assert act(machine) == ["pod-0", "pod-1"]
@@ -147,8 +152,8 @@ def test_fold_and_deletion_count_once_in_any_order(order: str) -> None:
         elif event == "s":
             machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=version)))
         else:
-            folded = ("slice-0",) if event == "f" else ()
-            machine.handle(WorkloadSeen(elastic(counted(2), version=version, folded=folded)))
+            merged = ("slice-0",) if event == "f" else ()
+            machine.handle(WorkloadSeen(elastic(counted(2), version=version, merged=merged)))
         assert act(machine) == [], f"after {event} of {order}"
 
 
@@ -156,15 +161,15 @@ def test_fold_and_deletion_count_once_in_any_order(order: str) -> None:
 def test_an_expectation_holds_over_a_fold() -> None:
     machine = machine_with(PARENT, slice_of(PARENT, counted(1)), pods=3)
     ungates = machine.propose(KEY, 0.0).ungates
-    stands = machine.groups[KEY].standing()
-    machine.commit(ungates, 0.0)
-    machine.handle(WorkloadSeen(elastic(counted(2), version=5, folded=("slice-0",))))
+    stands = machine.workload_states[KEY].admission_check()
+    machine.expect_ungates(ungates, 0.0)
+    machine.handle(WorkloadSeen(elastic(counted(2), version=5, merged=("slice-0",))))
     gone(machine, slice_of(PARENT, counted(1)))
     assert stands(), "the batch goes on: as much is granted as before"
     proposal = machine.propose(KEY, 0.0)
-    assert (proposal.ungates, proposal.held) == ([], 3)
+    assert (proposal.ungates, proposal.awaiting_expectations) == ([], 3)
     for ungate in ungates:
-        machine.handle(PodSeen(replace(pod(ungate.pod.name), version=2).free().row()))
+        machine.handle(PodSeen(replace(pod(ungate.pod.name), version=2).free().build()))
     assert act(machine) == []
 
 
@@ -172,8 +177,8 @@ def test_an_expectation_holds_over_a_fold() -> None:
 def test_a_lost_answer_of_a_release_by_number_is_settled_by_a_read() -> None:
     machine = machine_with(PARENT, pods=2)
     (ungate,) = machine.propose(KEY, 0.0).ungates
-    machine.commit([ungate], 0.0)
-    machine.handle(UngateFailed(ungate.pod.uid, "1", Failure.LOST, 0.0))
+    machine.expect_ungates([ungate], 0.0)
+    machine.handle(UngateFailed(ungate.pod.uid, "1", Failure.UNKNOWN_OUTCOME, 0.0))
     assert machine.propose(KEY, 1.0).reads == [ungate.pod]
     machine.handle(PodSeen(ungate.pod, live=True))
     assert machine.propose(KEY, 1.0).ungates == [ungate], "the same again, and no other"
@@ -184,9 +189,9 @@ def test_a_lost_answer_of_a_release_by_number_is_settled_by_a_read() -> None:
 def test_a_recreated_pod_is_released_into_the_place_of_the_one_that_went() -> None:
     machine = machine_with(elastic(counted(2)), pods=2)
     act(machine)
-    assert machine.handle(PodSeen(pod("again").gates(ELASTIC).row())) == KEY
+    assert machine.handle(PodSeen(pod("again").gates(ELASTIC).build())) == KEY
     assert act(machine) == [], "the broken one still lives"
-    assert machine.handle(PodGone(pod(0).row().uid)) == KEY
+    assert machine.handle(PodGone(pod(0).build().uid)) == KEY
     assert act(machine) == ["again"]
 
 
@@ -196,14 +201,14 @@ def test_terminating_pods_hold_their_places_through_a_scale_down_and_up() -> Non
     act(machine)
     for number in (1, 2):
         leaving = replace(pod(number), version=5).free().terminating()
-        machine.handle(PodSeen(leaving.row()))
+        machine.handle(PodSeen(leaving.build()))
     machine.handle(WorkloadSeen(elastic(counted(1), version=6)))
     machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), version=7)))
-    machine.handle(PodSeen(pod("new").gates(ELASTIC).row()))
+    machine.handle(PodSeen(pod("new").gates(ELASTIC).build()))
     assert act(machine) == [], "three live, two granted"
-    machine.handle(PodGone(pod(1).row().uid))
+    machine.handle(PodGone(pod(1).build().uid))
     assert act(machine) == [], "two live, two granted"
-    machine.handle(PodGone(pod(2).row().uid))
+    machine.handle(PodGone(pod(2).build().uid))
     assert act(machine) == ["new"]
 
 
@@ -212,7 +217,7 @@ def test_a_shrink_below_what_lives_releases_nothing() -> None:
     machine = machine_with(elastic(counted(3)), pods=4)
     act(machine)
     machine.handle(WorkloadSeen(elastic(counted(1), version=6)))
-    machine.handle(PodGone(pod(0).row().uid))
+    machine.handle(PodGone(pod(0).build().uid))
     assert act(machine) == []
 
 
@@ -226,14 +231,14 @@ def test_a_slice_counts_only_for_the_parent_that_owns_it() -> None:
     assert act(machine) == ["pod-0"]
     gone(machine, PARENT)
     gone(machine, orphan)
-    assert machine.groups[KEY].slices == {}
+    assert machine.workload_states[KEY].slices == {}
 
 
 def test_a_slice_name_used_again_is_another_slice() -> None:
     first = slice_of(PARENT, counted(1), uid="a", name="train-main-0")
     again = slice_of(PARENT, counted(1), uid="b", name="train-main-0", version=9)
     machine = machine_with(PARENT, first, pods=5)
-    machine.handle(WorkloadSeen(elastic(counted(2), version=5, folded=("a",))))
+    machine.handle(WorkloadSeen(elastic(counted(2), version=5, merged=("a",))))
     gone(machine, first)
     machine.handle(WorkloadSeen(again))
     assert act(machine) == ["pod-0", "pod-1", "pod-2"]
@@ -246,7 +251,7 @@ def test_worker_groups_grow_each_by_its_own_slices() -> None:
     machine = machine_with(parent, grown, slice_of(parent, counted(9, "no-such"), uid="s1"))
     for name in ("head", "a", "b"):
         for number in range(3):
-            machine.handle(PodSeen(pod(f"{name}-{number}").of(name).gates(ELASTIC).row()))
+            machine.handle(PodSeen(pod(f"{name}-{number}").of(name).gates(ELASTIC).build()))
     assert sorted(act(machine)) == ["a-0", "b-0", "b-1", "head-0"]
 
 
@@ -262,8 +267,8 @@ def test_with_topology_domains_of_parent_and_slices_add_up() -> None:
         "pod-3": R3,
     }
     act(machine)
-    folded = elastic(podset((R1, 1), (R2, 2), (R3, 1)), version=5, folded=("slice-0", "slice-1"))
-    machine.handle(WorkloadSeen(folded))
+    merged = elastic(podset((R1, 1), (R2, 2), (R3, 1)), version=5, merged=("slice-0", "slice-1"))
+    machine.handle(WorkloadSeen(merged))
     assert act(machine) == []
 
 
@@ -274,7 +279,7 @@ def test_ranks_follow_slices_in_the_order_in_which_they_will_be_taken_in() -> No
     sooner = slice_of(parent, podset((R3, 1)), uid="b", name=f"{parent.name}-main-2")
     machine = machine_with(parent, later, sooner)
     for number in range(3):
-        machine.handle(PodSeen(pod(number).rank(number).gates(BOTH).row()))
+        machine.handle(PodSeen(pod(number).rank(number).gates(BOTH).build()))
     released = where(machine.propose(KEY, 0.0).ungates)
     assert released == {"pod-0": R1, "pod-1": R3, "pod-2": R2}
 
@@ -309,7 +314,7 @@ def partly(builder: PodBuilder, gates: int, **selector: str) -> PodBuilder:
 def test_a_pod_that_lost_one_gate_is_picked_first(left: int) -> None:
     parent = elastic(podset((R1, 1)))
     machine = machine_with(parent, pods=2, gates=BOTH)
-    machine.handle(PodSeen(pod("z").gates(left).row()))
+    machine.handle(PodSeen(pod("z").gates(left).build()))
     assert act(machine) == ["z"]
     assert act(machine) == []
 
@@ -319,7 +324,7 @@ def test_a_pod_that_lost_its_topology_gate_gets_the_domain_that_its_selector_nam
     parent = elastic(podset((R1, 1), (R2, 1)))
     machine = machine_with(parent, pods=1, gates=BOTH)
     half = partly(pod("z"), ELASTIC, block="b1", rack="r1")
-    machine.handle(PodSeen(half.row()))
+    machine.handle(PodSeen(half.build()))
     assert where(machine.propose(KEY, 0.0).ungates) == {"z": R1, "pod-0": R2}
 
 
@@ -331,14 +336,14 @@ def test_without_the_annotation_the_elastic_gate_is_nobodys() -> None:
     (ungate,) = machine.propose(KEY, 0.0).ungates
     assert ungate.gates == TOPOLOGY
     assert act(machine) == ["pod-0"]
-    machine.handle(PodSeen(pod("only").gates(ELASTIC).row()))
+    machine.handle(PodSeen(pod("only").gates(ELASTIC).build()))
     assert act(machine) == [], "nothing to take off, and it counts as released"
     assert machine.expectations == {}
 
 
 @pytest.mark.field_note("E16")
 def test_without_the_annotation_slices_and_folded_uids_change_nothing() -> None:
-    plain = workload(podset((R1, 1)), folded=("x",))
+    plain = workload(podset((R1, 1)), merged=("x",))
     machine = machine_with(plain, slice_of(plain, podset((R2, 3))), pods=4, gates=TOPOLOGY)
     assert act(machine) == ["pod-0"]
 
@@ -359,25 +364,27 @@ def test_a_slice_that_was_given_to_another_parent_grants_no_longer() -> None:
     machine.handle(WorkloadSeen(slice_of(other, counted(2), name=grown.name, version=4)))
     assert act(machine) == ["pod-0"]
     gone(machine, grown)
-    assert all(not group.slices for group in machine.groups.values())
+    assert all(not group.slices for group in machine.workload_states.values())
 
 
 @pytest.mark.requirement("SLC-14", "SLC-15", "UNG-11")
 def test_a_live_list_that_grants_less_stops_the_plan() -> None:
     grown = slice_of(PARENT, counted(1))
     machine = machine_with(PARENT, grown, pods=4)
-    less = slice_of(PARENT, counted(1), granting=False)
-    folded = elastic(counted(2), folded=("slice-0",))
-    assert machine.covered(KEY, [PARENT, grown])
-    assert machine.covered(KEY, [folded]), "folded and gone is as much"
-    assert machine.covered(KEY, [folded, grown])
-    assert machine.covered(KEY, [elastic(counted(9)), grown]), "more is no harm"
-    assert not machine.covered(KEY, [PARENT, less])
+    less = slice_of(PARENT, counted(1), admitted=False)
+    merged = elastic(counted(2), merged=("slice-0",))
+    assert machine.is_still_admitted(KEY, [PARENT, grown])
+    assert machine.is_still_admitted(KEY, [merged]), "merged and gone is as much"
+    assert machine.is_still_admitted(KEY, [merged, grown])
+    assert machine.is_still_admitted(KEY, [elastic(counted(9)), grown]), "more is no harm"
+    assert not machine.is_still_admitted(KEY, [PARENT, less])
     machine.handle(WorkloadSeen(slice_of(PARENT, counted(1), uid="slice-1")))
-    assert not machine.covered(KEY, [folded, grown]), "three are acted on, two are granted"
-    assert not machine.covered(KEY, [PARENT])
-    assert not machine.covered(KEY, [grown])
-    assert not machine.covered(KEY, [elastic(counted(9), granting=False), grown])
+    assert not machine.is_still_admitted(KEY, [merged, grown]), (
+        "three are acted on, two are granted"
+    )
+    assert not machine.is_still_admitted(KEY, [PARENT])
+    assert not machine.is_still_admitted(KEY, [grown])
+    assert not machine.is_still_admitted(KEY, [elastic(counted(9), admitted=False), grown])
 
 
 @pytest.mark.requirement("UNG-11", "UNG-15")
@@ -385,16 +392,16 @@ def test_a_parent_made_anew_is_not_what_was_planned_for() -> None:
     """Its UID may be in another shard, so another replica may act on it by now."""
     machine = machine_with(PARENT, pods=2)
     anew = elastic(counted(9), uid="anew")
-    assert not machine.covered(KEY, [anew])
-    assert not machine.covered(KEY, [anew, slice_of(anew, counted(9))])
+    assert not machine.is_still_admitted(KEY, [anew])
+    assert not machine.is_still_admitted(KEY, [anew, slice_of(anew, counted(9))])
 
 
 @pytest.mark.requirement("SLC-36", "UNG-11")
 def test_a_live_list_is_compared_domain_by_domain() -> None:
     parent = elastic(podset((R1, 2), (R2, 1)))
     machine = machine_with(parent, pods=3, gates=BOTH)
-    assert machine.covered(KEY, [elastic(podset((R2, 1), (R3, 1), (R1, 2)))])
-    assert not machine.covered(KEY, [elastic(podset((R1, 1), (R2, 2)))])
-    assert not machine.covered(KEY, [elastic(counted(3))])
+    assert machine.is_still_admitted(KEY, [elastic(podset((R2, 1), (R3, 1), (R1, 2)))])
+    assert not machine.is_still_admitted(KEY, [elastic(podset((R1, 1), (R2, 2)))])
+    assert not machine.is_still_admitted(KEY, [elastic(counted(3))])
     swapped = elastic(podset((R1, 2), (R2, 1)), unhealthy=("node-7",))
-    assert not machine.covered(KEY, [swapped])
+    assert not machine.is_still_admitted(KEY, [swapped])

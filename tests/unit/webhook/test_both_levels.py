@@ -17,8 +17,8 @@ WHERE = "spec.template.metadata.annotations"
 
 def errors(kind: str, found: dict[str, Any], stored: dict[str, Any] | None = None) -> list[str]:
     """Paths of what is refused behind the gate."""
-    verdict = validate(review(kind, found, stored), both_levels=True)
-    return [error.path for error in verdict.errors]
+    admission_response = validate(review(kind, found, stored), both_levels=True)
+    return [error.path for error in admission_response.errors]
 
 
 @pytest.mark.field_note("G6")

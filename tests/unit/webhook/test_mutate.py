@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate_webhook.admission.mutate import mutate
-from rackgate_webhook.admission.review import Verdict
+from rackgate_webhook.admission.review import AdmissionResponse
 from tests.support.objects import RACK, job
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review
@@ -37,8 +37,12 @@ def test_mutating_its_own_output_changes_nothing() -> None:
 @pytest.mark.requirement("HOOK-05")
 def test_an_ungoverned_job_passes_without_a_word() -> None:
     found = job("plain", 2, queue=None, required=RACK, annotations={"a": "b"})
-    verdict = mutate(review(JOB, found))
-    assert (verdict.operations, verdict.warnings, verdict.allowed) == ([], [], True)
+    admission_response = mutate(review(JOB, found))
+    assert (
+        admission_response.operations,
+        admission_response.warnings,
+        admission_response.allowed,
+    ) == ([], [], True)
 
 
 @pytest.mark.requirement("TAS-08")
@@ -90,18 +94,18 @@ def running(count: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("HOOK-10")
 def test_a_running_job_that_grows_is_suspended_in_the_same_write() -> None:
-    verdict = mutate(review(JOB, running(400), running(4)))
-    assert apply_patch(running(400), verdict.operations)["spec"]["suspend"] is True
-    (warning,) = verdict.warnings
+    admission_response = mutate(review(JOB, running(400), running(4)))
+    assert apply_patch(running(400), admission_response.operations)["spec"]["suspend"] is True
+    (warning,) = admission_response.warnings
     assert "grows from 4 to 400 pods" in warning
 
 
 def test_a_running_job_that_shrinks_or_is_bounded_by_its_completions_is_not_touched() -> None:
     for now, before in ((running(4), running(400)), (running(4), running(4))):
-        assert mutate(review(JOB, now, before)) == Verdict()
+        assert mutate(review(JOB, now, before)) == AdmissionResponse()
     more, less = running(400), running(4)
     more["spec"]["completions"] = less["spec"]["completions"] = 4
-    assert mutate(review(JOB, more, less)) == Verdict()
+    assert mutate(review(JOB, more, less)) == AdmissionResponse()
 
 
 @pytest.mark.parametrize("gate", [names.TOPOLOGY_GATE, names.ELASTIC_GATE])
@@ -109,7 +113,7 @@ def test_a_running_job_whose_pods_a_gate_holds_grows_as_it_likes(gate: str) -> N
     more, less = running(400), running(4)
     for found in (more, less):
         found["spec"]["template"]["spec"]["schedulingGates"] = [{"name": gate}]
-    assert mutate(review(JOB, more, less)) == Verdict()
+    assert mutate(review(JOB, more, less)) == AdmissionResponse()
     # The annotation alone holds nothing: its feature gate may be off.
     for found in (more, less):
         found["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
@@ -124,7 +128,7 @@ def test_a_job_that_waits_or_goes_grows_as_it_likes() -> None:
         less["spec"] |= change
         more["metadata"]["deletionTimestamp"] = None if change else "T"
         more["spec"] |= change
-        assert mutate(review(JOB, more, less)) == Verdict()
+        assert mutate(review(JOB, more, less)) == AdmissionResponse()
 
 
 @pytest.mark.requirement("HOOK-12")
@@ -167,10 +171,10 @@ def test_a_gated_pod_without_the_label_the_ungater_follows_gets_it(label: str | 
 
 @pytest.mark.requirement("HOOK-08")
 def test_a_pod_with_a_node_name_is_passed_with_a_warning() -> None:
-    verdict = mutate(review(POD, pod(nodeName="n1")))
-    assert verdict.operations == []
-    assert verdict.allowed
-    assert verdict.warnings[0].startswith("spec.nodeName is set")
+    admission_response = mutate(review(POD, pod(nodeName="n1")))
+    assert admission_response.operations == []
+    assert admission_response.allowed
+    assert admission_response.warnings[0].startswith("spec.nodeName is set")
 
 
 @pytest.mark.parametrize("gates", [[], [names.TOPOLOGY_GATE], [names.ELASTIC_GATE, "other"]])
@@ -184,7 +188,7 @@ def test_the_clean_up_pod_of_a_ray_cluster_is_never_gated(gates: list[str]) -> N
     assert result["metadata"] == {"labels": {"ray.io/node-type": "redis-cleanup"}}
     assert mutate(review(POD, result, username=by)).operations == []
     # Others only claim to clean up; the policy sees their marks, and refuses them.
-    assert mutate(review(POD, found, username="user")) == Verdict()
+    assert mutate(review(POD, found, username="user")) == AdmissionResponse()
 
 
 def elastic_pod(*gates: str, **labels: str) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def kai_job(**more: Any) -> Object:
 
 
 def handed_over(found: Object, stored: Object | None = None) -> Object:
-    verdict = mutate(review(JOB, found, stored), kai=KNOWN)
-    assert verdict.allowed
-    after: Object = apply_patch(found, verdict.operations)
+    admission_response = mutate(review(JOB, found, stored), kai=KNOWN)
+    assert admission_response.allowed
+    after: Object = apply_patch(found, admission_response.operations)
     return after
 
 
@@ -61,9 +61,9 @@ def test_a_jobset_whose_pods_name_kai_stays_ours() -> None:
 
 def test_what_cannot_be_said_is_refused_and_never_half_rendered() -> None:
     found = kai_job(annotations={names.POD_INDEX_OFFSET: "1"})
-    verdict = mutate(review(JOB, found), kai=KNOWN)
-    assert not verdict.allowed
-    assert verdict.operations == []
+    admission_response = mutate(review(JOB, found), kai=KNOWN)
+    assert not admission_response.allowed
+    assert admission_response.operations == []
 
 
 def test_a_queue_that_can_have_no_object_is_refused() -> None:

@@ -12,9 +12,9 @@ from rackgate.features import Features
 from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
 from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
-from rackgate_webhook.admission.jobs import sliced_kinds
+from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.admission.mutate import mutate
-from rackgate_webhook.admission.review import Verdict
+from rackgate_webhook.admission.review import AdmissionResponse
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.objects import RACK, job
 from tests.unit.govern.patching import apply_patch
@@ -22,7 +22,7 @@ from tests.unit.webhook.reviews import review
 
 JOB, JOBSET, RAYCLUSTER = "batch/Job", "jobset.x-k8s.io/JobSet", "ray.io/RayCluster"
 ASKS = marks(required=RACK)
-SLICED = frozenset({"RayCluster", "Job"})
+ELASTIC_KINDS = frozenset({"RayCluster", "Job"})
 OWNERS = (
     {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "controller": True},
     {"apiVersion": "ray.io/v1", "kind": "RayCluster", "controller": True},
@@ -40,8 +40,8 @@ def asked(kind: str) -> Object:
     return ray(autoscaling=True)
 
 
-def told(kind: str, found: Object, stored: Object | None = None) -> Verdict:
-    return mutate(review(kind, found, stored), sliced=SLICED)
+def told(kind: str, found: Object, stored: Object | None = None) -> AdmissionResponse:
+    return mutate(review(kind, found, stored), elastic_kinds=ELASTIC_KINDS)
 
 
 def mutated(kind: str, found: Object, stored: Object | None = None) -> Object:
@@ -83,7 +83,7 @@ def test_what_belongs_to_a_jobset_or_raycluster_is_never_governed_itself(
 ) -> None:
     found = job("part", 2, required=RACK) if kind == JOB else asked(kind)
     found["metadata"]["ownerReferences"] = [owner]
-    assert told(kind, found) == Verdict()
+    assert told(kind, found) == AdmissionResponse()
     found["metadata"]["ownerReferences"] = [{**owner, "controller": False}]
     assert told(kind, found).operations, "an owner that does not control it is no owner"
     found["metadata"]["ownerReferences"] = [{**owner, "apiVersion": "example.com/v1"}]
@@ -106,9 +106,11 @@ def test_only_with_its_gate_a_kind_is_elastic() -> None:
     held = templates(mutated(RAYCLUSTER, found))
     assert all(names.ELASTIC_GATE in gates_of(template) for template in held)
     gates = {"ElasticJobsViaWorkloadSlices": True, "RackgateElasticIndexedJobs": True}
-    assert sliced_kinds(Features.of(gates)) == SLICED
-    assert sliced_kinds(Features.of({"ElasticJobsViaWorkloadSlices": True})) == {"RayCluster"}
-    assert sliced_kinds(Features.of({"RackgateElasticIndexedJobs": True})) == frozenset()
+    assert enabled_elastic_kinds(Features.of(gates)) == ELASTIC_KINDS
+    assert enabled_elastic_kinds(Features.of({"ElasticJobsViaWorkloadSlices": True})) == {
+        "RayCluster"
+    }
+    assert enabled_elastic_kinds(Features.of({"RackgateElasticIndexedJobs": True})) == frozenset()
 
 
 @pytest.mark.field_note("E16")
@@ -120,10 +122,10 @@ def test_a_job_is_elastic_if_it_is_indexed_and_says_so(
 ) -> None:
     found = job("train", 2, indexed=indexed)
     found["metadata"]["annotations"] = {names.ELASTIC_ANNOTATION: asks}
-    verdict = told(JOB, found)
-    template = apply_patch(found, verdict.operations)["spec"]["template"]
+    admission_response = told(JOB, found)
+    template = apply_patch(found, admission_response.operations)["spec"]["template"]
     assert gates_of(template) == ([names.ELASTIC_GATE] if held else [])
-    assert bool(verdict.warnings) != held
+    assert bool(admission_response.warnings) != held
 
 
 @pytest.mark.parametrize("kind", [JOBSET, RAYCLUSTER])
@@ -221,9 +223,9 @@ def test_a_running_cluster_whose_worker_groups_change_is_stopped(change: str) ->
         groups.reverse()
     else:
         groups[0]["groupName"] = "other"
-    verdict = told(RAYCLUSTER, found, stored)
-    assert apply_patch(found, verdict.operations)["spec"]["suspend"] is True
-    assert "stopped and queued again" in verdict.warnings[0]
+    admission_response = told(RAYCLUSTER, found, stored)
+    assert apply_patch(found, admission_response.operations)["spec"]["suspend"] is True
+    assert "stopped and queued again" in admission_response.warnings[0]
 
 
 @pytest.mark.requirement("SLC-33")
@@ -231,7 +233,7 @@ def test_a_running_cluster_that_is_scaled_is_not_touched() -> None:
     stored = with_spec(mutated(RAYCLUSTER, ray(autoscaling=True)), suspend=False)
     found = copy.deepcopy(stored)
     found["spec"]["workerGroupSpecs"][0] |= {"replicas": 9, "scaleStrategy": {}}
-    assert told(RAYCLUSTER, found, stored) == Verdict()
+    assert told(RAYCLUSTER, found, stored) == AdmissionResponse()
 
 
 @pytest.mark.parametrize(
@@ -248,9 +250,9 @@ def test_a_running_cluster_that_no_gate_holds_is_suspended_when_it_grows(
     stored = with_spec(ray(group, autoscaling=scales), suspend=False)
     found = copy.deepcopy(stored)
     found["spec"]["workerGroupSpecs"][0] |= change
-    verdict = mutate(review(RAYCLUSTER, found, stored))
-    assert apply_patch(found, verdict.operations)["spec"]["suspend"] is True
-    assert "podset w of the running RayCluster grows from 2" in verdict.warnings[0]
+    admission_response = mutate(review(RAYCLUSTER, found, stored))
+    assert apply_patch(found, admission_response.operations)["spec"]["suspend"] is True
+    assert "podset w of the running RayCluster grows from 2" in admission_response.warnings[0]
 
 
 @pytest.mark.parametrize("change", [{"replicas": 1}, {"maxReplicas": 1}, {"suspend": True}])
@@ -258,7 +260,7 @@ def test_a_running_cluster_that_shrinks_is_not_touched(change: Object) -> None:
     stored = with_spec(ray(worker_group("w", 2)), suspend=False)
     found = copy.deepcopy(stored)
     found["spec"]["workerGroupSpecs"][0] |= change
-    assert mutate(review(RAYCLUSTER, found, stored)) == Verdict()
+    assert mutate(review(RAYCLUSTER, found, stored)) == AdmissionResponse()
     # A suspended group that comes back is growth.
     assert bool(mutate(review(RAYCLUSTER, stored, found)).operations)
 
@@ -298,9 +300,9 @@ def test_a_running_cluster_whose_pods_would_ask_for_more_is_suspended(
     found = copy.deepcopy(stored)
     group = found["spec"][of] if of == "headGroupSpec" else found["spec"][of][0]
     group["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
-    verdict = mutate(review(RAYCLUSTER, found, stored))
-    assert apply_patch(found, verdict.operations)["spec"]["suspend"] is True
-    assert "of the running RayCluster changes" in verdict.warnings[0]
+    admission_response = mutate(review(RAYCLUSTER, found, stored))
+    assert apply_patch(found, admission_response.operations)["spec"]["suspend"] is True
+    assert "of the running RayCluster changes" in admission_response.warnings[0]
 
 
 def test_a_running_cluster_whose_template_gets_a_selector_runs_on() -> None:

@@ -7,44 +7,44 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rackgate_webhook.certificates.certificates import issue, read_bundle
-from rackgate_webhook.certificates.offer import (
+from rackgate_webhook.certificates.provided_pair import (
     MAX_OTHERS,
-    Offer,
-    Trust,
-    bundle_with,
+    ProvidedPair,
+    TrustState,
     may_switch,
-    read_offer,
+    merge_bundle,
+    read_provided_pair,
 )
-from rackgate_webhook.certificates.trust import mistrust
+from rackgate_webhook.certificates.trust import trust_failure
 
 pytestmark = pytest.mark.requirement("HOOK-13")
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY = timedelta(days=1)
 SETTLE = timedelta(seconds=30)
-SETTLED = Trust(offered=True, served=True, any=True, since=SETTLE)
+SETTLED = TrustState(offered=True, served=True, any=True, since=SETTLE)
 
 
-def switches(trust: Trust, served_until: datetime | None = NOW + DAY) -> bool:
+def switches(trust: TrustState, served_until: datetime | None = NOW + DAY) -> bool:
     return may_switch(trust, served_until, now=NOW, settle=SETTLE)
 
 
 def test_the_new_pair_waits_until_its_authority_has_settled() -> None:
     assert switches(SETTLED)
-    assert not switches(Trust(offered=True, served=True, any=True, since=SETTLE / 2))
-    assert not switches(Trust(offered=False, served=True, any=True))
+    assert not switches(TrustState(offered=True, served=True, any=True, since=SETTLE / 2))
+    assert not switches(TrustState(offered=False, served=True, any=True))
 
 
 @pytest.mark.parametrize("served_until", [None, NOW, NOW - DAY])
 def test_without_a_valid_pair_in_use_there_is_nothing_to_wait_for(
     served_until: datetime | None,
 ) -> None:
-    assert switches(Trust(offered=False, served=True, any=True), served_until)
+    assert switches(TrustState(offered=False, served=True, any=True), served_until)
 
 
 def test_where_nobody_calls_or_nobody_trusts_the_old_pair_nothing_is_waited_for() -> None:
-    assert switches(Trust(offered=False, served=False, any=False))
-    assert switches(Trust(offered=False, served=False, any=True))
+    assert switches(TrustState(offered=False, served=False, any=False))
+    assert switches(TrustState(offered=False, served=False, any=True))
 
 
 def bundles(count: int, life: timedelta = DAY) -> list[bytes]:
@@ -53,17 +53,17 @@ def bundles(count: int, life: timedelta = DAY) -> list[bytes]:
 
 def test_old_authorities_stay_beside_the_offered_one_while_they_are_kept() -> None:
     offered, old = bundles(2)
-    offer = Offer("", authorities=offered)
+    offer = ProvidedPair("", authorities=offered)
     both = set(read_bundle(offered + old))
-    assert set(read_bundle(bundle_with(offer, [old, old], NOW, keep=True))) == both
-    assert bundle_with(offer, [old], NOW, keep=False) == offered
-    assert bundle_with(offer, [old], NOW + 2 * DAY, keep=True) == offered
-    assert bundle_with(offer, [b"nonsense", b""], NOW, keep=True) == offered
+    assert set(read_bundle(merge_bundle(offer, [old, old], NOW, keep=True))) == both
+    assert merge_bundle(offer, [old], NOW, keep=False) == offered
+    assert merge_bundle(offer, [old], NOW + 2 * DAY, keep=True) == offered
+    assert merge_bundle(offer, [b"nonsense", b""], NOW, keep=True) == offered
 
 
 def test_few_old_authorities_are_kept_however_many_there_were() -> None:
     offered, *old = bundles(MAX_OTHERS + 4)
-    kept = bundle_with(Offer("", authorities=offered), [b"".join(old)], NOW, keep=True)
+    kept = merge_bundle(ProvidedPair("", authorities=offered), [b"".join(old)], NOW, keep=True)
     assert len(read_bundle(kept)) == 1 + MAX_OTHERS
     assert kept.startswith(offered)
 
@@ -80,7 +80,7 @@ def test_few_old_authorities_are_kept_however_many_there_were() -> None:
 )
 def test_names_are_matched_as_callers_do(name: str, problem: str) -> None:
     pair = issue(["a.example", "*.wild.example", "10.0.0.1"], validity=DAY, now=NOW)
-    found = read_offer({"tls.crt": pair.certificate, "tls.key": pair.key}, [name], NOW)
+    found = read_provided_pair({"tls.crt": pair.certificate, "tls.key": pair.key}, [name], NOW)
     assert found.problem.startswith(problem)
     assert bool(found.problem) == bool(problem)
 
@@ -88,10 +88,10 @@ def test_names_are_matched_as_callers_do(name: str, problem: str) -> None:
 def test_mistrust_is_told_as_tls_tells_it() -> None:
     pair, other = (issue(["a.example"], validity=DAY, now=NOW) for _ in range(2))
     ask = (pair.certificate, pair.key)
-    assert mistrust(*ask, "a.example", pair.authority) == ""
-    assert mistrust(*ask, "a.example", other.authority + pair.authority) == ""
-    assert "unable to get local issuer" in mistrust(*ask, "a.example", other.authority)
-    assert "not valid for 'b.example'" in mistrust(*ask, "b.example", pair.authority)
-    assert mistrust(*ask, "a.example", b"") == "no CA bundle"
-    assert mistrust(*ask, "a.example", b"nonsense") != ""
-    assert mistrust(other.certificate, pair.key, "a.example", pair.authority) != ""
+    assert trust_failure(*ask, "a.example", pair.authority) == ""
+    assert trust_failure(*ask, "a.example", other.authority + pair.authority) == ""
+    assert "unable to get local issuer" in trust_failure(*ask, "a.example", other.authority)
+    assert "not valid for 'b.example'" in trust_failure(*ask, "b.example", pair.authority)
+    assert trust_failure(*ask, "a.example", b"") == "no CA bundle"
+    assert trust_failure(*ask, "a.example", b"nonsense") != ""
+    assert trust_failure(other.certificate, pair.key, "a.example", pair.authority) != ""

@@ -15,13 +15,13 @@ from rackgate_webhook.admission.osmo import (
     MAX_WARNINGS,
     POOL,
     WORKFLOW,
-    concerns,
-    keys_given_up,
-    keys_of,
-    pool_verdict,
-    workflow_verdict,
+    is_osmo_write,
+    pool_response,
+    removed_topology_keys,
+    topology_keys_of,
+    workflow_response,
 )
-from rackgate_webhook.admission.review import MAX_WARNING, Verdict
+from rackgate_webhook.admission.review import MAX_WARNING, AdmissionResponse
 from tests.unit.webhook.reviews import review
 
 Object = dict[str, Any]
@@ -49,21 +49,23 @@ def workflow(*requirements: Object, **spec: Any) -> Object:
     }
 
 
-def of_pool(found: Object, stored: Object | None = None, **users: list[str]) -> Verdict:
-    return pool_verdict(review(POOL, found, stored), users)
+def of_pool(found: Object, stored: Object | None = None, **users: list[str]) -> AdmissionResponse:
+    return pool_response(review(POOL, found, stored), users)
 
 
-def of_workflow(found: Object, stored: Object | None = None) -> Verdict:
-    return workflow_verdict(review(WORKFLOW, found), pool(ZONE, RACK) if stored is None else stored)
+def of_workflow(found: Object, stored: Object | None = None) -> AdmissionResponse:
+    return workflow_response(
+        review(WORKFLOW, found), pool(ZONE, RACK) if stored is None else stored
+    )
 
 
-def said(verdict: Verdict) -> list[tuple[str, str]]:
-    return [(error.path, error.advice) for error in verdict.errors]
+def said(admission_response: AdmissionResponse) -> list[tuple[str, str]]:
+    return [(error.path, error.advice) for error in admission_response.errors]
 
 
 @pytest.mark.requirement("OSM-01")
 def test_a_pool_with_keys_of_kai_is_allowed() -> None:
-    assert of_pool(pool(ZONE, RACK)) == Verdict()
+    assert of_pool(pool(ZONE, RACK)) == AdmissionResponse()
     assert of_pool(pool(scheduler="default-scheduler")).allowed
 
 
@@ -142,14 +144,14 @@ def test_a_workflow_may_be_written_as_in_a_file_below_workflow() -> None:
     flat["spec"]["workflow"] = {"name": "train", **inner}
     ((path, _),) = said(of_workflow(flat))
     assert path == "spec.workflow.resources.default.topology[0].key"
-    assert keys_of(flat) == {"row"}
+    assert topology_keys_of(flat) == {"row"}
     del flat["spec"]["workflow"]["name"]
     inner["resources"]["default"]["topology"] = [{"key": "rack"}]
     assert of_workflow(flat).allowed, "named by the object"
 
 
 def test_a_pool_that_is_not_there_or_not_valid_is_told() -> None:
-    ((path, told),) = said(workflow_verdict(review(WORKFLOW, workflow()), None))
+    ((path, told),) = said(workflow_response(review(WORKFLOW, workflow()), None))
     assert (path, "my-pool" in told) == ("spec.pool", True)
     ((path, told),) = said(of_workflow(workflow(), pool(ZONE, ZONE)))
     assert path == "spec.pool"
@@ -164,25 +166,25 @@ def test_keys_that_go_or_mean_another_label_are_given_up() -> None:
         (pool(RACK, ZONE), ()),
         (pool(ZONE, RACK, {"key": "host", "label": "kubernetes.io/hostname"}), ()),
     ):
-        assert keys_given_up(review(POOL, after, before)) == gone
-    assert keys_given_up(review(POOL, before)) == ()
+        assert removed_topology_keys(review(POOL, after, before)) == gone
+    assert removed_topology_keys(review(POOL, before)) == ()
 
 
 @pytest.mark.requirement("OSM-08")
 def test_giving_up_a_key_in_use_is_allowed_with_a_warning_that_names_the_users() -> None:
     users = [f"team/w{number}" for number in range(5)]
-    verdict = of_pool(pool(ZONE), pool(ZONE, RACK), rack=users)
-    assert verdict.allowed
-    (warning,) = verdict.warnings
+    admission_response = of_pool(pool(ZONE), pool(ZONE, RACK), rack=users)
+    assert admission_response.allowed
+    (warning,) = admission_response.warnings
     assert warning.startswith('"rack" is used by team/w0, team/w1, team/w2 and 2 more; ')
     assert len(warning) <= MAX_WARNING
-    assert of_pool(pool(ZONE), pool(ZONE, RACK)) == Verdict()
+    assert of_pool(pool(ZONE), pool(ZONE, RACK)) == AdmissionResponse()
 
 
 def test_users_that_could_not_be_read_are_a_warning_and_no_refusal() -> None:
-    verdict = pool_verdict(review(POOL, pool(), pool(ZONE, RACK)), None)
-    assert verdict.allowed
-    assert "could not be read" in verdict.warnings[0]
+    admission_response = pool_response(review(POOL, pool(), pool(ZONE, RACK)), None)
+    assert admission_response.allowed
+    assert "could not be read" in admission_response.warnings[0]
 
 
 def test_warnings_are_bounded() -> None:
@@ -194,19 +196,19 @@ def test_warnings_are_bounded() -> None:
 @pytest.mark.parametrize("kind", [POOL, WORKFLOW])
 def test_what_leaves_or_is_a_status_or_of_others_is_not_judged(kind: str) -> None:
     found = pool(ZONE)
-    assert concerns(review(kind, found))
-    assert not concerns(review(kind, found, sub_resource="status"))
-    assert not concerns(review("argoproj.io/Workflow", found))
+    assert is_osmo_write(review(kind, found))
+    assert not is_osmo_write(review(kind, found, sub_resource="status"))
+    assert not is_osmo_write(review("argoproj.io/Workflow", found))
     leaving = copy.deepcopy(found)
     leaving["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
-    assert not concerns(review(kind, leaving, found))
+    assert not is_osmo_write(review(kind, leaving, found))
 
 
 def test_odd_shapes_are_no_keys() -> None:
     odd: list[Any] = [None, [], {"a": None}, {"a": {"topology": None}}, {"a": {"topology": [7]}}]
     for resources in odd:
-        assert keys_of({"spec": {"resources": resources}}) == set()
-    assert keys_of({"spec": {"resources": {"a": {"topology": [{"key": 1}, {}]}}}}) == set()
+        assert topology_keys_of({"spec": {"resources": resources}}) == set()
+    assert topology_keys_of({"spec": {"resources": {"a": {"topology": [{"key": 1}, {}]}}}}) == set()
 
 
 HOSTILE = {

@@ -10,7 +10,12 @@ import pytest
 from rackgate.jobframework.errors import FieldError
 from rackgate_webhook.admission.answer import answer_review
 from rackgate_webhook.admission.mutate import mutate
-from rackgate_webhook.admission.review import ReviewError, Verdict, decode_review, encode_verdict
+from rackgate_webhook.admission.review import (
+    AdmissionResponse,
+    ReviewError,
+    decode_review,
+    encode_response,
+)
 from rackgate_webhook.admission.validate import validate
 from tests.support.objects import RACK, job
 from tests.unit.webhook.reviews import body, patch_of
@@ -98,7 +103,9 @@ def test_a_deeply_nested_review_is_refused_as_such() -> None:
 
 def test_long_refusals_are_cut_for_the_message_only() -> None:
     errors = [FieldError(f"spec.a[{index}]", "x" * 200) for index in range(10)]
-    status = json.loads(encode_verdict("u", Verdict(errors=errors)))["response"]["status"]
+    status = json.loads(encode_response("u", AdmissionResponse(errors=errors)))["response"][
+        "status"
+    ]
     assert len(status["message"]) == 1024
     assert len(status["details"]["causes"]) == 10
 

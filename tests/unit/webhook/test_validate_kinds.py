@@ -14,11 +14,11 @@ from tests.support.objects import BLOCK, RACK, job
 from tests.unit.webhook.reviews import review
 from tests.unit.webhook.test_mutate_kinds import (
     ASKS,
+    ELASTIC_KINDS,
     JOB,
     JOBSET,
     OWNERS,
     RAYCLUSTER,
-    SLICED,
     Object,
     asked,
     mutated,
@@ -32,8 +32,8 @@ GROUPS = "spec.workerGroupSpecs"
 
 
 def refusals(kind: str, found: Object, stored: Object | None = None) -> list[str]:
-    verdict = validate(review(kind, found, stored), sliced=SLICED)
-    return [str(error) for error in verdict.errors]
+    admission_response = validate(review(kind, found, stored), elastic_kinds=ELASTIC_KINDS)
+    return [str(error) for error in admission_response.errors]
 
 
 @pytest.mark.parametrize("kind", [JOBSET, RAYCLUSTER])

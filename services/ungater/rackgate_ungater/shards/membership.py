@@ -25,12 +25,12 @@ from rackgate.kube.lease.record import Lease, LeaseMeta, LeaseSpec, Sighting, an
 from rackgate.kube.lease.watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate_ungater.shards.assignment import GROUP_LEASE
-from rackgate_ungater.shards.members import Members, entry, entry_key
+from rackgate_ungater.shards.handover import MEMBERS_LEASE
+from rackgate_ungater.shards.members import Members, annotation_value, member_annotation
 
-BEATS_PER_DURATION: Final = 3
-GROUP: Final = "rackgate-ungater-replicas"
-FOR_EVER_S: Final = 2**31 - 1
+RENEWALS_PER_DURATION: Final = 3
+GROUP_IDENTITY: Final = "rackgate-ungater-replicas"
+NO_EXPIRY_S: Final = 2**31 - 1
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class Membership:
         client: for patches of the group's Lease.
         watch: shows the Lease, and is told of what was written.
         namespace: of the Lease.
-        me: this replica.
+        identity: this replica.
         duration_s: of a Lease; a replica that is silent for so long counts as away.
         request_timeout_s: longest time that a request may be on its way.
     """
@@ -52,34 +52,41 @@ class Membership:
         client: Client,
         watch: LeaseWatch,
         namespace: str,
-        me: str,
+        identity: str,
         *,
         duration_s: float,
         request_timeout_s: float,
     ) -> None:
-        self.members = Members(me, live_s=duration_s, forget_s=duration_s + request_timeout_s)
+        self.members = Members(
+            identity, live_within_s=duration_s, remove_after_s=duration_s + request_timeout_s
+        )
         # Whether the group holds its Lease, and no replica of an earlier version is active.
-        self.guarded = False
-        self._client, self._watch, self._namespace, self._me = client, watch, namespace, me
+        self.group_holds_lease = False
+        self._client, self._watch, self._namespace, self._identity = (
+            client,
+            watch,
+            namespace,
+            identity,
+        )
         self._duration_s, self._request_timeout_s = duration_s, request_timeout_s
-        self._path = LEASES.path(namespace, GROUP_LEASE)
-        self._key = entry_key(me)
-        self._period_s = duration_s / BEATS_PER_DURATION
-        self._noted: Sighting | None = None
-        self._waiting = False
+        self._path = LEASES.path(namespace, MEMBERS_LEASE)
+        self._key = member_annotation(identity)
+        self._period_s = duration_s / RENEWALS_PER_DURATION
+        self._last_sighting: Sighting | None = None
+        self._earlier_version_logged = False
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
-    def note(self) -> None:
+    def update(self) -> None:
         """Take in what the watch shows of the Lease."""
-        sight = self._watch.see(GROUP_LEASE)
-        if sight is None or sight is self._noted:
+        sight = self._watch.see(MEMBERS_LEASE)
+        if sight is None or sight is self._last_sighting:
             return
-        self._noted = sight
-        self.members.note(
+        self._last_sighting = sight
+        self.members.update(
             sight.lease.metadata.annotations if sight.lease else None, clock.monotonic()
         )
         # Given back while we came, it is anybody's: one of an earlier version may be next.
-        self.guarded = sight.spec.holder_identity == GROUP
+        self.group_holds_lease = sight.spec.holder_identity == GROUP_IDENTITY
 
     async def run(self, changed: Callable[[float], Awaitable[None]]) -> None:
         """Keep our entry fresh until cancelled.
@@ -91,16 +98,16 @@ class Membership:
         while True:
             pause_s = self._period_s * (0.9 + self._rng.random() / 5)
             try:
-                await self._beat()
+                await self._renew()
                 backoff.reset()
             except KubeError as error:
                 log.info("membership_not_written", error=str(error)[:300])
                 pause_s = backoff.next()
                 if isinstance(error, ConflictError | NotFoundError):
-                    await self._watch.look(GROUP_LEASE)
+                    await self._watch.look(MEMBERS_LEASE)
             until = clock.monotonic() + pause_s
             await asyncio.sleep(self._duration_s / 32)
-            while (left_s := until - clock.monotonic()) > 0 and not self._urgent():
+            while (left_s := until - clock.monotonic()) > 0 and not self._must_renew_now():
                 await changed(left_s)
 
     async def leave(self) -> None:
@@ -110,57 +117,59 @@ class Membership:
         except KubeError as error:
             log.info("membership_not_left", error=str(error)[:300])
 
-    async def give_back(self) -> None:
+    async def release_group_lease(self) -> None:
         """Release the group's Lease if no other replica is left; we hold no shard any more."""
         with contextlib.suppress(KubeError):
             for _ in range(2):
-                lease = self._ours()
-                if lease is None or not self.members.alone():
+                lease = self._group_lease()
+                if lease is None or not self.members.is_alone():
                     return
                 try:
-                    await self._write(lease, holder="", duration_s=1, annotations={})
+                    await self._write_lease(lease, holder="", duration_s=1, annotations={})
                 except ConflictError:
-                    await self._watch.look(GROUP_LEASE)
+                    await self._watch.look(MEMBERS_LEASE)
 
-    async def _beat(self) -> None:
-        sight = self._watch.see(GROUP_LEASE)
-        if self._ours() is not None:
+    async def _renew(self) -> None:
+        sight = self._watch.see(MEMBERS_LEASE)
+        if self._group_lease() is not None:
             stamp = rfc3339_micro(clock.now())
             entries: dict[str, str | None] = dict.fromkeys(self.members.expired(clock.monotonic()))
-            await self._annotate({**entries, self._key: entry(self._me, stamp)})
-        elif self._takeable():
-            await self._take(sight.lease if sight else None)
-        elif sight is not None and not self._waiting:
-            self._waiting = True
+            await self._annotate({**entries, self._key: annotation_value(self._identity, stamp)})
+        elif self._may_acquire():
+            await self._acquire(sight.lease if sight else None)
+        elif sight is not None and not self._earlier_version_logged:
+            self._earlier_version_logged = True
             log.info("earlier_version_active", holder=sight.spec.holder_identity)
 
-    def _ours(self) -> Lease | None:
+    def _group_lease(self) -> Lease | None:
         """The Lease, if it is there and the group holds it."""
-        sight = self._watch.see(GROUP_LEASE)
-        return sight.lease if sight and sight.spec.holder_identity == GROUP else None
+        sight = self._watch.see(MEMBERS_LEASE)
+        return sight.lease if sight and sight.spec.holder_identity == GROUP_IDENTITY else None
 
-    def _takeable(self) -> bool:
-        sight = self._watch.see(GROUP_LEASE)
-        if sight is None or sight.spec.holder_identity == GROUP:
+    def _may_acquire(self) -> bool:
+        sight = self._watch.see(MEMBERS_LEASE)
+        if sight is None or sight.spec.holder_identity == GROUP_IDENTITY:
             return True  # never there, or deleted under us
         free_since = sight.free_since(self._request_timeout_s, self._duration_s)
         return clock.monotonic() >= free_since
 
-    def _urgent(self) -> bool:
+    def _must_renew_now(self) -> bool:
         """Whether somebody took our entry out, or the Lease waits for its holder."""
-        lease = self._ours()
-        return self._takeable() if lease is None else self._key not in lease.metadata.annotations
+        lease = self._group_lease()
+        return self._may_acquire() if lease is None else self._key not in lease.metadata.annotations
 
-    async def _take(self, lease: Lease | None) -> None:
+    async def _acquire(self, lease: Lease | None) -> None:
         """Make the group the holder, with our entry as the first."""
-        mine = {self._key: entry(self._me, rfc3339_micro(clock.now()))}
-        await self._write(lease, holder=GROUP, duration_s=FOR_EVER_S, annotations=mine)
-        log.info("membership_founded")
+        mine = {self._key: annotation_value(self._identity, rfc3339_micro(clock.now()))}
+        await self._write_lease(
+            lease, holder=GROUP_IDENTITY, duration_s=NO_EXPIRY_S, annotations=mine
+        )
+        log.info("membership_created")
 
-    async def _write(
+    async def _write_lease(
         self, lease: Lease | None, *, holder: str, duration_s: int, annotations: dict[str, str]
     ) -> None:
-        known = lease or Lease(LeaseMeta(name=GROUP_LEASE, namespace=self._namespace))
+        known = lease or Lease(LeaseMeta(name=MEMBERS_LEASE, namespace=self._namespace))
         stamp = rfc3339_micro(clock.now())
         spec = LeaseSpec(
             holder_identity=holder,
@@ -177,12 +186,12 @@ class Membership:
             answer = await self._client.create(LEASES.path(self._namespace), body)
         else:
             answer = await self._client.replace(self._path, body)
-        self._heard(answer)
+        self._apply_answer(answer)
 
     async def _annotate(self, entries: dict[str, str | None]) -> None:
         body = msgspec.json.encode({"metadata": {"annotations": entries}})
-        self._heard(await self._client.patch(self._path, body, PatchType.MERGE))
+        self._apply_answer(await self._client.patch(self._path, body, PatchType.MERGE))
 
-    def _heard(self, answer: bytes) -> None:
+    def _apply_answer(self, answer: bytes) -> None:
         self._watch.note(answered("PATCH", answer))
-        self.note()
+        self.update()

@@ -10,18 +10,18 @@ import msgspec
 
 from rackgate.jobframework.errors import MalformedError
 from rackgate_webhook.admission.review import (
+    AdmissionResponse,
     Review,
     ReviewError,
-    Verdict,
     decode_review,
-    encode_verdict,
+    encode_response,
 )
 
-Decide = Callable[[Review], Verdict]
+Decide = Callable[[Review], AdmissionResponse]
 # Decides after it has read something.
-Asking = Callable[[Review], Awaitable[Verdict]]
+AsyncDecide = Callable[[Review], Awaitable[AdmissionResponse]]
 
-_ODD: Final = (MalformedError, msgspec.ValidationError, RecursionError)
+_MALFORMED_ERRORS: Final = (MalformedError, msgspec.ValidationError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,43 +47,43 @@ def answer_review(body: bytes, decide: Decide) -> Answer:
     try:
         review = decode_review(body)
     except ReviewError as error:
-        return _unreadable(str(error), "none", "")
+        return _bad_request(str(error), "none", "")
     try:
-        verdict = decide(review)
-    except _ODD as error:
-        return _odd(review, error)
-    return _answer(review, verdict)
+        admission_response = decide(review)
+    except _MALFORMED_ERRORS as error:
+        return _malformed_object(review, error)
+    return _answer(review, admission_response)
 
 
-async def answer_asking(body: bytes, decide: Asking) -> Answer:
+async def answer_review_async(body: bytes, decide: AsyncDecide) -> Answer:
     """As `answer_review`, for what has to read something before it decides."""
     try:
         review = decode_review(body)
     except ReviewError as error:
-        return _unreadable(str(error), "none", "")
+        return _bad_request(str(error), "none", "")
     try:
-        verdict = await decide(review)
-    except _ODD as error:
-        return _odd(review, error)
-    return _answer(review, verdict)
+        admission_response = await decide(review)
+    except _MALFORMED_ERRORS as error:
+        return _malformed_object(review, error)
+    return _answer(review, admission_response)
 
 
-def _odd(review: Review, error: Exception) -> Answer:
+def _malformed_object(review: Review, error: Exception) -> Answer:
     reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return _unreadable(f"request.object: {reason}", review.operation, review.kind)
+    return _bad_request(f"request.object: {reason}", review.operation, review.kind)
 
 
-def _answer(review: Review, verdict: Verdict) -> Answer:
+def _answer(review: Review, admission_response: AdmissionResponse) -> Answer:
     return Answer(
         200,
-        encode_verdict(review.uid, verdict),
+        encode_response(review.uid, admission_response),
         review.operation,
         review.kind,
-        verdict.allowed,
-        ", ".join(error.path for error in verdict.errors),
+        admission_response.allowed,
+        ", ".join(error.path for error in admission_response.errors),
     )
 
 
-def _unreadable(reason: str, operation: str, kind: str) -> Answer:
+def _bad_request(reason: str, operation: str, kind: str) -> Answer:
     body = reason.encode("utf-8", "backslashreplace") + b"\n"
     return Answer(400, body, operation, kind, allowed=False, reason=reason)

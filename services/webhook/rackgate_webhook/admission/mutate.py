@@ -35,74 +35,83 @@ from rackgate.jobframework.templates import (
     with_gate,
 )
 from rackgate.jobframework.topology_request import topology_request
-from rackgate_webhook.admission.jobs import JOB_KINDS, JobKind, Object
+from rackgate_webhook.admission.job_webhooks import JOB_WEBHOOKS, JobWebhook, Object
 from rackgate_webhook.admission.objects import name_errors
-from rackgate_webhook.admission.review import Review, Verdict
+from rackgate_webhook.admission.review import AdmissionResponse, Review
 
 _JOB: Final = "batch/Job"
 # Who makes the pods of Jobs: under a name of its own, or that of all controllers together.
 _JOB_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
 )
-_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
+_TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
 def mutate(
-    review: Review, *, sliced: Collection[str] = (), kai: Rendering | None = None
-) -> Verdict:
+    review: Review, *, elastic_kinds: Collection[str] = (), kai: Rendering | None = None
+) -> AdmissionResponse:
     """The patch for one request; nothing for kinds, operations and objects of others.
 
     Args:
         review: the request.
-        sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
+        elastic_kinds: names of the job kinds that may be resized in slices, see
+            `enabled_elastic_kinds`.
         kai: gate RackgateRenderForKAI: how Jobs that KAI places are handed over to it.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
-    kind, rule = JOB_KINDS.get(review.kind), _RULES.get((review.kind, review.operation))
+    kind, rule = JOB_WEBHOOKS.get(review.kind), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
-        return Verdict()
+        return AdmissionResponse()
     if kai is not None and review.kind == _JOB and goes_to_kai(review.object, review.old_object):
-        return _handed_over(JOB_KINDS[_JOB], review.object, kai)
+        return _render_for_kai(JOB_WEBHOOKS[_JOB], review.object, kai)
     if kind is not None and review.operation == "CREATE":
-        return _job_created(kind, review.object, kind.name in sliced)
+        return _job_created(kind, review.object, kind.name in elastic_kinds)
     if kind is not None and review.operation == "UPDATE":
-        return _job_updated(kind, review.object, review.old_object, kind.name in sliced)
-    return Verdict() if rule is None else rule(review)
+        return _job_updated(kind, review.object, review.old_object, kind.name in elastic_kinds)
+    return AdmissionResponse() if rule is None else rule(review)
 
 
-def _job_created(kind: JobKind, job: Object, slices: bool) -> Verdict:
+def _job_created(kind: JobWebhook, job: Object, slices: bool) -> AdmissionResponse:
     if not is_governed(job):
-        return Verdict()
-    return Verdict(operations=kind.govern(job, slices), warnings=list(_misplaced(kind, job)))
+        return AdmissionResponse()
+    return AdmissionResponse(
+        operations=kind.inject(job, slices), warnings=list(_ignored_setting_warnings(kind, job))
+    )
 
 
-def _handed_over(kind: JobKind, job: Object, kai: Rendering) -> Verdict:
+def _render_for_kai(kind: JobWebhook, job: Object, kai: Rendering) -> AdmissionResponse:
     """A Job for KAI. Refused here, since behind us nobody knows any more that it was ours."""
     path = f"metadata.labels[{QUEUE_LABEL}]"
     errors = name_errors(queue_of(job) or "", path, "name an existing Queue of KAI")
     rendered = render(job, kai)
     if errors or rendered.errors:
-        return Verdict(errors=[*errors, *rendered.errors])
-    warnings = [*_misplaced(kind, job), *rendered.warnings]
-    return Verdict(operations=rendered.operations, warnings=warnings)
+        return AdmissionResponse(errors=[*errors, *rendered.errors])
+    warnings = [*_ignored_setting_warnings(kind, job), *rendered.warnings]
+    return AdmissionResponse(operations=rendered.operations, warnings=warnings)
 
 
-def _job_updated(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict:
+def _job_updated(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> AdmissionResponse:
     """Only a job that enters or leaves while it stays suspended changes its form."""
     now, before = is_governed(job), is_governed(stored)
     if now and before:
-        edited = _edited(kind, job, stored, slices) if kind.editable else Verdict()
-        return _suspended_if_grown(kind, job, stored, edited)
+        edited = (
+            _reinject(kind, job, stored, slices) if kind.templates_editable else AdmissionResponse()
+        )
+        return _suspend_if_scaled_up(kind, job, stored, edited)
     if now == before or not (is_suspended(job) and is_suspended(stored)):
-        return Verdict()
+        return AdmissionResponse()
     if now:
         return _job_created(kind, job, slices)
-    return Verdict(operations=kind.release(job)) if kind.released(stored) else Verdict()
+    return (
+        AdmissionResponse(operations=kind.remove_injection(job))
+        if kind.can_remove_injection(stored)
+        else AdmissionResponse()
+    )
 
 
-def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict:
+def _reinject(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> AdmissionResponse:
     """A governed job whose templates were written by somebody.
 
     Tools that apply whole manifests drop our marks with the lists that they are in: while the job
@@ -112,17 +121,23 @@ def _edited(kind: JobKind, job: Object, stored: Object, slices: bool) -> Verdict
     have, had = kind.templates(job, slices), kind.templates(stored, slices)
     if is_suspended(stored):
         if not is_suspended(job) or WORKLOAD_ANNOTATION in annotations_of(stored):
-            return Verdict()  # the assigner starts it, or is about to restore its templates
-        return Verdict(operations=remade_ops(have, had))
-    frozen = kind.frozen and not is_suspended(job)
+            return (
+                AdmissionResponse()
+            )  # the assigner starts it, or is about to restore its templates
+        return AdmissionResponse(operations=remade_ops(have, had))
+    frozen = kind.immutable_while_running and not is_suspended(job)
     operations = kept_marks_ops(have, had, frozen=frozen)
-    if is_suspended(job) or [part.podset for part in have] == [part.podset for part in had]:
-        return Verdict(operations=operations)
+    if is_suspended(job) or [pod_template.podset for pod_template in have] == [
+        pod_template.podset for pod_template in had
+    ]:
+        return AdmissionResponse(operations=operations)
     warning = f"the podsets of a running {kind.name} change: it is stopped and queued again"
-    return Verdict(operations=[dict(SUSPEND), *operations], warnings=[warning])
+    return AdmissionResponse(operations=[dict(SUSPEND), *operations], warnings=[warning])
 
 
-def _suspended_if_grown(kind: JobKind, job: Object, stored: Object, edited: Verdict) -> Verdict:
+def _suspend_if_scaled_up(
+    kind: JobWebhook, job: Object, stored: Object, edited: AdmissionResponse
+) -> AdmissionResponse:
     """A running job that asks for more pods than before, which no gate would hold, or for others.
 
     It is suspended in the same write: the assigner would see it only when its new pods are bound.
@@ -130,106 +145,120 @@ def _suspended_if_grown(kind: JobKind, job: Object, stored: Object, edited: Verd
     deleted = section(job, "metadata").get("deletionTimestamp")
     if deleted or is_suspended(job) or is_suspended(stored) or SUSPEND in edited.operations:
         return edited
-    grown = kind.grown(job, stored)
-    reshaped = kind.reshaped(job, stored) if kind.editable and not kind.frozen else None
-    if grown:
-        podset, (before, now) = min(grown.items())
+    scaled_up = kind.find_scale_up(job, stored)
+    changed_podset = (
+        kind.find_changed_podset(job, stored)
+        if kind.templates_editable and not kind.immutable_while_running
+        else None
+    )
+    if scaled_up:
+        podset, (before, now) = min(scaled_up.items())
         warning = (
             f"podset {podset} of the running {kind.name} grows from {before} to {now} pods: it is"
             " suspended, and queued again at its new size"
         )
-    elif reshaped is not None:
+    elif changed_podset is not None:
         warning = (
-            f"the template of podset {reshaped} of the running {kind.name} changes: it is"
+            f"the template of podset {changed_podset} of the running {kind.name} changes: it is"
             " suspended, and queued again with it"
         )
     else:
         return edited
-    return Verdict(
+    return AdmissionResponse(
         operations=[dict(SUSPEND), *edited.operations], warnings=[*edited.warnings, warning]
     )
 
 
-def _misplaced(kind: JobKind, job: Object) -> Iterator[str]:
+def _ignored_setting_warnings(kind: JobWebhook, job: Object) -> Iterator[str]:
     """Warnings on what is asked where nobody reads it."""
     elsewhere = f"set it in {kind.templates_path}.metadata.annotations"
     holders = [("", job), *kind.job_templates(job)]
     for path, holder in holders:
         where = f"{path}.metadata" if path else "metadata"
-        for key in _REQUESTS:
+        for key in _TOPOLOGY_REQUESTS:
             if key in annotations_of(holder, path):
                 target = f"a {kind.name}" if not path else "a Job template"
                 yield f"{where}.annotations[{key}] has no effect on {target}: {elsewhere}"
-    inner = [*holders[1:], *((part.path, part.template) for part in kind.templates(job, False))]
+    inner = [
+        *holders[1:],
+        *(
+            (pod_template.path, pod_template.template)
+            for pod_template in kind.templates(job, False)
+        ),
+    ]
     for path, holder in inner:
         if QUEUE_LABEL in labels_of(holder, path):
             yield (
                 f"{path}.metadata.labels[{QUEUE_LABEL}] has no effect: the queue is named by"
                 f" metadata.labels of the {kind.name}"
             )
-    if annotations_of(job).get(ELASTIC_ANNOTATION, "false") != "false" and not kind.scales(job):
-        yield f"metadata.annotations[{ELASTIC_ANNOTATION}] has no effect: {kind.scales_advice}"
+    if annotations_of(job).get(ELASTIC_ANNOTATION, "false") != "false" and not kind.is_elastic(job):
+        yield f"metadata.annotations[{ELASTIC_ANNOTATION}] has no effect: {kind.elastic_advice}"
 
 
-def _pod_created(review: Review) -> Verdict:
+def _pod_created(review: Review) -> AdmissionResponse:
     """The net below: a pod of a started podset gets the gates and the label it came without.
 
-    The ungater follows pods by that label: without it a gated pod would never be released (U8).
+    The ungater follows pods by that label: without it a gated pod would never be ungated (U8).
     """
     pod = review.object
     if is_cleanup(pod):
         if review.username not in _JOB_CONTROLLERS:
-            return Verdict()  # somebody's who claims to clean up: for the policy to refuse
-        # Made from the template of a head that is gone: nobody would ever release it.
-        return Verdict(operations=template_patch(pod, strip_reserved(pod), ""))
+            return (
+                AdmissionResponse()
+            )  # somebody's who claims to clean up: for the policy to refuse
+        # Made from the template of a head that is gone: nobody would ever ungate it.
+        return AdmissionResponse(operations=template_patch(pod, strip_reserved(pod), ""))
     if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:
-        return Verdict()
-    operations = template_patch(pod, _held(pod), "")
+        return AdmissionResponse()
+    operations = template_patch(pod, _with_gates(pod), "")
     if operations and section(pod, "spec").get("nodeName"):
-        return Verdict(
+        return AdmissionResponse(
             warnings=[
                 "spec.nodeName is set: the pod is not placed by topology and counts as any other"
                 " pod on that node"
             ]
         )
-    return Verdict(operations=operations)
+    return AdmissionResponse(operations=operations)
 
 
-def _held(pod: Object) -> Mapping[str, Any]:
+def _with_gates(pod: Object) -> Mapping[str, Any]:
     """A pod with all gates that its marks tell of."""
     gates = gates_of(pod)
     elastic = annotations_of(pod).get(ELASTIC_ANNOTATION) == "true"
     placed = labels_of(pod).get(TAS_LABEL) == TAS_LABEL_VALUE or TOPOLOGY_GATE in gates
-    held = pod
+    gated_pod = pod
     # Only of elastic jobs there are pods that no topology places.
     if placed or not (elastic or ELASTIC_GATE in gates):
-        held = with_entries(held, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
-        held = with_gate(held, TOPOLOGY_GATE)
-    return with_gate(held, ELASTIC_GATE) if elastic else held
+        gated_pod = with_entries(gated_pod, "metadata", "labels", {TAS_LABEL: TAS_LABEL_VALUE})
+        gated_pod = with_gate(gated_pod, TOPOLOGY_GATE)
+    return with_gate(gated_pod, ELASTIC_GATE) if elastic else gated_pod
 
 
-def _workload_created(review: Review) -> Verdict:
+def _workload_created(review: Review) -> AdmissionResponse:
     spec = section(review.object, "spec")
     podsets = items(spec, "podSets", "spec")
     operations: list[JsonPatchOp] = []
     if "active" not in spec:
-        operations.append(_add(True, "spec", "active"))
+        operations.append(_add_operation(True, "spec", "active"))
     if len(podsets) == 1 and not podsets[0].get("name"):
-        operations.append(_add(PODSET, "spec", "podSets", "0", "name"))
+        operations.append(_add_operation(PODSET, "spec", "podSets", "0", "name"))
     for index, podset in enumerate(podsets):
         if podset.get("topologyRequest") is not None:
             continue
         request = topology_request(section(podset, "template", f"spec.podSets[{index}]"))
         if request is not None:
-            operations.append(_add(request, "spec", "podSets", str(index), "topologyRequest"))
-    return Verdict(operations=operations)
+            operations.append(
+                _add_operation(request, "spec", "podSets", str(index), "topologyRequest")
+            )
+    return AdmissionResponse(operations=operations)
 
 
-def _add(value: object, *parts: str) -> JsonPatchOp:
+def _add_operation(value: object, *parts: str) -> JsonPatchOp:
     return {"op": "add", "path": pointer(*parts), "value": value}
 
 
-_RULES: Final[dict[tuple[str, str], Callable[[Review], Verdict]]] = {
+_RULES: Final[dict[tuple[str, str], Callable[[Review], AdmissionResponse]]] = {
     ("/Pod", "CREATE"): _pod_created,
     (f"{GROUP}/Workload", "CREATE"): _workload_created,
 }

@@ -23,7 +23,7 @@ from rackgate.jobframework.request_validation import exclusive_errors, request_e
 from rackgate.jobframework.templates import items, section
 from rackgate.jobframework.topology_request import topology_errors
 
-Objects = Mapping[str, Any]
+Object = Mapping[str, Any]
 MAX_ERRORS: Final = 16
 _SUBDOMAIN: Final = re.compile(SUBDOMAIN)
 
@@ -35,31 +35,33 @@ def name_errors(name: str, path: str, advice: str) -> list[FieldError]:
     return [FieldError(path, f"{shown(name)} is not a name of an object", advice)]
 
 
-def topology_object_errors(topology: Objects, _stored: Objects) -> list[FieldError]:
+def topology_object_errors(topology: Object, _stored: Object) -> list[FieldError]:
     """Rules of a Topology: 1 to 16 unique levels, the hostname only as the last."""
     return model_errors(Topology, topology)
 
 
-def flavor_errors(flavor: Objects, stored: Objects) -> list[FieldError]:
+def flavor_errors(flavor: Object, stored: Object) -> list[FieldError]:
     """Rules of a ResourceFlavor: a topology needs node labels, and stays once set."""
-    return model_errors(ResourceFlavor, flavor) + _frozen(
+    return model_errors(ResourceFlavor, flavor) + _immutable_field_errors(
         flavor, stored, "topologyName", "make another flavor for the other topology"
     )
 
 
-def cluster_queue_errors(queue: Objects, _stored: Objects) -> list[FieldError]:
+def cluster_queue_errors(queue: Object, _stored: Object) -> list[FieldError]:
     """Rules of a ClusterQueue's quotas."""
     return model_errors(ClusterQueue, queue)
 
 
-def local_queue_errors(queue: Objects, stored: Objects) -> list[FieldError]:
+def local_queue_errors(queue: Object, stored: Object) -> list[FieldError]:
     """Rules of a LocalQueue: its ClusterQueue stays."""
-    return model_errors(LocalQueue, queue) + _frozen(
+    return model_errors(LocalQueue, queue) + _immutable_field_errors(
         queue, stored, "clusterQueue", "make another LocalQueue for the other ClusterQueue"
     )
 
 
-def _frozen(now: Objects, stored: Objects, field: str, advice: str) -> list[FieldError]:
+def _immutable_field_errors(
+    now: Object, stored: Object, field: str, advice: str
+) -> list[FieldError]:
     before = section(stored, "spec").get(field)
     after = section(now, "spec").get(field)
     if before is None or before == after:
@@ -69,7 +71,7 @@ def _frozen(now: Objects, stored: Objects, field: str, advice: str) -> list[Fiel
 
 
 def workload_errors(
-    workload: Objects, stored: Objects, *, both_levels: bool = False
+    workload: Object, stored: Object, *, both_levels: bool = False
 ) -> list[FieldError]:
     """Rules of a Workload: the topology requests of its podsets, and what a reservation freezes."""
     spec = section(workload, "spec")
@@ -88,12 +90,12 @@ def workload_errors(
         where = f"{path}.topologyRequest"
         errors += exclusive_errors(request, where, both_levels=both_levels)
         errors += request_errors(request, where, count=whole)
-    if stored and _reserved(stored):
-        errors += _frozen_spec(spec, section(stored, "spec"), _granted(stored))
-    return _distinct(errors)
+    if stored and _has_quota_reservation(stored):
+        errors += _immutable_spec_errors(spec, section(stored, "spec"), _admitted_counts(stored))
+    return _without_duplicates(errors)
 
 
-def _reserved(workload: Objects) -> bool:
+def _has_quota_reservation(workload: Object) -> bool:
     conditions = items(section(workload, "status"), "conditions", "status")
     return any(
         condition.get("type") == WorkloadCondition.QUOTA_RESERVED
@@ -102,46 +104,48 @@ def _reserved(workload: Objects) -> bool:
     )
 
 
-def _granted(workload: Objects) -> dict[str, int]:
-    """Pods of each podset that quota is held for."""
+def _admitted_counts(workload: Object) -> dict[str, int]:
+    """Pods of each podset that quota is reserved for."""
     admission = section(section(workload, "status"), "admission", "status")
-    held = items(admission, "podSetAssignments", "status.admission")
-    counts = {str(part.get("name")): part.get("count") for part in held}
+    reserved = items(admission, "podSetAssignments", "status.admission")
+    counts = {str(assigned.get("name")): assigned.get("count") for assigned in reserved}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
-def _frozen_spec(spec: Objects, stored: Objects, granted: Mapping[str, int]) -> list[FieldError]:
+def _immutable_spec_errors(
+    spec: Object, stored: Object, admitted: Mapping[str, int]
+) -> list[FieldError]:
     advice = "deactivate the workload first (spec.active: false)"
     errors = []
     if spec.get("queueName") != stored.get("queueName"):
         problem = f"{shown(stored.get('queueName', ''))} stays while quota is reserved"
         errors.append(FieldError("spec.queueName", problem, advice))
     now, before = items(spec, "podSets", "spec"), items(stored, "podSets", "spec")
-    if _shapes(now) != _shapes(before):
+    if _without_counts(now) != _without_counts(before):
         problem = "podsets cannot change while quota is reserved, but for smaller counts"
         errors.append(FieldError("spec.podSets", problem, advice))
         return errors
     for index, (podset, old) in enumerate(zip(now, before, strict=True)):
-        asked, held = podset.get("count", 1), old.get("count", 1)
-        if isinstance(held, int):  # an elastic job's count follows what was granted (SLC-23)
-            held = max(held, granted.get(str(podset.get("name")), 0))
-        if isinstance(asked, int) and isinstance(held, int) and asked > held:
-            problem = f"{asked} is more than the {held} pods that quota is reserved for"
+        asked, reserved = podset.get("count", 1), old.get("count", 1)
+        if isinstance(reserved, int):  # an elastic job's count follows what was admitted (SLC-23)
+            reserved = max(reserved, admitted.get(str(podset.get("name")), 0))
+        if isinstance(asked, int) and isinstance(reserved, int) and asked > reserved:
+            problem = f"{asked} is more than the {reserved} pods that quota is reserved for"
             errors.append(FieldError(f"spec.podSets[{index}].count", problem, advice))
     return errors
 
 
-def _shapes(podsets: Sequence[Objects]) -> list[dict[str, Any]]:
+def _without_counts(podsets: Sequence[Object]) -> list[dict[str, Any]]:
     return [
         {field: value for field, value in podset.items() if field != "count"} for podset in podsets
     ]
 
 
-def _distinct(errors: list[FieldError]) -> list[FieldError]:
+def _without_duplicates(errors: list[FieldError]) -> list[FieldError]:
     return list({(error.path, error.problem): error for error in errors}.values())
 
 
-def model_errors(model: type[ApiObject], found: Objects) -> list[FieldError]:
+def model_errors(model: type[ApiObject], found: Object) -> list[FieldError]:
     """What a model refuses in an object; 16 errors at most, in the model's order."""
     try:
         model.model_validate(found)

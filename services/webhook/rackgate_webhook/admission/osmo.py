@@ -13,7 +13,7 @@ from rackgate.api.names import OSMO_GROUP
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.templates import items, section
 from rackgate_osmo import Pool, Refusal, RefusedError, read_pool, read_workflow
-from rackgate_webhook.admission.review import Review, Verdict
+from rackgate_webhook.admission.review import AdmissionResponse, Review
 
 Object = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ MAX_WARNINGS: Final = 8
 MAX_USERS_SHOWN: Final = 3
 
 
-def concerns(review: Review) -> bool:
+def is_osmo_write(review: Review) -> bool:
     """Whether a review may be refused here: a write of one of the two kinds that is to stay."""
     return (
         review.kind in (POOL, WORKFLOW)
@@ -40,15 +40,17 @@ def pool_of(workflow: Object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def keys_given_up(review: Review) -> tuple[str, ...]:
+def removed_topology_keys(review: Review) -> tuple[str, ...]:
     """Keys that a change of a Pool takes away or gives another label, coarsest first."""
     if review.kind != POOL or review.operation != "UPDATE":
         return ()
-    now = _labels(review.object)
-    return tuple(key for key, label in _labels(review.old_object).items() if now.get(key) != label)
+    now = _labels_by_key(review.object)
+    return tuple(
+        key for key, label in _labels_by_key(review.old_object).items() if now.get(key) != label
+    )
 
 
-def keys_of(workflow: Object) -> set[str]:
+def topology_keys_of(workflow: Object) -> set[str]:
     """Keys that the resources of a Workflow name, wherever its user wrote them."""
     spec = section(workflow, "spec")
     inner = spec.get("workflow")
@@ -68,38 +70,42 @@ def _resources(holder: Object) -> Collection[Any]:
     return found.values() if isinstance(found, Mapping) else ()
 
 
-def pool_verdict(review: Review, users: Mapping[str, Sequence[str]] | None) -> Verdict:
-    """The verdict on a Pool.
+def pool_response(review: Review, users: Mapping[str, Sequence[str]] | None) -> AdmissionResponse:
+    """The response to a Pool.
 
     Args:
-        review: for which `concerns` holds.
-        users: Workflows, as `namespace/name`, by each key of `keys_given_up`; None when they
-            could not be read in time.
+        review: for which `is_osmo_write` holds.
+        users: Workflows, as `namespace/name`, by each key of `removed_topology_keys`; None when
+            they could not be read in time.
     """
     try:
         read_pool(pool_data(review.object))
     except RefusedError as error:
-        return Verdict(errors=[_field_error(refusal) for refusal in error.refusals])
-    return Verdict(warnings=_given_up(keys_given_up(review), users))
+        return AdmissionResponse(errors=[_field_error(refusal) for refusal in error.refusals])
+    return AdmissionResponse(warnings=_removed_key_warnings(removed_topology_keys(review), users))
 
 
-def workflow_verdict(review: Review, pool: Object | None) -> Verdict:
-    """The verdict on a Workflow.
+def workflow_response(review: Review, pool: Object | None) -> AdmissionResponse:
+    """The response to a Workflow.
 
     Args:
-        review: for which `concerns` holds.
+        review: for which `is_osmo_write` holds.
         pool: its Pool as stored; None when there is none of that name.
     """
     name = pool_of(review.object)
     if pool is None:
         advice = "submit it to an existing pool (kubectl get pools.osmo.rackgate.dev)"
-        return Verdict(errors=[FieldError("spec.pool", f"there is no pool {shown(name)}", advice)])
+        return AdmissionResponse(
+            errors=[FieldError("spec.pool", f"there is no pool {shown(name)}", advice)]
+        )
     try:
         found = read_pool(pool_data(pool))
     except RefusedError as error:
         problem = f"pool {shown(name)} is itself not valid: {error.refusals[0]}"
-        return Verdict(errors=[FieldError("spec.pool", problem, "have the pool mended first")])
-    return Verdict(errors=workflow_errors(review.object, found))
+        return AdmissionResponse(
+            errors=[FieldError("spec.pool", problem, "have the pool mended first")]
+        )
+    return AdmissionResponse(errors=workflow_errors(review.object, found))
 
 
 def workflow_errors(workflow: Object, pool: Pool) -> list[FieldError]:
@@ -140,19 +146,21 @@ def _path(refusal: Refusal) -> str:
     return f"spec{path}" if path.startswith("[") else f"spec.{path}"
 
 
-def _labels(pool: Object) -> dict[str, str]:
+def _labels_by_key(pool: Object) -> dict[str, str]:
     entries = items(section(pool, "spec"), "topology_keys", "spec")
     return {str(entry.get("key")): str(entry.get("label")) for entry in entries}
 
 
-def _given_up(keys: Iterable[str], users: Mapping[str, Sequence[str]] | None) -> list[str]:
+def _removed_key_warnings(
+    keys: Iterable[str], users: Mapping[str, Sequence[str]] | None
+) -> list[str]:
     """Warnings: a change takes effect, whoever still uses what it takes away."""
     names = list(keys)
     if not names:
         return []
     if users is None:
-        told = ", ".join(map(shown, names))
-        return [f"whether workflows use {told} could not be read in time; {_EFFECT}"]
+        listed_keys = ", ".join(map(shown, names))
+        return [f"whether workflows use {listed_keys} could not be read in time; {_EFFECT}"]
     warnings = []
     for name in names:
         if found := users.get(name, ()):

@@ -46,7 +46,7 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionResponse:
     """The answer to a review: allowed unless there are errors.
 
     Attributes:
@@ -127,17 +127,17 @@ def decode_review(body: bytes) -> Review:
     )
 
 
-def encode_verdict(uid: str, verdict: Verdict) -> bytes:
+def encode_response(uid: str, admission_response: AdmissionResponse) -> bytes:
     """The AdmissionReview that answers request `uid`."""
-    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
-    if verdict.allowed and verdict.operations:
-        patch = msgspec.json.encode(verdict.operations)
+    response: dict[str, Any] = {"uid": uid, "allowed": admission_response.allowed}
+    if admission_response.allowed and admission_response.operations:
+        patch = msgspec.json.encode(admission_response.operations)
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(patch).decode("ascii")
-    if verdict.warnings:
-        response["warnings"] = [warning[:MAX_WARNING] for warning in verdict.warnings]
-    if not verdict.allowed:
-        response["status"] = _status(verdict.errors)
+    if admission_response.warnings:
+        response["warnings"] = [warning[:MAX_WARNING] for warning in admission_response.warnings]
+    if not admission_response.allowed:
+        response["status"] = _status(admission_response.errors)
     answer = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
     return msgspec.json.encode(answer)
 

@@ -33,7 +33,7 @@ from rackgate.jobframework.templates import (
     section,
 )
 from rackgate.jobframework.topology_request import topology_errors
-from rackgate_webhook.admission.jobs import JOB_KINDS, JobKind
+from rackgate_webhook.admission.job_webhooks import JOB_WEBHOOKS, JobWebhook
 from rackgate_webhook.admission.objects import (
     cluster_queue_errors,
     flavor_errors,
@@ -42,14 +42,16 @@ from rackgate_webhook.admission.objects import (
     topology_object_errors,
     workload_errors,
 )
-from rackgate_webhook.admission.review import Review, Verdict
+from rackgate_webhook.admission.review import AdmissionResponse, Review
 
-Objects = Mapping[str, Any]
-Rule = Callable[[Objects, Objects], list[FieldError]]
+Object = Mapping[str, Any]
+Rule = Callable[[Object, Object], list[FieldError]]
 
 
-def validate(review: Review, *, both_levels: bool = False, sliced: Collection[str] = ()) -> Verdict:
-    """The verdict on one request; everything that is not ours is allowed.
+def validate(
+    review: Review, *, both_levels: bool = False, elastic_kinds: Collection[str] = ()
+) -> AdmissionResponse:
+    """The response to one request; everything that is not ours is allowed.
 
     Deletions, and objects on their way out, are always allowed: a finalizer must be removable
     whatever is wrong with the rest.
@@ -57,108 +59,118 @@ def validate(review: Review, *, both_levels: bool = False, sliced: Collection[st
     Args:
         review: the request.
         both_levels: gate RackgateRequiredAndPreferred: both levels may be asked for together.
-        sliced: names of the job kinds that may be resized in slices, see `sliced_kinds`.
+        elastic_kinds: names of the job kinds that may be resized in slices, see
+            `enabled_elastic_kinds`.
 
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
     if (
-        not (review.kind in JOB_KINDS or review.kind in _RULES or review.kind == _WORKLOAD)
+        not (review.kind in JOB_WEBHOOKS or review.kind in _RULES or review.kind == _WORKLOAD)
         or review.sub_resource
         or review.operation not in ("CREATE", "UPDATE")
     ):
-        return Verdict()
+        return AdmissionResponse()
     found, stored = review.object, review.old_object
     if section(found, "metadata").get("deletionTimestamp"):
-        return Verdict()
+        return AdmissionResponse()
     if review.kind == _WORKLOAD:
-        return Verdict(errors=workload_errors(found, stored, both_levels=both_levels))
-    kind = JOB_KINDS.get(review.kind)
+        return AdmissionResponse(errors=workload_errors(found, stored, both_levels=both_levels))
+    kind = JOB_WEBHOOKS.get(review.kind)
     if kind is None:
-        return Verdict(errors=_RULES[review.kind](found, stored))
-    judge = _JobJudge(kind, slices=kind.name in sliced, both_levels=both_levels)
-    return Verdict(errors=judge.errors(found, stored))
+        return AdmissionResponse(errors=_RULES[review.kind](found, stored))
+    validator = _JobValidator(kind, slices=kind.name in elastic_kinds, both_levels=both_levels)
+    return AdmissionResponse(errors=validator.errors(found, stored))
 
 
-class _JobJudge:
+class _JobValidator:
     """Rules on jobs of one kind."""
 
-    def __init__(self, kind: JobKind, *, slices: bool, both_levels: bool) -> None:
+    def __init__(self, kind: JobWebhook, *, slices: bool, both_levels: bool) -> None:
         self._kind = kind
         self._slices = slices
         self._both_levels = both_levels
 
-    def errors(self, job: Objects, stored: Objects) -> list[FieldError]:
+    def errors(self, job: Object, stored: Object) -> list[FieldError]:
         """What is wrong with a job, or with this change of it."""
         if not is_governed(job) and not (stored and is_governed(stored)):
             return []
-        return self._changed(job, stored) if stored else self._asked(job, fresh=True)
+        return (
+            self._update_errors(job, stored)
+            if stored
+            else self._job_errors(job, newly_managed=True)
+        )
 
-    def _changed(self, job: Objects, stored: Objects) -> list[FieldError]:
+    def _update_errors(self, job: Object, stored: Object) -> list[FieldError]:
         same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
         if same and is_part(stored):
             return []  # left behind by its owner; the garbage collector must get that written
-        frozen = self._frozen(job, stored)
-        entered = not is_governed(stored)
-        if frozen or not is_governed(job) or (same and not entered):
+        frozen = self._immutable_errors(job, stored)
+        newly_queued = not is_governed(stored)
+        if frozen or not is_governed(job) or (same and not newly_queued):
             return frozen
-        errors = self._asked(job, fresh=entered)
-        if entered:
+        errors = self._job_errors(job, newly_managed=newly_queued)
+        if newly_queued:
             return errors
         # What was wrong before must not keep others from writing the rest, as Ray its replicas.
         # A Job keeps its template, so all else that is wrong with it is this change's own.
-        parts = self._kind.templates(stored, self._slices)
+        pod_templates = self._kind.templates(stored, self._slices)
         before = (
-            self._asked(stored, fresh=False)
-            if self._kind.editable
-            else [error for part in parts for error in _node_name(part)]
+            self._job_errors(stored, newly_managed=False)
+            if self._kind.templates_editable
+            else [
+                error for pod_template in pod_templates for error in _node_name_errors(pod_template)
+            ]
         )
         return [error for error in errors if error not in before]
 
-    def _asked(self, job: Objects, *, fresh: bool) -> list[FieldError]:
-        """Rules on what a governed job asks; `fresh`: it has just come under the queue label."""
+    def _job_errors(self, job: Object, *, newly_managed: bool) -> list[FieldError]:
+        """Rules on the requests of a managed job; `newly_managed`: it has just got its queue label."""
         errors = name_errors(
             queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
         )
         errors += self._kind.shape_errors(job)
-        units = self._kind.units(job)
-        for part in self._kind.templates(job, self._slices):
+        count_units = self._kind.count_units(job)
+        for pod_template in self._kind.templates(job, self._slices):
             errors += topology_errors(
-                part.template,
-                part.path,
-                count=units.get(part.podset),
+                pod_template.template,
+                pod_template.path,
+                count=count_units.get(pod_template.podset),
                 both_levels=self._both_levels,
             )
-            errors += _cleanup_label(part)
-            errors += _node_name(part)
-            if fresh:
+            errors += _cleanup_label_errors(pod_template)
+            errors += _node_name_errors(pod_template)
+            if newly_managed:
                 # The mutating webhook came first: its own marks at creation are right.
-                errors += wrong_marks(part)
+                errors += wrong_marks(pod_template)
         return errors
 
-    def _frozen(self, job: Objects, stored: Objects) -> list[FieldError]:
+    def _immutable_errors(self, job: Object, stored: Object) -> list[FieldError]:
         """What a job keeps while it runs."""
         if is_suspended(job) and is_suspended(stored):
             return []
-        errors = _frozen_queue(job, stored)
-        before = {part.podset: part for part in self._kind.templates(stored, False)}
-        for part in self._kind.templates(job, False):
-            if part.podset in before:
-                errors += _frozen_annotations(part, before[part.podset])
-        if is_governed(stored) and self._kind.scales(job) != self._kind.scales(stored):
+        errors = _immutable_queue_errors(job, stored)
+        before = {
+            pod_template.podset: pod_template
+            for pod_template in self._kind.templates(stored, False)
+        }
+        for pod_template in self._kind.templates(job, False):
+            if pod_template.podset in before:
+                errors += _immutable_annotation_errors(pod_template, before[pod_template.podset])
+        if is_governed(stored) and self._kind.is_elastic(job) != self._kind.is_elastic(stored):
             problem = (
                 f"a {self._kind.name} that is not suspended cannot become elastic, or cease to be"
             )
-            errors.append(FieldError(self._kind.scales_path, problem, "suspend it first"))
+            errors.append(FieldError(self._kind.elastic_path, problem, "suspend it first"))
         return errors
 
 
-def _frozen_queue(job: Objects, stored: Objects) -> list[FieldError]:
-    have, want = queue_of(stored), queue_of(job)
-    if have == want and is_governed(job) == is_governed(stored):
+def _immutable_queue_errors(job: Object, stored: Object) -> list[FieldError]:
+    current, requested = queue_of(stored), queue_of(job)
+    if current == requested and is_governed(job) == is_governed(stored):
         return []
-    was = "no queue" if have is None else f"queue {shown(have)}"
-    now = "none" if want is None else shown(want)
+    was = "no queue" if current is None else f"queue {shown(current)}"
+    now = "none" if requested is None else shown(requested)
     return [
         FieldError(
             f"metadata.labels[{QUEUE_LABEL}]",
@@ -168,11 +180,13 @@ def _frozen_queue(job: Objects, stored: Objects) -> list[FieldError]:
     ]
 
 
-def _frozen_annotations(part: PodTemplate, stored: PodTemplate) -> list[FieldError]:
-    now, before = annotations_of(part.template), annotations_of(stored.template)
+def _immutable_annotation_errors(
+    pod_template: PodTemplate, stored: PodTemplate
+) -> list[FieldError]:
+    now, before = annotations_of(pod_template.template), annotations_of(stored.template)
     return [
         FieldError(
-            f"{part.path}.metadata.annotations[{key}]",
+            f"{pod_template.path}.metadata.annotations[{key}]",
             "the topology request of a job that is not suspended cannot change",
             "suspend the job first",
         )
@@ -181,33 +195,35 @@ def _frozen_annotations(part: PodTemplate, stored: PodTemplate) -> list[FieldErr
     ]
 
 
-def _cleanup_label(part: PodTemplate) -> list[FieldError]:
+def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
     """Pods with this label are never held: they come after a RayCluster, not before."""
-    if not is_cleanup(part.template):
+    if not is_cleanup(pod_template.template):
         return []
-    path = f"{part.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
+    path = f"{pod_template.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
     return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]
 
 
-def _node_name(part: PodTemplate) -> list[FieldError]:
+def _node_name_errors(pod_template: PodTemplate) -> list[FieldError]:
     """Pods with a node's name pass by the scheduler, and by every gate."""
-    name = section(part.template, "spec", part.path).get("nodeName")
+    name = section(pod_template.template, "spec", pod_template.path).get("nodeName")
     if not name:
         return []
     problem = f"{shown(name)} would bind the pods past their queue and their place"
-    return [FieldError(f"{part.path}.spec.nodeName", problem, "remove it, or use nodeSelector")]
+    return [
+        FieldError(f"{pod_template.path}.spec.nodeName", problem, "remove it, or use nodeSelector")
+    ]
 
 
-def _pod(pod: Objects, stored: Objects) -> list[FieldError]:
+def _pod_errors(pod: Object, stored: Object) -> list[FieldError]:
     if stored:
-        return _pod_changed(pod, stored)
+        return _pod_update_errors(pod, stored)
     owners = items(section(pod, "metadata"), "ownerReferences", "metadata")
     if any(owner.get("controller") is True for owner in owners):
         return []
     return reserved_errors(pod, "")
 
 
-def _pod_changed(pod: Objects, stored: Objects) -> list[FieldError]:
+def _pod_update_errors(pod: Object, stored: Object) -> list[FieldError]:
     fields = (
         ("labels", labels_of(pod), labels_of(stored), RESERVED_LABELS),
         ("annotations", annotations_of(pod), annotations_of(stored), RESERVED_ANNOTATIONS),
@@ -226,7 +242,7 @@ def _pod_changed(pod: Objects, stored: Objects) -> list[FieldError]:
 
 _WORKLOAD: Final = f"{GROUP}/Workload"
 _RULES: Final[dict[str, Rule]] = {
-    "/Pod": _pod,
+    "/Pod": _pod_errors,
     f"{GROUP}/Topology": topology_object_errors,
     f"{GROUP}/ResourceFlavor": flavor_errors,
     f"{GROUP}/ClusterQueue": cluster_queue_errors,

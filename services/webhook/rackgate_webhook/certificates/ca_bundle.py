@@ -14,7 +14,7 @@ from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certificates.certificates import read_bundle
 
 # cert-manager's annotations that ask its cainjector for the bundle.
-_INJECTED: Final = (
+_CAINJECTOR_ANNOTATIONS: Final = (
     "cert-manager.io/inject-ca-from",
     "cert-manager.io/inject-ca-from-secret",
     "cert-manager.io/inject-apiserver-ca",
@@ -23,10 +23,10 @@ _INJECTED: Final = (
 _JOB_GROUPS: Final = frozenset({"batch", JOBSET_GROUP, RAY_GROUP})
 
 
-def is_injected(configuration: Mapping[str, Any]) -> bool:
+def is_cainjector_managed(configuration: Mapping[str, Any]) -> bool:
     """Whether cert-manager has been asked to write the configuration's bundle."""
     annotations = annotations_of(configuration)
-    return any(key in annotations for key in _INJECTED)
+    return any(key in annotations for key in _CAINJECTOR_ANNOTATIONS)
 
 
 def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPatchOp]:
@@ -34,15 +34,15 @@ def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPa
 
     Bound to the version read, because webhooks are addressed by their position.
     """
-    wanted = base64.b64encode(bundle).decode("ascii")
+    desired = base64.b64encode(bundle).decode("ascii")
     operations: list[JsonPatchOp] = [
         {
             "op": "add",
             "path": f"/webhooks/{index}/clientConfig/caBundle",
-            "value": wanted,
+            "value": desired,
         }
         for index, webhook in enumerate(items(configuration, "webhooks"))
-        if section(webhook, "clientConfig").get("caBundle") != wanted
+        if section(webhook, "clientConfig").get("caBundle") != desired
     ]
     if not operations:
         return []
@@ -50,7 +50,7 @@ def bundle_patch(configuration: Mapping[str, Any], bundle: bytes) -> list[JsonPa
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
 
 
-def disagreement(
+def selector_mismatch(
     name: str,
     configuration: Mapping[str, Any],
     selector: NamespaceSelector,
@@ -78,7 +78,7 @@ def disagreement(
     return ""
 
 
-def carried_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:
+def trusted_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:
     """Fingerprints of the authorities that every webhook of the configuration trusts."""
     carried = [frozenset(read_bundle(bundle)) for bundle in bundles_of(configuration)]
     return frozenset.intersection(*carried) if carried else frozenset()
@@ -87,12 +87,12 @@ def carried_authorities(configuration: Mapping[str, Any]) -> frozenset[str]:
 def bundles_of(configuration: Mapping[str, Any]) -> list[bytes]:
     """The CA bundle (PEM) of each webhook of the configuration; empty where there is none."""
     return [
-        _decoded(section(webhook, "clientConfig").get("caBundle"))
+        _decode_base64(section(webhook, "clientConfig").get("caBundle"))
         for webhook in items(configuration, "webhooks")
     ]
 
 
-def _decoded(value: object) -> bytes:
+def _decode_base64(value: object) -> bytes:
     try:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else b""
     except (binascii.Error, ValueError):

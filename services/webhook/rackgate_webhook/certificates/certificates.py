@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rackgate_webhook.certificates.rotation_rules import ServingFacts
+from rackgate_webhook.certificates.rotation_rules import ServingPair
 
 # Callers' clocks may be behind ours.
 MAX_BACKDATED: Final = timedelta(minutes=5)
@@ -26,7 +26,7 @@ _AUTHORITY: Final = "rackgate-webhook-ca-"
 _PEM: Final = serialization.Encoding.PEM
 _BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 # What cryptography raises for what it cannot read; not all of it is of one family.
-BROKEN: Final = (
+UNREADABLE_ERRORS: Final = (
     ValueError,
     TypeError,
     InvalidSignature,
@@ -39,7 +39,7 @@ BROKEN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedPair:
     """PEM bytes of an authority's certificate, a serving certificate, and its key."""
 
     authority: bytes
@@ -47,7 +47,7 @@ class Issued:
     key: bytes
 
 
-def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> Issued:
+def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> IssuedPair:
     """Make an authority and a serving certificate signed by it.
 
     Args:
@@ -78,7 +78,7 @@ def issue(names: Iterable[str], *, validity: timedelta, now: datetime) -> Issued
     private = key.private_bytes(
         _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Issued(authority.public_bytes(_PEM), certificate.public_bytes(_PEM), private)
+    return IssuedPair(authority.public_bytes(_PEM), certificate.public_bytes(_PEM), private)
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -151,7 +151,7 @@ def read_chain(pem: bytes) -> list[x509.Certificate]:
     """
     try:
         found = x509.load_pem_x509_certificates(pem)
-    except BROKEN as error:
+    except UNREADABLE_ERRORS as error:
         raise ValueError(str(error)) from error
     # One without its end is passed over, but not by OpenSSL, which is to serve it.
     if len(found) < pem.count(_BEGIN):
@@ -169,14 +169,14 @@ def read_bundle(pem: bytes) -> dict[str, x509.Certificate]:
 
 def own_authorities(bundles: Iterable[bytes]) -> bytes:
     """PEM of the authorities in some bundles that replicas of this webhook have made."""
-    found = {mark: one for bundle in bundles for mark, one in read_bundle(bundle).items()}
+    found = {digest: one for bundle in bundles for digest, one in read_bundle(bundle).items()}
     return write_bundle(one for one in found.values() if _is_own(one))
 
 
 def _is_own(certificate: x509.Certificate) -> bool:
     try:
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except BROKEN:  # read only now
+    except UNREADABLE_ERRORS:  # read only now
         return False
     return any(str(name.value).startswith(_AUTHORITY) for name in names)
 
@@ -186,9 +186,9 @@ def write_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
     return b"".join(certificate.public_bytes(_PEM) for certificate in certificates)
 
 
-def serving_facts(
+def read_serving_pair(
     certificate: bytes, key: bytes, authorities: Mapping[str, x509.Certificate]
-) -> ServingFacts | None:
+) -> ServingPair | None:
     """Facts of a serving pair; None when it is broken, or no authority of the bundle signed it."""
     try:
         found = read_chain(certificate)[0]
@@ -197,13 +197,13 @@ def serving_facts(
             return None
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         authority = next(
-            (mark for mark, signer in authorities.items() if _signed_by(found, signer)), None
+            (digest for digest, signer in authorities.items() if _signed_by(found, signer)), None
         )
-    except BROKEN:
+    except UNREADABLE_ERRORS:
         return None
     if authority is None:
         return None
-    return ServingFacts(
+    return ServingPair(
         authority,
         frozenset(str(name.value) for name in names),
         found.not_valid_before_utc,
@@ -215,6 +215,6 @@ def serving_facts(
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except BROKEN:
+    except UNREADABLE_ERRORS:
         return False
     return True

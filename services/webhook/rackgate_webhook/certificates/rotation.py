@@ -22,13 +22,18 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ConflictError, KubeError
 from rackgate.runtime import clock
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.ca_bundle import bundles_of, carried_authorities
-from rackgate_webhook.certificates.certificates import Issued, issue, own_authorities, read_bundle
-from rackgate_webhook.certificates.keeper import Check, Keeper
+from rackgate_webhook.certificates.ca_bundle import bundles_of, trusted_authorities
+from rackgate_webhook.certificates.certificates import (
+    IssuedPair,
+    issue,
+    own_authorities,
+    read_bundle,
+)
+from rackgate_webhook.certificates.manager import CertificateManager, SelfCheck
 from rackgate_webhook.certificates.rotation_rules import (
-    Holding,
-    ServingFacts,
-    Step,
+    RotationStep,
+    ServingPair,
+    TlsPairs,
     due_at,
     names_to_issue,
     next_step,
@@ -38,18 +43,18 @@ from rackgate_webhook.certificates.secret import (
     KEY,
     PUBLISHED_ANNOTATION,
     TlsSecret,
-    issued,
-    pruned,
-    published,
+    prune_expired,
     read_secret,
     secret_data,
-    switched,
-    trusting,
+    switch_pair,
+    with_authorities,
+    with_issued_pair,
+    with_next_pair,
 )
-from rackgate_webhook.certificates.webhook_configurations import NOTHING
+from rackgate_webhook.certificates.webhook_configurations import CHANGED_MEANWHILE
 from rackgate_webhook.settings import CertificateSettings
 
-STEPS_AT_ONCE: Final = 5
+MAX_STEPS: Final = 5
 # Certificates are backdated by more than this.
 MAX_SKEW: Final = timedelta(minutes=2)
 
@@ -57,14 +62,14 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredSecret:
     """The Secret as read: None without one. The object is kept to write back what is not ours."""
 
     object: dict[str, Any] | None
     secret: TlsSecret
 
 
-class CertificateKeeper(Keeper):
+class IssuedCertificateManager(CertificateManager):
     """One replica's part in the rotation of certificates that the replicas issue themselves."""
 
     def __init__(
@@ -78,32 +83,32 @@ class CertificateKeeper(Keeper):
         self._renew_at: datetime | None = None
         # Authorities that all registrations carry, since when by the monotonic clock: wall clocks
         # of replicas may differ.
-        self._carried: dict[str, float] = {}
-        self._last: TlsSecret | None = None
-        self._trusted = b""
-        self._ahead = timedelta()
+        self._trusted_since: dict[str, float] = {}
+        self._last_secret: TlsSecret | None = None
+        self._trusted_bundle = b""
+        self._clock_ahead = timedelta()
 
-    async def step(self, check: Check) -> None:
+    async def reconcile(self, check: SelfCheck) -> None:
         """Bring Secret, served certificate and registrations as far as they may go now.
 
         Raises:
             KubeError: the API server refused, or did not answer.
         """
-        secret = (await self._settled_secret()).secret
-        holding, rules = secret.holding, self._settings.rules
-        if holding.serving is None:
+        secret = (await self._advance_secret()).secret
+        pairs, rules = secret.pairs, self._settings.rules
+        if pairs.serving is None:
             # Others write it faster than this replica can: it must not spread what is broken.
             self._renew_at = None
             return
         certificate, key = secret.data[CERTIFICATE], secret.data[KEY]
-        if certificate == self._served or not self._keeps_its_own(holding, holding.serving):
-            self._serve(certificate, key, holding.serving.not_after)
-            self._last = secret
+        if certificate == self._served or not self._keeps_last_pair(pairs, pairs.serving):
+            self._serve(certificate, key, pairs.serving.not_after)
+            self._last_secret = secret
         # While a pair waits to be used there is no quiet time.
-        quiet = holding.upcoming is None and certificate == self._served
-        self._renew_at = due_at(holding.serving, rules) if quiet else None
+        quiet = pairs.upcoming is None and certificate == self._served
+        self._renew_at = due_at(pairs.serving, rules) if quiet else None
         self.bundle = secret.bundle
-        missing = await self._inject(self.bundle)
+        missing = await self._inject_bundle(self.bundle)
         failure = await check(self.bundle)
         if failure:
             self.problem = f"TLS call to itself: {failure}"
@@ -112,95 +117,103 @@ class CertificateKeeper(Keeper):
         else:
             self.problem = ""
 
-    def _due_at(self) -> datetime | None:
+    def _next_due_at(self) -> datetime | None:
         return self._renew_at
 
-    def _keeps_its_own(self, holding: Holding, in_use: ServingFacts) -> bool:
+    def _keeps_last_pair(self, pairs: TlsPairs, in_use: ServingPair) -> bool:
         """Whether callers have yet to hear of the pair in use, and trust the one served here."""
-        own = None if self._last is None else self._last.holding.serving
+        own = None if self._last_secret is None else self._last_secret.pairs.serving
         return (
             own is not None
             and own.valid_at(self._now())
-            and own.authority in holding.authorities
-            and in_use.authority not in self._settled
+            and own.authority in pairs.authorities
+            and in_use.authority not in self._propagated_authorities
         )
 
     @property
-    def _settled(self) -> frozenset[str]:
+    def _propagated_authorities(self) -> frozenset[str]:
         """Authorities that all registrations have carried for so long that callers know them."""
         patient = clock.monotonic() - self._settings.settle
-        return frozenset(mark for mark, since in self._carried.items() if since <= patient)
+        return frozenset(
+            digest for digest, since in self._trusted_since.items() if since <= patient
+        )
 
-    async def _settled_secret(self) -> _Stored:
+    async def _advance_secret(self) -> _StoredSecret:
         """The Secret once nothing is left to do to it."""
-        for _ in range(STEPS_AT_ONCE):
+        for _ in range(MAX_STEPS):
             stored = await self._read()
             step = self._next_step(stored.secret)
             # What was found out holds as long as the clock is wrong: somebody may set it right.
-            known = await self._compare_clocks() if step is not Step.KEEP or self._ahead else True
-            if not known and self._is_early(stored.secret):
+            known = (
+                await self._compare_clocks()
+                if step is not RotationStep.KEEP or self._clock_ahead
+                else True
+            )
+            if not known and self._is_not_yet_valid(stored.secret):
                 return stored
-            if step is Step.SWITCH:
+            if step is RotationStep.SWITCH:
                 # The registrations may have changed since they were looked at.
-                await self._inject(stored.secret.bundle)
-            if step is Step.ISSUE:
-                found = await self._registrations.bring(lambda _: None)
+                await self._inject_bundle(stored.secret.bundle)
+            if step is RotationStep.ISSUE:
+                found = await self._configurations.apply_bundle(lambda _: None)
                 carried = [one for there in found for one in bundles_of(there.configuration)]
-                self._trusted = own_authorities(carried)
-            wanted = self._decide(stored.secret)
-            if wanted is None:
+                self._trusted_bundle = own_authorities(carried)
+            desired = self._next_secret(stored.secret)
+            if desired is None:
                 return stored
             try:
-                await self._write(stored, wanted)
+                await self._write(stored, desired)
             except ConflictError:
                 continue  # another replica was faster: look again
             except KubeError as error:
-                serving = stored.secret.holding.serving
+                serving = stored.secret.pairs.serving
                 if serving is None or not serving.valid_at(self._now()):
                     raise
                 # There is time: what can be served is served, and trusted, until it may be written.
-                self._complain("write", str(error))
+                self._log_failure("write", str(error))
                 return stored
-            self._complain("write", "")
+            self._log_failure("write", "")
         return await self._read()
 
-    def _is_early(self, secret: TlsSecret) -> bool:
+    def _is_not_yet_valid(self, secret: TlsSecret) -> bool:
         """Whether its pair is not valid yet by this clock, which may be the wrong one."""
-        serving = secret.holding.serving
+        serving = secret.pairs.serving
         return serving is not None and serving.not_before > self._now()
 
-    def _next_step(self, secret: TlsSecret) -> Step:
+    def _next_step(self, secret: TlsSecret) -> RotationStep:
         rules = self._settings.rules
-        return next_step(secret.holding, rules, now=self._now(), settled=self._settled)
+        return next_step(
+            secret.pairs, rules, now=self._now(), propagated=self._propagated_authorities
+        )
 
-    def _decide(self, secret: TlsSecret) -> TlsSecret | None:
+    def _next_secret(self, secret: TlsSecret) -> TlsSecret | None:
         """What the Secret should hold next; None when it may stay."""
         step, now = self._next_step(secret), self._now()
-        if step is Step.KEEP:
+        if step is RotationStep.KEEP:
             return None
         log.info("certificate_step", step=str(step))
-        if step is Step.SWITCH:
-            return switched(secret)
-        if step is Step.PRUNE:
-            return pruned(secret, now)
-        if step is Step.PUBLISH:
-            return published(secret, self._issue(secret.holding), now)
+        if step is RotationStep.SWITCH:
+            return switch_pair(secret)
+        if step is RotationStep.PRUNE:
+            return prune_expired(secret, now)
+        if step is RotationStep.PUBLISH:
+            return with_next_pair(secret, self._issue(secret.pairs), now)
         # Somebody deleted or damaged the Secret. The pair that this replica serves is trusted:
         # it stays in use until the new one is trusted, too.
-        others = own_authorities((self._trusted, secret.bundle))
-        last = self._last
-        serving = None if last is None else last.holding.serving
+        others = own_authorities((self._trusted_bundle, secret.bundle))
+        last = self._last_secret
+        serving = None if last is None else last.pairs.serving
         if last is not None and serving is not None and serving.valid_at(now):
-            return published(trusting(last, others), self._issue(last.holding), now)
-        return issued(secret, self._issue(secret.holding), now, others)
+            return with_next_pair(with_authorities(last, others), self._issue(last.pairs), now)
+        return with_issued_pair(secret, self._issue(secret.pairs), now, others)
 
-    def _issue(self, holding: Holding) -> Issued:
-        names = names_to_issue(holding, self._settings.rules)
+    def _issue(self, pairs: TlsPairs) -> IssuedPair:
+        names = names_to_issue(pairs, self._settings.rules)
         return issue(names, validity=timedelta(seconds=self._settings.validity), now=self._now())
 
     def _now(self) -> datetime:
         """The API server's time, as far as it is known to differ from this machine's."""
-        return clock.now() - self._ahead
+        return clock.now() - self._clock_ahead
 
     async def _compare_clocks(self) -> bool:
         """Ask for the API server's time: a wrong clock here must not expire what others use.
@@ -224,18 +237,23 @@ class CertificateKeeper(Keeper):
             log.debug("clock_not_compared", error=str(error))
             return False
         ahead = clock.now() - created
-        before, self._ahead = self._ahead, ahead if abs(ahead) > MAX_SKEW else timedelta()
-        if abs(self._ahead - before) > MAX_SKEW:
-            log.warning("clock_differs", ahead_s=round(self._ahead.total_seconds(), 3))
+        before, self._clock_ahead = (
+            self._clock_ahead,
+            ahead if abs(ahead) > MAX_SKEW else timedelta(),
+        )
+        if abs(self._clock_ahead - before) > MAX_SKEW:
+            log.warning("clock_differs", ahead_s=round(self._clock_ahead.total_seconds(), 3))
         return True
 
-    async def _read(self) -> _Stored:
+    async def _read(self) -> _StoredSecret:
         found = await self._read_object()
         if found is None:
-            return _Stored(None, TlsSecret())
-        return _Stored(found, read_secret(section(found, "data"), _moment(annotations_of(found))))
+            return _StoredSecret(None, TlsSecret())
+        return _StoredSecret(
+            found, read_secret(section(found, "data"), _published_at(annotations_of(found)))
+        )
 
-    async def _write(self, stored: _Stored, secret: TlsSecret) -> None:
+    async def _write(self, stored: _StoredSecret, secret: TlsSecret) -> None:
         found = stored.object or {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -257,7 +275,7 @@ class CertificateKeeper(Keeper):
         else:
             await self._client.replace(self._path, body)
 
-    async def _inject(self, bundle: bytes) -> list[str]:
+    async def _inject_bundle(self, bundle: bytes) -> list[str]:
         """Write the bundle into every registration that differs.
 
         Returns:
@@ -265,18 +283,19 @@ class CertificateKeeper(Keeper):
         """
         whole = frozenset(read_bundle(bundle))
         found = [
-            (registration.name, carried_authorities(registration.configuration))
-            for registration in await self._registrations.bring(lambda _: bundle)
+            (registration.name, trusted_authorities(registration.configuration))
+            for registration in await self._configurations.apply_bundle(lambda _: bundle)
             # Through one without webhooks nobody calls.
-            if registration.configuration is NOTHING or bundles_of(registration.configuration)
+            if registration.configuration is CHANGED_MEANWHILE
+            or bundles_of(registration.configuration)
         ]
         carried = whole.intersection(*(there for _, there in found))
         now = clock.monotonic()
-        self._carried = {mark: self._carried.get(mark, now) for mark in carried}
+        self._trusted_since = {digest: self._trusted_since.get(digest, now) for digest in carried}
         return list(dict.fromkeys(name for name, there in found if not whole <= there))
 
 
-def _moment(annotations: Mapping[str, object]) -> datetime | None:
+def _published_at(annotations: Mapping[str, object]) -> datetime | None:
     text = annotations.get(PUBLISHED_ANNOTATION)
     if not isinstance(text, str):
         return None

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class RotationStep(StrEnum):
     """What to do with the Secret now."""
 
     KEEP = "keep"
@@ -26,7 +26,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ServingFacts:
+class ServingPair:
     """A serving certificate whose key fits and whose issuer is known.
 
     Attributes:
@@ -47,7 +47,7 @@ class ServingFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class TlsPairs:
     """What the Secret holds, as far as it is usable.
 
     Attributes:
@@ -56,8 +56,8 @@ class Holding:
         authorities: expiry of every authority in the bundle, by fingerprint.
     """
 
-    serving: ServingFacts | None = None
-    upcoming: ServingFacts | None = None
+    serving: ServingPair | None = None
+    upcoming: ServingPair | None = None
     authorities: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -75,50 +75,50 @@ class RotationRules:
 
 
 def next_step(
-    holding: Holding, rules: RotationRules, *, now: datetime, settled: AbstractSet[str]
-) -> Step:
+    pairs: TlsPairs, rules: RotationRules, *, now: datetime, propagated: AbstractSet[str]
+) -> RotationStep:
     """Decide what the Secret needs.
 
     Args:
-        holding: what it holds.
+        pairs: what it holds.
         rules: when to rotate.
         now: the wall clock, aware.
-        settled: fingerprints that every existing registration has carried for so long that API
+        propagated: fingerprints that every existing registration has carried for so long that API
             servers have seen it.
     """
-    upcoming = holding.upcoming
+    upcoming = pairs.upcoming
     if upcoming is not None and not _usable(upcoming, rules, now):
         upcoming = None
-    if holding.serving is None or not holding.serving.valid_at(now):
-        return Step.ISSUE if upcoming is None else Step.SWITCH
+    if pairs.serving is None or not pairs.serving.valid_at(now):
+        return RotationStep.ISSUE if upcoming is None else RotationStep.SWITCH
     if upcoming is not None:
-        return Step.SWITCH if upcoming.authority in settled else Step.KEEP
-    if due_at(holding.serving, rules) <= now or not rules.names <= holding.serving.names:
-        return Step.PUBLISH
-    if any(expiry <= now for expiry in holding.authorities.values()):
-        return Step.PRUNE
-    return Step.KEEP
+        return RotationStep.SWITCH if upcoming.authority in propagated else RotationStep.KEEP
+    if due_at(pairs.serving, rules) <= now or not rules.names <= pairs.serving.names:
+        return RotationStep.PUBLISH
+    if any(expiry <= now for expiry in pairs.authorities.values()):
+        return RotationStep.PRUNE
+    return RotationStep.KEEP
 
 
-def due_at(serving: ServingFacts, rules: RotationRules) -> datetime:
+def due_at(serving: ServingPair, rules: RotationRules) -> datetime:
     """When the next pair is published: before expiry, and not in the first half of its life."""
     half = serving.not_before + (serving.not_after - serving.not_before) / 2
     return max(half, serving.not_after - rules.renew_before)
 
 
-def _usable(pair: ServingFacts, rules: RotationRules, now: datetime) -> bool:
+def _usable(pair: ServingPair, rules: RotationRules, now: datetime) -> bool:
     return pair.valid_at(now) and rules.names <= pair.names
 
 
-def names_to_issue(holding: Holding, rules: RotationRules) -> frozenset[str]:
+def names_to_issue(pairs: TlsPairs, rules: RotationRules) -> frozenset[str]:
     """Names of the next certificate.
 
     Replicas of two configurations (a rolling upgrade) would undo each other's certificate if
     each asked only for its own names: where names are what is missing, those there stay.
     """
     names = rules.names
-    if holding.upcoming is not None:
-        names |= holding.upcoming.names
-    if holding.serving is not None and not rules.names <= holding.serving.names:
-        names |= holding.serving.names
+    if pairs.upcoming is not None:
+        names |= pairs.upcoming.names
+    if pairs.serving is not None and not rules.names <= pairs.serving.names:
+        names |= pairs.serving.names
     return names

@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from rackgate_webhook.certificates.certificates import (
-    Issued,
+    IssuedPair,
     read_bundle,
-    serving_facts,
+    read_serving_pair,
     write_bundle,
 )
-from rackgate_webhook.certificates.rotation_rules import Holding
+from rackgate_webhook.certificates.rotation_rules import TlsPairs
 
 BUNDLE: Final = "ca.crt"
 CERTIFICATE: Final = "tls.crt"
@@ -39,13 +39,13 @@ class TlsSecret:
         return self.data.get(BUNDLE, b"")
 
     @property
-    def holding(self) -> Holding:
+    def pairs(self) -> TlsPairs:
         """What of it is usable."""
         authorities = read_bundle(self.bundle)
-        return Holding(
-            serving_facts(self._get(CERTIFICATE), self._get(KEY), authorities),
-            serving_facts(self._get(NEXT_CERTIFICATE), self._get(NEXT_KEY), authorities),
-            {mark: found.not_valid_after_utc for mark, found in authorities.items()},
+        return TlsPairs(
+            read_serving_pair(self._get(CERTIFICATE), self._get(KEY), authorities),
+            read_serving_pair(self._get(NEXT_CERTIFICATE), self._get(NEXT_KEY), authorities),
+            {digest: found.not_valid_after_utc for digest, found in authorities.items()},
         )
 
     def _get(self, name: str) -> bytes:
@@ -70,13 +70,15 @@ def secret_data(secret: TlsSecret) -> dict[str, Any]:
     return {name: base64.b64encode(value).decode("ascii") for name, value in secret.data.items()}
 
 
-def trusting(secret: TlsSecret, others: bytes) -> TlsSecret:
+def with_authorities(secret: TlsSecret, others: bytes) -> TlsSecret:
     """The Secret with authorities (PEM) before its own: other replicas may serve their pairs."""
     known = {**read_bundle(others), **read_bundle(secret.bundle)}
     return replace(secret, data={**secret.data, BUNDLE: write_bundle(known.values())})
 
 
-def issued(secret: TlsSecret, pair: Issued, now: datetime, known: bytes = b"") -> TlsSecret:
+def with_issued_pair(
+    secret: TlsSecret, pair: IssuedPair, now: datetime, known: bytes = b""
+) -> TlsSecret:
     """A new pair in use at once; authorities that are still valid stay trusted.
 
     Args:
@@ -88,25 +90,25 @@ def issued(secret: TlsSecret, pair: Issued, now: datetime, known: bytes = b"") -
     kept = replace(secret, data={**secret.data, BUNDLE: known})
     return TlsSecret(
         {
-            BUNDLE: _bundle(kept, pair, now),
+            BUNDLE: _merged_bundle(kept, pair, now),
             CERTIFICATE: pair.certificate,
             KEY: pair.key,
         }
     )
 
 
-def published(secret: TlsSecret, pair: Issued, now: datetime) -> TlsSecret:
+def with_next_pair(secret: TlsSecret, pair: IssuedPair, now: datetime) -> TlsSecret:
     """The next pair beside the one in use, its authority in the bundle."""
     data = {
         **secret.data,
-        BUNDLE: _bundle(secret, pair, now),
+        BUNDLE: _merged_bundle(secret, pair, now),
         NEXT_CERTIFICATE: pair.certificate,
         NEXT_KEY: pair.key,
     }
     return TlsSecret(data, now)
 
 
-def switched(secret: TlsSecret) -> TlsSecret:
+def switch_pair(secret: TlsSecret) -> TlsSecret:
     """The next pair in use."""
     moved = {CERTIFICATE: secret.data[NEXT_CERTIFICATE], KEY: secret.data[NEXT_KEY]}
     kept = {
@@ -117,7 +119,7 @@ def switched(secret: TlsSecret) -> TlsSecret:
     return TlsSecret({**kept, **moved})
 
 
-def pruned(secret: TlsSecret, now: datetime) -> TlsSecret:
+def prune_expired(secret: TlsSecret, now: datetime) -> TlsSecret:
     """The bundle without authorities that have expired."""
     alive = [
         found for found in read_bundle(secret.bundle).values() if found.not_valid_after_utc > now
@@ -125,14 +127,14 @@ def pruned(secret: TlsSecret, now: datetime) -> TlsSecret:
     return replace(secret, data={**secret.data, BUNDLE: write_bundle(alive)})
 
 
-def _bundle(secret: TlsSecret, pair: Issued, now: datetime) -> bytes:
+def _merged_bundle(secret: TlsSecret, pair: IssuedPair, now: datetime) -> bytes:
     """The new authority, the one in use, then others that are still valid: 4 at most."""
     alive = {
-        mark: found
-        for mark, found in read_bundle(secret.bundle).items()
+        digest: found
+        for digest, found in read_bundle(secret.bundle).items()
         if found.not_valid_after_utc > now
     }
-    serving = secret.holding.serving
+    serving = secret.pairs.serving
     in_use = [] if serving is None else [alive.pop(serving.authority, None)]
-    wanted = [*read_bundle(pair.authority).values(), *in_use, *alive.values()]
-    return write_bundle([found for found in wanted if found is not None][:MAX_AUTHORITIES])
+    chosen = [*read_bundle(pair.authority).values(), *in_use, *alive.values()]
+    return write_bundle([found for found in chosen if found is not None][:MAX_AUTHORITIES])

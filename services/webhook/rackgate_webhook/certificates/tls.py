@@ -9,7 +9,7 @@ from asyncio import sslproto
 from pathlib import Path
 
 
-def keep_buffers_small() -> None:
+def limit_tls_buffers() -> None:
     """Give each TLS connection from now on a buffer of 32 KiB.
 
     asyncio takes 256 KiB for each, and offers no other way to say so: a thousand idle callers

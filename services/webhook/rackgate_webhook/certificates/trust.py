@@ -9,7 +9,7 @@ from rackgate_webhook.certificates.tls import client_context, load_pair, server_
 
 
 @lru_cache(maxsize=16)
-def mistrust(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
+def trust_failure(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
     """Why a caller that trusts `bundle` would refuse the pair; empty when it would not.
 
     It goes by the time of the machine, and is remembered: ask again with another pair or bundle.
@@ -26,7 +26,7 @@ def mistrust(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
     try:
         load_pair(server, certificate, key)
         client = client_context(bundle)
-        _shake(server, client, name)
+        _handshake(server, client, name)
     except ssl.SSLError as error:
         return getattr(error, "verify_message", "") or error.reason or str(error)
     except ValueError as error:  # not ASCII
@@ -34,7 +34,7 @@ def mistrust(certificate: bytes, key: bytes, name: str, bundle: bytes) -> str:
     return ""
 
 
-def _shake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     callee = server.wrap_bio(to_server, to_client, server_side=True)
     caller = client.wrap_bio(to_client, to_server, server_hostname=name)

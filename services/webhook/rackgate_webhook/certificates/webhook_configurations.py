@@ -14,35 +14,39 @@ from rackgate.api.resources import MUTATING_CONFIGS, VALIDATING_CONFIGS, Resourc
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.runtime.namespaces import NamespaceSelector
-from rackgate_webhook.certificates.ca_bundle import bundle_patch, disagreement, is_injected
+from rackgate_webhook.certificates.ca_bundle import (
+    bundle_patch,
+    is_cainjector_managed,
+    selector_mismatch,
+)
 
 Configuration = Mapping[str, Any]
 # The bundle that a configuration should carry; None to leave it as it is.
-Wanted = Callable[[Configuration], bytes | None]
-NOTHING: Final[Configuration] = {}
+DesiredBundle = Callable[[Configuration], bytes | None]
+CHANGED_MEANWHILE: Final[Configuration] = {}
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class NamedConfiguration:
     """An existing configuration.
 
     Attributes:
         name: of the object.
-        configuration: as it is now; `NOTHING` when it changed under our hands.
+        configuration: as it is now; `CHANGED_MEANWHILE` when it changed under our hands.
     """
 
     name: str
     configuration: Configuration
 
 
-class Registrations:
+class WebhookConfigurations:
     """The mutating and validating configurations of some names.
 
     Attributes:
         absent: at the last look, one of the names had neither configuration.
-        disagreement: at the last look, why they are called for other namespaces than jobs are
+        selector_mismatch: at the last look, why they are called for other namespaces than jobs are
             managed in; empty when they are not.
     """
 
@@ -61,17 +65,17 @@ class Registrations:
             selector: of the namespaces in which jobs are managed; all by default.
             namespace: of the services, where no job is managed.
         """
-        self.absent = True
-        self.disagreement = ""
+        self.any_missing = True
+        self.selector_mismatch = ""
         self._selector = selector or NamespaceSelector()
         self._unmanaged = frozenset({*UNMANAGED_NAMESPACES, namespace})
         self._client = client
         self._names = names
 
-    async def bring(self, wanted: Wanted) -> list[Registration]:
+    async def apply_bundle(self, desired: DesiredBundle) -> list[NamedConfiguration]:
         """Write the wanted bundle into every registration that differs.
 
-        Registrations that do not exist are waited for, but nothing calls us through them: they
+        Configurations that do not exist are waited for, but nothing calls us through them: they
         hold up neither readiness nor a switch.
 
         Returns:
@@ -80,38 +84,39 @@ class Registrations:
         Raises:
             KubeError: the API server refused, or did not answer.
         """
-        registrations: list[Registration] = []
+        registrations: list[NamedConfiguration] = []
         absent = False
         for name in self._names:
             found = [
-                Registration(name, configuration)
+                NamedConfiguration(name, configuration)
                 for resource in (MUTATING_CONFIGS, VALIDATING_CONFIGS)
-                if (configuration := await self._bring_one(resource, name, wanted)) is not None
+                if (configuration := await self._apply_bundle_to(resource, name, desired))
+                is not None
             ]
             registrations += found
             absent = absent or not found
-        self.absent = absent
-        self._compare(registrations)
+        self.any_missing = absent
+        self._compare_selectors(registrations)
         return registrations
 
-    def _compare(self, registrations: Sequence[Registration]) -> None:
-        told = (
-            disagreement(there.name, there.configuration, self._selector, self._unmanaged)
+    def _compare_selectors(self, registrations: Sequence[NamedConfiguration]) -> None:
+        mismatches = (
+            selector_mismatch(there.name, there.configuration, self._selector, self._unmanaged)
             for there in registrations
         )
-        found = next((text for text in told if text), "")
-        if found and found != self.disagreement:
-            log.error("namespaces_disagree", error=found)
-        self.disagreement = found
+        found = next((text for text in mismatches if text), "")
+        if found and found != self.selector_mismatch:
+            log.error("namespace_selectors_differ", error=found)
+        self.selector_mismatch = found
 
-    async def _bring_one(
-        self, resource: Resource, name: str, wanted: Wanted
+    async def _apply_bundle_to(
+        self, resource: Resource, name: str, desired: DesiredBundle
     ) -> Configuration | None:
         path = resource.path(name=name)
         try:
             configuration: Configuration = msgspec.json.decode(await self._client.get(path))
             # Where cert-manager has been asked to write it, nobody else should.
-            bundle = None if is_injected(configuration) else wanted(configuration)
+            bundle = None if is_cainjector_managed(configuration) else desired(configuration)
             operations = [] if bundle is None else bundle_patch(configuration, bundle)
             if operations:
                 body = msgspec.json.encode(operations)
@@ -122,5 +127,5 @@ class Registrations:
             return None
         except (ConflictError, UnprocessableError) as error:
             log.debug("patch_conflicted", resource=resource.full_name, status=error.status)
-            return NOTHING
+            return CHANGED_MEANWHILE
         return configuration

@@ -13,73 +13,73 @@ from aiohttp import StreamReader, web
 MAX_BODY_BYTES: Final = 7 * 2**20
 SMALL_BYTES: Final = 2**15
 # So large bodies take 56 MiB at most, whoever sends them.
-LARGE_AT_ONCE: Final = 8
+MAX_LARGE_BODIES: Final = 8
 
 
-class RefusedError(Exception):
+class RequestRejectedError(Exception):
     """A request that is not answered with a review.
 
     Attributes:
         status: HTTP status.
         reason: why, in one word, for metrics.
-        words: why, for people.
+        message: why, for people.
     """
 
-    def __init__(self, status: int, reason: str, words: str) -> None:
-        super().__init__(words)
-        self.status, self.reason, self.words = status, reason, words
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
 
 
 class BodyReader:
     """Reads bodies; large ones a few at a time, so that memory is bounded."""
 
-    def __init__(self, large_at_once: int = LARGE_AT_ONCE) -> None:
+    def __init__(self, max_large_bodies: int = MAX_LARGE_BODIES) -> None:
         """Prepare.
 
         Args:
-            large_at_once: how many of more than `SMALL_BYTES` are held.
+            max_large_bodies: how many of more than `SMALL_BYTES` are held.
         """
-        self._large = asyncio.Semaphore(large_at_once)
+        self._large_bodies = asyncio.Semaphore(max_large_bodies)
 
     @asynccontextmanager
-    async def reading(self, request: web.BaseRequest, within_s: float) -> AsyncIterator[bytes]:
+    async def read_body(self, request: web.BaseRequest, timeout_s: float) -> AsyncIterator[bytes]:
         """The whole body; a large one has its place until the block ends.
 
         Raises:
-            RefusedError: another type than JSON (415), too large (413), or too slow (408).
+            RequestRejectedError: another type than JSON (415), too large (413), or too slow (408).
         """
         if request.content_type != "application/json":
-            raise RefusedError(
+            raise RequestRejectedError(
                 415,
                 "type",
                 f'expected Content-Type "application/json", found "{request.content_type}"',
             )
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise _too_large(f"{request.content_length} bytes")
-        async with AsyncExitStack() as place:
-            yield await self._in_time(request, within_s, place)
+        async with AsyncExitStack() as slot:
+            yield await self._read_with_timeout(request, timeout_s, slot)
 
-    async def _in_time(
-        self, request: web.BaseRequest, within_s: float, place: AsyncExitStack
+    async def _read_with_timeout(
+        self, request: web.BaseRequest, timeout_s: float, slot: AsyncExitStack
     ) -> bytes:
         try:
-            async with asyncio.timeout(within_s):
-                return await self._read(request.content, place)
+            async with asyncio.timeout(timeout_s):
+                return await self._read(request.content, slot)
         except TimeoutError:
-            words = f"the request's body was not there within {within_s:.3g} s"
-            raise RefusedError(408, "slow", words) from None
+            message = f"the request's body was not there within {timeout_s:.3g} s"
+            raise RequestRejectedError(408, "slow", message) from None
         except (web.RequestPayloadError, ConnectionError) as error:
-            words = f"the request's body cannot be read: {error}"
-            raise RefusedError(400, "broken", words) from None
+            message = f"the request's body cannot be read: {error}"
+            raise RequestRejectedError(400, "broken", message) from None
 
-    async def _read(self, content: StreamReader, place: AsyncExitStack) -> bytes:
+    async def _read(self, content: StreamReader, slot: AsyncExitStack) -> bytes:
         body = bytearray()
         while len(body) <= SMALL_BYTES:
             chunk = await content.readany()
             if not chunk:
                 return bytes(body)
             body += chunk
-        await place.enter_async_context(self._large)
+        await slot.enter_async_context(self._large_bodies)
         while chunk := await content.readany():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
@@ -87,7 +87,7 @@ class BodyReader:
         return bytes(body)
 
 
-def _too_large(found: str) -> RefusedError:
-    return RefusedError(
+def _too_large(found: str) -> RequestRejectedError:
+    return RequestRejectedError(
         413, "large", f"the request's body may have {MAX_BODY_BYTES} bytes at most, found {found}"
     )

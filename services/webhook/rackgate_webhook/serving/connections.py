@@ -26,7 +26,7 @@ LINGER_S: Final = 2.0
 READ_BYTES: Final = 2**14
 # A caller that has just connected sends its first request by then, and is not closed before.
 FIRST_REQUEST_S: Final = 0.5
-CANDIDATES: Final = 4  # for making room; looking closely at all would take too long
+EVICTION_CANDIDATES: Final = 4  # for making room; looking closely at all would take too long
 # Longer than the API server keeps an idle connection (90 s): then it is never we who close one
 # that a request is just being sent on.
 KEEPALIVE_S: Final = 120.0
@@ -52,11 +52,11 @@ class Connection(web.RequestHandler):
     Attributes:
         idle: nothing of a request has arrived yet.
         answering: its request is in the hands of the server.
-        asked: it has had an answer before.
+        has_answered: it has had an answer before.
         since: when it became idle, or the first byte of its request arrived; loop time.
     """
 
-    __slots__ = ("answering", "asked", "idle", "since")
+    __slots__ = ("answering", "has_answered", "idle", "since")
 
     def __init__(self, server: Connections, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class Connection(web.RequestHandler):
             auto_decompress=False,  # API servers compress nothing, and a bomb stays small
             read_bufsize=READ_BYTES,
         )
-        self.idle, self.answering, self.asked = True, False, False
+        self.idle, self.answering, self.has_answered = True, False, False
         self.since = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -93,7 +93,7 @@ class Connection(web.RequestHandler):
         # A caller that does not take its answer is as slow as one that does not ask.
         self.answering, self.since = False, self._loop.time()
         finished = await super().finish_response(request, resp, start_time)
-        self.idle, self.answering, self.asked = True, False, True
+        self.idle, self.answering, self.has_answered = True, False, True
         self.since = self._loop.time()
         return finished
 
@@ -114,29 +114,29 @@ class Connection(web.RequestHandler):
         return response
 
     @property
-    def slow(self) -> bool:
+    def is_too_slow(self) -> bool:
         """Whether a request's headers, or its answer's way to the caller, take too long."""
         waited = self._loop.time() - self.since
         return not self.idle and not self.answering and waited > HEADERS_WITHIN_S
 
-    def silent(self, at_least_s: float) -> bool:
+    def is_idle_for(self, at_least_s: float) -> bool:
         """Whether it has been idle for so long, and nothing waits to be read."""
         return (
             self.idle
             and self._loop.time() - self.since >= at_least_s
-            and not self._polled(select.POLLIN)
+            and not self._poll(select.POLLIN)
         )
 
     @property
-    def spare(self) -> bool:
+    def is_evictable(self) -> bool:
         """Whether it is idle, and not so new that its first request may be on its way."""
         waited = self._loop.time() - self.since
-        return self.idle and (self.asked or waited >= FIRST_REQUEST_S)
+        return self.idle and (self.has_answered or waited >= FIRST_REQUEST_S)
 
     @property
-    def abandoned(self) -> bool:
+    def caller_hung_up(self) -> bool:
         """Whether the caller has hung up and waits for no answer any more."""
-        return self.transport is None or self._polled(_HUNG_UP)
+        return self.transport is None or self._poll(_HUNG_UP)
 
     def abort(self) -> None:
         """Close at once, whatever is under way; it counts as idle no more."""
@@ -144,7 +144,7 @@ class Connection(web.RequestHandler):
         if self.transport is not None:
             self.transport.abort()
 
-    def _polled(self, events: int) -> bool:
+    def _poll(self, events: int) -> bool:
         """Whether any of the events waits at the socket, behind what the loop has read."""
         sock = None if self.transport is None else self.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
@@ -162,24 +162,24 @@ class Connections(web.Server):
     """All connections of a server: makes them, and keeps their number within a limit.
 
     Attributes:
-        shaking: connections whose handshake is not done.
+        handshaking: connections whose handshake is not done.
     """
 
     def __init__(self, handle: Handle, limit: int) -> None:
         super().__init__(handle)
-        self.shaking: set[Connection] = set()
+        self.handshaking: set[Connection] = set()
         self._limit = limit
 
     def __call__(self) -> Connection:
         """A connection that has been accepted; its handshake comes first."""
         accepted = Connection(self, self._loop)
-        self.shaking.add(accepted)
+        self.handshaking.add(accepted)
         return accepted
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Its handshake is done."""
         if isinstance(handler, Connection):
-            self.shaking.discard(handler)
+            self.handshaking.discard(handler)
         super().connection_made(handler, transport)
 
     @property
@@ -188,26 +188,26 @@ class Connections(web.Server):
         return [found for found in self.connections if isinstance(found, Connection)]
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there are as many connections as there may be."""
-        return len(self._connections) + len(self.shaking) >= self._limit
+        return len(self._connections) + len(self.handshaking) >= self._limit
 
     def make_room(self) -> bool:
         """Whether one more may come; it may take the place of one that has long been idle."""
-        if not self.full:
+        if not self.is_full:
             return True
-        spare = (found for found in self.open if found.spare)
-        for found in heapq.nsmallest(CANDIDATES, spare, key=lambda spare: spare.since):
-            if found.silent(0):
+        spare = (found for found in self.open if found.is_evictable)
+        for found in heapq.nsmallest(EVICTION_CANDIDATES, spare, key=lambda spare: spare.since):
+            if found.is_idle_for(0):
                 found.abort()
                 CLOSED.labels(reason="evicted").inc()
                 return True
         return False
 
-    def sweep(self) -> None:
+    def close_slow(self) -> None:
         """Close connections whose headers do not come; count the others."""
         for found in self.open:
-            if found.slow:
+            if found.is_too_slow:
                 CLOSED.labels(reason="slow").inc()
                 found.abort()
         OPEN.set(len(self._connections))

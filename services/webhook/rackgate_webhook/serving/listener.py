@@ -25,35 +25,37 @@ from rackgate_webhook.serving.connections import CLOSED, Connection, Connections
 BACKLOG: Final = 1024
 HANDSHAKE_S: Final = 4.0
 # Longer than a packet of a caller takes to come back to us.
-QUIET_S: Final = 0.05
-PAUSE_S: Final = 0.2
-FULL_S: Final = 0.02
+LAST_PACKET_WAIT_S: Final = 0.05
+EXHAUSTED_PAUSE_S: Final = 0.2
+FULL_PAUSE_S: Final = 0.02
 CLOSE_S: Final = 2.0
 
 log = structlog.get_logger()
 
 _SO_ATTACH_FILTER: Final = 26
 # Classic BPF on the TCP header: drop what has SYN and not ACK, pass everything else.
-_NO_NEW: Final = (
+_DROP_SYN_FILTER: Final = (
     (0x30, 0, 0, 13),  # flags
     (0x54, 0, 0, 0x12),  # of them SYN and ACK
     (0x15, 0, 1, 0x02),
     (0x06, 0, 0, 0),
     (0x06, 0, 0, 0xFFFFFFFF),
 )
-_OUT_OF_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def go_deaf(listening: socket.socket) -> bool:
+def drop_new_connections(listening: socket.socket) -> bool:
     """Let the kernel drop requests for new connections; False where it cannot."""
     if not sys.platform.startswith("linux"):
         return False
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _NO_NEW))
-    header = struct.pack("HL", len(_NO_NEW), ctypes.addressof(program))
+    program = ctypes.create_string_buffer(
+        b"".join(struct.pack("HBBI", *instruction) for instruction in _DROP_SYN_FILTER)
+    )
+    header = struct.pack("HL", len(_DROP_SYN_FILTER), ctypes.addressof(program))
     try:
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
     except OSError as error:
-        log.warning("listener_not_deaf", error=str(error))
+        log.warning("listener_filter_failed", error=str(error))
         return False
     return True
 
@@ -71,7 +73,7 @@ class Listener:
         self._server = server
         self._context = context
         self._closed = False
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._resuming: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -104,14 +106,14 @@ class Listener:
     async def close(self) -> None:
         """Accept what has begun, close, and wait until handshakes under way are done."""
         if not self._closed:
-            await self._end()
-        while self._shaking:
-            await asyncio.wait(self._shaking)
+            await self._drain_and_close()
+        while self._handshakes:
+            await asyncio.wait(self._handshakes)
 
-    async def _end(self) -> None:
+    async def _drain_and_close(self) -> None:
         self._closed = True
-        if go_deaf(self._listening):
-            await asyncio.sleep(QUIET_S)
+        if drop_new_connections(self._listening):
+            await asyncio.sleep(LAST_PACKET_WAIT_S)
         self._pause()
         while self._accept():
             pass
@@ -119,7 +121,7 @@ class Listener:
         self._listening.close()
 
     def _resume(self) -> None:
-        asyncio.get_running_loop().add_reader(self._listening, self._take_all)
+        asyncio.get_running_loop().add_reader(self._listening, self._accept_all)
 
     def _pause(self, resume_after_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -129,18 +131,18 @@ class Listener:
         if resume_after_s is not None and not self._closed:
             self._resuming = loop.call_later(resume_after_s, self._resume)
 
-    def _take_all(self) -> None:
+    def _accept_all(self) -> None:
         for taken in range(BACKLOG):
             # Only the first is known to wait: no room is made for nobody.
-            if (taken and self._server.full) or not self._take():
+            if (taken and self._server.is_full) or not self._accept_if_room():
                 return
 
-    def _take(self) -> bool:
+    def _accept_if_room(self) -> bool:
         """Accept one connection if there is room; whether there was one."""
         if self._server.make_room():
             return self._accept()
         # Callers wait in the queue; answers take milliseconds.
-        self._pause(resume_after_s=FULL_S)
+        self._pause(resume_after_s=FULL_PAUSE_S)
         return False
 
     def _accept(self) -> bool:
@@ -151,18 +153,18 @@ class Listener:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
-            if error.errno not in _OUT_OF_HANDLES:
+            if error.errno not in _EXHAUSTED_ERRNOS:
                 raise
             log.warning("connection_not_accepted", error=str(error))
-            self._pause(resume_after_s=PAUSE_S)
+            self._pause(resume_after_s=EXHAUSTED_PAUSE_S)
             return False
         accepted.setblocking(False)
-        task = start(self._shake(accepted, self._server()), "handshake")
-        self._shaking.add(task)
-        task.add_done_callback(self._shaking.discard)
+        task = start(self._handshake(accepted, self._server()), "handshake")
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
         return True
 
-    async def _shake(self, accepted: socket.socket, connection: Connection) -> None:
+    async def _handshake(self, accepted: socket.socket, connection: Connection) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
@@ -175,4 +177,4 @@ class Listener:
             CLOSED.labels(reason="handshake").inc()
             log.debug("handshake_failed", error=str(error))
         finally:
-            self._server.shaking.discard(connection)
+            self._server.handshaking.discard(connection)

@@ -15,29 +15,35 @@ from aiohttp import web
 from rackgate.jobframework.kai import Rendering
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.tasks import start
-from rackgate_webhook.admission.answer import Answer, Asking, Decide, answer_asking, answer_review
-from rackgate_webhook.admission.deadline import begin_by
+from rackgate_webhook.admission.answer import (
+    Answer,
+    AsyncDecide,
+    Decide,
+    answer_review,
+    answer_review_async,
+)
+from rackgate_webhook.admission.deadline import start_deadline
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.validate import validate
-from rackgate_webhook.certificates.tls import keep_buffers_small
-from rackgate_webhook.serving.bodies import BodyReader, RefusedError
+from rackgate_webhook.certificates.tls import limit_tls_buffers
+from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError
 from rackgate_webhook.serving.connections import Connection, Connections
 from rackgate_webhook.serving.listener import Listener
 
 MAX_CONNECTIONS: Final = 512
 PRIVATE_CONNECTIONS: Final = 8
 SHUTDOWN_TIMEOUT_S: Final = 10.0
-CUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
+ABORT_TIMEOUT_S: Final = 0.1  # aiohttp takes 0 for no limit at all
 # A caller that has just connected sends its request by then.
-SILENCE_S: Final = 0.5
+IDLE_BEFORE_CLOSE_S: Final = 0.5
 SWEEP_S: Final = 0.5
 # Large reviews that wait for something to be read: decoded, each takes ten times its size.
-ASKING_AT_ONCE: Final = 4
+MAX_LARGE_ASYNC_REVIEWS: Final = 4
 
 REVIEW_DURATION: Final = metrics.histogram(
     "review_duration_seconds", "Time to answer one review.", ("operation", "allowed")
 )
-REFUSED: Final = metrics.from_zero(
+REJECTED_REQUESTS: Final = metrics.from_zero(
     metrics.counter(
         "webhook_requests_refused_total",
         "Requests without a review as answer, by why.",
@@ -69,9 +75,9 @@ class WebhookServer:
         context: ssl.SSLContext,
         *,
         both_levels: bool = False,
-        sliced: Collection[str] = (),
+        elastic_kinds: Collection[str] = (),
         kai: Rendering | None = None,
-        asking: Mapping[str, Asking] | None = None,
+        async_routes: Mapping[str, AsyncDecide] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.port = port
@@ -81,12 +87,12 @@ class WebhookServer:
         self._max_connections = max_connections
         self._draining = False
         self._routes: dict[str, Decide] = {
-            "/mutate": partial(mutate, sliced=sliced, kai=kai),
-            "/validate": partial(validate, both_levels=both_levels, sliced=sliced),
+            "/mutate": partial(mutate, elastic_kinds=elastic_kinds, kai=kai),
+            "/validate": partial(validate, both_levels=both_levels, elastic_kinds=elastic_kinds),
         }
-        self._asking = dict(asking or {})
+        self._async_routes = dict(async_routes or {})
         self._bodies = BodyReader()
-        self._asking_bodies = BodyReader(ASKING_AT_ONCE)
+        self._async_bodies = BodyReader(MAX_LARGE_ASYNC_REVIEWS)
         self._listeners: list[Listener] = []
         self._callers: list[Connections] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -97,7 +103,7 @@ class WebhookServer:
         Raises:
             OSError: the address is in use by another program.
         """
-        keep_buffers_small()
+        limit_tls_buffers()
         callers = Connections(self._handle, self._max_connections)
         public = await Listener.open(self._host, self.port, callers, self._context, shared=True)
         self._listeners.append(public)
@@ -120,7 +126,7 @@ class WebhookServer:
             await listener.close()
         callers, self._callers = self._callers, []
         # Side by side: a Pod has 30 s to end, and the port's handshakes may have taken 4.
-        await asyncio.gather(*map(_farewell, callers))
+        await asyncio.gather(*map(_close_gracefully, callers))
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
@@ -131,15 +137,15 @@ class WebhookServer:
         while True:
             await asyncio.sleep(SWEEP_S)
             for connections in self._callers[:1]:
-                connections.sweep()
+                connections.close_slow()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             response = await self._answer(request)
-        except RefusedError as refused:
-            REFUSED.labels(reason=refused.reason).inc()
-            log.debug("request_refused", reason=refused.reason, words=refused.words)
-            response = web.Response(status=refused.status, text=f"{refused.words}\n")
+        except RequestRejectedError as rejected:
+            REJECTED_REQUESTS.labels(reason=rejected.reason).inc()
+            log.debug("request_rejected", reason=rejected.reason, message=rejected.message)
+            response = web.Response(status=rejected.status, text=f"{rejected.message}\n")
             response.force_close()  # what is left of it is not worth reading
         if self._draining:
             response.force_close()
@@ -150,53 +156,55 @@ class WebhookServer:
         connection.answering = True
         self._check_route(request)
         timeout = request.query.get("timeout") if request.query_string else None
-        limit = begin_by(connection.since, timeout)
+        limit = start_deadline(connection.since, timeout)
         loop = asyncio.get_running_loop()
-        bodies = self._bodies if request.path in self._routes else self._asking_bodies
-        async with bodies.reading(request, limit - loop.time()) as body:
-            if connection.abandoned:
-                raise RefusedError(503, "abandoned", "the caller has hung up")
+        bodies = self._bodies if request.path in self._routes else self._async_bodies
+        async with bodies.read_body(request, limit - loop.time()) as body:
+            if connection.caller_hung_up:
+                raise RequestRejectedError(503, "abandoned", "the caller has hung up")
             if (late_s := loop.time() - limit) > 0:
-                raise RefusedError(503, "late", f"{late_s:.3g} s too late to be answered in time")
+                raise RequestRejectedError(
+                    503, "late", f"{late_s:.3g} s too late to be answered in time"
+                )
             started = clock.monotonic()
-            answer = await self._decided(request.path, body, limit)
+            answer = await self._decide(request.path, body, limit)
             _observe(answer, clock.monotonic() - started)
         content_type = "application/json" if answer.status == 200 else "text/plain"
         return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 
-    async def _decided(self, path: str, body: bytes, limit: float) -> Answer:
+    async def _decide(self, path: str, body: bytes, limit: float) -> Answer:
         if path in self._routes:
             return answer_review(body, self._routes[path])
         try:
             async with asyncio.timeout_at(limit):
-                return await answer_asking(body, self._asking[path])
+                return await answer_review_async(body, self._async_routes[path])
         except TimeoutError:
-            words = "what the review needs could not be read in time"
-            raise RefusedError(503, "late", words) from None
+            message = "what the review needs could not be read in time"
+            raise RequestRejectedError(503, "late", message) from None
 
     def _check_route(self, request: web.BaseRequest) -> None:
-        if request.path not in self._routes and request.path not in self._asking:
-            known = ", ".join((*self._routes, *self._asking))
-            raise RefusedError(404, "path", f"no such path; there are {known}")
+        if request.path not in self._routes and request.path not in self._async_routes:
+            known = ", ".join((*self._routes, *self._async_routes))
+            raise RequestRejectedError(404, "path", f"no such path; there are {known}")
         if request.method != "POST":
-            raise RefusedError(405, "method", "expected POST")
+            raise RequestRejectedError(405, "method", "expected POST")
 
 
-async def _farewell(connections: Connections) -> None:
+async def _close_gracefully(connections: Connections) -> None:
     """Close each connection once its caller is silent; the rest after a while."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SHUTDOWN_TIMEOUT_S
     while loop.time() < end:
         alive = [found for found in connections.open if found.transport is not None]
         for found in alive:
-            if found.silent(SILENCE_S):
+            if found.is_idle_for(IDLE_BEFORE_CLOSE_S):
                 found.force_close()
         if not alive:
             break
         await asyncio.sleep(0.01)
     for found in connections.open:
         found.abort()
-    await connections.shutdown(CUT_S)
+    await connections.shutdown(ABORT_TIMEOUT_S)
 
 
 def _observe(answer: Answer, duration_s: float) -> None:

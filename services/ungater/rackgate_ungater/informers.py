@@ -12,10 +12,17 @@ from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
 from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import spawn
-from rackgate_ungater.machine.events import Event, JobGone, JobSeen, PodGone, PodSeen, WorkloadSeen
-from rackgate_ungater.machine.nodes import NodeNames, decode_node
-from rackgate_ungater.machine.owners import CHILD_JOBS, decode_job
-from rackgate_ungater.machine.rows import WorkloadRow, decode_pod, decode_workload
+from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, decode_job
+from rackgate_ungater.state_machine.events import (
+    Event,
+    JobGone,
+    JobSeen,
+    PodGone,
+    PodSeen,
+    WorkloadSeen,
+)
+from rackgate_ungater.state_machine.gated_objects import GatedWorkload, decode_pod, decode_workload
+from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_node
 
 # Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
 # RayCluster come from its head's template, with all marks: they are nobody's business here.
@@ -25,10 +32,10 @@ SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
 ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
 # Longer than a healthy watch is ever silent.
-NODES_KNOWN_S: Final = 2 * WATCH_IDLE_S
+NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S
 
 
-class Sources:
+class Informers:
     """The watches of one replica.
 
     Attributes:
@@ -39,71 +46,74 @@ class Sources:
     def __init__(
         self,
         client: Client,
-        heard: Callable[[Event], None],
-        workload_deleted: Callable[[WorkloadRow], None],
+        on_event: Callable[[Event], None],
+        on_workload_deleted: Callable[[GatedWorkload], None],
         *,
         elastic: bool,
-        names_nodes: bool = False,
+        watch_nodes: bool = False,
     ) -> None:
         """Prepare; `run` does the work.
 
         Args:
             client: for lists and watches.
-            heard: told of all that is seen, and of what is gone.
-            workload_deleted: told in its place of Workloads that are gone.
+            on_event: told of all that is seen, and of what is gone.
+            on_workload_deleted: told in its place of Workloads that are gone.
             elastic: elastic jobs are served.
-            names_nodes: nodes are followed, too.
+            watch_nodes: nodes are followed, too.
         """
         self.selector = ELASTIC_SELECTOR if elastic else SELECTOR
         self.pods = Informer(
             client,
             PODS,
             decode_pod,
-            on_upsert=lambda _, row: heard(PodSeen(row)),
-            on_delete=lambda row: heard(PodGone(row.uid)),
+            on_upsert=lambda _, obj: on_event(PodSeen(obj)),
+            on_delete=lambda obj: on_event(PodGone(obj.uid)),
             params=self.selector,
-            key_of=lambda row: row.key,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
+            key_of=lambda obj: obj.key,
+            version_of=lambda obj: obj.resource_version,
+            uid_of=lambda obj: obj.uid,
         )
         self.workloads = Informer(
             client,
             WORKLOADS,
             partial(decode_workload, elastic=elastic),
-            on_upsert=lambda _, row: heard(WorkloadSeen(row)),
-            on_delete=workload_deleted,
-            key_of=lambda row: row.key,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
+            on_upsert=lambda _, obj: on_event(WorkloadSeen(obj)),
+            on_delete=on_workload_deleted,
+            key_of=lambda obj: obj.key,
+            version_of=lambda obj: obj.resource_version,
+            uid_of=lambda obj: obj.uid,
         )
         self.jobs = Informer(
             client.metadata_only(),
             JOBS,
             decode_job,
-            on_upsert=lambda _, row: heard(JobSeen(row.uid, row.owner_uid)),
-            on_delete=lambda row: heard(JobGone(row.uid)),
-            params=CHILD_JOBS,
-            key_of=lambda row: row.key,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
+            on_upsert=lambda _, obj: on_event(JobSeen(obj.uid, obj.owner_uid)),
+            on_delete=lambda obj: on_event(JobGone(obj.uid)),
+            params=CHILD_JOB_SELECTOR,
+            key_of=lambda obj: obj.key,
+            version_of=lambda obj: obj.resource_version,
+            uid_of=lambda obj: obj.uid,
         )
-        self.nodes = NodeNames()
-        self._names = Informer(
+        self.nodes = NodesByHostname()
+        self._node_informer = Informer(
             client.metadata_only(),
             NODES,
             decode_node,
-            on_upsert=self.nodes.seen,
-            on_delete=self.nodes.gone,
-            key_of=lambda row: row.name,
-            version_of=lambda row: row.resource_version,
-            uid_of=lambda row: row.uid,
+            on_upsert=self.nodes.upsert,
+            on_delete=self.nodes.delete,
+            key_of=lambda obj: obj.name,
+            version_of=lambda obj: obj.resource_version,
+            uid_of=lambda obj: obj.uid,
         )
-        self._names_nodes = names_nodes
+        self._watch_nodes = watch_nodes
 
-    def known_nodes(self) -> NodeNames:
+    def known_nodes(self) -> NodesByHostname:
         """The nodes if they are known as they are; none of them before, or if the watch is lost."""
-        known = self._names.synced.is_set() and self._names.silence_s() < NODES_KNOWN_S
-        return self.nodes if known else NodeNames()
+        known = (
+            self._node_informer.synced.is_set()
+            and self._node_informer.silence_s() < NODES_STALE_AFTER_S
+        )
+        return self.nodes if known else NodesByHostname()
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; without nodes pods can be released as well."""
@@ -131,5 +141,5 @@ class Sources:
             spawn(group, self.workloads.run(), "workloads")
             spawn(group, self.jobs.run(), "jobs")
             spawn(group, self.pods.run(), "pods")
-            if self._names_nodes:
-                spawn(group, self._names.run(), "nodes")
+            if self._watch_nodes:
+                spawn(group, self._node_informer.run(), "nodes")

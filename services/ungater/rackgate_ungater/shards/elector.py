@@ -27,17 +27,17 @@ from rackgate.runtime.state_file import StateFile
 from rackgate.runtime.tasks import spawn, start
 from rackgate_ungater import metrics
 from rackgate_ungater.settings import UngaterConfiguration
-from rackgate_ungater.shards.assignment import SHARDS, Pace, Turns, lease_name
+from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTimings, lease_name
 from rackgate_ungater.shards.membership import Membership
 
 POLLS_PER_DURATION: Final = 4
 # Longest time that a stop waits for the others to be told; they find out anyway.
-LEAVE_S: Final = 1.0
+LEAVE_TIMEOUT_S: Final = 1.0
 
 log = structlog.get_logger()
 
 
-class Actor(Protocol):
+class ShardWorker(Protocol):
     """What acts on shards."""
 
     async def synced(self) -> None:
@@ -46,26 +46,26 @@ class Actor(Protocol):
     async def lead(self, shard: int, deadline: Callable[[], float], leave: asyncio.Event) -> None:
         """Act on a shard until `leave` is set, and return when nothing of it is under way."""
 
-    def settled(self, shard: int) -> bool:
+    def has_no_open_requests(self, shard: int) -> bool:
         """Whether every request for a shard was answered, or cannot be applied any more."""
 
 
-class _End(Enum):
+class _EndReason(Enum):
     """Why a replica stops acting on a shard."""
 
     STOP = auto()
-    YIELD = auto()
+    HAND_OVER = auto()
     LOST = auto()
     RETURNED = auto()
 
 
-class ShardKeeper:
-    """Runs an actor on the shards that this replica holds.
+class ShardElector:
+    """Runs a worker on the shards that this replica holds.
 
     Args:
         client: give it a budget of its own, so that no other traffic delays renewals.
         settings: identity, Leases and their duration.
-        actor: told what to act on.
+        worker: told what to act on.
         stop: set when the process should end.
         fence: what ends the process in time; replaced only where a test lives in-process.
         state: what our predecessor in the same pod left.
@@ -75,22 +75,22 @@ class ShardKeeper:
         self,
         client: Client,
         settings: UngaterConfiguration,
-        actor: Actor,
+        worker: ShardWorker,
         stop: asyncio.Event,
         *,
         fence: Fence = PROCESS_FENCE,
         state: StateFile | None = None,
     ) -> None:
         election = settings.leader_election
-        self.held: set[int] = set()
-        self._me, self._duration_s = settings.identity, election.lease_duration
-        self._actor, self._stop = actor, stop
+        self.held_shards: set[int] = set()
+        self._identity, self._duration_s = settings.identity, election.lease_duration
+        self._worker, self._stop = worker, stop
         self._backoff = Backoff(self._duration_s / 16, self._duration_s / 4)
-        self._signal = asyncio.Event()
-        self._left = asyncio.Event()
-        self._clean: set[int] = set()
+        self._wakeup = asyncio.Event()
+        self._membership_left = asyncio.Event()
+        self._drained: set[int] = set()
         self._watch = LeaseWatch(
-            client, election.namespace, self._changed, idle_s=election.lease_duration * 2
+            client, election.namespace, self._notify, idle_s=election.lease_duration * 2
         )
         timeout_s = settings.connection.request_timeout
         self._membership = Membership(
@@ -102,7 +102,9 @@ class ShardKeeper:
             request_timeout_s=timeout_s,
         )
         self._members = self._membership.members
-        self._turns = Turns(settings.identity, Pace.of(election.lease_duration))
+        self._policy = HandoverPolicy(
+            settings.identity, HandoverTimings.of(election.lease_duration)
+        )
         self._holders = [
             LeaseHolder(
                 client,
@@ -117,7 +119,7 @@ class ShardKeeper:
             )
             for shard in range(SHARDS)
         ]
-        metrics.SHARDS_HELD.set_function(lambda: len(self.held))
+        metrics.SHARDS_HELD.set_function(lambda: len(self.held_shards))
         metrics.REPLICAS.set_function(lambda: len(self._members.live(clock.monotonic())))
 
     def missing(self) -> list[str]:
@@ -128,25 +130,25 @@ class ShardKeeper:
         """Take and hand over shards until told to stop; ends when none is held any more."""
         async with asyncio.TaskGroup() as group:
             watching = spawn(group, self._watch.run(), "leases")
-            stopping = spawn(group, self._stopped(), "stop")
-            if await self._begun():
-                beating = spawn(group, self._membership.run(self._wait), "membership")
-                serving = [spawn(group, self._serve(n), f"shard {n}") for n in range(SHARDS)]
+            stopping = spawn(group, self._notify_on_stop(), "stop")
+            if await self._wait_until_synced():
+                renewing = spawn(group, self._membership.run(self._wait), "membership")
+                serving = [spawn(group, self._run_shard(n), f"shard {n}") for n in range(SHARDS)]
                 await self._stop.wait()
-                await self._leave(beating)
+                await self._leave_membership(renewing)
                 await asyncio.wait(serving)
-                await self._membership.give_back()
+                await self._membership.release_group_lease()
             watching.cancel()
             stopping.cancel()
 
-    async def _stopped(self) -> None:
+    async def _notify_on_stop(self) -> None:
         await self._stop.wait()
-        self._changed()
+        self._notify()
 
-    async def _begun(self) -> bool:
+    async def _wait_until_synced(self) -> bool:
         """Wait until acting could begin; False when told to stop before."""
         ready = start(self._ready(), "ready")
-        ready.add_done_callback(lambda _: self._changed())
+        ready.add_done_callback(lambda _: self._notify())
         try:
             while not ready.done() and not self._stop.is_set():
                 await self._wait(self._duration_s)
@@ -154,14 +156,14 @@ class ShardKeeper:
             ready.cancel()
         if self._stop.is_set():
             return False
-        self._assume_deleted()
+        self._assume_missing_leases_held()
         return True
 
     async def _ready(self) -> None:
         await self._watch.synced.wait()
-        await self._actor.synced()
+        await self._worker.synced()
 
-    def _assume_deleted(self) -> None:
+    def _assume_missing_leases_held(self) -> None:
         """Wait for the holder of a Lease that is missing among others: it may still act."""
         names = [lease_name(shard) for shard in range(SHARDS)]
         missing = [name for name in names if self._watch.see(name) is None]
@@ -171,28 +173,28 @@ class ShardKeeper:
         for name in missing:
             self._watch.assume(name, Sighting(unknown, clock.monotonic(), None))
 
-    async def _leave(self, beating: asyncio.Task[None]) -> None:
+    async def _leave_membership(self, renewing: asyncio.Task[None]) -> None:
         """Tell the others first: who hears of a released shard knows that we are gone."""
-        beating.cancel()
-        await asyncio.wait((beating,))
+        renewing.cancel()
+        await asyncio.wait((renewing,))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._membership.leave()
-        self._left.set()
+        self._membership_left.set()
 
     # Waiting ------------------------------------------------------------------------------
 
-    def _changed(self) -> None:
+    def _notify(self) -> None:
         """Wake whoever waits: a Lease looks different, work has ended, or it is time to stop."""
-        self._membership.note()
-        self._signal.set()
-        self._signal = asyncio.Event()
+        self._membership.update()
+        self._wakeup.set()
+        self._wakeup = asyncio.Event()
 
     async def _wait(self, limit_s: float) -> None:
         """Return at the next change, or after `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, limit_s)):
-                await self._signal.wait()
+                await self._wakeup.wait()
 
     async def _pause(self, wait_s: float) -> None:
         """Let time pass, but no longer than until we are told to stop."""
@@ -202,53 +204,54 @@ class ShardKeeper:
 
     # One shard ----------------------------------------------------------------------------
 
-    async def _serve(self, shard: int) -> None:
+    async def _run_shard(self, shard: int) -> None:
         """Take a shard when it is our turn, act while we hold it, and begin again."""
         holder = self._holders[shard]
-        while (sight := await self._turn(shard)) is not None:
+        while (sight := await self._wait_for_turn(shard)) is not None:
             if not await holder.take(sight):
                 await self._pause(self._backoff.next(shard))
                 await self._watch.look(holder.name)
                 continue
             self._backoff.reset(shard)
             now = clock.monotonic()
-            self._turns.taken(shard, self._members.live(now), now)
-            self.held.add(shard)
+            self._policy.acquired(shard, self._members.live(now), now)
+            self.held_shards.add(shard)
             try:
                 await holder.hold(
-                    partial(self._act, shard), may_clear=partial(self._clean.__contains__, shard)
+                    partial(self._lead_shard, shard),
+                    may_clear=partial(self._drained.__contains__, shard),
                 )
             finally:
-                self.held.discard(shard)
-                self._clean.discard(shard)
+                self.held_shards.discard(shard)
+                self._drained.discard(shard)
 
-    async def _turn(self, shard: int) -> Sighting | None:
+    async def _wait_for_turn(self, shard: int) -> Sighting | None:
         """Wait until we should take a shard; None when told to stop."""
         holder = self._holders[shard]
         started = clock.monotonic()
         while not self._stop.is_set():
             now = clock.monotonic()
             sight = self._watch.see(holder.name) or Sighting(LeaseSpec(), started, None)
-            self._turns.seen(shard, sight.spec.holder_identity or "")
+            self._policy.holder_seen(shard, sight.spec.holder_identity or "")
             wait_s = self._duration_s / POLLS_PER_DURATION
-            if self._membership.guarded:
+            if self._membership.group_holds_lease:
                 members = self._members.live(now)
-                at = self._turns.take_at(shard, holder.free_since(sight), members, now)
+                at = self._policy.acquire_at(shard, holder.free_since(sight), members, now)
                 if now >= at:
                     return sight
                 wait_s = min(wait_s, at - now)
             await self._wait(wait_s)
         return None
 
-    async def _act(self, shard: int) -> None:
+    async def _lead_shard(self, shard: int) -> None:
         """Act on a shard until somebody else should, or may."""
         while True:
             leave = asyncio.Event()
-            acting = start(self._actor.lead(shard, self._deadline(shard, leave), leave), "lead")
-            acting.add_done_callback(lambda _: self._changed())
+            acting = start(self._worker.lead(shard, self._deadline(shard, leave), leave), "lead")
+            acting.add_done_callback(lambda _: self._notify())
             try:
-                end = await self._until_over(shard, acting)
-                if end is _End.LOST:
+                end = await self._wait_for_end(shard, acting)
+                if end is _EndReason.LOST:
                     log.warning("shard_lost", shard=shard)
                     return
                 leave.set()
@@ -257,14 +260,14 @@ class ShardKeeper:
                 acting.cancel()
                 await asyncio.wait((acting,))
             # A request without an answer may still arrive: nobody else may count before that.
-            if self._actor.settled(shard):
-                self._clean.add(shard)
-            if end is _End.YIELD and shard not in self._clean:
+            if self._worker.has_no_open_requests(shard):
+                self._drained.add(shard)
+            if end is _EndReason.HAND_OVER and shard not in self._drained:
                 continue
-            if end is _End.YIELD:
+            if end is _EndReason.HAND_OVER:
                 metrics.HANDOVERS.inc()
             if self._stop.is_set():
-                await self._left.wait()
+                await self._membership_left.wait()
             return
 
     def _deadline(self, shard: int, leave: asyncio.Event) -> Callable[[], float]:
@@ -272,22 +275,22 @@ class ShardKeeper:
         holder = self._holders[shard]
         return lambda: float("-inf") if leave.is_set() or self._stop.is_set() else holder.deadline()
 
-    async def _until_over(self, shard: int, acting: asyncio.Task[None]) -> _End:
+    async def _wait_for_end(self, shard: int, acting: asyncio.Task[None]) -> _EndReason:
         """Wait for a reason to stop acting on a shard."""
         name = self._holders[shard].name
         while True:
             now = clock.monotonic()
             sight = self._watch.see(name)
             if acting.done():
-                return _End.RETURNED
-            if sight and (sight.lease is None or sight.spec.holder_identity != self._me):
-                return _End.LOST
-            if not self._membership.guarded:
-                return _End.LOST  # a replica of an earlier version acts on everything
+                return _EndReason.RETURNED
+            if sight and (sight.lease is None or sight.spec.holder_identity != self._identity):
+                return _EndReason.LOST
+            if not self._membership.group_holds_lease:
+                return _EndReason.LOST  # a replica of an earlier version acts on everything
             if self._stop.is_set():
-                return _End.STOP
-            at = self._turns.yield_at(shard, self._members.live(now), now)
-            if at is not None and now >= at and self._actor.settled(shard):
-                return _End.YIELD
+                return _EndReason.STOP
+            at = self._policy.hand_over_at(shard, self._members.live(now), now)
+            if at is not None and now >= at and self._worker.has_no_open_requests(shard):
+                return _EndReason.HAND_OVER
             wait_s = self._duration_s / POLLS_PER_DURATION
             await self._wait(wait_s if at is None or now >= at else min(wait_s, at - now))

@@ -21,7 +21,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.depth import tolerant
-from rackgate_ungater.machine.rows import PodRow, PodUid, decode_pod
+from rackgate_ungater.state_machine.gated_objects import GatedPod, PodUid, decode_pod
 
 # Shards that are taken together come in within a few milliseconds of each other.
 GATHER_S: Final = 0.05
@@ -41,50 +41,51 @@ class _Page(msgspec.Struct):
 _decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 
-class Relist:
+class PodRelister:
     """Lists pods for those who ask.
 
     Args:
         client: for the lists.
         params: label selector.
-        heard: told of every pod.
+        on_pod: called with every pod.
         known: UIDs of the pods of a namespace, None for all, that are known now.
-        gone: told of every pod known when a list began that was not in it, and of its version.
+        on_deleted: called for every pod known when a list began that was not in it, and of its
+            version.
     """
 
     def __init__(
         self,
         client: Client,
         params: dict[str, str],
-        heard: Callable[[PodRow], object],
+        on_pod: Callable[[GatedPod], object],
         *,
         known: Callable[[str | None], Collection[PodUid]],
-        gone: Callable[[PodUid, int], object],
+        on_deleted: Callable[[PodUid, int], object],
     ) -> None:
         self._client, self._params = client, params
-        self._heard, self._known, self._gone = heard, known, gone
-        self._waiting: list[tuple[str | None, asyncio.Future[None]]] = []
-        self._asked = asyncio.Event()
+        self._on_pod, self._known, self._on_deleted = on_pod, known, on_deleted
+        self._waiters: list[tuple[str | None, asyncio.Future[None]]] = []
+        self._requested = asyncio.Event()
 
-    async def fresh(self, namespace: str | None = None) -> None:
+    async def relist(self, namespace: str | None = None) -> None:
         """Return when a list of a namespace's pods, or of all, is complete that began after this.
 
         Args:
             namespace: None for all.
         """
         done = asyncio.get_running_loop().create_future()
-        self._waiting.append((namespace, done))
-        self._asked.set()
+        self._waiters.append((namespace, done))
+        self._requested.set()
         await done
 
     async def run(self) -> None:
         """Serve those who ask, until cancelled."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         while True:
-            await self._asked.wait()
+            await self._requested.wait()
             await asyncio.sleep(GATHER_S)
-            self._asked.clear()
-            waiting, self._waiting = self._waiting, []
+            self._requested.clear()
+            waiting, self._waiters = self._waiters, []
             waiting = [asked for asked in waiting if not asked[1].done()]
             if not waiting:
                 continue
@@ -95,8 +96,8 @@ class Relist:
                     if not done.done():
                         done.set_result(None)
             else:
-                self._waiting += waiting
-                self._asked.set()
+                self._waiters += waiting
+                self._requested.set()
                 await asyncio.sleep(backoff.next())
 
     async def _list(self, namespace: str | None) -> bool:
@@ -109,7 +110,7 @@ class Relist:
                 page = _decode_page(body)
                 version = version or page.metadata.resource_version
                 for number, raw in enumerate(page.items or ()):
-                    uid = self._row(raw)
+                    uid = self._handle_pod(raw)
                     whole &= uid is not None
                     known.discard(uid or PodUid(""))
                     if number % 200 == 199:
@@ -119,15 +120,15 @@ class Relist:
             return False
         # One that could not be read may be any of those that seem to be missing.
         for uid in known if whole else ():
-            self._gone(uid, int(version) if version.isdecimal() else 0)
+            self._on_deleted(uid, int(version) if version.isdecimal() else 0)
         return True
 
-    def _row(self, raw: msgspec.Raw) -> PodUid | None:
+    def _handle_pod(self, raw: msgspec.Raw) -> PodUid | None:
         """Tell of one pod; None if it cannot be read."""
         try:
-            row = decode_pod(raw)
+            pod = decode_pod(raw)
         except msgspec.MsgspecError as error:
             log.warning("object_not_decoded", resource="pods", error=str(error)[:300])
             return None
-        self._heard(row)
-        return row.uid
+        self._on_pod(pod)
+        return pod.uid

@@ -20,16 +20,16 @@ from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest, Re
 PodUid = NewType("PodUid", str)
 WorkloadKey = NewType("WorkloadKey", str)
 
-# Bits of `PodRow.gates`.
+# Bits of `GatedPod.gates`.
 TOPOLOGY: Final = 1
 ELASTIC: Final = 2
 GATES: Final = {names.TOPOLOGY_GATE: TOPOLOGY, names.ELASTIC_GATE: ELASTIC}
 
 _MAX_INDEX_DIGITS = 9  # an index is an int32; longer digit strings are no index
-_BAD_OFFSET = -1
+_INVALID_OFFSET = -1
 
 
-class PodRow(msgspec.Struct, frozen=True, gc=False):
+class GatedPod(msgspec.Struct, frozen=True, gc=False):
     """One pod as the ungater sees it.
 
     Attributes:
@@ -78,7 +78,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         """`namespace/name` of the Workload that the pod names."""
         return WorkloadKey(intern(f"{self.namespace}/{self.workload}"))
 
-    def same_but_version(self, other: PodRow) -> bool:
+    def is_equal_except_version(self, other: GatedPod) -> bool:
         """Whether nothing that planning reads differs."""
         return (
             self.gates == other.gates
@@ -93,14 +93,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class PodSetRow(msgspec.Struct, frozen=True, gc=False):
+class GatedPodSet(msgspec.Struct, frozen=True, gc=False):
     """What one PodSet was given, and how its pods are numbered.
 
     Attributes:
         count: pods granted; None when only the assignment says it.
         assignment: JSON of `topologyAssignment`, None without one.
         requested: the PodSet carries a topologyRequest.
-        done: pods that are done, and whose quota is given back.
+        reclaimable: pods that have succeeded and whose quota is released.
     """
 
     name: str
@@ -111,20 +111,20 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
     sub_group_index_label: str | None = None
     sub_group_count: int | None = None
     group_name: str | None = None
-    done: int = 0
+    reclaimable: int = 0
 
 
-class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
+class GatedWorkload(msgspec.Struct, frozen=True, gc=False):
     """One Workload as the ungater sees it.
 
     Attributes:
-        granting: admitted, and neither evicted, finished, deactivated nor being deleted.
+        admitted: admitted, and neither evicted, finished, deactivated nor being deleted.
         admitted_at: RFC 3339 time of the Admitted condition, None when not admitted.
         unhealthy: names of nodes that await replacement.
         elastic: its PodSets may be resized while they run.
-        of_jobset: its pods hang on child Jobs of its owner.
+        owned_by_jobset: its pods hang on child Jobs of its owner.
         parent: the Workload that this one is a slice of.
-        folded: UIDs of slices that the counts include by now.
+        merged: UIDs of slices that the counts include by now.
     """
 
     namespace: str
@@ -132,34 +132,34 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     uid: str
     resource_version: str
     owner_uid: str
-    granting: bool
+    admitted: bool
     cluster_queue: str = ""
     admitted_at: str | None = None
     unhealthy: tuple[str, ...] = ()
-    podsets: tuple[PodSetRow, ...] = ()
+    podsets: tuple[GatedPodSet, ...] = ()
     version: int = 0
     elastic: bool = False
-    of_jobset: bool = False
+    owned_by_jobset: bool = False
     parent: WorkloadKey | None = None
-    folded: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
 
     @property
     def key(self) -> WorkloadKey:
         """`namespace/name`."""
         return WorkloadKey(intern(f"{self.namespace}/{self.name}"))
 
-    def same_grant(self, other: WorkloadRow) -> bool:
+    def has_same_admission(self, other: GatedWorkload) -> bool:
         """Whether both allow exactly the same ungating."""
         return (
             self.uid == other.uid
             and self.owner_uid == other.owner_uid
-            and self.granting == other.granting
+            and self.admitted == other.admitted
             and self.unhealthy == other.unhealthy
             and self.podsets == other.podsets
-            and self.folded == other.folded
+            and self.merged == other.merged
             and self.elastic == other.elastic
             and self.parent == other.parent
-            and self.of_jobset == other.of_jobset
+            and self.owned_by_jobset == other.owned_by_jobset
         )
 
 
@@ -252,8 +252,8 @@ _decode_pod = tolerant(msgspec.json.Decoder(_PodView).decode)
 _decode_workload = tolerant(msgspec.json.Decoder(_WorkloadView).decode)
 
 
-def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
-    """Cut a row out of a pod's JSON.
+def decode_pod(data: bytes | msgspec.Raw) -> GatedPod:
+    """Decode a pod's JSON.
 
     Raises:
         msgspec.MsgspecError: the JSON is no pod.
@@ -269,7 +269,7 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
             owner_uid = intern(owner.uid)
             break
     workload, podset = podset_of_pod(meta.annotations, meta.labels) or ("", "")
-    return PodRow(
+    return GatedPod(
         namespace=intern(meta.namespace),
         name=meta.name,
         uid=PodUid(meta.uid),
@@ -286,15 +286,17 @@ def decode_pod(data: bytes | msgspec.Raw) -> PodRow:
             for key, value in meta.labels.items()
             if value.isdigit() and len(value) <= _MAX_INDEX_DIGITS and value.isascii()
         },
-        index_offset=_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
-        version=_version(meta.resource_version),
+        index_offset=_parse_offset(meta.annotations.get(names.POD_INDEX_OFFSET)),
+        version=_version_number(meta.resource_version),
         grace_s=float(meta.deletion_grace_period_seconds or 0) or 0.0,  # zeros are shared
         # Read by the patch that releases the pod, and by nobody after it.
-        terms=_terms(view.spec.affinity) if gates and view.spec.affinity is not None else "",
+        terms=_required_terms_json(view.spec.affinity)
+        if gates and view.spec.affinity is not None
+        else "",
     )
 
 
-def _terms(affinity: _AffinityView) -> str:
+def _required_terms_json(affinity: _AffinityView) -> str:
     nodes = affinity.node_affinity
     if nodes is None or nodes.required_during_scheduling_ignored_during_execution is None:
         return ""
@@ -303,8 +305,8 @@ def _terms(affinity: _AffinityView) -> str:
     return "" if text == "null" else intern(text)  # equal for all pods of a template
 
 
-def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> WorkloadRow:
-    """Cut a row out of a Workload's JSON.
+def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> GatedWorkload:
+    """Decode a Workload's JSON.
 
     Args:
         data: the object.
@@ -319,13 +321,13 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Work
     true = {c.type: c for c in status.conditions if c.status == "True"}
     admitted = true.get(names.WorkloadCondition.ADMITTED)
     elastic = elastic and meta.annotations.get(names.ELASTIC_ANNOTATION) == "true"
-    return WorkloadRow(
+    return GatedWorkload(
         namespace=intern(meta.namespace),
         name=intern(meta.name),
         uid=meta.uid,
         resource_version=meta.resource_version,
         owner_uid=owner.uid if owner else "",
-        granting=admitted is not None
+        admitted=admitted is not None
         and status.admission is not None
         and view.spec.active
         and meta.deletion_timestamp is None
@@ -334,33 +336,37 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Work
         cluster_queue=intern(status.admission.cluster_queue) if status.admission else "",
         admitted_at=admitted.last_transition_time if admitted else None,
         unhealthy=tuple(sorted(node.name for node in status.unhealthy_nodes)),
-        podsets=_podset_rows(view),
-        version=_version(meta.resource_version),
+        podsets=_gated_podsets(view),
+        version=_version_number(meta.resource_version),
         elastic=elastic,
-        of_jobset=owner is not None and _is(owner, names.JOBSET_GROUP, "JobSet"),
+        owned_by_jobset=owner is not None and _is_of_kind(owner, names.JOBSET_GROUP, "JobSet"),
         parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
-        if elastic and owner is not None and _is(owner, names.GROUP, "Workload")
+        if elastic and owner is not None and _is_of_kind(owner, names.GROUP, "Workload")
         else None,
-        folded=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
+        merged=tuple(sorted(slice_.uid for slice_ in status.folded_slices)) if elastic else (),
     )
 
 
-def _is(owner: OwnerReference, group: str, kind: str) -> bool:
+def _is_of_kind(owner: OwnerReference, group: str, kind: str) -> bool:
     return owner.kind == kind and owner.api_version.partition("/")[0] == group
 
 
-def _podset_rows(view: _WorkloadView) -> tuple[PodSetRow, ...]:
+def _gated_podsets(view: _WorkloadView) -> tuple[GatedPodSet, ...]:
     if view.status.admission is None:
         return ()
     podsets = {podset.name: podset for podset in view.spec.pod_sets}
-    done = {found.name: max(0, found.count) for found in view.status.reclaimable_pods}
+    reclaimable = {found.name: max(0, found.count) for found in view.status.reclaimable_pods}
     return tuple(
-        _podset_row(assigned, podsets.get(assigned.name, _PodSetView()), done.get(assigned.name, 0))
+        _gated_podset(
+            assigned, podsets.get(assigned.name, _PodSetView()), reclaimable.get(assigned.name, 0)
+        )
         for assigned in view.status.admission.pod_set_assignments
     )
 
 
-def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView, done: int = 0) -> PodSetRow:
+def _gated_podset(
+    assigned: _PodSetAssignmentView, podset: _PodSetView, reclaimable: int = 0
+) -> GatedPodSet:
     # A missing count means the one that was asked for; 0 is a count like others.
     count = podset.count if assigned.count is None else assigned.count
     request = podset.topology_request
@@ -368,8 +374,10 @@ def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView, done: int 
     raw = bytes(assigned.topology_assignment)
     data = None if raw in (b"", b"null") else raw
     if request is None:
-        return PodSetRow(name=assigned.name, count=count, assignment=data, done=done)
-    return PodSetRow(
+        return GatedPodSet(
+            name=assigned.name, count=count, assignment=data, reclaimable=reclaimable
+        )
+    return GatedPodSet(
         name=assigned.name,
         count=count,
         assignment=data,
@@ -378,7 +386,7 @@ def _podset_row(assigned: _PodSetAssignmentView, podset: _PodSetView, done: int 
         sub_group_index_label=request.sub_group_index_label or None,
         sub_group_count=request.sub_group_count,
         group_name=request.pod_set_group_name or None,
-        done=done,
+        reclaimable=reclaimable,
     )
 
 
@@ -388,13 +396,13 @@ def _whole_number(value: str) -> int | None:
     return None
 
 
-def _offset(value: str | None) -> int | None:
+def _parse_offset(value: str | None) -> int | None:
     if value is None:
         return None
     number = _whole_number(value)
-    return _BAD_OFFSET if number is None else number
+    return _INVALID_OFFSET if number is None else number
 
 
-def _version(resource_version: str) -> int:
+def _version_number(resource_version: str) -> int:
     """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
     return int(resource_version) if resource_version.isdigit() else 0

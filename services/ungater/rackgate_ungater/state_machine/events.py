@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from rackgate_ungater.machine.rows import PodRow, PodUid, WorkloadKey, WorkloadRow
+from rackgate_ungater.state_machine.gated_objects import (
+    GatedPod,
+    GatedWorkload,
+    PodUid,
+    WorkloadKey,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class PodSeen:
             request never arrived.
     """
 
-    row: PodRow
+    pod: GatedPod
     live: bool = False
     listed: bool = False
 
@@ -44,7 +49,7 @@ class WorkloadSeen:
         live: read on purpose beside the watch.
     """
 
-    row: WorkloadRow
+    workload: GatedWorkload
     live: bool = False
 
 
@@ -94,9 +99,9 @@ class Failure(Enum):
     """What is known of a request that did not succeed."""
 
     UNSENT = "unsent"  # never left, or turned away unread: nothing speaks against trying again
-    REFUSED = "refused"  # the server said no to this pod: it pauses, the others go on
+    REJECTED = "refused"  # the server said no to this pod: it pauses, the others go on
     CONFLICT = "conflict"  # nothing was written, the pod has changed: read it before the next act
-    LOST = "lost"  # no answer: it may have been written, or may still be
+    UNKNOWN_OUTCOME = "lost"  # no answer: it may have been written, or may still be
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,20 +20,20 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certificates.tls import load_pair
-from rackgate_webhook.certificates.webhook_configurations import Registrations
+from rackgate_webhook.certificates.webhook_configurations import WebhookConfigurations
 from rackgate_webhook.settings import CertificateSettings
 
 EXPIRY: Final = metrics.gauge(
     "certificate_expiry_timestamp_seconds", "When the served certificate expires, Unix time."
 )
-SOON_S: Final = 0.5
+RETRY_S: Final = 0.5
 IDLE_S: Final = 3600.0
 
 log = structlog.get_logger()
-Check = Callable[[bytes], Awaitable[str]]
+SelfCheck = Callable[[bytes], Awaitable[str]]
 
 
-class Keeper(ABC):
+class CertificateManager(ABC):
     """One replica's certificate, kept in step with Secret and registrations.
 
     Attributes:
@@ -65,21 +65,21 @@ class Keeper(ABC):
         self._client = client
         self._settings = settings
         self._path = SECRETS.path(settings.namespace, settings.secret_name)
-        self._registrations = Registrations(
+        self._configurations = WebhookConfigurations(
             client, settings.configuration_names, selector, settings.namespace
         )
         self._served = b""
         self._served_until: datetime | None = None
         # Until what went wrong is tried again: each time twice as long, once there is a pair.
-        self._pause_s = 0.0
-        self._told: dict[str, tuple[str, float]] = {}
+        self._backoff_s = 0.0
+        self._logged_failures: dict[str, tuple[str, float]] = {}
 
     @property
-    def disagreement(self) -> str:
+    def selector_mismatch(self) -> str:
         """Why registrations call for other namespaces than jobs are managed in; else empty."""
-        return self._registrations.disagreement
+        return self._configurations.selector_mismatch
 
-    async def run(self, check: Check, changed: asyncio.Event | None = None) -> None:
+    async def run(self, check: SelfCheck, changed: asyncio.Event | None = None) -> None:
         """Look, act and check for ever; failures are logged and tried again.
 
         Args:
@@ -93,48 +93,48 @@ class Keeper(ABC):
         while True:
             if changed is not None:
                 changed.clear()
-            done = await self._done(check)
+            done = await self._reconcile_once(check)
             if done and not self.problem:
-                self._pause_s = 0.0
+                self._backoff_s = 0.0
             else:
-                longer_s = 2 * self._pause_s if self.loaded.is_set() else 0.0
-                self._pause_s = min(every, max(SOON_S, longer_s))
+                longer_s = 2 * self._backoff_s if self.loaded.is_set() else 0.0
+                self._backoff_s = min(every, max(RETRY_S, longer_s))
             if not done:
                 # Whatever changes meanwhile: many replicas may be refused alike.
-                await asyncio.sleep(min(every, SOON_S))
-                await _change(changed, self._pause_s - SOON_S)
+                await asyncio.sleep(min(every, RETRY_S))
+                await _wait_for_change(changed, self._backoff_s - RETRY_S)
             elif changed is None:
-                usual_s = min(every, SOON_S) if self._registrations.absent else every
-                await asyncio.sleep(self._pause_s or usual_s)
+                usual_s = min(every, RETRY_S) if self._configurations.any_missing else every
+                await asyncio.sleep(self._backoff_s or usual_s)
             else:
-                await _change(changed, self._rest_s())
+                await _wait_for_change(changed, self._idle_s())
 
-    async def _done(self, check: Check) -> bool:
-        """Whether a step came to its end; else what went wrong is told."""
+    async def _reconcile_once(self, check: SelfCheck) -> bool:
+        """Whether a step came to its end; else what went wrong is logged."""
         try:
-            await self.step(check)
+            await self.reconcile(check)
         except (KubeError, OSError, ValueError) as error:
-            self._complain("step", str(error))
+            self._log_failure("step", str(error))
             if not self.loaded.is_set():
                 self.problem = f"no certificate yet: {error}"
             elif self._served_until is not None and self._served_until <= self._now():
                 self.problem = f"the served certificate has expired: {error}"
             return False
-        self._complain("step", "")
+        self._log_failure("step", "")
         return True
 
-    def _complain(self, about: str, error: str) -> None:
+    def _log_failure(self, about: str, error: str) -> None:
         """Log what went wrong when it is new, and now and then; empty when all is well again."""
-        told, told_at = self._told.get(about, ("", 0.0))
+        logged, logged_at = self._logged_failures.get(about, ("", 0.0))
         now = clock.monotonic()
-        if error and (error != told or now - told_at > IDLE_S):
+        if error and (error != logged or now - logged_at > IDLE_S):
             log.warning("certificate_step_failed", error=error)
-            self._told[about] = (error, now)
+            self._logged_failures[about] = (error, now)
         elif not error:
-            self._told.pop(about, None)
+            self._logged_failures.pop(about, None)
 
     @abstractmethod
-    async def step(self, check: Check) -> None:
+    async def reconcile(self, check: SelfCheck) -> None:
         """Bring everything as far as it may go now.
 
         Raises:
@@ -142,15 +142,15 @@ class Keeper(ABC):
         """
 
     @abstractmethod
-    def _due_at(self) -> datetime | None:
+    def _next_due_at(self) -> datetime | None:
         """When time alone gives something to do; None for soon."""
 
-    def _rest_s(self) -> float:
+    def _idle_s(self) -> float:
         """Seconds until time alone gives something to do."""
         every = self._settings.check_interval
         if self.problem:
-            return self._pause_s
-        due_at = self._due_at()
+            return self._backoff_s
+        due_at = self._next_due_at()
         if due_at is None:
             return every
         return min(max((due_at - clock.now()).total_seconds(), every), IDLE_S)
@@ -182,7 +182,7 @@ class Keeper(ABC):
         log.info("certificate_rotated", expires_at=rfc3339(expires_at))
 
 
-async def _change(changed: asyncio.Event | None, within_s: float) -> None:
+async def _wait_for_change(changed: asyncio.Event | None, within_s: float) -> None:
     """Wait for a change, or so long."""
     if changed is None:
         await asyncio.sleep(max(within_s, 0.0))

@@ -1,4 +1,4 @@
-"""Which node a host's label value means, so that a pod can name its node as well. Pure.
+"""Which node a hostname label value means, so that a pod can name its node as well. Pure.
 
 A nodeSelector makes kube-scheduler judge every node of the cluster for each pod. A required node
 affinity on the field `metadata.name` makes it look at that node alone; DaemonSets do the same. It
@@ -19,21 +19,21 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
 
-_HOST: Final = names.HOSTNAME_LABEL
+_HOSTNAME_LABEL: Final = names.HOSTNAME_LABEL
 _NAME_FIELD: Final = "metadata.name"
 
 
-class NodeRow(msgspec.Struct, frozen=True, gc=False):
+class NodeHostname(msgspec.Struct, frozen=True, gc=False):
     """One node.
 
     Attributes:
-        host: value of its hostname label, empty when it has none.
+        hostname: value of its hostname label, empty when it has none.
     """
 
     name: str
     uid: str
     resource_version: str
-    host: str
+    hostname: str
 
 
 class _NodeView(View, frozen=True):
@@ -44,54 +44,58 @@ _decode_node = tolerant(msgspec.json.Decoder(_NodeView).decode)
 _decode_terms = tolerant(msgspec.json.Decoder(list[dict[str, Any]]).decode)
 
 
-def decode_node(data: bytes | msgspec.Raw) -> NodeRow:
-    """Cut a row out of a node's JSON, or of its metadata alone.
+def decode_node(data: bytes | msgspec.Raw) -> NodeHostname:
+    """Decode a node's JSON, or its metadata alone.
 
     Raises:
         msgspec.MsgspecError: the JSON is no object.
     """
     meta = _decode_node(data).metadata
     name = intern(meta.name)
-    return NodeRow(name, meta.uid, meta.resource_version, intern(meta.labels.get(_HOST, "")))
+    return NodeHostname(
+        name, meta.uid, meta.resource_version, intern(meta.labels.get(_HOSTNAME_LABEL, ""))
+    )
 
 
-class NodeNames:
+class NodesByHostname:
     """Names of nodes by the value of their hostname label. Usually the two are equal."""
 
     def __init__(self) -> None:
         self._by_host: dict[str, frozenset[str]] = {}
 
-    def seen(self, before: NodeRow | None, row: NodeRow) -> None:
+    def upsert(self, before: NodeHostname | None, node: NodeHostname) -> None:
         """Take in a node that is new, or has changed."""
         if before is not None:
-            if before.host == row.host and before.name == row.name:
+            if before.hostname == node.hostname and before.name == node.name:
                 return
-            self.gone(before)
-        if row.host:
-            self._by_host[row.host] = self._by_host.get(row.host, frozenset()) | {row.name}
+            self.delete(before)
+        if node.hostname:
+            self._by_host[node.hostname] = self._by_host.get(node.hostname, frozenset()) | {
+                node.name
+            }
 
-    def gone(self, row: NodeRow) -> None:
+    def delete(self, node: NodeHostname) -> None:
         """Forget a node."""
-        left = self._by_host.get(row.host, frozenset()) - {row.name}
+        left = self._by_host.get(node.hostname, frozenset()) - {node.name}
         if left:
-            self._by_host[row.host] = left
+            self._by_host[node.hostname] = left
         else:
-            self._by_host.pop(row.host, None)
+            self._by_host.pop(node.hostname, None)
 
-    def node_of(self, levels: Sequence[str], domain: Domain) -> str:
+    def only_node_of(self, levels: Sequence[str], domain: Domain) -> str:
         """Name of the one node that a domain consists of; empty when there is no such certainty.
 
         Args:
             levels: node label keys.
             domain: one value per level.
         """
-        if not levels or levels[-1] != _HOST:
+        if not levels or levels[-1] != _HOSTNAME_LABEL:
             return ""
         found = self._by_host.get(domain[-1], frozenset())
         return next(iter(found)) if len(found) == 1 else ""
 
 
-def naming(node: str, terms: str = "") -> dict[str, Any]:
+def node_name_affinity(node: str, terms: str = "") -> dict[str, Any]:
     """The affinity that names a node, beside what the pod demands already.
 
     Args:
@@ -103,14 +107,16 @@ def naming(node: str, terms: str = "") -> dict[str, Any]:
     Returns:
         A pod's `affinity`, for a patch: lists of terms are replaced whole by it.
     """
-    wanted = {"key": _NAME_FIELD, "operator": "In", "values": [node]}
+    requirement = {"key": _NAME_FIELD, "operator": "In", "values": [node]}
     own = _decode_terms(terms.encode()) if terms else []
-    named = [_with(term, wanted) for term in own] or [{"matchFields": [wanted]}]
+    named = [_with_requirement(term, requirement) for term in own] or [
+        {"matchFields": [requirement]}
+    ]
     required = {"nodeSelectorTerms": named}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def _with(term: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+def _with_requirement(term: dict[str, Any], requirement: dict[str, Any]) -> dict[str, Any]:
     if not term.get("matchExpressions") and not term.get("matchFields"):
         return term
-    return {**term, "matchFields": [*(term.get("matchFields") or ()), wanted]}
+    return {**term, "matchFields": [*(term.get("matchFields") or ()), requirement]}

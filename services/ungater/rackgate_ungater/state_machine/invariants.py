@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rackgate_ungater.machine.rows import PodRow, PodUid, WorkloadKey
-from rackgate_ungater.machine.state import Expectation, Group, PodSetState
+from rackgate_ungater.state_machine.gated_objects import GatedPod, PodUid, WorkloadKey
+from rackgate_ungater.state_machine.records import Expectation, PodSetState, WorkloadState
 
 
 class InvariantError(AssertionError):
     """The machine contradicts itself: a bug."""
 
 
-def check(
-    pods: Mapping[PodUid, PodRow],
-    groups: Mapping[WorkloadKey, Group],
+def check_pods(
+    pods: Mapping[PodUid, GatedPod],
+    workload_states: Mapping[WorkloadKey, WorkloadState],
     expectations: Mapping[PodUid, Expectation],
 ) -> None:
     """Compare every index with what it is made from.
@@ -22,12 +22,15 @@ def check(
     Raises:
         InvariantError: they differ.
     """
-    indexed: dict[PodUid, PodRow] = {}
+    indexed: dict[PodUid, GatedPod] = {}
     expected: dict[PodUid, tuple[WorkloadKey, str]] = {}
-    for key, group in groups.items():
-        _require(not group.empty, f"{key}: empty group kept")
-        _require(group.row is None or group.row.key == key, f"{key}: holds another Workload")
-        for name, podset in group.podsets.items():
+    for key, workload_state in workload_states.items():
+        _require(not workload_state.is_empty, f"{key}: empty WorkloadState kept")
+        _require(
+            workload_state.workload is None or workload_state.workload.key == key,
+            f"{key}: holds another Workload",
+        )
+        for name, podset in workload_state.podsets.items():
             _check_podset(key, name, podset, expectations)
             indexed.update(podset.pods)
             expected.update(dict.fromkeys(podset.expected, (key, name)))
@@ -38,25 +41,29 @@ def check(
 
 
 def check_slices(
-    groups: Mapping[WorkloadKey, Group],
-    parents: Mapping[str, WorkloadKey],
-    jobsets: Mapping[str, WorkloadKey],
+    workload_states: Mapping[WorkloadKey, WorkloadState],
+    parent_by_slice: Mapping[str, WorkloadKey],
+    workload_by_jobset: Mapping[str, WorkloadKey],
 ) -> None:
     """Compare what is known of slices and of owners with the Workloads.
 
     Raises:
         InvariantError: they differ.
     """
-    found = {uid: key for key, group in groups.items() for uid in group.slices}
-    _require(found == parents, "slices and their index by UID differ")
-    for key, group in groups.items():
-        for uid, row in group.slices.items():
-            _require(row.uid == uid and row.parent == key, f"{key}: slice of another Workload")
-        folded = group.row.folded if group.row is not None else ()
-        _require(not group.slices.keys() & set(folded), f"{key}: folded slice kept")
-    for owner, key in jobsets.items():
-        found_row = groups[key].row if key in groups else None
-        fits = found_row is not None and found_row.owner_uid == owner
+    found = {
+        uid: key for key, workload_state in workload_states.items() for uid in workload_state.slices
+    }
+    _require(found == parent_by_slice, "slices and their index by UID differ")
+    for key, workload_state in workload_states.items():
+        for uid, workload in workload_state.slices.items():
+            _require(
+                workload.uid == uid and workload.parent == key, f"{key}: slice of another Workload"
+            )
+        merged = workload_state.workload.merged if workload_state.workload is not None else ()
+        _require(not workload_state.slices.keys() & set(merged), f"{key}: merged slice kept")
+    for owner, key in workload_by_jobset.items():
+        found_workload = workload_states[key].workload if key in workload_states else None
+        fits = found_workload is not None and found_workload.owner_uid == owner
         _require(fits, f"{key}: JobSet of another Workload")
 
 
@@ -67,9 +74,12 @@ def _check_podset(
     expectations: Mapping[PodUid, Expectation],
 ) -> None:
     where = f"{key}/{name}"
-    _require(not podset.empty, f"{where}: empty PodSet kept")
-    _require(podset.refused.keys() <= podset.pods.keys(), f"{where}: refusal of a pod elsewhere")
-    _require(podset.ending.keys() <= podset.pods.keys(), f"{where}: deletion of a pod elsewhere")
+    _require(not podset.is_empty, f"{where}: empty PodSet kept")
+    _require(podset.rejected.keys() <= podset.pods.keys(), f"{where}: rejection of a pod elsewhere")
+    _require(
+        podset.deletion_seen_at.keys() <= podset.pods.keys(),
+        f"{where}: deletion of a pod elsewhere",
+    )
     gated = sum(pod.gated for pod in podset.pods.values())
     _require(podset.gated == gated, f"{where}: {podset.gated} gated counted, {gated} there")
     for uid, pod in podset.pods.items():

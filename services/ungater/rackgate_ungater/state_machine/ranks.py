@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rackgate.api import names
-from rackgate_ungater.machine.rows import PodRow, PodSetRow, PodUid
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedPodSet, PodUid
 
 _RAY_INDICES: Final = (names.RAY_REPLICA_INDEX_LABEL, names.RAY_HOST_INDEX_LABEL)
 
@@ -42,7 +42,7 @@ class RankFault:
     message: str
 
 
-def rank_source(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> RankSource | None:
+def rank_source(podset: GatedPodSet, podsets: Sequence[GatedPodSet]) -> RankSource | None:
     """Find where the pods of `podset` carry ranks; None when the PodSet has no order.
 
     A PodSet without a topologyRequest (its topology is implied by the flavor) may still belong
@@ -62,7 +62,7 @@ def rank_source(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> RankSource |
     )
 
 
-def _leader_offset(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> int:
+def _leader_offset(podset: GatedPodSet, podsets: Sequence[GatedPodSet]) -> int:
     """Workers that share one numbering with their leader start after it.
 
     Completion indexes start at 0 in every Job, so a leader never shifts them.
@@ -81,7 +81,7 @@ def _leader_offset(podset: PodSetRow, podsets: Sequence[PodSetRow]) -> int:
 
 
 def read_ranks(
-    source: RankSource, pods: Sequence[PodRow], count: int
+    source: RankSource, pods: Sequence[GatedPod], count: int
 ) -> dict[PodUid, int] | RankFault | None:
     """Read the rank of every pod.
 
@@ -97,14 +97,14 @@ def read_ranks(
     if source.implied and not any(source.pod_index_label in pod.indices for pod in pods):
         return None
     if source.implied and source.sub_group_label is None:
-        source = _of_jobset(source, pods)
+        source = _jobset_rank_source(source, pods)
     size = _sub_group_size(source, count)
     if isinstance(size, RankFault):
         return size
     ranks: dict[PodUid, int] = {}
-    holders: dict[int, PodRow] = {}
+    holders: dict[int, GatedPod] = {}
     for pod in pods:
-        rank = _rank(source, pod, size, count)
+        rank = _rank_of(source, pod, size, count)
         if isinstance(rank, RankFault):
             return rank
         if rank in holders:
@@ -115,7 +115,7 @@ def read_ranks(
     return ranks
 
 
-def _of_jobset(source: RankSource, pods: Sequence[PodRow]) -> RankSource:
+def _jobset_rank_source(source: RankSource, pods: Sequence[GatedPod]) -> RankSource:
     """Each Job of a JobSet numbers its pods from 0: its labels say which of how many it is."""
     if not any(names.JOB_INDEX_LABEL in pod.indices for pod in pods):
         return source
@@ -136,8 +136,8 @@ def _sub_group_size(source: RankSource, count: int) -> int | RankFault:
     return count // groups
 
 
-def _rank(source: RankSource, pod: PodRow, size: int, count: int) -> int | RankFault:
-    index = _index(source.pod_index_label, pod)
+def _rank_of(source: RankSource, pod: GatedPod, size: int, count: int) -> int | RankFault:
+    index = _index_of(source.pod_index_label, pod)
     if isinstance(index, RankFault):
         return index
     if pod.index_offset is not None and pod.index_offset < 0:
@@ -149,7 +149,7 @@ def _rank(source: RankSource, pod: PodRow, size: int, count: int) -> int | RankF
     index -= offset
     if source.sub_group_label is None:
         return index
-    group = _index(source.sub_group_label, pod)
+    group = _index_of(source.sub_group_label, pod)
     if isinstance(group, RankFault):
         return group
     rank = group * size + index
@@ -158,7 +158,7 @@ def _rank(source: RankSource, pod: PodRow, size: int, count: int) -> int | RankF
     return rank
 
 
-def _index(label: str, pod: PodRow) -> int | RankFault:
+def _index_of(label: str, pod: GatedPod) -> int | RankFault:
     value = pod.indices.get(label)
     if value is None:
         return RankFault(f'pod "{pod.name}" has no number in label "{label}"')

@@ -11,21 +11,21 @@ from rackgate.runtime.tasks import start
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Tenure:
-    """Under what a replica acts on the Workloads of a shard.
+class HeldShard:
+    """How long and under which deadline a replica acts on the Workloads of a shard.
 
     Attributes:
-        group: looks at its Workloads; ended together with the tenure.
+        task_group: reconciles its Workloads; ended together with the tenure.
         deadline: monotonic second until which requests may be sent.
         leave: set when nothing new may begin.
     """
 
-    group: asyncio.TaskGroup
+    task_group: asyncio.TaskGroup
     deadline: Callable[[], float]
     leave: asyncio.Event
 
 
-async def unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Wait for `work`, or until `leave` is set: False then, and the work is given up."""
     working, leaving = start(work, "before leading"), start(leave.wait(), "leave")
     try:

@@ -18,13 +18,13 @@ from rackgate.api import names
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
-from rackgate_ungater.machine.rows import PodRow, WorkloadRow
+from rackgate_ungater.state_machine.gated_objects import GatedPod, GatedWorkload
 
 # What every JobSet labels its Jobs with: all others stay off the wire.
-CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
+CHILD_JOB_SELECTOR: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
 
 
-class JobRow(msgspec.Struct, frozen=True, gc=False):
+class ChildJob(msgspec.Struct, frozen=True, gc=False):
     """One child Job of a JobSet: who owns it, nothing else.
 
     Attributes:
@@ -50,15 +50,15 @@ class _JobView(View, frozen=True):
 _decode_job = tolerant(msgspec.json.Decoder(_JobView).decode)
 
 
-def decode_job(data: bytes | msgspec.Raw) -> JobRow:
-    """Cut a row out of a Job's JSON, or of its metadata alone.
+def decode_job(data: bytes | msgspec.Raw) -> ChildJob:
+    """Decode a Job's JSON, or its metadata alone.
 
     Raises:
         msgspec.MsgspecError: the JSON is no object.
     """
     meta = _decode_job(data).metadata
     owner = meta.controller
-    return JobRow(
+    return ChildJob(
         namespace=intern(meta.namespace),
         name=meta.name,
         uid=intern(meta.uid),
@@ -67,7 +67,7 @@ def decode_job(data: bytes | msgspec.Raw) -> JobRow:
     )
 
 
-class Owners:
+class ChildJobOwners:
     """The child Jobs there are, and who owns each."""
 
     def __init__(self) -> None:
@@ -76,20 +76,20 @@ class Owners:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def seen(self, job: str, owner: str) -> bool:
+    def update(self, job: str, owner: str) -> bool:
         """Take note of a child Job; returns whether that was news."""
         if self._jobs.get(job) == owner:
             return False
         self._jobs[job] = owner
         return True
 
-    def gone(self, job: str) -> None:
+    def delete(self, job: str) -> None:
         """Forget a child Job; pods of it that are still there hold their places."""
         self._jobs.pop(job, None)
 
     def pods_of(
-        self, workload: WorkloadRow, pods: Iterable[PodRow], *, assignment: object
-    ) -> list[PodRow]:
+        self, workload: GatedWorkload, pods: Iterable[GatedPod], *, assignment: object
+    ) -> list[GatedPod]:
         """The pods that belong to the owner of a Workload.
 
         Args:
@@ -102,7 +102,7 @@ class Owners:
             ones: they may be ours.
         """
         owner = workload.owner_uid
-        if not workload.of_jobset:
+        if not workload.owned_by_jobset:
             return [pod for pod in pods if is_tas_pod(pod.owner_uid, owner, assignment=assignment)]
         found = []
         for pod in pods:
@@ -112,10 +112,10 @@ class Owners:
                     found.append(pod)
             elif is_tas_pod(root, owner, assignment=assignment):
                 found.append(pod)
-        return _of_last_attempts(found)
+        return _mark_earlier_attempts_terminating(found)
 
 
-def _of_last_attempts(pods: list[PodRow]) -> list[PodRow]:
+def _mark_earlier_attempts_terminating(pods: list[GatedPod]) -> list[GatedPod]:
     """Pods of earlier attempts of their Job are as good as being deleted.
 
     A JobSet that restarts makes its Jobs anew. What is left of the earlier ones holds its place,

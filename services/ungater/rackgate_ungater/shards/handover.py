@@ -20,12 +20,12 @@ from hashlib import blake2b
 from typing import Final
 
 SHARDS: Final = 16
-GROUP_LEASE: Final = "rackgate-ungater"
+MEMBERS_LEASE: Final = "rackgate-ungater"
 
 
 def lease_name(shard: int) -> str:
     """Name of a shard's Lease."""
-    return f"{GROUP_LEASE}-{shard:02}"
+    return f"{MEMBERS_LEASE}-{shard:02}"
 
 
 @lru_cache(maxsize=65536)
@@ -49,46 +49,48 @@ def ranking(shard: int, members: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class HandoverTimings:
     """How long replicas wait for each other, in seconds.
 
     Attributes:
         grace_s: for each better placed member that does not take a free shard.
-        settle_s: a better placed member must have been there this long before a holder yields.
-        doubt_s: for how long a member that did not take its shard is passed over at first.
-        doubt_max_s: longest such time; it doubles up to here.
+        stable_s: a better placed member must have been there this long before a holder yields.
+        skip_s: for how long a member that did not take its shard is passed over at first.
+        skip_max_s: longest such time; it doubles up to here.
     """
 
     grace_s: float
-    settle_s: float
-    doubt_s: float
-    doubt_max_s: float
+    stable_s: float
+    skip_s: float
+    skip_max_s: float
 
     @classmethod
-    def of(cls, lease_duration_s: float) -> Pace:
-        """The pace that goes with a Lease's duration."""
+    def of(cls, lease_duration_s: float) -> HandoverTimings:
+        """The timings that go with a Lease's duration."""
         return cls(
             grace_s=lease_duration_s / 4,
-            settle_s=lease_duration_s / 8,
-            doubt_s=lease_duration_s,
-            doubt_max_s=lease_duration_s * 64,
+            stable_s=lease_duration_s / 8,
+            skip_s=lease_duration_s,
+            skip_max_s=lease_duration_s * 64,
         )
 
 
-class Turns:
+class HandoverPolicy:
     """When this replica should take a shard, and when it should hand one over.
 
     Args:
-        me: this replica.
-        pace: waiting times.
+        identity: this replica.
+        timings: waiting times.
     """
 
-    def __init__(self, me: str, pace: Pace) -> None:
-        self._me, self._pace = me, pace
+    def __init__(self, identity: str, timings: HandoverTimings) -> None:
+        self._identity, self._timings = identity, timings
         self._ahead: dict[int, tuple[tuple[str, ...], float]] = {}
-        self._doubts: dict[tuple[int, str], tuple[float, float]] = {}
+        self._skipped: dict[tuple[int, str], tuple[float, float]] = {}
 
-    def take_at(self, shard: int, free_since: float, members: Iterable[str], now: float) -> float:
+    def acquire_at(
+        self, shard: int, free_since: float, members: Iterable[str], now: float
+    ) -> float:
         """The monotonic second at which to take a shard, by what is known `now`.
 
         Args:
@@ -97,41 +99,41 @@ class Turns:
             members: the replicas that are there.
             now: monotonic seconds.
         """
-        ahead, since = self._look(shard, members, now)
+        ahead, since = self._better_ranked(shard, members, now)
         if not ahead:
             return free_since
         # Those ahead may have come after the Lease was free: their time counts from then.
-        return max(free_since, since) + len(ahead) * self._pace.grace_s
+        return max(free_since, since) + len(ahead) * self._timings.grace_s
 
-    def taken(self, shard: int, members: Iterable[str], now: float) -> None:
+    def acquired(self, shard: int, members: Iterable[str], now: float) -> None:
         """We took a shard: whoever should have done so before us is passed over for a while."""
-        old = now - self._pace.doubt_max_s
-        self._doubts = {key: doubt for key, doubt in self._doubts.items() if doubt[0] > old}
-        for member in self._look(shard, members, now)[0]:
-            _, pause_s = self._doubts.get((shard, member), (0.0, self._pace.doubt_s / 2))
-            pause_s = min(pause_s * 2, self._pace.doubt_max_s)
-            self._doubts[shard, member] = (now + pause_s, pause_s)
+        old = now - self._timings.skip_max_s
+        self._skipped = {key: skip for key, skip in self._skipped.items() if skip[0] > old}
+        for member in self._better_ranked(shard, members, now)[0]:
+            _, pause_s = self._skipped.get((shard, member), (0.0, self._timings.skip_s / 2))
+            pause_s = min(pause_s * 2, self._timings.skip_max_s)
+            self._skipped[shard, member] = (now + pause_s, pause_s)
 
-    def seen(self, shard: int, holder: str) -> None:
+    def holder_seen(self, shard: int, holder: str) -> None:
         """Somebody holds a shard, so that one does take it."""
-        self._doubts.pop((shard, holder), None)
+        self._skipped.pop((shard, holder), None)
 
-    def yield_at(self, shard: int, members: Iterable[str], now: float) -> float | None:
+    def hand_over_at(self, shard: int, members: Iterable[str], now: float) -> float | None:
         """When to hand over a shard that we hold; None while nobody else should have it."""
-        ahead, since = self._look(shard, members, now)
-        return since + self._pace.settle_s if ahead else None
+        ahead, since = self._better_ranked(shard, members, now)
+        return since + self._timings.stable_s if ahead else None
 
-    def _look(
+    def _better_ranked(
         self, shard: int, members: Iterable[str], now: float
     ) -> tuple[tuple[str, ...], float]:
         """Who is placed better than we are, best first, and since when it has been so."""
         trusted = [
             member
             for member in members
-            if member != self._me and self._doubts.get((shard, member), (0.0,))[0] <= now
+            if member != self._identity and self._skipped.get((shard, member), (0.0,))[0] <= now
         ]
-        ranked = ranking(shard, [*trusted, self._me])
-        ahead = tuple(ranked[: ranked.index(self._me)])
+        ranked = ranking(shard, [*trusted, self._identity])
+        ahead = tuple(ranked[: ranked.index(self._identity)])
         known = self._ahead.get(shard)
         if known is None or known[0] != ahead:
             known = self._ahead[shard] = (ahead, now)

@@ -25,25 +25,25 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate_webhook.admission.objects import name_errors
 from rackgate_webhook.admission.osmo import (
     POOL,
-    concerns,
-    keys_given_up,
-    keys_of,
+    is_osmo_write,
     pool_of,
-    pool_verdict,
-    workflow_verdict,
+    pool_response,
+    removed_topology_keys,
+    topology_keys_of,
+    workflow_response,
 )
-from rackgate_webhook.admission.review import Review, Verdict
-from rackgate_webhook.serving.bodies import RefusedError
+from rackgate_webhook.admission.review import AdmissionResponse, Review
+from rackgate_webhook.serving.bodies import RequestRejectedError
 
 # Callers wait 5 s, by our registration.
-READ_LIMIT_S: Final = 2.0
+READ_TIMEOUT_S: Final = 2.0
 # Workflows may be of a megabyte and a half each: a page has 24 MiB at most.
 PAGE_SIZE: Final = 16
 QPS: Final = 50.0
 BURST: Final = 100
-AT_ONCE: Final = 16
+MAX_CONCURRENT_READS: Final = 16
 # It shares one interpreter with the rest: a second one would only make all of them late.
-JUDGES: Final = 1
+WORKFLOW_THREADS: Final = 1
 
 log = structlog.get_logger()
 
@@ -63,69 +63,71 @@ def used_keys(page: bytes, keys: set[str]) -> Iterator[tuple[str, set[str]]]:
     for raw in _decode_page(page).items:
         item = msgspec.json.decode(raw)
         meta = item["metadata"]
-        yield f"{meta['namespace']}/{meta['name']}", keys & keys_of(item)
+        yield f"{meta['namespace']}/{meta['name']}", keys & topology_keys_of(item)
 
 
 class OsmoReviews:
     """Decides about Pools and Workflows."""
 
-    def __init__(self, *, limit_s: float = READ_LIMIT_S) -> None:
+    def __init__(self, *, timeout_s: float = READ_TIMEOUT_S) -> None:
         """Prepare; `connect` must be called before the first review.
 
         Args:
-            limit_s: longest time that reading for one review may take.
+            timeout_s: longest time that reading for one review may take.
         """
-        self._limit_s = limit_s
+        self._timeout_s = timeout_s
         self._client: Client | None = None
         # Those that wait for a thread and whose callers have gone are never begun.
-        self._judges = ThreadPoolExecutor(JUDGES, "judge")
-        self._listing = asyncio.Lock()  # so that one page is held, however many Pools change
+        self._workflow_executor = ThreadPoolExecutor(WORKFLOW_THREADS, "judge")
+        self._list_lock = asyncio.Lock()  # so that one page is held, however many Pools change
 
     def connect(self, client: Client) -> None:
         """Read from here, within limits of its own."""
-        self._client = client.budget(QPS, BURST, AT_ONCE)
+        self._client = client.budget(QPS, BURST, MAX_CONCURRENT_READS)
 
-    async def decide(self, review: Review) -> Verdict:
-        """The verdict on one review.
+    async def decide(self, review: Review) -> AdmissionResponse:
+        """The response to one review.
 
         Raises:
             MalformedError: the object has a shape that the API server never sends.
-            RefusedError: its Pool cannot be read; the registration's failurePolicy decides.
+            RequestRejectedError: its Pool cannot be read; the registration's failurePolicy decides.
         """
-        if not concerns(review):
-            return Verdict()
+        if not is_osmo_write(review):
+            return AdmissionResponse()
         if review.kind == POOL:
-            keys = keys_given_up(review)
+            keys = removed_topology_keys(review)
             name = str(review.object.get("metadata", {}).get("name", ""))
-            return pool_verdict(review, await self._users(name, set(keys)) if keys else {})
+            return pool_response(
+                review, await self._workflows_by_key(name, set(keys)) if keys else {}
+            )
         pool = await self._pool(pool_of(review.object))
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._judges, workflow_verdict, review, pool)
+        return await loop.run_in_executor(self._workflow_executor, workflow_response, review, pool)
 
     async def _pool(self, name: str) -> dict[str, Any] | None:
         """A Pool as stored; None when there is none."""
         if name_errors(name, "", ""):
             return None  # nor may it be put into a path
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self._timeout_s):
                 answer = await self._reader().get(OSMO_POOLS.path(name=name))
         except NotFoundError:
             return None
         except (KubeError, TimeoutError) as error:
-            why = str(error) or f"no answer within {self._limit_s:g} s"
-            log.warning("pool_not_read", pool=name, error=why[:300])
-            words = f'spec.pool: pool "{name}" cannot be read now, try again ({why[:300]})'
-            raise RefusedError(503, "unread", words) from error
+            cause = str(error) or f"no answer within {self._timeout_s:g} s"
+            log.warning("pool_not_read", pool=name, error=cause[:300])
+            message = f'spec.pool: pool "{name}" cannot be read now, try again ({cause[:300]})'
+            raise RequestRejectedError(503, "unread", message) from error
         found: dict[str, Any] = msgspec.json.decode(answer)
         return found
 
-    async def _users(self, pool: str, keys: set[str]) -> dict[str, list[str]] | None:
+    async def _workflows_by_key(self, pool: str, keys: set[str]) -> dict[str, list[str]] | None:
         """Workflows of a Pool by each of `keys` they name; None when not all could be read."""
         users: dict[str, list[str]] = defaultdict(list)
         params = {"fieldSelector": f"spec.pool={pool}"}
         pages = self._reader().list_pages(OSMO_WORKFLOWS.path(), params, PAGE_SIZE)
         try:
-            async with asyncio.timeout(self._limit_s), self._listing, aclosing(pages):
+            async with asyncio.timeout(self._timeout_s), self._list_lock, aclosing(pages):
                 async for page in pages:
                     for name, used in used_keys(page, keys):
                         for key in used:
@@ -138,5 +140,5 @@ class OsmoReviews:
 
     def _reader(self) -> Client:
         if self._client is None:
-            raise RefusedError(503, "unread", "not connected yet")
+            raise RequestRejectedError(503, "unread", "not connected yet")
         return self._client

@@ -23,15 +23,17 @@ class _Object(View, frozen=True):
 _decode = msgspec.json.Decoder(_Object).decode
 
 
-async def follow(client: Client, settings: CertificateSettings, changed: asyncio.Event) -> None:
+async def watch_secret_and_configurations(
+    client: Client, settings: CertificateSettings, changed: asyncio.Event
+) -> None:
     """Set `changed` whenever Secret or registrations come, change or go, until cancelled."""
-    wanted: list[tuple[Resource, str | None, str]] = [
+    targets: list[tuple[Resource, str | None, str]] = [
         (SECRETS, settings.namespace, settings.secret_name)
     ]
     for resource in (MUTATING_CONFIGS, VALIDATING_CONFIGS):
-        wanted += [(resource, None, name) for name in settings.configuration_names]
+        targets += [(resource, None, name) for name in settings.configuration_names]
     async with asyncio.TaskGroup() as group:
-        for resource, namespace, name in wanted:
+        for resource, namespace, name in targets:
             informer = Informer(
                 client,
                 resource,

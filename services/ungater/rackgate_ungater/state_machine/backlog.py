@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rackgate_ungater.machine.plan import Grant
-from rackgate_ungater.machine.rows import PodUid
-from rackgate_ungater.machine.state import Group, PodSetState
+from rackgate_ungater.state_machine.gated_objects import PodUid
+from rackgate_ungater.state_machine.plan import PodSetAdmission
+from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 
 
 class Backlog:
@@ -21,32 +21,34 @@ class Backlog:
     def __init__(self) -> None:
         self.since: dict[PodUid, float] = {}
 
-    def look(self, groups: Iterable[Group], now: float) -> None:
+    def update(self, workload_states: Iterable[WorkloadState], now: float) -> None:
         """Take up who waits now, and forget who does not any more.
 
         Args:
-            groups: everything that is known, by Workload.
+            workload_states: everything that is known, by Workload.
             now: monotonic seconds.
         """
         self.since = {
             uid: self.since.get(uid, now)
-            for group in groups
-            if group.waits
-            for uid in self._waiting(group)
+            for workload_state in workload_states
+            if workload_state.may_ungate
+            for uid in self._gated_pods(workload_state)
         }
 
-    def _waiting(self, group: Group) -> Iterator[PodUid]:
-        if group.row is None or not group.row.elastic:
-            for podset in group.podsets.values():
+    def _gated_pods(self, workload_state: WorkloadState) -> Iterator[PodUid]:
+        if workload_state.workload is None or not workload_state.workload.elastic:
+            for podset in workload_state.podsets.values():
                 yield from _gated(podset)
             return
         # More pods than were granted wait for slices, not for us: only so many count.
-        for name, grant in group.grants():
-            if isinstance(grant, Grant):
-                podset = group.podsets[name]
-                room = max(0, grant.cap - sum(not pod.gated for pod in podset.pods.values()))
+        for name, admission in workload_state.admissions():
+            if isinstance(admission, PodSetAdmission):
+                podset = workload_state.podsets[name]
+                free = max(
+                    0, admission.max_ungated - sum(not pod.gated for pod in podset.pods.values())
+                )
                 gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
-                yield from gated[:room]
+                yield from gated[:free]
 
     def longest_s(self, now: float) -> float:
         """Seconds since the pod that waits longest was first seen waiting; 0 without any."""

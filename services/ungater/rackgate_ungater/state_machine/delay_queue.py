@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 
-class Schedule(Generic[K]):
+class DelayQueue(Generic[K]):
     """Keys with the monotonic time, in seconds, at which they are due."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Schedule(Generic[K]):
             heappop(self._heap)  # replaced by an earlier entry, or taken already
         return None
 
-    def take(self, now: float) -> K | None:
+    def pop_due(self, now: float) -> K | None:
         """Take out the key that is due first; None when none is due yet."""
         at = self.next_at()
         if at is None or at > now:

@@ -14,14 +14,19 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from rackgate_webhook.certificates.certificates import BROKEN, read_bundle, read_chain, write_bundle
+from rackgate_webhook.certificates.certificates import (
+    UNREADABLE_ERRORS,
+    read_bundle,
+    read_chain,
+    write_bundle,
+)
 from rackgate_webhook.certificates.secret import BUNDLE, CERTIFICATE, KEY
 
 MAX_OTHERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ProvidedPair:
     """What a Secret of type kubernetes.io/tls offers.
 
     Attributes:
@@ -39,7 +44,9 @@ class Offer:
     not_after: datetime | None = None
 
 
-def read_offer(data: Mapping[str, bytes], names: Iterable[str], now: datetime) -> Offer:
+def read_provided_pair(
+    data: Mapping[str, bytes], names: Iterable[str], now: datetime
+) -> ProvidedPair:
     """Judge the fields of a Secret.
 
     Args:
@@ -50,33 +57,33 @@ def read_offer(data: Mapping[str, bytes], names: Iterable[str], now: datetime) -
     certificate, key = data.get(CERTIFICATE, b""), data.get(KEY, b"")
     for name, value in ((CERTIFICATE, certificate), (KEY, key)):
         if not value:
-            return Offer(f"it has no {name}")
+            return ProvidedPair(f"it has no {name}")
     try:
         leaf = read_chain(certificate)[0]
     except ValueError:
-        return Offer(f"its {CERTIFICATE} is no certificate in PEM")
-    problem = _key_problem(leaf, key) or _time_problem(leaf, now) or _name_problem(leaf, names)
-    return Offer(problem, certificate, key, data.get(BUNDLE, b""), leaf.not_valid_after_utc)
+        return ProvidedPair(f"its {CERTIFICATE} is no certificate in PEM")
+    problem = _key_mismatch(leaf, key) or _time_problem(leaf, now) or _name_problem(leaf, names)
+    return ProvidedPair(problem, certificate, key, data.get(BUNDLE, b""), leaf.not_valid_after_utc)
 
 
-def _key_problem(leaf: x509.Certificate, key: bytes) -> str:
+def _key_mismatch(leaf: x509.Certificate, key: bytes) -> str:
     try:
         private = serialization.load_pem_private_key(key, password=None)
         fits = private.public_key() == leaf.public_key()
-    except BROKEN:
+    except UNREADABLE_ERRORS:
         return f"its {KEY} is no private key in PEM, or needs a password"
     return "" if fits else f"its {KEY} does not fit its {CERTIFICATE}"
 
 
 def _time_problem(leaf: x509.Certificate, now: datetime) -> str:
     if leaf.not_valid_after_utc <= now:
-        return f"its certificate expired at {_written(leaf.not_valid_after_utc)}"
+        return f"its certificate expired at {_rfc3339(leaf.not_valid_after_utc)}"
     if leaf.not_valid_before_utc > now:
-        return f"its certificate is not valid before {_written(leaf.not_valid_before_utc)}"
+        return f"its certificate is not valid before {_rfc3339(leaf.not_valid_before_utc)}"
     return ""
 
 
-def _written(moment: datetime) -> str:
+def _rfc3339(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -84,39 +91,41 @@ def _name_problem(leaf: x509.Certificate, names: Iterable[str]) -> str:
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         has = {str(name.value) for name in found}
-    except BROKEN:
+    except UNREADABLE_ERRORS:
         has = set()
-    missing = sorted(name for name in names if name not in has and _wildcard(name) not in has)
+    missing = sorted(name for name in names if name not in has and _wildcard_of(name) not in has)
     if not missing:
         return ""
     return f"its certificate is for {', '.join(sorted(has)) or 'no name'}, not {missing[0]}"
 
 
-def _wildcard(name: str) -> str:
+def _wildcard_of(name: str) -> str:
     return "*." + name.partition(".")[2]
 
 
-def bundle_with(offer: Offer, carried: Iterable[bytes], now: datetime, *, keep: bool) -> bytes:
+def merge_bundle(
+    provided: ProvidedPair, carried: Iterable[bytes], now: datetime, *, keep: bool
+) -> bytes:
     """The bundle that a registration should carry while an offer is there.
 
     Args:
-        offer: has authorities.
+        provided: has authorities.
         carried: the bundles that its webhooks carry now.
         now: aware.
         keep: other authorities that are there and still valid stay, 4 at most.
     """
-    offered = read_bundle(offer.authorities)
+    offered = read_bundle(provided.authorities)
     others = {
-        mark: found
+        digest: found
         for bundle in (carried if keep else ())
-        for mark, found in read_bundle(bundle).items()
-        if mark not in offered and found.not_valid_after_utc > now
+        for digest, found in read_bundle(bundle).items()
+        if digest not in offered and found.not_valid_after_utc > now
     }
     return write_bundle([*offered.values(), *list(others.values())[:MAX_OTHERS]])
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TrustState:
     """Who would trust what.
 
     Attributes:
@@ -133,7 +142,7 @@ class Trust:
 
 
 def may_switch(
-    trust: Trust, served_until: datetime | None, *, now: datetime, settle: timedelta
+    trust: TrustState, served_until: datetime | None, *, now: datetime, settle: timedelta
 ) -> bool:
     """Whether the offered pair, which can be served, replaces the served one now.
 

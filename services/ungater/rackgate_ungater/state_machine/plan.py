@@ -1,0 +1,400 @@
+"""Which gated pod goes to which domain. Pure: counts, ranks and free capacity in, ungatings out.
+
+Live ungated pods hold room in the domain that their nodeSelector names, also while they
+terminate (CH-31, SLC-17). A domain never gets more pods than its count, a PodSet never more than
+it was granted: an ungated pod that sits in none of the domains still counts against the PodSet.
+One such pod does not: its deletion takes too long, so its node is as good as dead, and its domain
+was given up.
+How long a deletion has lasted is for the caller to say, who has seen it begin.
+Without this exception nobody would replace a pod whose node cannot say that it ended.
+
+Pods of elastic jobs wait behind two gates at most. One decision takes off both; a pod that lost one
+of them already is chosen first. That more of them wait than were granted is nothing to report:
+they wait for slices. Without topology there is a single domain, of no levels.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from rackgate.api import names
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_ungater.state_machine.gated_objects import ELASTIC, TOPOLOGY, GatedPod, PodUid
+from rackgate_ungater.state_machine.ranks import RankFault, RankSource, read_ranks
+
+_UNRANKED = 1 << 40  # sorts after every index
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetAdmission:
+    """What one PodSet may ungate.
+
+    Attributes:
+        podset: name.
+        count: pods granted; the assignment may cover fewer (a slice size that does not divide).
+        assignment: domains in rank order, with their counts.
+        ranks: where pods carry their rank; None fills greedily.
+        unhealthy: hosts that await replacement: no pod is sent there (U3).
+        gates: which gates hold its pods, as bits; all are taken off together.
+        read_error: what could not be taken into the admission, in words; empty when all was.
+        reclaimable: pods that have succeeded and whose quota is released: as many fewer may live.
+    """
+
+    podset: str
+    count: int
+    assignment: TopologyAssignment
+    ranks: RankSource | None = None
+    unhealthy: tuple[str, ...] = ()
+    gates: int = TOPOLOGY
+    read_error: str = ""
+    reclaimable: int = 0
+    _index_by_domain: dict[Domain, int] = field(init=False, repr=False, compare=False)
+    _cumulative_counts: list[int] = field(init=False, repr=False, compare=False)
+    _indices_by_leaf_value: dict[str, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        domains = self.assignment.domains
+        object.__setattr__(self, "_index_by_domain", {d: i for i, (d, _) in enumerate(domains)})
+        object.__setattr__(
+            self, "_cumulative_counts", list(accumulate(count for _, count in domains))
+        )
+
+    @property
+    def max_ungated(self) -> int:
+        """Most pods that may be ungated and live at once."""
+        admitted = min(self.count, self._cumulative_counts[-1] if self._cumulative_counts else 0)
+        return max(0, admitted - self.reclaimable)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the PodSet may be resized while it runs."""
+        return bool(self.gates & ELASTIC)
+
+    def unhealthy_domain_indices(self) -> Iterator[int]:
+        """Places of the hosts that await replacement; a rack may be named like a host (C14)."""
+        if self.unhealthy and self.assignment.levels[-1:] == (names.HOSTNAME_LABEL,):
+            for domain_index, (domain, _) in enumerate(self.assignment.domains):
+                if domain[-1] in self.unhealthy:
+                    yield domain_index
+
+    def domain_index(self, domain: Domain) -> int | None:
+        """Place of a domain in the assignment, None when it is not part of it."""
+        return self._index_by_domain.get(domain)
+
+    def domain_indices_with(self, value: str) -> Sequence[int]:
+        """Places of the domains whose lowest level has that value, in list order."""
+        if not self._indices_by_leaf_value:
+            for domain_index, (domain, _) in enumerate(self.assignment.domains):
+                self._indices_by_leaf_value.setdefault(domain[-1], []).append(domain_index)
+        return self._indices_by_leaf_value.get(value, ())
+
+    def domain_index_of_pod(self, pod: GatedPod) -> int | None:
+        """Place of the domain that an ungated pod sits in, judged by its nodeSelector."""
+        selector = pod.selector
+        return self._index_by_domain.get(
+            tuple([selector.get(k, "") for k in self.assignment.levels])
+        )
+
+    def domain_index_of_rank(self, rank: int) -> int | None:
+        """Place of the domain whose interval of cumulated counts holds `rank`."""
+        domain_index = bisect_right(self._cumulative_counts, rank)
+        return domain_index if domain_index < len(self._cumulative_counts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ungate:
+    """Take our gates off one pod and send it to one domain, in one write.
+
+    Attributes:
+        pod: as it was when the decision was made: the write is bound to its UID and version.
+        levels: node label keys; none where only the number was granted.
+        domain: one value per level.
+        gates: those to take off, as bits.
+    """
+
+    pod: GatedPod
+    levels: tuple[str, ...]
+    domain: Domain
+    gates: int = TOPOLOGY
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something a user should hear about, once per change.
+
+    Attributes:
+        reason: Event reason, CamelCase.
+        podset: whose pods.
+        message: stable text.
+        pod: the pod it is about; None speaks of the Workload.
+    """
+
+    reason: str
+    podset: str
+    message: str
+    pod: GatedPod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do for one PodSet now.
+
+    Attributes:
+        ungates: never more than there is room for.
+        still_gated: gated pods that stay gated.
+        reports: why some of them stay.
+    """
+
+    ungates: tuple[Ungate, ...] = ()
+    still_gated: int = 0
+    reports: tuple[Report, ...] = ()
+
+
+class _FreeCapacity:
+    """Free capacity while a plan is made."""
+
+    def __init__(
+        self,
+        admission: PodSetAdmission,
+        ungated: Iterable[GatedPod],
+        overdue_deletions: Collection[PodUid],
+    ) -> None:
+        self.admission = admission
+        self.free = [count for _, count in admission.assignment.domains]
+        self.total_left = admission.max_ungated
+        for pod in ungated:
+            domain_index = admission.domain_index_of_pod(pod)
+            if domain_index is not None:
+                self.free[domain_index] -= 1
+            elif pod.uid in overdue_deletions:
+                continue
+            self.total_left -= 1
+        for domain_index in admission.unhealthy_domain_indices():
+            self.free[domain_index] = 0
+        self.ungates: list[Ungate] = []
+
+    def assign(self, pod: GatedPod, domain_index: int) -> bool:
+        """Assign the pod to that domain, if one is free."""
+        if self.total_left <= 0 or self.free[domain_index] <= 0:
+            return False
+        self.total_left -= 1
+        self.free[domain_index] -= 1
+        assignment = self.admission.assignment
+        domain = assignment.domains[domain_index][0]
+        self.ungates.append(Ungate(pod, assignment.levels, domain, self.admission.gates))
+        return True
+
+
+def plan_ungating(
+    admission: PodSetAdmission,
+    pods: Iterable[GatedPod],
+    *,
+    pinned: Mapping[PodUid, Domain] | None = None,
+    backing_off: Collection[PodUid] = (),
+    overdue_deletions: Collection[PodUid] = (),
+) -> Plan:
+    """Choose the gated pods to release, and their domains.
+
+    Args:
+        admission: counts per domain.
+        pods: every pod of the PodSet; ended ones are ignored.
+        pinned: pods whose earlier write may still arrive: they get the same domain or nothing.
+        backing_off: pods whose write was refused and must not be tried now.
+        overdue_deletions: pods whose deletion should be over by now, and whose node does not say
+            so.
+
+    Returns:
+        At most `count` minus live ungated pods per domain, and `admission.max_ungated` minus all
+        live ungated pods in total. Equal input gives equal plans, whatever the order of `pods`.
+    """
+    live = [pod for pod in pods if not pod.terminal]
+    gates = admission.gates
+    capacity = _FreeCapacity(
+        admission, (pod for pod in live if not pod.gates & gates), overdue_deletions
+    )
+    staying = sorted((pod for pod in live if not pod.terminating), key=lambda pod: pod.name)
+    gated = [pod for pod in staying if pod.gates & gates]
+    if not gated:
+        return Plan()
+    reports = _read_error_reports(admission)
+    for pod in gated:
+        domain_index = (
+            admission.domain_index(pinned[pod.uid]) if pinned and pod.uid in pinned else None
+        )
+        if domain_index is not None:
+            capacity.assign(pod, domain_index)
+    free = [p for p in gated if p.uid not in backing_off and not (pinned and p.uid in pinned)]
+    ranks = _usable_ranks(admission, staying)
+    if isinstance(ranks, RankFault) and not admission.elastic:
+        reports.append(_ranks_ignored_report(admission, ranks))
+    if ranks is None or isinstance(ranks, RankFault):
+        conflicting = _fill_greedily(capacity, free)
+    else:
+        conflicting = _fill_by_rank(capacity, free, ranks)
+    reports += _selector_conflict_reports(admission, conflicting) + _surplus_reports(
+        admission, len(staying)
+    )
+    return Plan(tuple(capacity.ungates), len(gated) - len(capacity.ungates), tuple(reports))
+
+
+def _usable_ranks(
+    admission: PodSetAdmission, staying: Sequence[GatedPod]
+) -> dict[PodUid, int] | RankFault | None:
+    """Ranks of all pods, unless a live one already sits elsewhere than its rank says."""
+    if admission.ranks is None:
+        return None
+    ranks = read_ranks(admission.ranks, staying, admission.count)
+    if not isinstance(ranks, dict):
+        return ranks
+    for pod in staying:
+        if pod.gates & admission.gates:
+            continue
+        domain_index = admission.domain_index_of_rank(ranks[pod.uid])
+        if domain_index is None or domain_index != admission.domain_index_of_pod(pod):
+            return RankFault(f'pod "{pod.name}" runs outside the domain of its rank')
+    return ranks
+
+
+def _fill_by_rank(
+    capacity: _FreeCapacity, gated: Sequence[GatedPod], ranks: Mapping[PodUid, int]
+) -> list[GatedPod]:
+    """Send each pod to its rank's domain or leave it; returns pods whose selector forbids it."""
+    conflicting = []
+    queue = sorted(gated, key=lambda pod: ranks[pod.uid])
+    if capacity.admission.elastic:
+        gates = capacity.admission.gates
+        queue.sort(key=lambda pod: pod.gates & gates == gates)
+    for pod in queue:
+        domain_index = capacity.admission.domain_index_of_rank(ranks[pod.uid])
+        if domain_index is None:
+            continue  # beyond the assignment (KEP: slice size): this pod waits, the others go on
+        if _selector_allows(pod, capacity.admission, domain_index):
+            capacity.assign(pod, domain_index)
+        else:
+            conflicting.append(pod)
+    return conflicting
+
+
+def _fill_greedily(capacity: _FreeCapacity, gated: Sequence[GatedPod]) -> list[GatedPod]:
+    """Fill domains in list order; returns pods whose own selector fits no domain.
+
+    Pods with a selector of their own on a level go first: only some domains are open to them.
+    """
+    admission = capacity.admission
+    levels = admission.assignment.levels
+    bound = [pod for pod in gated if any(level in pod.selector for level in levels)]
+    if admission.elastic:
+        bound.sort(key=lambda pod: pod.gates & admission.gates == admission.gates)
+    conflicting = []
+    open_to: dict[tuple[str | None, ...], list[int]] = {}  # last first; what is full is taken out
+    shut: set[tuple[str | None, ...]] = set()
+    for pod in bound:
+        selector_values = tuple([pod.selector.get(level) for level in levels])
+        if selector_values not in open_to:
+            domain_indices = (
+                range(len(capacity.free))
+                if selector_values[-1] is None
+                else admission.domain_indices_with(selector_values[-1])
+            )
+            open_to[selector_values] = [
+                domain_index
+                for domain_index in reversed(domain_indices)
+                if _selector_allows(pod, admission, domain_index)
+            ]
+            if not open_to[selector_values]:
+                shut.add(selector_values)
+        domain_indices = open_to[selector_values]
+        if selector_values in shut:
+            conflicting.append(pod)
+        while (
+            capacity.total_left > 0
+            and domain_indices
+            and not capacity.assign(pod, domain_indices[-1])
+        ):
+            domain_indices.pop()
+    ids = {pod.uid for pod in bound}
+    unbound = [pod for pod in gated if pod.uid not in ids]
+    label = admission.ranks.pod_index_label if admission.ranks else ""
+    if admission.elastic:
+        unbound.sort(key=lambda pod: _replica_order(pod, admission.gates))
+    else:
+        unbound.sort(key=lambda pod: (pod.indices.get(label, _UNRANKED), pod.name, pod.uid))
+    queue = iter(unbound)
+    for domain_index, free in enumerate(capacity.free):
+        for _ in range(min(free, capacity.total_left)):
+            following = next(queue, None)
+            if following is None:
+                return conflicting
+            capacity.assign(following, domain_index)
+    return conflicting
+
+
+def _replica_order(pod: GatedPod, gates: int) -> tuple[bool, int, int, str, str]:
+    """Half released ones first, then replica by replica, where pods say which they are."""
+    indices = pod.indices
+    index = indices.get(names.COMPLETION_INDEX_LABEL, _UNRANKED)
+    replica = indices.get(names.RAY_REPLICA_INDEX_LABEL, index)
+    host = indices.get(names.RAY_HOST_INDEX_LABEL, 0)
+    return pod.gates & gates == gates, replica, host, pod.name, pod.uid
+
+
+def _selector_allows(pod: GatedPod, admission: PodSetAdmission, domain_index: int) -> bool:
+    """Whether the pod's own nodeSelector allows that domain."""
+    selector = pod.selector
+    values = admission.assignment.domains[domain_index][0]
+    return all(
+        selector.get(level, value) == value
+        for level, value in zip(admission.assignment.levels, values, strict=True)
+    )
+
+
+def _read_error_reports(admission: PodSetAdmission) -> list[Report]:
+    if not admission.read_error:
+        return []
+    message = f'podset "{admission.podset}" gets less than was assigned: {admission.read_error}'
+    return [Report("AssignmentUnreadable", admission.podset, message)]
+
+
+def _ranks_ignored_report(admission: PodSetAdmission, fault: RankFault) -> Report:
+    return Report(
+        "RankOrderIgnored",
+        admission.podset,
+        f'podset "{admission.podset}" is filled without rank order: {fault.message}',
+    )
+
+
+def _selector_conflict_reports(
+    admission: PodSetAdmission, conflicting: Sequence[GatedPod]
+) -> list[Report]:
+    if not conflicting:
+        return []
+    pod = conflicting[0]
+    own = {k: v for k, v in sorted(pod.selector.items()) if k in admission.assignment.levels}
+    selector_text = ", ".join(f'"{key}" = "{value}"' for key, value in own.items())
+    return [
+        Report(
+            "NodeSelectorConflict",
+            admission.podset,
+            f'pods of podset "{admission.podset}" stay gated: their nodeSelector {selector_text} '
+            "contradicts the assigned topology domain",
+            pod,
+        )
+    ]
+
+
+def _surplus_reports(admission: PodSetAdmission, pods: int) -> list[Report]:
+    if pods <= admission.max_ungated or admission.elastic:
+        return []
+    return [
+        Report(
+            "SurplusPods",
+            admission.podset,
+            f'podset "{admission.podset}" has more pods than the {admission.max_ungated} '
+            "it was granted: the surplus stays gated",
+        )
+    ]

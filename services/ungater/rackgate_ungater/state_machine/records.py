@@ -1,0 +1,258 @@
+"""Records of the machine: Workloads with their PodSets, expectations, refusals, timeouts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from rackgate.topology.assignment import Domain, TopologyAssignment, decode
+from rackgate_ungater.state_machine.gated_objects import (
+    TOPOLOGY,
+    GatedPod,
+    GatedWorkload,
+    PodUid,
+    WorkloadKey,
+)
+from rackgate_ungater.state_machine.plan import PodSetAdmission
+from rackgate_ungater.state_machine.podset_admissions import admits_at_least, podset_admission
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long the machine waits, in seconds.
+
+    Attributes:
+        expectation_s: an unseen write is looked up by a live read after this time.
+        in_flight_s: a request without an answer cannot be applied any more after this time.
+        rejection_backoff_s: first pause before a refused pod is tried again; doubles each time.
+        rejection_backoff_max_s: longest such pause.
+        deletion_overdue_s: a deletion that is not over so long after its grace period never will
+            be.
+    """
+
+    expectation_s: float = 10.0
+    in_flight_s: float = 75.0
+    rejection_backoff_s: float = 0.5
+    rejection_backoff_max_s: float = 60.0
+    deletion_overdue_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Expectation:
+    """One request that is not yet known to have worked or failed.
+
+    Attributes:
+        resource_version: the version that the request is bound to: once the pod has a later
+            one, the request cannot be applied any more.
+        domain: where the request sends the pod.
+        gates: those that it takes off, as bits.
+        read_due_at: when a live read is due, in monotonic seconds.
+        in_flight_until: until then an unanswered request bound to this version may be applied.
+        outcome_unknown: the answer was lost or a conflict: the pod must be read before the next
+            act.
+        pinned: read since, and unchanged: the same request is made again before any other.
+        read_after_flight: no request was under way any more when the last live read was asked for.
+    """
+
+    workload: WorkloadKey
+    podset: str
+    resource_version: str
+    domain: Domain
+    read_due_at: float
+    gates: int = TOPOLOGY
+    in_flight_until: float = 0.0
+    outcome_unknown: bool = False
+    pinned: bool = False
+    read_after_flight: bool = False
+
+
+@dataclass(slots=True)
+class Rejection:
+    """A pod whose request the server refused.
+
+    Attributes:
+        not_before: monotonic seconds of the next attempt.
+        backoff_s: the pause that led there; the next one is twice as long.
+        reread: the pod must be read again first.
+    """
+
+    resource_version: str
+    not_before: float
+    backoff_s: float
+    reread: bool = True
+
+
+@dataclass(slots=True)
+class PodSetState:
+    """Pods that name one PodSet, whoever owns them.
+
+    Attributes:
+        pods: neither ended nor gone, by UID.
+        gated: how many of them carry the gate.
+        expected: UIDs with an open expectation.
+        rejected: UIDs whose last request was rejected.
+        deletion_seen_at: released pods that are being deleted, and the monotonic second at which
+            that was first noticed here.
+    """
+
+    pods: dict[PodUid, GatedPod] = field(default_factory=dict)
+    gated: int = 0
+    expected: set[PodUid] = field(default_factory=set)
+    rejected: dict[PodUid, Rejection] = field(default_factory=dict)
+    deletion_seen_at: dict[PodUid, float] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        return not self.pods and not self.expected
+
+    def deletion_overdue_at(self, uid: PodUid, timeouts: Timeouts) -> float:
+        """The monotonic second from which on a deletion is overdue."""
+        return self.deletion_seen_at[uid] + self.pods[uid].grace_s + timeouts.deletion_overdue_s
+
+
+@dataclass(slots=True)
+class WorkloadState:
+    """Everything about one Workload name.
+
+    Attributes:
+        workload: the Workload, None while only pods or slices name it.
+        slices: of an elastic Workload of this name, by UID; without those it has merged.
+        version: grows with every change that a plan could depend on.
+        admission_version: grows with every change of what is granted.
+    """
+
+    workload: GatedWorkload | None = None
+    podsets: dict[str, PodSetState] = field(default_factory=dict)
+    slices: dict[str, GatedWorkload] = field(default_factory=dict)
+    version: int = 0
+    admission_version: int = 0
+    _admissions: dict[str, PodSetAdmission | str] = field(default_factory=dict)
+    _decoded_assignments: dict[str, tuple[bytes, TopologyAssignment]] = field(default_factory=dict)
+
+    @property
+    def gated(self) -> int:
+        """Gated pods over all PodSets."""
+        return sum(podset.gated for podset in self.podsets.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        return self.workload is None and not self.podsets and not self.slices
+
+    @property
+    def may_ungate(self) -> bool:
+        """Whether there are gated pods that it may release."""
+        return self.workload is not None and self.workload.admitted and self.gated > 0
+
+    def set_workload(self, workload: GatedWorkload | None) -> None:
+        """Take over another state of the Workload; decoded assignments stay while equal."""
+        self.workload = workload
+        self._admission_changed()
+        raw = {podset.name: podset.assignment for podset in workload.podsets} if workload else {}
+        for name in [
+            name for name, (data, _) in self._decoded_assignments.items() if raw.get(name) != data
+        ]:
+            del self._decoded_assignments[name]
+
+    def set_slice(self, workload: GatedWorkload) -> None:
+        """Take over another state of a slice."""
+        self.slices[workload.uid] = workload
+        self._admission_changed()
+
+    def remove_slice(self, uid: str) -> None:
+        """Forget a slice: it is gone, or counted by its parent."""
+        del self.slices[uid]
+        self._decoded_assignments.pop(uid, None)
+        self._admission_changed()
+
+    def _admission_changed(self) -> None:
+        self._admissions.clear()
+        self.version += 1
+        self.admission_version += 1
+
+    def admitted_slices(self) -> list[GatedWorkload]:
+        """The admitted slices that count beside the Workload's own counts."""
+        workload = self.workload
+        if workload is None or not self.slices:
+            return []
+        return [
+            slice_
+            for slice_ in self.slices.values()
+            if slice_.admitted
+            and slice_.owner_uid == workload.uid
+            and slice_.uid not in workload.merged
+        ]
+
+    def admissions(self) -> Iterator[tuple[str, PodSetAdmission | str]]:
+        """PodSets that may ungate pods: name and admission, or why the assignment is unreadable."""
+        workload = self.workload
+        if workload is None or not workload.admitted or not workload.owner_uid:
+            return
+        for podset in workload.podsets:
+            if podset.name in self.podsets and (workload.elastic or podset.assignment is not None):
+                if podset.name not in self._admissions:
+                    slices = self.admitted_slices() if workload.elastic else ()
+                    self._admissions[podset.name] = podset_admission(
+                        workload, podset, slices, self._decode_assignment
+                    )
+                yield podset.name, self._admissions[podset.name]
+
+    def admission_check(self) -> Callable[[], bool]:
+        """What tells, as often as it is asked, whether all that is granted now still is.
+
+        Once it is not, it never is again: whoever planned by it has to plan anew.
+        """
+        planned, owner, seen = dict(self.admissions()), self.workload, self.admission_version
+        still_admitted = True
+
+        def is_still_admitted() -> bool:
+            nonlocal seen, still_admitted
+            if still_admitted and seen != self.admission_version:
+                seen = self.admission_version
+                same = (
+                    owner is not None
+                    and self.workload is not None
+                    and self.workload.uid == owner.uid
+                )
+                still_admitted = same and admits_at_least(dict(self.admissions()), planned)
+            return still_admitted
+
+        return is_still_admitted
+
+    def _decode_assignment(self, name: str, raw: bytes) -> TopologyAssignment:
+        known = self._decoded_assignments.get(name)
+        if known is None or known[0] != raw:
+            known = self._decoded_assignments[name] = (raw, decode(msgspec.json.decode(raw)))
+        return known[1]
+
+
+class Tombstones:
+    """UIDs that are no more, so that a late list, read or repeated event cannot bring them back.
+
+    Args:
+        limit: how many are remembered; far more than disappear during one list.
+    """
+
+    def __init__(self, limit: int = 16384) -> None:
+        self._limit = limit
+        self._versions: dict[str, int] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._versions
+
+    def outdated(self, uid: str, version: int) -> bool:
+        """Whether that version is from before it went: it may come back, with a later one."""
+        return uid in self._versions and 0 < version <= self._versions[uid]
+
+    def discard(self, uid: str) -> None:
+        """Forget a UID that is back: its label was taken away and given again."""
+        self._versions.pop(uid, None)
+
+    def add(self, uid: str, version: int = 0) -> None:
+        """Remember a UID and its last version, and forget the oldest one beyond the limit."""
+        self._versions[uid] = max(version, self._versions.get(uid, 0))
+        if len(self._versions) > self._limit:
+            del self._versions[next(iter(self._versions))]

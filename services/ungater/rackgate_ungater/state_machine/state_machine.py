@@ -1,0 +1,427 @@
+"""The ungater's state: pods by PodSet, Workloads, and the requests not yet seen to work. Pure.
+
+Everything that changes this state lives here, and nothing here does I/O or reads a clock.
+
+An *expectation* is recorded before its request is sent and ends when the pod is seen without the
+gate, when the server rejected the request, or when the pod is gone. While a PodSet has one, none
+of its pods is ungated: our view is behind our own writes. A request without an answer may still
+arrive later. Such a pod is read first; found unchanged, it is sent to the same domain again
+before any other pod, so that whichever of the two writes wins, it takes the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
+from rackgate_ungater.state_machine.events import (
+    Event,
+    Failure,
+    JobGone,
+    JobSeen,
+    PodGone,
+    PodSeen,
+    UngateAccepted,
+    UngateFailed,
+    WorkloadGone,
+    WorkloadSeen,
+)
+from rackgate_ungater.state_machine.gated_objects import (
+    GatedPod,
+    GatedWorkload,
+    PodUid,
+    WorkloadKey,
+)
+from rackgate_ungater.state_machine.invariants import check_pods, check_slices
+from rackgate_ungater.state_machine.plan import Ungate
+from rackgate_ungater.state_machine.podset_admissions import admits_at_least
+from rackgate_ungater.state_machine.proposals import Proposal, Proposer
+from rackgate_ungater.state_machine.records import (
+    Expectation,
+    PodSetState,
+    Rejection,
+    Timeouts,
+    Tombstones,
+    WorkloadState,
+)
+
+# Seconds after which something that is due already is looked at again.
+_RETRY_S = 1.0
+
+
+class StateMachine:
+    """Events in, proposals out.
+
+    Args:
+        timeouts: waiting times.
+
+    Attributes:
+        pods: pods that have not ended, by UID.
+        workload_states: Workloads and the pods that name them.
+        expectations: open requests by pod UID.
+        owners: the child Jobs there are.
+    """
+
+    def __init__(self, timeouts: Timeouts | None = None) -> None:
+        self.timeouts = timeouts or Timeouts()
+        self.pods: dict[PodUid, GatedPod] = {}
+        self.workload_states: dict[WorkloadKey, WorkloadState] = {}
+        self.expectations: dict[PodUid, Expectation] = {}
+        self.owners = ChildJobOwners()
+        self._deleted = Tombstones()
+        self._parent_by_slice: dict[str, WorkloadKey] = {}  # by UID of a slice
+        self._workload_by_jobset: dict[str, WorkloadKey] = {}  # by UID of a JobSet
+
+    def handle(self, event: Event) -> WorkloadKey | None:
+        """Take note of what happened; returns the Workload that deserves a look now."""
+        match event:
+            case PodSeen():
+                return self._pod_seen(event)
+            case PodGone():
+                return self._pod_gone(event.uid, event.version)
+            case WorkloadSeen():
+                return self._workload_seen(event.workload, live=event.live)
+            case WorkloadGone():
+                return self._workload_gone(event.key, event.uid)
+            case JobSeen():
+                return self._job_seen(event)
+            case JobGone():
+                self.owners.delete(event.uid)
+                return None
+            case UngateAccepted():
+                self._ungate_accepted(event)
+                return None
+            case UngateFailed():
+                return self._ungate_failed(event)
+            case _:
+                assert_never(event)
+
+    def propose(self, key: WorkloadKey, now: float) -> Proposal:
+        """Say what could be done for a Workload; see `Proposer.propose`."""
+        workload_state = self.workload_states.get(key)
+        if workload_state is None:
+            return Proposal()
+        return Proposer(self.pods, self.expectations, self.owners, self.timeouts).propose(
+            workload_state, now
+        )
+
+    def is_still_admitted(self, key: WorkloadKey, workloads: Iterable[GatedWorkload]) -> bool:
+        """Whether the server grants an elastic Workload at least what is known here.
+
+        Args:
+            key: the Workload.
+            workloads: it and its slices, all as they were at one moment.
+        """
+        workload_state, live = self.workload_states[key], WorkloadState()
+        live.podsets = workload_state.podsets
+        for obj in workloads:
+            if obj.parent == key:
+                live.slices[obj.uid] = obj
+            elif obj.key == key:
+                live.workload = obj
+        if (
+            workload_state.workload is None
+            or live.workload is None
+            or live.workload.uid != workload_state.workload.uid
+        ):
+            return False  # made anew, and perhaps another replica's by now
+        return admits_at_least(dict(live.admissions()), dict(workload_state.admissions()))
+
+    def expect_ungates(self, ungates: list[Ungate], now: float) -> None:
+        """Record expectations. Must come before the first of these requests is sent."""
+        for ungate in ungates:
+            pod = ungate.pod
+            workload_state = self.workload_states[pod.workload_key]
+            workload_state.podsets[pod.podset].expected.add(pod.uid)
+            earlier = self.expectations.get(pod.uid)  # the same request, sent once more
+            self.expectations[pod.uid] = Expectation(
+                workload=pod.workload_key,
+                podset=pod.podset,
+                resource_version=pod.resource_version,
+                domain=ungate.domain,
+                gates=ungate.gates,
+                read_due_at=now + self.timeouts.expectation_s,
+                in_flight_until=earlier.in_flight_until if earlier else 0.0,
+            )
+            workload_state.version += 1
+
+    def next_timer_at(self, key: WorkloadKey, now: float) -> float | None:
+        """When time alone gives work for a Workload, later than `now`; None for never."""
+        workload_state = self.workload_states.get(key)
+        if workload_state is None:
+            return None
+        times: list[float] = []
+        for podset in workload_state.podsets.values():
+            for uid in podset.expected:
+                expected = self.expectations[uid]
+                at = expected.in_flight_until if expected.pinned else expected.read_due_at
+                if at <= now and not expected.pinned:
+                    at = now + _RETRY_S  # fell due while a batch was under way: still to be read
+                times.append(at)
+            times += [rejection.not_before for rejection in podset.rejected.values()]
+            if podset.gated:
+                times += [
+                    podset.deletion_overdue_at(uid, self.timeouts)
+                    for uid in podset.deletion_seen_at
+                ]
+        return min((at for at in times if at > now), default=None)
+
+    def workloads_in_flight(self, now: float) -> dict[WorkloadKey, float]:
+        """Workloads with a request that has no answer and may still be applied.
+
+        Another replica cannot know of it: it must not be told to act on such a Workload before
+        that second of our monotonic clock. A request is not counted while it is awaited.
+        """
+        ends: dict[WorkloadKey, float] = {}
+        for expected in self.expectations.values():
+            if expected.in_flight_until > now:
+                ends[expected.workload] = max(
+                    expected.in_flight_until, ends.get(expected.workload, 0)
+                )
+        return ends
+
+    def orphans(self) -> list[GatedPod]:
+        """Gated pods whose Workload is not there, by name."""
+        pods = [
+            pod
+            for workload_state in self.workload_states.values()
+            if workload_state.workload is None and workload_state.gated
+            for podset in workload_state.podsets.values()
+            for pod in podset.pods.values()
+            if pod.gated and not pod.terminating
+        ]
+        return sorted(pods, key=lambda pod: pod.key)
+
+    def check_invariants(self) -> None:
+        """Compare every index with what it is made from.
+
+        Raises:
+            InvariantError: they differ, which is a bug.
+        """
+        check_pods(self.pods, self.workload_states, self.expectations)
+        check_slices(self.workload_states, self._parent_by_slice, self._workload_by_jobset)
+
+    # Pods ---------------------------------------------------------------------------------
+
+    def _pod_seen(self, event: PodSeen) -> WorkloadKey | None:
+        obj, live = event.pod, event.live
+        if (live and obj.uid in self._deleted) or self._deleted.outdated(obj.uid, obj.version):
+            return None  # read before it went, told after
+        self._deleted.discard(obj.uid)
+        old = self.pods.get(obj.uid)
+        if old is not None and obj.version and obj.version <= old.version:
+            obj = old  # a watch that lags behind a live read tells nothing new
+        if obj.terminal:
+            return self._pod_gone(obj.uid, obj.version)
+        if obj is not old:
+            self._store_pod(old, obj)
+        if live or obj is not old:
+            self._resolve_expectation(obj, live=live, listed=event.listed)
+        return self._workload_to_reconcile(old, obj)
+
+    def _store_pod(self, old: GatedPod | None, obj: GatedPod) -> None:
+        self.pods[obj.uid] = obj
+        if old is not None and (old.workload_key, old.podset) != (obj.workload_key, obj.podset):
+            self._remove_pod(old)
+            old = None
+        workload_state = self.workload_states.setdefault(obj.workload_key, WorkloadState())
+        podset = workload_state.podsets.setdefault(obj.podset, PodSetState())
+        podset.pods[obj.uid] = obj
+        podset.gated += (obj.gates != 0) - (old is not None and old.gates != 0)
+        workload_state.version += 1
+
+    def _workload_to_reconcile(self, old: GatedPod | None, obj: GatedPod) -> WorkloadKey | None:
+        """A sight matters when it brings work: a new gated pod, or a place come free."""
+        podset = self._podset_state(obj)
+        if podset is None or not podset.gated:
+            return None
+        if old is not None and old.is_equal_except_version(obj) and obj.uid not in podset.rejected:
+            return None
+        return obj.workload_key
+
+    def _resolve_expectation(self, obj: GatedPod, *, live: bool, listed: bool) -> None:
+        """End the rejection and the expectation of a pod as far as this sight allows."""
+        podset = self._podset_state(obj)
+        rejection = podset.rejected.get(obj.uid) if podset else None
+        if podset and rejection:
+            if not obj.gated:
+                del podset.rejected[obj.uid]
+            elif live or obj.resource_version != rejection.resource_version:
+                rejection.reread = False
+        expected = self.expectations.get(obj.uid)
+        if expected is None:
+            return
+        moved = obj.resource_version != expected.resource_version
+        if not obj.gates & expected.gates or (moved and (live or expected.outcome_unknown)):
+            # Seen to work; or it was bound to a version that has passed, and never can.
+            self._end_expectation(obj.uid)
+        elif live and expected.outcome_unknown:
+            if not expected.read_after_flight:
+                expected.pinned = True
+            elif not listed:
+                self._end_expectation(obj.uid)
+
+    def _pod_gone(self, uid: PodUid, version: int = 0) -> WorkloadKey | None:
+        obj = self.pods.pop(uid, None)
+        self._deleted.add(uid, max(version, obj.version if obj else 0))
+        self._end_expectation(uid)
+        return self._remove_pod(obj) if obj is not None else None
+
+    def _remove_pod(self, obj: GatedPod) -> WorkloadKey | None:
+        """Take a pod out of its PodSet; returns the Workload when others may follow."""
+        workload_state = self.workload_states[obj.workload_key]
+        podset = workload_state.podsets[obj.podset]
+        del podset.pods[obj.uid]
+        podset.rejected.pop(obj.uid, None)
+        podset.deletion_seen_at.pop(obj.uid, None)
+        podset.gated -= obj.gated
+        workload_state.version += 1
+        if podset.is_empty:
+            del workload_state.podsets[obj.podset]
+        self._remove_if_empty(obj.workload_key)
+        return obj.workload_key if podset.gated else None
+
+    def _podset_state(self, obj: GatedPod) -> PodSetState | None:
+        workload_state = self.workload_states.get(obj.workload_key)
+        return workload_state.podsets.get(obj.podset) if workload_state else None
+
+    # Workloads ----------------------------------------------------------------------------
+
+    def _workload_seen(self, obj: GatedWorkload, *, live: bool) -> WorkloadKey | None:
+        if obj.parent is not None:
+            return self._slice_seen(obj, obj.parent)
+        if live and obj.uid in self._deleted:
+            return None
+        self._remove_slice(obj.uid)  # somebody took its mark away
+        workload_state = self.workload_states.setdefault(obj.key, WorkloadState())
+        old = workload_state.workload
+        if old is not None and obj.version and obj.version < old.version:
+            return None  # versions grow over all Workloads, so this holds for a recreated one too
+        if old is not None and old.has_same_admission(obj):
+            workload_state.workload = obj
+            return None
+        self._set_workload(obj.key, workload_state, obj)
+        for uid in obj.merged:
+            self._slice_merged(uid)
+        return obj.key if workload_state.may_ungate else None
+
+    def _workload_gone(self, key: WorkloadKey, uid: str) -> WorkloadKey | None:
+        self._deleted.add(uid)
+        self._remove_slice(uid)
+        workload_state = self.workload_states.get(key)
+        if (
+            workload_state is not None
+            and workload_state.workload is not None
+            and workload_state.workload.uid == uid
+        ):
+            self._set_workload(key, workload_state, None)
+            self._remove_if_empty(key)
+        return None
+
+    def _set_workload(
+        self, key: WorkloadKey, workload_state: WorkloadState, obj: GatedWorkload | None
+    ) -> None:
+        old = workload_state.workload
+        if old is not None and self._workload_by_jobset.get(old.owner_uid) == key:
+            del self._workload_by_jobset[old.owner_uid]
+        if obj is not None and obj.owned_by_jobset:
+            self._workload_by_jobset[obj.owner_uid] = key
+        workload_state.set_workload(obj)
+
+    def _remove_if_empty(self, key: WorkloadKey) -> None:
+        if self.workload_states[key].is_empty:
+            del self.workload_states[key]
+
+    # Slices and child Jobs ----------------------------------------------------------------
+
+    def _slice_seen(self, obj: GatedWorkload, parent: WorkloadKey) -> WorkloadKey | None:
+        """A slice is kept with its parent; what changes its admission wakes its parent."""
+        if obj.uid in self._deleted:
+            return None  # merged, or deleted: it never counts again
+        if self._parent_by_slice.get(obj.uid, parent) != parent:
+            self._remove_slice(obj.uid)  # somebody gave it to another
+        workload_state = self.workload_states.get(parent)
+        if (
+            workload_state is not None
+            and workload_state.workload is not None
+            and obj.uid in workload_state.workload.merged
+        ):
+            self._slice_merged(obj.uid)
+            return None
+        workload_state = workload_state or self.workload_states.setdefault(parent, WorkloadState())
+        known = workload_state.slices.get(obj.uid)
+        if known is not None and obj.version and obj.version <= known.version:
+            return None
+        if known is not None and known.has_same_admission(obj):
+            workload_state.slices[obj.uid] = obj
+            return None
+        self._parent_by_slice[obj.uid] = parent
+        workload_state.set_slice(obj)
+        # One that is no longer admitted wakes it, too: a plan that rested on it may be waiting.
+        changes = obj.admitted or (known is not None and known.admitted)
+        return parent if changes and workload_state.may_ungate else None
+
+    def _slice_merged(self, uid: str) -> None:
+        """Its parent counts it from now on, also if that is forgotten before it is gone."""
+        self._deleted.add(uid)
+        self._remove_slice(uid)
+
+    def _remove_slice(self, uid: str) -> None:
+        parent = self._parent_by_slice.pop(uid, None)
+        if parent is not None:
+            self.workload_states[parent].remove_slice(uid)
+            self._remove_if_empty(parent)
+
+    def _job_seen(self, event: JobSeen) -> WorkloadKey | None:
+        """Pods of a child Job that came before it belong to its JobSet's Workload now."""
+        if not self.owners.update(event.uid, event.owner):
+            return None
+        key = self._workload_by_jobset.get(event.owner)
+        if key is None:
+            return None
+        workload_state = self.workload_states[key]
+        workload_state.version += 1
+        return key if workload_state.may_ungate else None
+
+    # Requests -----------------------------------------------------------------------------
+
+    def _ungate_accepted(self, event: UngateAccepted) -> None:
+        """Wait for the watch from now on: the request may have queued for long before."""
+        expected = self.expectations.get(event.uid)
+        if expected is not None and expected.resource_version == event.resource_version:
+            expected.read_due_at = event.now + self.timeouts.expectation_s
+
+    def _ungate_failed(self, event: UngateFailed) -> WorkloadKey | None:
+        expected = self.expectations.get(event.uid)
+        if expected is None or expected.resource_version != event.resource_version:
+            return None  # the watch was faster than the answer
+        if event.failure is Failure.UNKNOWN_OUTCOME:
+            expected.in_flight_until = event.now + self.timeouts.in_flight_s
+        if event.failure is Failure.CONFLICT or event.now < expected.in_flight_until:
+            expected.outcome_unknown = True
+            return expected.workload
+        if event.failure is Failure.REJECTED:
+            self._record_rejection(event.uid, expected, event.now)
+        return self._end_expectation(event.uid)
+
+    def _record_rejection(self, uid: PodUid, expected: Expectation, now: float) -> None:
+        rejected = self.workload_states[expected.workload].podsets[expected.podset].rejected
+        pause = (
+            rejected[uid].backoff_s * 2 if uid in rejected else self.timeouts.rejection_backoff_s
+        )
+        pause = min(pause, self.timeouts.rejection_backoff_max_s)
+        rejected[uid] = Rejection(expected.resource_version, now + pause, pause)
+
+    def _end_expectation(self, uid: PodUid) -> WorkloadKey | None:
+        expected = self.expectations.pop(uid, None)
+        if expected is None:
+            return None
+        workload_state = self.workload_states[expected.workload]
+        podset = workload_state.podsets[expected.podset]
+        podset.expected.discard(uid)
+        workload_state.version += 1
+        if podset.is_empty:
+            del workload_state.podsets[expected.podset]
+            self._remove_if_empty(expected.workload)
+        return expected.workload
