@@ -18,7 +18,7 @@ from rackgate.topology.assignment import (
     encode,
     encoded_size,
 )
-from rackgate.wire.depth import shallow
+from rackgate.wire.depth import truncate_depth
 from rackgate_assigner.workload.object_size import assignment_room
 from tests.support.cluster import Cluster, until
 from tests.support.handwritten import podset, workload
@@ -86,7 +86,7 @@ async def test_a_template_nested_without_end_stops_nobody(cluster: Cluster, dept
     path = kinds.WORKLOADS.path(cluster.namespace, "a-deep")
 
     async def admitted() -> bool:
-        found = shallow(await cluster.client.get(path))
+        found = truncate_depth(await cluster.client.get(path))
         conditions = json.loads(found).get("status", {}).get("conditions", [])
         return any((one["type"], one["status"]) == ("Admitted", "True") for one in conditions)
 

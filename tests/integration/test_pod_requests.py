@@ -12,7 +12,7 @@ import pytest
 
 from rackgate.api import resources as kinds
 from rackgate.kube.errors import ForbiddenError, UnprocessableError
-from rackgate.resources.pod_defaults import Created, as_created, limits_of
+from rackgate.resources.pod_defaults import DefaultedPod, apply_pod_defaults, summarize_limit_ranges
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.wire import core
 from tests.support.cluster import Cluster, until
@@ -78,11 +78,11 @@ class _Drawing:
                 world.ranges.append(msgspec.json.decode(raw, type=core.LimitRange))
         return world
 
-    def ours(self, world: _World, spec: Object) -> Created:
+    def ours(self, world: _World, spec: Object) -> DefaultedPod:
         """What we make of a template."""
         found = msgspec.convert(spec, core.PodSpec)
-        limits = limits_of(world.ranges) if world.ranges else None
-        return as_created(found, limits, self.classes.get(found.runtime_class_name or ""))
+        limits = summarize_limit_ranges(world.ranges) if world.ranges else None
+        return apply_pod_defaults(found, limits, self.classes.get(found.runtime_class_name or ""))
 
     async def theirs(self, world: _World, spec: Object) -> Object | str:
         """The pod's spec as the API server would create it, or why it refuses the pod."""

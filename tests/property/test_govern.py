@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rackgate.api import names
 from rackgate.api.workload import PodSetTopologyRequest
 from rackgate.jobframework.injection import StartConflict
-from rackgate.jobframework.job.podsets import govern_job, podsets_of, restore_patch
+from rackgate.jobframework.job.podsets import inject_job, podsets_of, restore_patch
 from rackgate.jobframework.templates import strip_reserved
 from rackgate.jobframework.topology_request import topology_errors, topology_request
 from rackgate_webhook.admission.answer import answer_review
@@ -75,8 +75,8 @@ def jobs(draw: st.DrawFn, governed: bool = True) -> dict[str, Any]:
 @given(jobs())
 @pytest.mark.requirement("HOOK-06", "HOOK-07")
 def test_governing_twice_is_governing_once(asked: dict[str, Any]) -> None:
-    once = apply_patch(asked, govern_job(asked))
-    assert govern_job(once) == []
+    once = apply_patch(asked, inject_job(asked))
+    assert inject_job(once) == []
     assert once["spec"]["suspend"] is True
 
 
@@ -84,7 +84,7 @@ def test_governing_twice_is_governing_once(asked: dict[str, Any]) -> None:
 @pytest.mark.requirement("HOOK-05")
 def test_an_ungoverned_job_is_never_touched(asked: dict[str, Any]) -> None:
     before = copy.deepcopy(asked)
-    assert govern_job(asked) == []
+    assert inject_job(asked) == []
     admission_response = mutate(review("batch/Job", asked))
     assert (admission_response.operations, admission_response.warnings) == ([], [])
     assert validate(review("batch/Job", asked)).allowed
@@ -96,7 +96,7 @@ def test_an_ungoverned_job_is_never_touched(asked: dict[str, Any]) -> None:
 def test_a_stop_gives_back_exactly_what_the_user_wrote(
     asked: dict[str, Any], node_labels: dict[str, str], tolerations: list[Any], tas: bool
 ) -> None:
-    governed = apply_patch(asked, govern_job(asked))
+    governed = apply_patch(asked, inject_job(asked))
     (podset,) = podsets_of(governed)
     assert podset["template"] == asked["spec"]["template"]
     start = start_patch(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rackgate.api import names
 from rackgate.jobframework.injection import (
-    Given,
+    PodSetInfo,
     PodTemplate,
     StartConflict,
     restore_ops,
@@ -138,7 +138,7 @@ def test_a_stop_gives_back_exactly_what_the_user_wrote(
     parts, podsets = parts_of(kind, governed), podsets_of(kind, governed)
     originals = {podset["name"]: podset["template"] for podset in podsets}
     brought = {
-        part.podset: Given(
+        part.podset: PodSetInfo(
             part.podset, data.draw(st.booleans()), data.draw(maps()), data.draw(BROUGHT)
         )
         for part in parts
@@ -166,7 +166,8 @@ def test_what_the_user_wrote_while_it_ran_is_kept_where_the_admission_is_known(
     governed = apply_patch(wished, told(kind, wished).operations)
     originals = {podset["name"]: podset["template"] for podset in podsets_of(kind, governed)}
     brought = {
-        part.podset: Given(part.podset, True, {"flavor": "x"}) for part in parts_of(kind, governed)
+        part.podset: PodSetInfo(part.podset, True, {"flavor": "x"})
+        for part in parts_of(kind, governed)
     }
     started = start_ops(parts_of(kind, governed), brought, workload="w")
     assert not isinstance(started, StartConflict)
@@ -188,7 +189,7 @@ def test_a_manifest_applied_again_changes_nothing(asked: tuple[str, Object], run
     kind, wished = asked
     stored = apply_patch(wished, told(kind, wished).operations)
     if running:
-        brought = {part.podset: Given(part.podset, True) for part in parts_of(kind, stored)}
+        brought = {part.podset: PodSetInfo(part.podset, True) for part in parts_of(kind, stored)}
         started = start_ops(parts_of(kind, stored), brought, workload="w")
         assert not isinstance(started, StartConflict)
         stored = apply_patch(stored, [*started, RUN])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rackgate.api import names
 from rackgate.jobframework import kai
-from rackgate.jobframework.kai import Rendering, goes_to_kai
-from rackgate.jobframework.managed import is_governed
+from rackgate.jobframework.kai import RenderOptions, is_for_kai
+from rackgate.jobframework.managed import is_managed
 from rackgate_webhook.admission.mutate import mutate
 from tests.property.test_govern import jobs
 from tests.unit.govern.patching import apply_patch
@@ -21,7 +21,7 @@ from tests.unit.webhook.reviews import review
 Object = dict[str, Any]
 
 RENDERINGS = st.builds(
-    Rendering,
+    RenderOptions,
     topology=st.sampled_from(["", "racks"]),
     jobs_grouped=st.booleans(),
     both_levels=st.booleans(),
@@ -56,7 +56,9 @@ def kai_jobs(draw: st.DrawFn) -> Object:
 
 @given(kai_jobs(), RENDERINGS)
 @pytest.mark.requirement("HOOK-06", "HOOK-07")
-def test_a_job_is_handed_over_once_and_whole_or_refused(asked: Object, known: Rendering) -> None:
+def test_a_job_is_handed_over_once_and_whole_or_refused(
+    asked: Object, known: RenderOptions
+) -> None:
     before = copy.deepcopy(asked)
     admission_response = mutate(review("batch/Job", asked), kai=known)
     assert asked == before, "what was asked is read, not changed"
@@ -66,7 +68,7 @@ def test_a_job_is_handed_over_once_and_whole_or_refused(asked: Object, known: Re
         assert all(error.path and error.problem for error in admission_response.errors)
         return
     after = apply_patch(asked, admission_response.operations)
-    assert not is_governed(after)
+    assert not is_managed(after)
     assert after["spec"] == before["spec"]
     queue = before["metadata"]["labels"].pop(names.QUEUE_LABEL)
     assert after["metadata"]["labels"] == {**before["metadata"]["labels"], kai.KAI_QUEUE: queue}
@@ -77,7 +79,7 @@ def test_a_job_is_handed_over_once_and_whole_or_refused(asked: Object, known: Re
 
 @given(kai_jobs(), RENDERINGS)
 @pytest.mark.requirement("HOOK-06")
-def test_a_manifest_applied_anew_leaves_what_is_stored(asked: Object, known: Rendering) -> None:
+def test_a_manifest_applied_anew_leaves_what_is_stored(asked: Object, known: RenderOptions) -> None:
     admission_response = mutate(review("batch/Job", asked), kai=known)
     if admission_response.errors:
         return
@@ -100,9 +102,9 @@ def _merged(asked: Object, stored: Object) -> Object:
 @given(jobs() | jobs(governed=False), jobs() | jobs(governed=False) | st.none(), RENDERINGS)
 @pytest.mark.requirement("HOOK-05", "HOOK-06")
 def test_with_the_gate_on_a_job_that_does_not_name_kai_is_treated_as_before(
-    asked: Object, stored: Object | None, known: Rendering
+    asked: Object, stored: Object | None, known: RenderOptions
 ) -> None:
-    assert not goes_to_kai(asked, stored or {})
+    assert not is_for_kai(asked, stored or {})
     asked_review = review("batch/Job", asked, stored)
     assert mutate(asked_review, kai=known) == mutate(asked_review)
 

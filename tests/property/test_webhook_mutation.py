@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rackgate.api import names
-from rackgate.jobframework.managed import is_cleanup
+from rackgate.jobframework.managed import is_cleanup_pod
 from rackgate_webhook.admission.mutate import mutate
 from tests.property.test_govern import GATES, KEYS, TEMPLATES, VALUES, jobs, maps, sometimes
 from tests.unit.govern.patching import apply_patch
@@ -118,7 +118,7 @@ def _without_marks(pod: Object) -> Object:
 def test_what_others_wrote_is_still_there(asked: tuple[str, Object]) -> None:
     kind, found = asked
     once = apply_patch(found, mutate(review(kind, found)).operations)
-    if kind == "/Pod" and is_cleanup(found):
+    if kind == "/Pod" and is_cleanup_pod(found):
         found = _without_marks(found)
 
     def kept(old: Any, new: Any, path: str) -> None:

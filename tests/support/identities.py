@@ -14,7 +14,7 @@ import yaml
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.config import ConnectionSettings, connect
-from rackgate.kube.transport import HookedToken, Transport
+from rackgate.kube.transport import RefreshableToken, Transport
 from rackgate_cli.controlplane.state import StateFolder
 from tests.support.cluster import Cluster
 from tests.support.deadlines import until
@@ -56,7 +56,7 @@ async def acting_as(
     transport = Transport(
         playground.server,
         ssl_context=context,
-        credentials=HookedToken(f"Bearer {answer['status']['token']}"),
+        credentials=RefreshableToken(f"Bearer {answer['status']['token']}"),
         user_agent="tenant",
     )
     client = Client(transport)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rackgate.jobframework.injection import (
-    Given,
+    PodSetInfo,
     PodTemplate,
     StartConflict,
     TolerationLike,
@@ -27,7 +27,7 @@ def start_patch(
 ) -> list[JsonPatchOp] | StartConflict:
     """Operations, `suspend: false` first; or the key that stands in the way."""
     part = PodTemplate(podset, TEMPLATE_PATH, TEMPLATE_POINTER, template)
-    given = Given(podset, tas, node_labels, tolerations)
+    given = PodSetInfo(podset, tas, node_labels, tolerations)
     operations = start_ops([part], {podset: given}, workload=workload)
     if isinstance(operations, StartConflict):
         return operations

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from rackgate.wire.depth import DEEPEST, shallow, tolerant
+from rackgate.wire.depth import MAX_DEPTH, tolerant, truncate_depth
 from rackgate_assigner import watches
 from rackgate_assigner.workload.decisions import Admit, Hold
 from tests.unit.assigner.builders import cache_with, fx_a, podset, workload
@@ -19,18 +19,18 @@ def nested(depth: int, inner: str = "") -> str:
 
 def test_what_is_not_deep_stays_as_it_is() -> None:
     text = json.dumps({"a": [1, {"b": '"]}\\"'}, "[[["], "c": nested(5000)}).encode()
-    assert shallow(text) == text
-    deepest = nested(DEEPEST, "1").encode()
-    assert shallow(deepest) == deepest
+    assert truncate_depth(text) == text
+    deepest = nested(MAX_DEPTH, "1").encode()
+    assert truncate_depth(deepest) == deepest
 
 
 def test_what_is_below_becomes_null_and_the_rest_stays() -> None:
-    strange = nested(DEEPEST + 3, '"[", {"x": "]}"}')
+    strange = nested(MAX_DEPTH + 3, '"[", {"x": "]}"}')
     text = f'{{"a": {strange}, "b": "]", "c": [{nested(5000)}, {nested(2, "1")}, 7]}}'
-    found = json.loads(shallow(text.encode()))
+    found = json.loads(truncate_depth(text.encode()))
     assert (found["b"], found["c"][1], found["c"][2]) == ("]", [[1]], 7)
     place = found["a"]
-    for _ in range(DEEPEST - 2):
+    for _ in range(MAX_DEPTH - 2):
         (place,) = place
     assert place == [None]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rackgate.resources.pod_defaults import Created, as_created, limits_of
+from rackgate.resources.pod_defaults import DefaultedPod, apply_pod_defaults, summarize_limit_ranges
 from rackgate.wire import core
 from tests.unit.assigner.builders import limit_range, runtime_class
 
@@ -22,12 +22,12 @@ def spec(*containers: dict[str, Any], **more: Any) -> core.PodSpec:
     return msgspec.convert({"containers": named, **more}, core.PodSpec)
 
 
-def created(found: core.PodSpec, *ranges: core.LimitRange) -> Created:
+def created(found: core.PodSpec, *ranges: core.LimitRange) -> DefaultedPod:
     """Under these LimitRanges."""
-    return as_created(found, limits_of(ranges) if ranges else None, None)
+    return apply_pod_defaults(found, summarize_limit_ranges(ranges) if ranges else None, None)
 
 
-def texts(found: Created) -> list[str]:
+def texts(found: DefaultedPod) -> list[str]:
     """What is refused: path and text."""
     return [f"{problem.path}: {problem.text}" for problem in found.problems]
 
@@ -193,22 +193,22 @@ def test_a_runtime_class_adds_its_overhead_once() -> None:
     found = spec({"requests": {"cpu": "1"}}, runtimeClassName="kata", overhead={"cpu": "0.25"})
     kata = runtime_class("kata", {"cpu": "250m", "memory": "1Mi"})
     same = runtime_class("kata", {"cpu": "250m"})
-    assert as_created(found, None, same).requests == {"cpu": 1250}
-    assert as_created(found, None, same).problems == ()
-    assert "doesn't match" in texts(as_created(found, None, kata))[0]
+    assert apply_pod_defaults(found, None, same).requests == {"cpu": 1250}
+    assert apply_pod_defaults(found, None, same).problems == ()
+    assert "doesn't match" in texts(apply_pod_defaults(found, None, kata))[0]
     plain = spec({"requests": {"cpu": "1"}}, runtimeClassName="kata")
-    assert as_created(plain, None, kata).requests == {"cpu": 1250, "memory": MI}
+    assert apply_pod_defaults(plain, None, kata).requests == {"cpu": 1250, "memory": MI}
 
 
 def test_an_overhead_without_a_class_is_refused() -> None:
     found = spec({}, overhead={"cpu": "1"})
     for classes in (None, runtime_class("kata")):
-        (text,) = texts(as_created(found, None, classes))
+        (text,) = texts(apply_pod_defaults(found, None, classes))
         assert text.startswith(".overhead: Pod Overhead set without corresponding RuntimeClass")
 
 
 def test_a_missing_runtime_class_is_named() -> None:
-    (text,) = texts(as_created(spec({}, runtimeClassName="kata"), None, None))
+    (text,) = texts(apply_pod_defaults(spec({}, runtimeClassName="kata"), None, None))
     assert text.startswith('.runtimeClassName: RuntimeClass "kata" not found')
 
 
@@ -217,11 +217,11 @@ def test_a_runtime_class_says_where_its_pods_run() -> None:
         "kata", nodeSelector={"vm": "yes"}, tolerations=[{"key": "vm", "operator": "Exists"}]
     )
     more = spec({}, runtimeClassName="kata", nodeSelector={"zone": "a"})
-    found = as_created(more, None, kata)
+    found = apply_pod_defaults(more, None, kata)
     assert found.node_selector == {"zone": "a", "vm": "yes"}
     assert [one.key for one in found.tolerations] == ["vm"]
     other = spec({}, runtimeClassName="kata", nodeSelector={"vm": "no"})
-    (text,) = texts(as_created(other, None, kata))
+    (text,) = texts(apply_pod_defaults(other, None, kata))
     assert text == (
         ".nodeSelector: conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; "
         "pod.spec.nodeSelector[vm] = no"

@@ -173,7 +173,7 @@ class KindsWorld(World):
         else:
             flags = {_SUSPENDING: suspend, _SUSPENDED: False}
             self.waits_in_vain &= (
-                names.REMINDED_ANNOTATION not in cluster["metadata"]["annotations"]
+                names.RECONCILE_REQUESTED_ANNOTATION not in cluster["metadata"]["annotations"]
             )
             if not suspend and not self.waits_in_vain:
                 self.pods[name] = 1 + _workers(cluster)

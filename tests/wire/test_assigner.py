@@ -317,7 +317,7 @@ async def test_a_removed_queue_label_leaves_the_job_as_its_user_wrote_it(world: 
         assert not world.runs("train")
         await eventually(lambda: world.events("DeletedWorkload"))
         # Nothing is kept of what is not followed.
-        await eventually(lambda: replica.jobs._own_writes._outdated == {})
+        await eventually(lambda: replica.jobs._assumed_writes._outdated == {})
 
 
 @pytest.mark.requirement("CAP-11")

@@ -117,7 +117,7 @@ async def test_a_job_that_cannot_start_yet_drives_nobody_out() -> None:
     async with World() as world, acting(world) as replica:
         submit(world, "first", 4, "low")
         await eventually(world.started("first"))
-        replica.cycle._in_step = lambda workload: "urgent" not in workload.metadata.name
+        replica.cycle._is_in_sync = lambda workload: "urgent" not in workload.metadata.name
         submit(world, "urgent", 2, "high")
         await eventually(
             world.shows("urgent", "QuotaReserved", "False", "WaitingForPreemptedWorkloads")

@@ -14,7 +14,7 @@ from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_JOBS
 from rackgate.runtime.backoff import Backoff
 from rackgate_assigner.assigner import Assigner
-from rackgate_assigner.jobs.kinds.raycluster import RayClusterKind
+from rackgate_assigner.jobs.kinds.raycluster import RayClusterJob
 from rackgate_assigner.scheduler import controller
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import composite_jobs as composite
@@ -236,7 +236,7 @@ def racing(world: KindsWorld, change: Callable[[Object], object]) -> Fault:
 async def test_an_operator_that_lost_its_pods_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(RayClusterKind, "forgets_s", 1.0)
+    monkeypatch.setattr(RayClusterJob, "reconcile_after_s", 1.0)
     async with KindsWorld() as world:
         furnish(world)
         world.add(CLUSTERS, cluster())
@@ -248,13 +248,17 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
                     edit(world, resized(replicas))
                     await eventually(came_back(world, head=1, small=replicas))
                     meta = world.of(CLUSTERS, "ray")["metadata"]
-                    assert meta["annotations"][names.REMINDED_ANNOTATION] == str(meta["generation"])
+                    assert meta["annotations"][names.RECONCILE_REQUESTED_ANNOTATION] == str(
+                        meta["generation"]
+                    )
                     world.change(CLUSTERS, "ray", _forget_reminder)
                 await eventually(lambda: world.events("OperatorReminded"))
         reminders = [r for r in world.writes() if b"reminded-at-generation" in r.body]
         assert len(reminders) == 2
         assert world.broken_rules == []
-        told = {line["workload"] for line in logged if line["event"] == "operator_reminded"}
+        told = {
+            line["workload"] for line in logged if line["event"] == "operator_reconcile_requested"
+        }
         assert told == {f"{NAMESPACE}/{workload(world)['metadata']['name']}"}
         (event,) = world.events("OperatorReminded")  # equal ones within minutes are one
         assert event["regarding"]["kind"] == "RayCluster"
@@ -265,7 +269,7 @@ async def test_an_operator_that_lost_its_pods_is_asked_again(
 
 
 def _forget_reminder(found: Object) -> None:
-    del found["metadata"]["annotations"][names.REMINDED_ANNOTATION]
+    del found["metadata"]["annotations"][names.RECONCILE_REQUESTED_ANNOTATION]
 
 
 @pytest.mark.requirement("SLC-33")

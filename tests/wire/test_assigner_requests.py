@@ -180,20 +180,20 @@ async def test_nothing_is_kept_of_creations_that_were_seen(world: LaggingWorld) 
         world.submit("gone", 40, required=RACK)
         await eventually(lambda: world.runs("train") and len(world.workloads()) == 2)
         await eventually(world.shows("gone", "QuotaReserved", "False"))
-        assert len(replica.jobs._created) == 0
+        assert len(replica.jobs._assumed_creations) == 0
         world.lags = True
         world.submit("late", 40, required=RACK)
         await eventually(lambda: len(world.workloads()) == 3)
-        assert len(replica.jobs._created) == 1
+        assert len(replica.jobs._assumed_creations) == 1
         world.delete(kinds.JOBS, "late")
-        await eventually(lambda: len(replica.jobs._created) == 0)
+        await eventually(lambda: len(replica.jobs._assumed_creations) == 0)
 
 
 @pytest.mark.requirement("OPS-07")
 async def test_a_finished_workload_without_its_job_is_left_to_the_garbage_collector(
     world: LaggingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "COLLECTED_S", 0.5)
+    monkeypatch.setattr(jobs, "GARBAGE_COLLECTION_S", 0.5)
     async with assigner(world) as replica:
         world.submit("train", required=RACK)
         await eventually(world.shows("train", "PodsReady", "True"))
@@ -208,7 +208,7 @@ async def test_a_finished_workload_without_its_job_is_left_to_the_garbage_collec
         assert world.get(kinds.WORKLOADS, name, "team") is not None
         await eventually(lambda: world.get(kinds.WORKLOADS, name, "team") is None)
         assert asked(world)["GET", "jobs"] == 1
-        await eventually(lambda: not replica.jobs._left)
+        await eventually(lambda: not replica.jobs._left_to_collector_until)
         assert names.QUEUE_LABEL not in str(world.job("train"))
 
 
@@ -229,8 +229,8 @@ async def test_a_pending_workload_of_a_deleted_job_is_asked_about_and_deleted_on
         assert since["GET", "jobs"] == 1
         assert since["DELETE", "workloads"] == 1
         assert since["PATCH", "workloads"] == 1
-        await eventually(lambda: not replica.jobs._vanished)
-        assert not replica.jobs._own_writes._outdated.keys() & {("Workload", f"team/{owner}")}
+        await eventually(lambda: not replica.jobs._missing_owners)
+        assert not replica.jobs._assumed_writes._outdated.keys() & {("Workload", f"team/{owner}")}
 
 
 class Late:
@@ -262,7 +262,7 @@ async def test_an_answer_that_comes_after_the_workload_went_is_not_kept(
         await eventually(lambda: f"team/{name}" not in replica.watches.workloads.store)
         late.may.set()
         await marker(world, "marker")
-        found = replica.jobs._own_writes._outdated
+        found = replica.jobs._assumed_writes._outdated
         await eventually(lambda: ("Workload", f"team/{name}") not in found)
 
 
@@ -283,7 +283,7 @@ async def test_an_answer_that_comes_after_the_job_went_is_not_kept(world: Laggin
         world.submit("train", required=RACK)
         await eventually(late.asked.is_set)
         await deleted_meanwhile(world, replica, late, "train")
-        assert ("Job", "team/train") not in replica.jobs._own_writes._outdated
+        assert ("Job", "team/train") not in replica.jobs._assumed_writes._outdated
 
 
 @pytest.mark.requirement("OPS-07")
@@ -323,7 +323,7 @@ async def test_a_pause_that_ended_after_the_workload_went_is_not_kept(world: Lag
         late.may.set()
         await marker(world, "marker")
         await eventually(lambda: not len(replica.jobs.queue))
-        assert ("Workload", f"team/{name}") not in replica.jobs._own_writes._outdated
+        assert ("Workload", f"team/{name}") not in replica.jobs._assumed_writes._outdated
 
 
 async def test_a_waiting_reason_answered_after_the_workload_went_is_not_kept(
@@ -363,4 +363,4 @@ async def test_a_claim_answered_after_its_job_went_is_not_kept(world: LaggingWor
         world.put(kinds.JOBS, child)
         await eventually(late.asked.is_set)
         await deleted_meanwhile(world, replica, late, "child")
-        assert replica.jobs._verified == {}
+        assert replica.jobs._verified_owners == {}

@@ -402,7 +402,7 @@ def test_paths_that_name_nothing_are_refused(parts: tuple[str, ...]) -> None:
 async def test_pages_grow_longer_again_where_the_large_items_end(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "PAGE_BYTES", 20_000)
+    monkeypatch.setattr(pages, "TARGET_PAGE_BYTES", 20_000)
     for number in range(100):
         meta = {"name": f"p{number:03}", "namespace": "many"}
         pad = "x" * (8_000 if number < 10 else 1)

@@ -12,7 +12,7 @@ from aiohttp import web
 from rackgate.api.resources import PODS
 from rackgate.kube import transport
 from rackgate.kube.errors import UnauthorizedError
-from rackgate.kube.transport import HookedToken
+from rackgate.kube.transport import RefreshableToken
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
 
@@ -39,7 +39,7 @@ async def test_a_program_that_hangs_holds_no_request_for_ever(
             await asyncio.Event().wait()
         return "Bearer two"
 
-    client = server.client(credentials=HookedToken("Bearer one", renew))
+    client = server.client(credentials=RefreshableToken("Bearer one", renew))
     async with asyncio.timeout(20):
         with pytest.raises(UnauthorizedError):
             await client.get(POD)
@@ -59,7 +59,7 @@ async def test_a_program_that_fails_is_asked_once_for_all_that_waited(
         await fail.wait()
         raise RuntimeError("planted: the plugin failed")
 
-    token = HookedToken("Bearer one", renew)
+    token = RefreshableToken("Bearer one", renew)
     client = server.client(credentials=token)
     reads = [asyncio.create_task(client.get(POD)) for _ in range(5)]
     await until(lambda: len(server.refused) == 5 and len(token._renewing._waiters or ()) == 4)
@@ -88,7 +88,7 @@ async def test_a_late_refusal_of_the_old_header_renews_no_new_one(
         await late.wait()
         return web.Response(status=401)
 
-    client = server.client(credentials=HookedToken("Bearer one", renew))
+    client = server.client(credentials=RefreshableToken("Bearer one", renew))
 
     async def ask() -> None:
         if not watch:

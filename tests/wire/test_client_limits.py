@@ -166,7 +166,7 @@ def page(count: int, size: int, token: str) -> bytes:
 async def test_pages_grow_shorter_where_items_are_large(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_module, "PAGE_BYTES", 50_000)
+    monkeypatch.setattr(pages_module, "TARGET_PAGE_BYTES", 50_000)
     limits: list[int] = []
 
     async def answer(request: web.Request, _: Any) -> web.Response:
@@ -319,8 +319,8 @@ async def test_a_first_page_of_huge_items_is_given_up_and_asked_for_in_parts(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody may fill a namespace with objects of a megabyte before a service starts."""
-    monkeypatch.setattr(pages_module, "PAGE_BYTES", 12_500)
-    monkeypatch.setattr(client_module, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(pages_module, "TARGET_PAGE_BYTES", 12_500)
+    monkeypatch.setattr(client_module, "MAX_PAGE_BYTES", 50_000)
     limits: list[int] = []
     sent: list[int] = []
 

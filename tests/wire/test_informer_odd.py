@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from rackgate.api.resources import PODS
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.transport import Credentials, HookedToken, TokenFile
+from rackgate.kube.transport import Credentials, RefreshableToken, TokenFile
 from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until
@@ -174,7 +174,7 @@ async def test_credentials_that_cannot_be_had_for_a_while_end_nothing(
         return "Bearer two"
 
     server.tokens = {"one"}
-    async with following(server, HookedToken("Bearer one", renew)) as followed:
+    async with following(server, RefreshableToken("Bearer one", renew)) as followed:
         await until(lambda: server.streams)
         server.tokens = {"two"}
         server.compact()

@@ -133,9 +133,9 @@ async def test_writes_hardly_wait_behind_a_middlebox_that_cuts_idle_streams(
     spans = []
     async with informing(server, idle_s=60, backoff=Backoff(base_s=20)) as (informer, _):
         for _number in range(2):
-            await until(lambda: not informer.is_certain)
+            await until(lambda: not informer.is_confirmed)
             since = clock.monotonic()
-            await informer.certain()
+            await informer.wait_confirmed()
             spans.append(clock.monotonic() - since)
     assert max(spans) < 0.5
     assert lists(server) == 1

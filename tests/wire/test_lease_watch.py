@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.api.resources import LEASES
 from rackgate.kube.errors import TransportError
-from rackgate.kube.lease.record import answered
+from rackgate.kube.lease.record import decode_answer
 from rackgate.kube.lease.watch import LeaseWatch
 from tests.support.apiserver import FakeApiServer
 from tests.support.waiting import until
@@ -45,7 +45,7 @@ async def watch(server: FakeApiServer) -> AsyncIterator[LeaseWatch]:
 
 def holder(watch: LeaseWatch, name: str) -> str | None:
     """Who has it; None where there is no such Lease."""
-    seen = watch.see(name)
+    seen = watch.get(name)
     return seen.lease.spec.holder_identity if seen and seen.lease else None
 
 
@@ -73,5 +73,5 @@ async def test_a_lease_that_cannot_be_read_any_more_is_not_taken_for_deleted(
 @pytest.mark.parametrize("body", [b"<html>", b'{"metadata":{"name":"\xff"}}'])
 def test_an_answer_that_is_no_lease_is_no_answer(body: bytes) -> None:
     with pytest.raises(TransportError) as garbage:
-        answered("PUT", body)
+        decode_answer("PUT", body)
     assert garbage.value.reason == "Garbage"

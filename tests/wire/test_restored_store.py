@@ -99,7 +99,7 @@ async def test_a_live_read_of_an_older_workload_releases_nothing_ever_after(
     read.set()
     async with asyncio.timeout(20):
         with pytest.raises(RewoundError):
-            await replica.client.versions.rewound()
+            await replica.client.versions.wait_rewound()
     assert len(world.asked("GET", "/workloads/")) == looked
     assert not world.asked("PATCH")
     assert not world.domains()

@@ -66,11 +66,11 @@ async def test_a_parent_with_slices_is_not_admitted_anew() -> None:
         world.put(WORKLOADS, hand_made("job-small-0", "job", parent["metadata"]["uid"]))
         seen, key = standby.watches.workloads.store, f"{NAMESPACE}/job"
         await eventually(lambda: len(seen) == 2)
-        assert not standby.slices.in_step(seen[key])
-        assert standby.slices.in_step(seen[f"{key}-small-0"])
+        assert not standby.slices.is_in_sync(seen[key])
+        assert standby.slices.is_in_sync(seen[f"{key}-small-0"])
         world.remove(WORKLOADS, "job-small-0", NAMESPACE)
         await eventually(lambda: len(seen) == 1)
-        assert standby.slices.in_step(seen[key])
+        assert standby.slices.is_in_sync(seen[key])
 
 
 @pytest.mark.requirement("SLC-27")

@@ -16,10 +16,10 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.installation.uninstall import (
     FINALIZER,
-    HOLD_PAUSES_S,
+    FINALIZER_RETRY_S,
     Uninstall,
-    at_once,
     is_uninstall,
+    run_concurrently,
 )
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, KubeError
@@ -103,7 +103,7 @@ async def test_binding_and_account_deleted_together_are_an_uninstall(world: Worl
     async with following(world) as (uninstall, _):
         deleted(world, BINDING, ACCOUNT)
         await asyncio.wait_for(uninstall.begun.wait(), 30)
-        assert await uninstall.at_stop()
+        assert await uninstall.is_uninstalling_at_stop()
 
 
 async def looked_at(world: World, path: str, times: int = 3) -> None:
@@ -115,7 +115,7 @@ async def looked_at(world: World, path: str, times: int = 3) -> None:
 @pytest.mark.requirement("OPS-14")
 async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> None:
     """To change its role it has to be deleted and made anew."""
-    async with following(world, gather_s=0.5) as (uninstall, _):
+    async with following(world, deletion_grace_s=0.5) as (uninstall, _):
         deleted(world, BINDING)
         await looked_at(world, "/serviceaccounts/")
         assert not uninstall.begun.is_set()
@@ -123,15 +123,17 @@ async def test_a_binding_that_is_deleted_alone_is_no_uninstall(world: World) -> 
         world.remove(kinds.CLUSTER_ROLE_BINDINGS, FULL)
         world.put(kinds.CLUSTER_ROLE_BINDINGS, {"metadata": {"name": FULL}})
         await until(lambda: uninstall._binding.store[FULL].metadata.deletion_timestamp is None)
-        assert not await uninstall.at_stop()
+        assert not await uninstall.is_uninstalling_at_stop()
         deleted(world, ACCOUNT)
-        assert not await uninstall.at_stop(), "nor is the account alone, when all time is over"
+        assert not await uninstall.is_uninstalling_at_stop(), (
+            "nor is the account alone, when all time is over"
+        )
 
 
 @pytest.mark.requirement("OPS-14")
 async def test_a_restart_is_no_uninstall_and_writes_nothing(world: World) -> None:
     async with following(world) as (uninstall, _):
-        assert not await uninstall.at_stop()
+        assert not await uninstall.is_uninstalling_at_stop()
     assert world.writes() == []
     assert all(FINALIZER in finalizers(world, which) for which in OWN)
 
@@ -145,7 +147,7 @@ async def test_a_stop_that_comes_before_the_rest_of_the_deletion_waits_for_it(
         assert space is not None
         meta = {**space["metadata"], "deletionTimestamp": START}
         world.put(kinds.NAMESPACES, {"metadata": meta})
-        stopping = asyncio.create_task(uninstall.at_stop())
+        stopping = asyncio.create_task(uninstall.is_uninstalling_at_stop())
         await until(lambda: any("/namespaces/rackgate" in seen.path for seen in world.requests))
         deleted(world, ACCOUNT, BINDING)
         assert await asyncio.wait_for(stopping, 30)
@@ -154,7 +156,7 @@ async def test_a_stop_that_comes_before_the_rest_of_the_deletion_waits_for_it(
 async def test_a_stop_without_an_api_server_is_no_uninstall(world: World) -> None:
     async with following(world) as (uninstall, _):
         await world.stop()
-        assert not await asyncio.wait_for(uninstall.at_stop(), 30)
+        assert not await asyncio.wait_for(uninstall.is_uninstalling_at_stop(), 30)
 
 
 @pytest.mark.requirement("OPS-14")
@@ -165,7 +167,7 @@ async def test_finalizers_go_last_and_the_account_after_all_others(world: World)
         async def work() -> None:
             assert all(FINALIZER in finalizers(world, which) for which in OWN)
 
-        await uninstall.give_back(work)
+        await uninstall.clean_up(work)
     assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
     patched = [seen.path for seen in world.writes()]
     assert [path.split("/")[-2] for path in patched] == [
@@ -190,19 +192,19 @@ async def test_whoever_dies_between_two_writes_leaves_them_to_another(
     """500 and 422 are what webhooks of others answer, which are down or do not like the change."""
     deleted(world, *OWN)
     kind = OWN[write][0].plural
-    async with following(world, give_back_s=1.5) as (uninstall, _):
+    async with following(world, clean_up_s=1.5) as (uninstall, _):
         broken = Fault.status(status, method="PATCH", path=kind, times=10**6)
         if not status:
             broken = Fault(applied, method="PATCH", path=kind, times=1)
         world.faults.append(broken)
         with capture_logs() as logs:
-            await uninstall.give_back(nothing)
+            await uninstall.clean_up(nothing)
     world.faults.clear()
     if status:
         assert all(FINALIZER in finalizers(world, which) for which in OWN[write:]), "none is next"
         assert "uninstall_done" not in {line["event"] for line in logs}
     async with following(world) as (again, _):
-        await again.give_back(nothing)
+        await again.clean_up(nothing)
     assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
 
 
@@ -215,7 +217,7 @@ async def test_two_replicas_at_once_come_to_the_same_end(world: World) -> None:
         async def work() -> None:
             await release_all(client, system_namespace=SYSTEM)
 
-        await asyncio.gather(one.give_back(work), other.give_back(work))
+        await asyncio.gather(one.clean_up(work), other.clean_up(work))
     assert held(world) == []
     assert [finalizers(world, which) for which in OWN] == [["other/one"]] * 3
 
@@ -227,7 +229,7 @@ async def test_a_replica_without_rights_leaves_it_to_the_other(world: World) -> 
         async def work() -> None:
             await release_all(client, system_namespace=SYSTEM)
 
-        await uninstall.give_back(work)
+        await uninstall.clean_up(work)
     assert all(FINALIZER in finalizers(world, which) for which in OWN)
 
 
@@ -237,9 +239,9 @@ async def test_who_is_about_to_act_puts_its_finalizers_and_keeps_those_of_others
     for kind, name, namespace in OWN:
         world.put(kind, {"metadata": {"name": name, "namespace": namespace, "finalizers": ["o/1"]}})
     async with following(world) as (one, _), following(world) as (other, _):
-        await asyncio.gather(one.hold(), other.hold())
+        await asyncio.gather(one.add_finalizers(), other.add_finalizers())
         written = len(world.writes())
-        await one.hold()
+        await one.add_finalizers()
     assert [finalizers(world, which) for which in OWN] == [["o/1", FINALIZER]] * 3
     assert len(world.writes()) == written, "a restart writes nothing"
 
@@ -249,7 +251,7 @@ async def test_what_is_being_deleted_gets_no_finalizer(world: World) -> None:
         world.put(kind, {"metadata": {"name": name, "namespace": namespace, "finalizers": ["o/1"]}})
     deleted(world, *OWN)
     async with following(world) as (uninstall, _):
-        await uninstall.hold()
+        await uninstall.add_finalizers()
     assert [finalizers(world, which) for which in OWN] == [["o/1"]] * 3
 
 
@@ -262,11 +264,11 @@ async def test_who_cannot_put_its_finalizers_acts_and_says_so(world: World, stat
     world.faults.append(broken)
     async with following(world) as (uninstall, _):
         with capture_logs() as logs:
-            await uninstall.hold()
+            await uninstall.add_finalizers()
     assert [line["event"] for line in logs if "uninstall" in line["event"]] == [
         "uninstall_not_guarded"
     ]
-    assert len(world.writes()) == len(HOLD_PAUSES_S) + 1
+    assert len(world.writes()) == len(FINALIZER_RETRY_S) + 1
     assert [finalizers(world, which) for which in OWN] == [["o/1"]] * 3
 
 
@@ -284,7 +286,7 @@ async def test_a_failure_leaves_no_write_unattended() -> None:
         ended.append(item)
 
     with pytest.raises(KubeError, match="/first"):
-        await at_once(work, range(100))
+        await run_concurrently(work, range(100))
     assert begun[1:] == ended
     assert 1 < len(begun) < 100
 
@@ -521,7 +523,7 @@ async def test_a_pod_that_cannot_be_written_is_named_and_keeps_no_other_gated(
             log_release_result(reports[-1])
 
         with capture_logs() as logs:
-            await uninstall.give_back(work)
+            await uninstall.clean_up(work)
     assert reports == [
         ReleaseResult(
             {f"{NAMESPACE}/one", f"{NAMESPACE}/two"}, {f"{NAMESPACE}/odd": "a policy says no"}

@@ -15,7 +15,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate.api.crd import KINDS
+from rackgate.api.crd import CRD_KINDS
 from rackgate.api.resources import Resource
 from tests.support.apiserver import Object
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ STORED = sorted((Path(__file__).parent / "stored").glob("*.jsonl"))
 BY_KIND = {
     (kind.group, kind.kind): kind for kind in vars(kinds).values() if isinstance(kind, Resource)
 }
-MODELS = {kind.model.__name__: kind.model for kind in KINDS}
+MODELS = {kind.model.__name__: kind.model for kind in CRD_KINDS}
 pytestmark = pytest.mark.parametrize("stored", STORED, ids=lambda path: path.stem)
 
 

@@ -106,7 +106,7 @@ async def test_each_answer_of_an_older_store_shows_it_and_ends_all_requests(
 ) -> None:
     writes, lists_ = client.budget(10, 10), client.metadata_only()
     await older(server, client)
-    ending = asyncio.create_task(client.versions.rewound())
+    ending = asyncio.create_task(client.versions.wait_rewound())
     with pytest.raises(RewoundError, match="restored from a backup"):
         await act(server, writes)
     with pytest.raises(RewoundError):
@@ -141,7 +141,7 @@ async def test_resources_are_compared_with_themselves_alone(
     server: FakeApiServer, client: Client
 ) -> None:
     """They may live in stores of their own."""
-    client.versions.note(PODS.path(), "5000")
+    client.versions.observe(PODS.path(), "5000")
     await client.create(JOBS.path("ns"), named("j"))
     async for _ in client.list_pages(JOBS.path()):
         pass
@@ -179,9 +179,9 @@ async def test_the_bookmark_of_a_cache_that_lags_is_looked_into_and_ends_nothing
         await until(lambda: server.streams)
         server.faults.append(Fault(when_told, watch=False))
         server.streams[0].event("BOOKMARK", {"metadata": {"resourceVersion": "100"}})
-        await until(lambda: not followed.informer.is_certain)
+        await until(lambda: not followed.informer.is_confirmed)
         answer.set()
-        await until(lambda: followed.informer.is_certain)
+        await until(lambda: followed.informer.is_confirmed)
         await until(lambda: watches(server) == 2)
         server.put(PODS, pod("c"))
         await until(lambda: "c" in followed.names)
@@ -213,10 +213,10 @@ async def test_nothing_is_certain_until_the_store_has_shown_its_version(
 ) -> None:
     async with following(client) as followed:
         await until(lambda: server.streams)
-        assert followed.informer.is_certain
-        writes = client.after(followed.informer.certain)
+        assert followed.informer.is_confirmed
+        writes = client.with_write_gate(followed.informer.wait_confirmed)
         await server.stop()
-        await until(lambda: not followed.informer.is_certain)
+        await until(lambda: not followed.informer.is_confirmed)
         writing = asyncio.create_task(writes.patch(PODS.path("ns", "a"), b"{}", PatchType.MERGE))
         reading = asyncio.create_task(writes.get(PODS.path("ns", "a")))
         with suppress(KubeError):
@@ -270,8 +270,8 @@ async def test_a_server_that_does_not_say_its_version_keeps_nobody_waiting(
             Fault.status(404, watch=False, times=999),
         ]
         server.streams[0].cut()
-        await until(lambda: not followed.informer.is_certain)
-        await asyncio.wait_for(followed.informer.certain(), 10)
+        await until(lambda: not followed.informer.is_confirmed)
+        await asyncio.wait_for(followed.informer.wait_confirmed(), 10)
         assert server.faults[0].times == 0
 
 
@@ -302,12 +302,14 @@ async def test_nothing_is_written_by_what_was_known_before_a_restore_that_bumped
     server._version = server._oldest = 1_000_000_000
     held = Held(server)
     server.streams[0].cut()
-    await until(lambda: not followed.informer.is_certain)
+    await until(lambda: not followed.informer.is_confirmed)
     writing = asyncio.create_task(
-        client.after(followed.informer.certain).create(PODS.path("ns"), named("new"))
+        client.with_write_gate(followed.informer.wait_confirmed).create(
+            PODS.path("ns"), named("new")
+        )
     )
     await asyncio.wait_for(held.asked.wait(), 10)
-    assert not followed.informer.is_certain
+    assert not followed.informer.is_confirmed
     held.go.set()
     with pytest.raises(RewoundError):
         await asyncio.wait_for(task, 10)
@@ -336,9 +338,9 @@ async def test_a_stream_that_cannot_go_on_leaves_nothing_certain_until_all_is_li
         else:
             stream.feed(b"<html>\n")
         await asyncio.wait_for(held.asked.wait(), 10)
-        assert not followed.informer.is_certain
+        assert not followed.informer.is_confirmed
         held.go.set()
-        await until(lambda: followed.informer.is_certain)
+        await until(lambda: followed.informer.is_confirmed)
 
 
 @pytest.mark.parametrize("code", [410, 429, 502, 503, 504])
@@ -353,7 +355,7 @@ async def test_a_list_that_may_soon_be_answered_leaves_nothing_certain(
 
         async def reject(request: web.Request, handle: Any) -> web.StreamResponse:
             if not waiting:
-                waiting.append(asyncio.create_task(followed.informer.certain()))
+                waiting.append(asyncio.create_task(followed.informer.wait_confirmed()))
             return await rejection.answer(request, handle)
 
         server.faults.append(Fault(reject, watch=False, times=5))
@@ -384,8 +386,8 @@ async def test_a_server_that_fails_keeps_writes_waiting_for_a_while(
             server.streams[0].cut()
         await until(lambda: broken.times < 999)
         since = clock.monotonic()
-        assert not followed.informer.is_certain
-        await asyncio.wait_for(followed.informer.certain(), 10)
+        assert not followed.informer.is_confirmed
+        await asyncio.wait_for(followed.informer.wait_confirmed(), 10)
         assert clock.monotonic() - since >= 0.4
         assert broken.times < 997, "asked again meanwhile"
         if list_is_due:
@@ -404,9 +406,9 @@ async def test_after_failures_everything_is_listed(server: FakeApiServer, client
         held = Held(server)
         server.streams[0].cut()
         await asyncio.wait_for(held.asked.wait(), 10)
-        assert not followed.informer.is_certain
+        assert not followed.informer.is_confirmed
         held.go.set()
-        await until(lambda: followed.informer.is_certain)
+        await until(lambda: followed.informer.is_confirmed)
 
 
 async def test_failures_of_another_time_do_not_count(server: FakeApiServer, client: Client) -> None:
@@ -421,6 +423,6 @@ async def test_failures_of_another_time_do_not_count(server: FakeApiServer, clie
             server.streams[0].cut()
             await until(lambda broken=broken: broken.times < 999)  # type: ignore[misc]  # bound now
             since = clock.monotonic()
-            await asyncio.wait_for(followed.informer.certain(), 10)
+            await asyncio.wait_for(followed.informer.wait_confirmed(), 10)
             assert clock.monotonic() - since >= 0.15
             server.faults.clear()

@@ -14,12 +14,12 @@ from rackgate.features import RENDER_FOR_KAI
 from rackgate.jobframework.errors import FieldError, MalformedError
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.kai import KAI_SCHEDULER, goes_to_kai
+from rackgate.jobframework.kai import KAI_SCHEDULER, is_for_kai
 from rackgate.jobframework.templates import annotations_of
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.facts import Priority, governs, resolve_priority
-from rackgate_assigner.jobs.kinds import KINDS, JobLike, Kind, kind_of, part_of_owner
-from rackgate_assigner.jobs.writer import workload_body
+from rackgate_assigner.jobs.executor import workload_body
+from rackgate_assigner.jobs.kinds import KINDS, GenericJob, JobLike, is_child_of_job, kind_of
+from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.reading import Found
 from rackgate_cli.input_files import read_upto
@@ -165,11 +165,11 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
     return {**document, "metadata": meta}
 
 
-def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
+def _job(kind: GenericJob[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
     features = found.cache.features
     elastic_kinds = enabled_elastic_kinds(features)
     name = f"{kind.resource.group}/{kind.name}"
-    for_kai = kind.name == "Job" and not stored and goes_to_kai(document, {})
+    for_kai = kind.name == "Job" and not stored and is_for_kai(document, {})
     if for_kai and features.render_for_kai:
         return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
     review = Review("explain", name, "CREATE", document, {})
@@ -187,7 +187,7 @@ def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bo
     missing = list(_without_template(kind, templates))
     if missing:
         return Asked(key, kind.name, errors=missing)
-    if not governs(job):
+    if not is_managed(job):
         return Asked(key, kind.name, warnings=change.warnings, left_alone=why_not_governed(job))
     unmanaged = why_not_managed(job, found)
     if unmanaged:
@@ -200,12 +200,14 @@ def _job(kind: Kind[Any], document: Document, key: str, found: Found, stored: bo
             f'{class_kind} "{named}" does not exist: no Workload is made before it does'
         )
         priority = Priority()
-    elastic = kind.elastic(job, features)
+    elastic = kind.is_elastic(job, features)
     body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
     return _workload(body, key, warnings, kind=kind.name, both_levels=both)
 
 
-def _without_template(kind: Kind[Any], templates: Sequence[PodTemplate]) -> Iterator[FieldError]:
+def _without_template(
+    kind: GenericJob[Any], templates: Sequence[PodTemplate]
+) -> Iterator[FieldError]:
     """What no API server would take: templates that are missing."""
     if not templates:
         yield FieldError("spec", f"a {kind.name} needs at least one pod template")
@@ -229,7 +231,7 @@ def why_not_governed(job: JobLike) -> str:
     """Why Rackgate leaves a job alone, in words."""
     kind = kind_of(job)
     owner = job.metadata.controller
-    if owner is not None and part_of_owner(job.metadata):
+    if owner is not None and is_child_of_job(job.metadata):
         return f'it is part of {owner.kind} "{owner.name}", which is queued as a whole'
     if not job.metadata.labels.get(QUEUE_LABEL):
         who = "Kubernetes" if kind.name == "Job" else "its own controller"

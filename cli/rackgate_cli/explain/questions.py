@@ -17,8 +17,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem
 from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
-from rackgate_assigner.jobs.facts import governs
-from rackgate_assigner.jobs.kinds import KINDS, Kind, owner_of
+from rackgate_assigner.jobs.kinds import KINDS, GenericJob, owner_of
+from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.workload.info import workload_row
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import WORKLOAD, Asked, asked, why_not_governed, why_not_managed
@@ -115,10 +115,12 @@ class Asking:
             )
         raise CommandError(_nothing(found, namespace, name))
 
-    def _found_job(self, kind: Kind[Any], raw: bytes, namespace: str, found: Found) -> Explanation:
+    def _found_job(
+        self, kind: GenericJob[Any], raw: bytes, namespace: str, found: Found
+    ) -> Explanation:
         job = kind.decode(raw)
         key = job.metadata.key
-        if not governs(job):
+        if not is_managed(job):
             return _left_alone(key, why_not_governed(job))
         unmanaged = why_not_managed(job, found)
         if unmanaged:

@@ -12,7 +12,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.installation.marker import MARK
-from rackgate.installation.uninstall import FINALIZER, at_once, without_finalizer
+from rackgate.installation.uninstall import FINALIZER, remove_finalizer_patch, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.wire.core import Meta
@@ -293,7 +293,7 @@ class Uninstalling:
         async def one(item: dict[str, Any]) -> None:
             await self._delete_one(kind, item["metadata"])
 
-        await at_once(one, listed_)
+        await run_concurrently(one, listed_)
         return len(listed_)
 
     async def _delete_one(self, kind: Resource, metadata: dict[str, Any]) -> None:
@@ -302,7 +302,7 @@ class Uninstalling:
         try:
             if FINALIZER in metadata.get("finalizers", ()):
                 meta = Meta(uid=metadata["uid"], finalizers=tuple(metadata["finalizers"]))
-                patch = without_finalizer(meta)
+                patch = remove_finalizer_patch(meta)
                 if patch is not None:
                     await self._client.patch(path, patch, PatchType.JSON)
             await self._client.delete(

@@ -32,7 +32,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
     state = open_state(settings.leader_election.state_dir, "assigner", settings.identity)
     if state is not None:
         settings.identity = state.identity
-    client.keep(state)
+    client.record_writes_in(state)
     try:
         assigner = Assigner(settings, client)
         lease = LeaseHolder(
@@ -54,7 +54,7 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
         )
         async with health, asyncio.TaskGroup() as group:
             background = [
-                spawn(group, client.versions.rewound(), "versions"),
+                spawn(group, client.versions.wait_rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
                 spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, assigner.follow(), "follow"),
@@ -66,14 +66,14 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
             await assigner.recorder.drain()
-            if await uninstall.at_stop():
+            if await uninstall.is_uninstalling_at_stop():
                 stop.set()
 
                 async def give_back() -> None:
                     report = await release_all(client.budget(0, 0), system_namespace=namespace)
                     tell(report)
 
-                await uninstall.give_back(give_back)
+                await uninstall.clean_up(give_back)
             for task in background:
                 task.cancel()
     finally:
@@ -83,8 +83,8 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
 async def _lead(
     assigner: Assigner, lease: LeaseHolder, installation: Installation, uninstall: Uninstall
 ) -> None:
-    await installation.sole()
-    await uninstall.hold()
+    await installation.wait_until_sole()
+    await uninstall.add_finalizers()
     await assigner.synced()
     await lease.run(assigner.act)
 

@@ -27,9 +27,9 @@ from rackgate_assigner.cache.live_pods import Excess
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs import writer as job_writer
+from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController
-from rackgate_assigner.jobs.kinds import JobLike, part_of_owner
+from rackgate_assigner.jobs.kinds import JobLike, is_child_of_job
 from rackgate_assigner.node_replacement.controller import NodeFailures
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
@@ -73,7 +73,7 @@ class Assigner:
         self.recorder = EventRecorder(client, "assigner", instance=settings.identity)
         self._report = Reporter(self.recorder)
         # Nothing is written by what was seen of a store that may be another one now.
-        client = client.after(self.watches.certain)
+        client = client.with_write_gate(self.watches.wait_confirmed)
         pending = _budget(client, budgets.pending)
         for_jobs = _budget(client, budgets.jobs)
         admission = _budget(client, budgets.admission)
@@ -108,7 +108,7 @@ class Assigner:
             features=features,
             nodes=nodes,
             repairs=self._repairs,
-            in_step=self._in_step,
+            is_in_sync=self._is_in_sync,
             min_interval_s=settings.cycle.min_interval,
             message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
@@ -122,7 +122,7 @@ class Assigner:
     ) -> JobController:
         watches = self.watches
         return JobController(
-            job_writer.Stores(
+            job_executor.Stores(
                 {kind: watch.store for kind, watch in watches.kinds.items()},
                 watches.parts.store,
                 watches.workloads.store,
@@ -136,11 +136,11 @@ class Assigner:
             workers=settings.job_workers,
             system_namespace=settings.leader_election.namespace,
             features=self.cache.features,
-            ready=self._ready,
-            living=self.cache.living_pods,
-            managed=self._account,
+            on_in_sync=self._ready,
+            live_pods=self.cache.living_pods,
+            on_managed=self._account,
             recovery=settings.wait_for_pods_ready.recovery(),
-            selected=None if self._selector.everything else self._is_selected,
+            is_namespace_selected=None if self._selector.everything else self._is_selected,
         )
 
     def _account(self, job: JobLike) -> None:
@@ -160,7 +160,7 @@ class Assigner:
         was = before is not None and self._selector.selects(before.metadata.labels)
         if was == self._selector.selects(labels):
             return
-        for job in self.jobs.namespace_changed(space.metadata.name):
+        for job in self.jobs.on_namespace_change(space.metadata.name):
             self._job_seen(job, job)
 
     def _finalizers(self, client: Client) -> finalizers.InUse:
@@ -198,8 +198,8 @@ class Assigner:
     def _ready(self, key: str) -> None:
         self.cycle.changed(key)
 
-    def _in_step(self, workload: kueue.Workload) -> bool:
-        return self.jobs.in_step(workload) and self.slices.in_step(workload)
+    def _is_in_sync(self, workload: kueue.Workload) -> bool:
+        return self.jobs.is_in_sync(workload) and self.slices.is_in_sync(workload)
 
     def _replan(self) -> None:
         self.cycle.replan()
@@ -282,11 +282,11 @@ class Assigner:
         watches.pods.tell(failures.pod_seen, failures.pod_gone)
         watches.workloads.tell(failures.workload_seen, failures.workload_gone)
         watches.parts.tell(self._part_seen, self._part_gone)
-        cache.on_pods = self.jobs.pods_changed
+        cache.on_pods = self.jobs.on_pods_change
         cache.on_excess = self._excess_changed
         for governed in watches.kinds.values():
             governed.tell(self._job_seen, self._job_gone)
-            governed.tell(self.jobs.job_seen, self.jobs.job_gone)
+            governed.tell(self.jobs.on_job_upsert, self.jobs.on_job_delete)
             governed.tell(self.slices.job_seen, self.slices.job_gone)
             self._job_listener(governed)
         watches.workloads.tell(self._workload_seen, self._workload_gone)
@@ -316,7 +316,7 @@ class Assigner:
         watch.tell(upserted, deleted)
 
     def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
-        self.jobs.workload_seen(before, workload)
+        self.jobs.on_workload_upsert(before, workload)
         if before is None or before.metadata.controller != workload.metadata.controller:
             self._follow_again(workload)
         self.slices.workload_seen(before, workload)
@@ -329,7 +329,7 @@ class Assigner:
         self.in_use.user_changed(watch_kind(self.watches.workloads))
 
     def _workload_gone(self, workload: kueue.Workload) -> None:
-        self.jobs.workload_gone(workload)
+        self.jobs.on_workload_delete(workload)
         self._follow_again(workload)
         self.slices.workload_gone(workload)
         self.cycle.forget(workload.metadata.key)
@@ -338,7 +338,7 @@ class Assigner:
 
     def _follow_again(self, workload: kueue.Workload) -> None:
         """A Workload came or went: its job may be managed because of it alone, see `follows`."""
-        job = None if self._selector.everything else self.jobs.job_of(workload)
+        job = None if self._selector.everything else self.jobs.job_for(workload)
         if job is not None:
             self._job_seen(job, job)
 
@@ -350,11 +350,11 @@ class Assigner:
 
         def upserted(before: Any, item: Any) -> None:
             if self.acting and (before is None or counts(before) != counts(item)):
-                self.jobs.class_changed(kind, item.metadata.name)
+                self.jobs.on_priority_class_change(kind, item.metadata.name)
 
         def deleted(item: Any) -> None:
             if self.acting:
-                self.jobs.class_changed(kind, item.metadata.name)
+                self.jobs.on_priority_class_change(kind, item.metadata.name)
 
         watch.tell(upserted, deleted)
 
@@ -386,7 +386,7 @@ class Assigner:
 
         def upserted(_before: Object | None, item: Object) -> None:
             self.statuses.mark_all()
-            self.jobs.appeared(f"{kind}/{item.metadata.name}")
+            self.jobs.on_flavor_added(f"{kind}/{item.metadata.name}")
 
         watch.tell(upserted, lambda _item: self.statuses.mark_all())
 
@@ -397,7 +397,7 @@ class Assigner:
             self.cycle.poke()
         elif owner is None and before is not None and before.metadata.controller is not None:
             self.cache.set_owner(part.metadata.uid, "")
-        self.jobs.part_seen(before, part)
+        self.jobs.on_child_upsert(before, part)
 
     def _excess_changed(self, excess: Excess) -> None:
         self.statuses.mark(resources.CLUSTER_QUEUES.kind, excess.cluster_queue)
@@ -406,8 +406,8 @@ class Assigner:
 
     def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
         owner = job.metadata.controller
-        if owner is None or not part_of_owner(job.metadata):
-            if self.jobs.follows(job):
+        if owner is None or not is_child_of_job(job.metadata):
+            if self.jobs.is_followed(job):
                 self._account(job)
             elif not self._selector.everything:
                 self.cache.drop_job(job.metadata.uid)
@@ -418,20 +418,20 @@ class Assigner:
             self.cycle.poke()
         if (
             before is not None
-            and part_of_owner(before.metadata)
-            and not part_of_owner(job.metadata)
+            and is_child_of_job(before.metadata)
+            and not is_child_of_job(job.metadata)
         ):
             self.cache.set_owner(job.metadata.uid, "")
 
     def _job_gone(self, job: JobLike) -> None:
         self.cache.drop_job(job.metadata.uid)
-        if part_of_owner(job.metadata) and job.metadata.key not in self.watches.parts.store:
+        if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.parts.store:
             self.cache.drop_owner(job.metadata.uid)
         self.cycle.poke()
 
     def _part_gone(self, part: batch.Job) -> None:
         self.cache.drop_owner(part.metadata.uid)
-        self.jobs.part_gone(part)
+        self.jobs.on_child_delete(part)
 
     def _job_listener(self, watch: Watch[Any]) -> None:
         def upserted(before: JobLike | None, job: JobLike) -> None:

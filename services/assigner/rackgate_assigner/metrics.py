@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
+from rackgate.runtime.metrics import counter, gauge, histogram, initialize_series
 
 # 1, then 2.5 and doubling: waits last from a second to hours.
 WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
 CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)
 
-ATTEMPTS: Final = from_zero(
+ATTEMPTS: Final = initialize_series(
     counter(
         "admission_attempts_total", "Cycles that decided about waiting Workloads.", ("result",)
     ),
@@ -69,7 +69,7 @@ PREEMPTED: Final = counter(
 FINISHED: Final = counter(
     "finished_workloads_total", "Workloads that finished.", ("cluster_queue", "reason")
 )
-NODE_REPLACEMENTS: Final = from_zero(
+NODE_REPLACEMENTS: Final = initialize_series(
     counter(
         "node_replacements_total",
         "Broken nodes of running Workloads: replaced, recovered, or stuck without another place.",
@@ -101,7 +101,7 @@ FLAVOR_OVERLAP: Final = gauge(
 ADMISSION_WRITES: Final = histogram(
     "admission_write_duration_seconds", "One admission write, retries included.", ("result",)
 )
-CACHE_VERIFICATIONS: Final = from_zero(
+CACHE_VERIFICATIONS: Final = initialize_series(
     counter(
         "assigner_cache_verifications_total",
         "Comparisons of the cache with a rebuild from scratch: match, mismatch or failed.",
@@ -121,7 +121,7 @@ SLICES: Final = gauge(
     "their parent counts them.",
     ("status",),
 )
-SLICES_SETTLED: Final = from_zero(
+SLICES_SETTLED: Final = initialize_series(
     counter(
         "workload_slices_settled_total",
         "Admitted slices that ended: folded into their parent's counts, or withdrawn.",
@@ -133,7 +133,7 @@ SLICES_SETTLED: Final = from_zero(
 PODS_GIVEN_BACK: Final = counter(
     "resize_pods_given_back_total", "Pods that running jobs gave back by asking for fewer."
 )
-RESIZES: Final = from_zero(
+RESIZES: Final = initialize_series(
     counter("resizes_total", "Resizes of running jobs that were begun.", ("direction",)),
     "direction",
     ("up", "down"),

@@ -17,7 +17,7 @@ from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
-from rackgate_assigner.jobs.kinds import KINDS, Kind
+from rackgate_assigner.jobs.kinds import KINDS, GenericJob
 from rackgate_assigner.jobs.kinds.job import decode_job
 
 GOVERNED: Final = {"labelSelector": names.QUEUE_LABEL}
@@ -373,11 +373,11 @@ class Watches:
         self.kinds = {kind.name: _governed(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
 
-    async def certain(self) -> None:
+    async def wait_confirmed(self) -> None:
         """Wait until all is known to be of the store that the API server has now."""
-        while not all(watch.informer.is_certain for watch in self.all()):
+        while not all(watch.informer.is_confirmed for watch in self.all()):
             for watch in self.all():
-                await watch.informer.certain()
+                await watch.informer.wait_confirmed()
 
     def all(self) -> list[Watch[Any]]:
         """All watches."""
@@ -405,6 +405,6 @@ class Watches:
         ]
 
 
-def _governed(client: Client, kind: Kind[Any]) -> Watch[Any]:
+def _governed(client: Client, kind: GenericJob[Any]) -> Watch[Any]:
     follow = Watch if kind.built_in else OptionalWatch
     return follow(client, kind.resource, kind.decode, GOVERNED)

@@ -37,7 +37,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     state = open_state(settings.leader_election.state_dir, SERVICE, settings.identity)
     if state is not None:
         settings.identity = state.identity
-    client.keep(state)
+    client.record_writes_in(state)
     budget = settings.ungating
     writer = Writer(
         client.budget(budget.qps, budget.burst, budget.concurrency),
@@ -65,7 +65,7 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
     try:
         async with health, asyncio.TaskGroup() as group:
             background = [
-                spawn(group, client.versions.rewound(), "versions"),
+                spawn(group, client.versions.wait_rewound(), "versions"),
                 spawn(group, installation.run(), "installation"),
                 spawn(group, uninstall.run(), "uninstall"),
                 spawn(group, ungater.watch(), "watch"),
@@ -79,14 +79,14 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
             if uninstall.begun.is_set():
                 limit_s = min(limit_s, UNINSTALL_GRACE_S)  # its Leases are gone already
             await asyncio.wait((leading,), timeout=limit_s)
-            if await uninstall.at_stop():
+            if await uninstall.is_uninstalling_at_stop():
                 stop.set()
                 leading.cancel()
 
                 async def clean_up() -> None:
                     log_release_result(await release_pods(client.budget(qps=0, burst=1)))
 
-                await uninstall.give_back(clean_up)
+                await uninstall.clean_up(clean_up)
             for task in (leading, *background):
                 task.cancel()
         await recorder.drain()
@@ -95,8 +95,8 @@ async def serve(settings: UngaterConfiguration, stop: asyncio.Event) -> None:
 
 
 async def _lead(elector: ShardElector, installation: Installation, uninstall: Uninstall) -> None:
-    await installation.sole()
-    await uninstall.hold()
+    await installation.wait_until_sole()
+    await uninstall.add_finalizers()
     await elector.run()
 
 

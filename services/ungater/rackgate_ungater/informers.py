@@ -125,15 +125,15 @@ class Informers:
             await informer.synced.wait()
 
     @property
-    def is_certain(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether all of it is known to be of the store that the API server has now."""
-        return all(informer.is_certain for informer in (self.workloads, self.jobs, self.pods))
+        return all(informer.is_confirmed for informer in (self.workloads, self.jobs, self.pods))
 
-    async def certain(self) -> None:
+    async def wait_confirmed(self) -> None:
         """Return when it is."""
-        while not self.is_certain:
+        while not self.is_confirmed:
             for informer in (self.workloads, self.jobs, self.pods):
-                await informer.certain()
+                await informer.wait_confirmed()
 
     async def run(self) -> None:
         """Follow all of it until cancelled."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from rackgate.api.timestamps import parse_rfc3339
 from rackgate.runtime import clock
-from rackgate.runtime.metrics import counter, from_zero, gauge, histogram
+from rackgate.runtime.metrics import counter, gauge, histogram, initialize_series
 
 GATE_REMOVAL: Final = histogram(
     "pod_scheduling_gate_removal_seconds",
@@ -19,7 +19,7 @@ BATCH: Final = histogram(
     "Pods released together for one Workload.",
     buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
 )
-UNGATED: Final = from_zero(
+UNGATED: Final = initialize_series(
     counter(
         "ungated_pods_total",
         "Requests to release a pod, by result: ungated, conflict, refused, gone, unsent or lost.",

@@ -272,7 +272,9 @@ class Ungater:
         metrics.RECONCILES.inc()
         # A store that was restored meanwhile may have other pods and Workloads.
         informers = self.informers
-        if not informers.is_certain and not await run_unless(held_shard.leave, informers.certain()):
+        if not informers.is_confirmed and not await run_unless(
+            held_shard.leave, informers.wait_confirmed()
+        ):
             return False
         if not await self._relist_if_recreated(key, held_shard):
             return False
@@ -395,7 +397,7 @@ class Ungater:
 
         def deadline() -> float:
             # A large batch takes minutes, and what was read right before it is old by then.
-            may = still_admitted() and self.informers.is_certain
+            may = still_admitted() and self.informers.is_confirmed
             return held_shard.deadline() if may else float("-inf")
 
         nodes, shuffle = self.informers.known_nodes(), self._backoff.failures(workload.key) > 0

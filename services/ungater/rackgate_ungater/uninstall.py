@@ -18,7 +18,7 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.resources import PODS
-from rackgate.installation.uninstall import Failures, at_once
+from rackgate.installation.uninstall import Failures, run_concurrently
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.wire.depth import tolerant
@@ -92,12 +92,12 @@ async def release_pods(client: Client) -> ReleaseResult:
     for left in reversed(range(_MAX_PASSES)):
         # Without a right to list, another replica has finished: that is no rejection of a pod.
         gated = await _gated(client)
-        remaining = [pod for pod in gated if not failures.over(pod.uid)]
+        remaining = [pod for pod in gated if not failures.is_given_up(pod.uid)]
         if not (remaining and left):
-            released.gated = {pod.key: failures.words(pod.uid) or _CREATED_LATE for pod in gated}
+            released.gated = {pod.key: failures.message(pod.uid) or _CREATED_LATE for pod in gated}
             break
         before = failures.count
-        await at_once(release, remaining)
+        await run_concurrently(release, remaining)
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     return released

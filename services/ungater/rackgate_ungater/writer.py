@@ -26,7 +26,7 @@ from rackgate.kube.errors import (
 )
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.pauses import pause
+from rackgate.runtime.sleep import sleep_until
 from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
 from rackgate.wire.depth import tolerant
@@ -185,7 +185,7 @@ class Writer:
                     wait_s = max(wait_s, pauses.next())
                     if pauses.failures() >= MAX_CONSECUTIVE_FAILURES:
                         gave_up = True  # other Workloads get their turn; the rest is told as unsent
-                    await pause(wait_s, deadline)
+                    await sleep_until(wait_s, deadline)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -83,7 +83,7 @@ class WebhookService:
             async with health, asyncio.TaskGroup() as group:
                 changed = asyncio.Event()
                 tasks = [
-                    spawn(group, client.versions.rewound(), "versions"),
+                    spawn(group, client.versions.wait_rewound(), "versions"),
                     spawn(group, manager.run(self._check, changed), "certificates"),
                     spawn(
                         group,

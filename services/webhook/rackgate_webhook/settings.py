@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rackgate.api.meta import SUBDOMAIN
 from rackgate.api.names import SYSTEM_NAMESPACE
-from rackgate.jobframework.kai import Rendering
+from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
 from rackgate_webhook.certificates.rotation_rules import RotationRules
@@ -120,9 +120,9 @@ class WebhookSettings(BaseServiceSettings):
     """Jobs that the KAI scheduler places."""
 
     @property
-    def rendering(self) -> Rendering | None:
+    def rendering(self) -> RenderOptions | None:
         """How Jobs are handed over to KAI; None while the gate is off."""
         if not self.features.render_for_kai:
             return None
         both_levels = self.features.required_and_preferred
-        return Rendering(self.kai.topology, self.kai.jobs_grouped, both_levels)
+        return RenderOptions(self.kai.topology, self.kai.jobs_grouped, both_levels)

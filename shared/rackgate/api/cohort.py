@@ -22,7 +22,7 @@ class CohortSpec(ApiModel, json_schema_extra={"default": {}}):
     fair_sharing: FairSharing | None = None
 
     @model_validator(mode="after")
-    def _groups_are_apart(self) -> Self:
+    def _check_resource_groups(self) -> Self:
         check_groups(self.resource_groups)
         return self
 

@@ -40,14 +40,14 @@ class Column:
     type: str = "string"
     priority: int = 0
 
-    def wire(self) -> Schema:
+    def to_json(self) -> Schema:
         """The column as the CRD has it."""
         found: Schema = {"name": self.name, "type": self.type, "jsonPath": self.path}
         return {**found, "priority": self.priority} if self.priority else found
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CrdKind:
     """What a CRD says beside its schema.
 
     Attributes:
@@ -74,11 +74,11 @@ class Kind:
         return f"{self.group}_{self.plural}.yaml"
 
 
-def _same(_schema: Schema) -> None:
+def _keep_schema(_schema: Schema) -> None:
     """The schema of the older version is the same."""
 
 
-def _fixed_levels(schema: Schema) -> None:
+def _fix_levels(schema: Schema) -> None:
     levels = schema["properties"]["spec"]["properties"]["levels"]
     checks = levels["x-kubernetes-validations"]
     levels.update(rules(LEVELS_FIXED, *(one for one in checks if "oldSelf" not in one["rule"])))
@@ -87,7 +87,7 @@ def _fixed_levels(schema: Schema) -> None:
 _AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
 
 
-def _condition(name: str) -> Column:
+def _condition_column(name: str) -> Column:
     return Column(name, f".status.conditions[?(@.type=='{name}')].status")
 
 
@@ -95,57 +95,57 @@ _QUOTA_RESERVED: Final = ".status.conditions[?(@.type=='QuotaReserved')]"
 _PENDING: Final = Column("Pending Workloads", ".status.pendingWorkloads", "integer")
 _ADMITTED: Final = Column("Admitted Workloads", ".status.admittedWorkloads", "integer")
 
-KINDS: Final = (
-    Kind(AdmissionCheck, "admissionchecks", columns=(_condition("Active"), _AGE)),
-    Kind(
+CRD_KINDS: Final = (
+    CrdKind(AdmissionCheck, "admissionchecks", columns=(_condition_column("Active"), _AGE)),
+    CrdKind(
         ClusterQueue,
         "clusterqueues",
         ("cq",),
         columns=(
             Column("Cohort", ".spec.cohortName"),
             Column("Strategy", ".spec.queueingStrategy", priority=1),
-            _condition("Active"),
+            _condition_column("Active"),
             _PENDING,
             _ADMITTED,
             _AGE,
         ),
     ),
-    Kind(Cohort, "cohorts", ("co",), columns=(Column("Parent", ".spec.parentName"), _AGE)),
-    Kind(
+    CrdKind(Cohort, "cohorts", ("co",), columns=(Column("Parent", ".spec.parentName"), _AGE)),
+    CrdKind(
         LocalQueue,
         "localqueues",
         ("queue", "queues", "lq"),
         namespaced=True,
         columns=(
             Column("ClusterQueue", ".spec.clusterQueue"),
-            _condition("Active"),
+            _condition_column("Active"),
             _PENDING,
             _ADMITTED,
             _AGE,
         ),
     ),
-    Kind(
+    CrdKind(
         ResourceFlavor,
         "resourceflavors",
         ("flavor", "flavors", "rf"),
         columns=(Column("Topology", ".spec.topologyName"), _AGE),
-        old_version=_same,
+        old_version=_keep_schema,
     ),
-    Kind(
+    CrdKind(
         Topology,
         "topologies",
         ("topo",),
         columns=(_AGE,),
-        old_version=_fixed_levels,
+        old_version=_fix_levels,
     ),
-    Kind(
+    CrdKind(
         WorkloadPriorityClass,
         "workloadpriorityclasses",
         ("wpc",),
         columns=(Column("Value", ".value", "integer"), _AGE),
-        old_version=_same,
+        old_version=_keep_schema,
     ),
-    Kind(
+    CrdKind(
         Workload,
         "workloads",
         ("kwl", "kueueworkload", "kueueworkloads"),
@@ -153,8 +153,8 @@ KINDS: Final = (
         columns=(
             Column("Queue", ".spec.queueName"),
             Column("Reserved in", ".status.admission.clusterQueue"),
-            _condition("Admitted"),
-            _condition("Finished"),
+            _condition_column("Admitted"),
+            _condition_column("Finished"),
             # Why it waits, at a glance; the words themselves with `-o wide`.
             Column("Reason", _QUOTA_RESERVED + ".reason"),
             Column("Priority", ".spec.priority", "integer", 1),
@@ -165,8 +165,8 @@ KINDS: Final = (
     ),
 )
 _SYNCED: Final = ".status.conditions[?(@.type=='Synced')]"
-OSMO_KINDS: Final = (
-    Kind(
+OSMO_CRD_KINDS: Final = (
+    CrdKind(
         Pool,
         "pools",
         ("osmopool", "osmopools"),
@@ -182,7 +182,7 @@ OSMO_KINDS: Final = (
         group=OSMO_GROUP,
         version=OSMO_VERSION,
     ),
-    Kind(
+    CrdKind(
         Workflow,
         "workflows",
         ("osmoworkflow", "osmoworkflows"),
@@ -196,15 +196,15 @@ OSMO_KINDS: Final = (
 )
 
 
-def _definitions(node: Any, found: Schema) -> None:
+def _collect_definitions(node: Any, found: Schema) -> None:
     """Collect `$defs` from anywhere: model names are unique, so one table serves all."""
     if isinstance(node, dict):
         found.update(node.get("$defs", {}))
         for value in node.values():
-            _definitions(value, found)
+            _collect_definitions(value, found)
     elif isinstance(node, list):
         for value in node:
-            _definitions(value, found)
+            _collect_definitions(value, found)
 
 
 def _without_null(node: Schema) -> Schema:
@@ -223,7 +223,7 @@ def _without_null(node: Schema) -> Schema:
     return {**branches[0], **beside}
 
 
-def _resolved(node: Schema, table: Schema) -> Schema:
+def _resolve_references(node: Schema, table: Schema) -> Schema:
     """Write references out; what stands beside a reference wins over its target."""
     node = _without_null(node)
     while "$ref" in node:
@@ -233,8 +233,10 @@ def _resolved(node: Schema, table: Schema) -> Schema:
     return node
 
 
-def _structural(raw: Schema, table: Schema) -> Schema:
-    node = {key: value for key, value in _resolved(raw, table).items() if key not in _DROPPED}
+def _to_structural(raw: Schema, table: Schema) -> Schema:
+    node = {
+        key: value for key, value in _resolve_references(raw, table).items() if key not in _DROPPED
+    }
     # "Unknown fields are kept" holds for the Python side only: the API server prunes.
     if isinstance(node.get("additionalProperties"), bool):
         del node["additionalProperties"]
@@ -242,11 +244,11 @@ def _structural(raw: Schema, table: Schema) -> Schema:
         node["description"] = " ".join(node["description"].split())
     if "properties" in node:
         node["properties"] = {
-            name: _structural(child, table) for name, child in sorted(node["properties"].items())
+            name: _to_structural(child, table) for name, child in sorted(node["properties"].items())
         }
     for key in ("items", "additionalProperties"):
         if key in node:
-            node[key] = _structural(node[key], table)
+            node[key] = _to_structural(node[key], table)
     return node
 
 
@@ -258,16 +260,16 @@ def kind_schema(model: type[ApiObject]) -> Schema:
     """
     raw = model.model_json_schema(by_alias=True)
     table: Schema = {}
-    _definitions(raw, table)
+    _collect_definitions(raw, table)
     raw["properties"] |= {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
     }
-    return _structural(raw, table)
+    return _to_structural(raw, table)
 
 
-def _version(kind: Kind, name: str) -> Schema:
+def _version_entry(kind: CrdKind, name: str) -> Schema:
     schema = kind_schema(kind.model)
     found: Schema = {"name": name, "served": True, "storage": name == kind.version}
     if name == OLD_VERSION and kind.old_version is not None:
@@ -279,14 +281,14 @@ def _version(kind: Kind, name: str) -> Schema:
     if kind.selectable:
         found["selectableFields"] = [{"jsonPath": path} for path in kind.selectable]
     if kind.columns:
-        found["additionalPrinterColumns"] = [column.wire() for column in kind.columns]
+        found["additionalPrinterColumns"] = [column.to_json() for column in kind.columns]
     if "status" in schema["properties"]:
         found["subresources"] = {"status": {}}
     found["schema"] = {"openAPIV3Schema": schema}
     return found
 
 
-def crd_document(kind: Kind) -> Schema:
+def crd_document(kind: CrdKind) -> Schema:
     """The CustomResourceDefinition of one kind."""
     name = kind.model.__name__
     names: Schema = {
@@ -307,19 +309,19 @@ def crd_document(kind: Kind) -> Schema:
             "names": names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "conversion": {"strategy": "None"},
-            "versions": [_version(kind, version) for version in versions],
+            "versions": [_version_entry(kind, version) for version in versions],
         },
     }
 
 
 def crd_documents() -> dict[str, dict[str, Any]]:
     """All CustomResourceDefinitions by file name, as `kueue.x-k8s.io_workloads.yaml`."""
-    return {kind.file_name: crd_document(kind) for kind in KINDS}
+    return {kind.file_name: crd_document(kind) for kind in CRD_KINDS}
 
 
-def osmo_documents() -> dict[str, dict[str, Any]]:
+def osmo_crd_documents() -> dict[str, dict[str, Any]]:
     """The CustomResourceDefinitions of OSMO's pools and workflows, by file name."""
-    return {kind.file_name: crd_document(kind) for kind in OSMO_KINDS}
+    return {kind.file_name: crd_document(kind) for kind in OSMO_CRD_KINDS}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -337,7 +339,7 @@ def crd_text(document: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the definitions into a folder, those of OSMO when that word follows; 2 when misused."""
-    wanted = {(): crd_documents, ("osmo",): osmo_documents}.get(tuple(arguments[1:]))
+    wanted = {(): crd_documents, ("osmo",): osmo_crd_documents}.get(tuple(arguments[1:]))
     if not arguments or wanted is None:
         sys.stderr.write("usage: python -m rackgate.api.crd FOLDER [osmo]\n")
         return 2

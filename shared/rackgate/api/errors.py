@@ -14,22 +14,22 @@ from pydantic_core import ErrorDetails
 from rackgate.api.meta import DNS_LABEL, LABEL_KEY, LABEL_VALUE, QUANTITY, SUBDOMAIN
 
 MAX_ERRORS: Final = 16
-_SHOWN: Final = 64
+_MAX_SHOWN: Final = 64
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*")
-_FORMS: Final = {
+_PATTERN_ADVICE: Final = {
     SUBDOMAIN: ("is not an object name", "use lower-case letters, digits, - and ."),
     DNS_LABEL: ("is not a DNS label", "use at most 63 lower-case letters, digits and -"),
     LABEL_KEY: ("is not a label key", 'use a form such as "rack" or "example.com/rack"'),
     LABEL_VALUE: ("is not a label value", "use at most 63 letters, digits, -, _ and ."),
     QUANTITY: ("is not a quantity", 'use a form such as "500m", "4" or "1.5Gi"'),
 }
-_BOUNDS: Final = {
+_BOUND_ADVICE: Final = {
     "greater_than_equal": ("is too small", "use {ge} or more"),
     "less_than_equal": ("is too large", "use {le} or less"),
     "string_too_short": ("is too short", "use at least {min_length} characters"),
     "string_too_long": ("is too long", "use at most {max_length} characters"),
 }
-_TYPES: Final = {
+_TYPE_NAMES: Final = {
     "string": "a string",
     "int": "a whole number",
     "bool": "true or false",
@@ -58,18 +58,18 @@ class FieldProblem:
         return f"{self.path}: {text}" if self.path else text
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value in quotes, long ones cut; of containers only what they are."""
     if isinstance(value, str):
-        return f'"{value}"' if len(value) <= _SHOWN else f'"{value[:_SHOWN]}..."'
+        return f'"{value}"' if len(value) <= _MAX_SHOWN else f'"{value[:_MAX_SHOWN]}..."'
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):
         return "a list"
-    return json.dumps(value, default=str)[:_SHOWN]
+    return json.dumps(value, default=str)[:_MAX_SHOWN]
 
 
-def _path(location: tuple[str | int, ...], inner: str) -> str:
+def _field_path(location: tuple[str | int, ...], inner: str) -> str:
     text = ""
     for part in location:
         if part == "[key]":
@@ -83,13 +83,15 @@ def _path(location: tuple[str | int, ...], inner: str) -> str:
     return f"{text}.{inner}" if text and inner else text or inner
 
 
-def _of_form(value: object, context: Mapping[str, Any]) -> tuple[str, str]:
+def _pattern_problem(value: object, context: Mapping[str, Any]) -> tuple[str, str]:
     pattern = str(context.get("pattern", ""))
-    problem, advice = _FORMS.get(pattern, ("has not the needed form", f"it must match {pattern}"))
-    return f"value {_shown(value)} {problem}", advice
+    problem, advice = _PATTERN_ADVICE.get(
+        pattern, ("has not the needed form", f"it must match {pattern}")
+    )
+    return f"value {_format_value(value)} {problem}", advice
 
 
-def _of_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
+def _length_problem(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
     found = context.get("actual_length")
     if kind == "too_short":
         return f"{found} entries are too few", f"{context['min_length']} are needed"
@@ -98,32 +100,32 @@ def _of_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
     return f"{many} entries are too many", f"at most {limit} are allowed"
 
 
-def _of_type(kind: str, value: object) -> tuple[str, str] | None:
-    wanted = _TYPES.get(kind.split("_", 1)[0])
+def _type_problem(kind: str, value: object) -> tuple[str, str] | None:
+    wanted = _TYPE_NAMES.get(kind.split("_", 1)[0])
     if wanted is None:
         return None
-    return f"value {_shown(value)} is not {wanted}", f"write {wanted}"
+    return f"value {_format_value(value)} is not {wanted}", f"write {wanted}"
 
 
-def _words(detail: ErrorDetails) -> tuple[str, str]:
+def _describe_error(detail: ErrorDetails) -> tuple[str, str]:
     """Problem and advice of one pydantic error."""
     kind, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind == "missing":
         return "the field is missing", "add it"
     if kind == "string_pattern_mismatch":
-        return _of_form(value, context)
+        return _pattern_problem(value, context)
     if kind in ("too_short", "too_long"):
-        return _of_length(kind, context)
+        return _length_problem(kind, context)
     if kind == "literal_error":
-        return f"value {_shown(value)} is not known", f"use one of {context.get('expected')}"
-    if kind in _BOUNDS:
-        problem, advice = _BOUNDS[kind]
-        return f"value {_shown(value)} {problem}", advice.format(**context)
+        return f"value {_format_value(value)} is not known", f"use one of {context.get('expected')}"
+    if kind in _BOUND_ADVICE:
+        problem, advice = _BOUND_ADVICE[kind]
+        return f"value {_format_value(value)} {problem}", advice.format(**context)
     if kind == "value_error":
         return str(context.get("error", detail["msg"])), ""
     if kind in ("rule", "quantity"):
         return detail["msg"], ""
-    return _of_type(kind, value) or (f"value {_shown(value)}: {detail['msg']}", "")
+    return _type_problem(kind, value) or (f"value {_format_value(value)}: {detail['msg']}", "")
 
 
 def field_problems(error: ValidationError) -> list[FieldProblem]:
@@ -131,7 +133,7 @@ def field_problems(error: ValidationError) -> list[FieldProblem]:
     problems = []
     for detail in error.errors(include_url=False)[:MAX_ERRORS]:
         inner = str(detail.get("ctx", {}).get("path", ""))
-        problems.append(FieldProblem(_path(detail["loc"], inner), *_words(detail)))
+        problems.append(FieldProblem(_field_path(detail["loc"], inner), *_describe_error(detail)))
     return problems
 
 

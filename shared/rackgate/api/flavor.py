@@ -15,8 +15,8 @@ from rackgate.api.meta import (
     ObjectName,
     Taint,
     Toleration,
-    broken,
     rule,
+    rule_error,
     rules,
 )
 
@@ -56,9 +56,9 @@ class ResourceFlavorSpec(
     """Topology of the nodes: set, the flavor's pods are placed by topology."""
 
     @model_validator(mode="after")
-    def _topology_needs_labels(self) -> Self:
+    def _check_labels(self) -> Self:
         if self.topology_name is not None and not self.node_labels:
-            raise broken("nodeLabels", NEEDS_LABELS)
+            raise rule_error("nodeLabels", NEEDS_LABELS)
         return self
 
 

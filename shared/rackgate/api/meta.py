@@ -50,7 +50,7 @@ LIST_SET: Final[Schema] = {"x-kubernetes-list-type": "set"}
 ATOMIC_MAP: Final[Schema] = {"x-kubernetes-map-type": "atomic"}
 
 
-def broken(path: str, message: str) -> PydanticCustomError:
+def rule_error(path: str, message: str) -> PydanticCustomError:
     """Error of a rule over several fields, to be raised in a model's validator.
 
     Args:
@@ -70,7 +70,7 @@ class ApiModel(BaseModel):
         use_attribute_docstrings=True,
     )
 
-    def wire(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The object as JSON data in wire names: what was set, and nothing else."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -139,10 +139,10 @@ class ApiObject(ApiModel):
     kind: str = ""
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
 
-    def wire(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The object as JSON data: what was set, with apiVersion and kind always there."""
         head = {"apiVersion": self.api_version, "kind": self.kind or type(self).__name__}
-        return head | super().wire()
+        return head | super().to_json()
 
 
 class Condition(ApiModel):

@@ -54,7 +54,7 @@ JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
 
 # Of a RayCluster: the generation at which its operator was asked to look for missing pods.
-REMINDED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
+RECONCILE_REQUESTED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
 
 # Of Workloads and jobs that may be resized while they run.
 ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"

@@ -46,13 +46,15 @@ _NODE_LABEL: Final = (
 )
 
 
-def _told(expression: str, message: str, told: str, path: str) -> Schema:
+def _rule_with_expression(
+    expression: str, message: str, message_expression: str, path: str
+) -> Schema:
     """A rule whose message is an expression; `message` stands in for it should that fail."""
     found = rule(expression, message, path)
-    return {**found, "messageExpression": " ".join(told.split())}
+    return {**found, "messageExpression": " ".join(message_expression.split())}
 
 
-_KAI_ALONE: Final = _told(
+_KAI_REQUIRED: Final = _rule_with_expression(
     "self.spec.topology_keys.size() == 0 || self.spec.scheduler in ['kai', 'kai-scheduler']",
     "topology_keys need a backend whose scheduler is kai",
     """'pool "' + self.metadata.name + '" of backend "' + self.spec.backend
@@ -67,20 +69,20 @@ _SHORT_NAME: Final = rule(
 )
 
 
-def _unique(field: str) -> Schema:
+def _unique_rule(field: str) -> Schema:
     return rule(
         f"self.all(i, self.exists_one(j, j.{field} == i.{field}))",
         f"each {field} may be there once: name every {field} in one entry only",
     )
 
 
-class _AsWritten(ApiModel):
+class _OsmoModel(ApiModel):
     """Fields are spelled as users of OSMO write them, not in the API's camel case."""
 
     model_config = ConfigDict(alias_generator=None)
 
 
-class PoolTopologyKey(_AsWritten):
+class PoolTopologyKey(_OsmoModel):
     """One topology key: what users call it, and the node label it stands for."""
 
     key: str = Field(min_length=1, max_length=63)
@@ -99,7 +101,7 @@ class PoolTopologyKey(_AsWritten):
     """Node label whose values are the domains, for instance `topology.kubernetes.io/rack`."""
 
 
-class PoolSpec(_AsWritten):
+class PoolSpec(_OsmoModel):
     """What a pool offers to workflows."""
 
     description: str | None = Field(default=None, max_length=4096)
@@ -114,8 +116,8 @@ class PoolSpec(_AsWritten):
         json_schema_extra=ATOMIC
         | {"default": []}
         | rules(
-            _unique("key"),
-            _unique("label"),
+            _unique_rule("key"),
+            _unique_rule("label"),
             rule(
                 f"""!self.exists(i, i.label == '{HOSTNAME_LABEL}')
                 || self[size(self) - 1].label == '{HOSTNAME_LABEL}'""",
@@ -148,7 +150,7 @@ class PoolStatus(ApiModel):
     """Generation of the pool that the status is about."""
 
 
-class Pool(ApiObject, json_schema_extra=rules(_KAI_ALONE, _SHORT_NAME)):
+class Pool(ApiObject, json_schema_extra=rules(_KAI_REQUIRED, _SHORT_NAME)):
     """A pool of OSMO: its backend's scheduler, and the topology keys that workflows may use."""
 
     api_version: str = API_VERSION
@@ -156,7 +158,7 @@ class Pool(ApiObject, json_schema_extra=rules(_KAI_ALONE, _SHORT_NAME)):
     status: PoolStatus | None = None
 
 
-class WorkflowRequirement(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
+class WorkflowRequirement(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
     """Tasks of one group belong into one domain of a key."""
 
     key: str | None = Field(default=None, max_length=256)
@@ -167,7 +169,7 @@ class WorkflowRequirement(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
     """`required` (when absent) or `preferred`."""
 
 
-class WorkflowResource(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
+class WorkflowResource(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
     """What the tasks that name this resource need."""
 
     topology: list[WorkflowRequirement] | None = Field(
@@ -176,7 +178,7 @@ class WorkflowResource(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
     """Which of them belong together."""
 
 
-class WorkflowTask(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
+class WorkflowTask(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
     """One task: one pod."""
 
     name: str = Field(max_length=256)
@@ -185,7 +187,7 @@ class WorkflowTask(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
     """One of the workflow's resources; `default` when absent."""
 
 
-class WorkflowGroup(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
+class WorkflowGroup(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
     """Tasks that run together: one PodGroup."""
 
     name: str = Field(max_length=256)
@@ -196,7 +198,7 @@ class WorkflowGroup(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
     """Its tasks."""
 
 
-class WorkflowSpec(_AsWritten, json_schema_extra=_KEEP_UNKNOWN):
+class WorkflowSpec(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
     """A workflow as its user wrote it, and the pool it was submitted to.
 
     What a file has below `workflow` may stand here or, as there, below `workflow`.

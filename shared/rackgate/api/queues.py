@@ -19,9 +19,9 @@ from rackgate.api.meta import (
     ObjectName,
     Quantity,
     ResourceName,
-    broken,
     list_map,
     rule,
+    rule_error,
     rules,
 )
 from rackgate.api.quotas import (
@@ -30,7 +30,7 @@ from rackgate.api.quotas import (
     ResourceGroup,
     ResourceQuota,
     check_groups,
-    quotas_where,
+    quota_paths,
 )
 
 NEEDS_COHORT = "{} can only be set with cohortName: name a cohort or remove it"
@@ -38,7 +38,7 @@ StopPolicy = Literal["None", "Hold", "HoldAndDrain"]
 CheckName = Annotated[str, Field(min_length=1, max_length=316)]
 
 
-def _only_in_cohort(field: str) -> str:
+def _cohort_only_rule(field: str) -> str:
     return f"""(has(self.cohortName) && self.cohortName != '') || !has(self.resourceGroups)
         || self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(r, !has(r.{field}))))"""
 
@@ -137,12 +137,14 @@ class ClusterQueueSpec(
     json_schema_extra={"default": {}}
     | rules(
         rule(
-            _only_in_cohort("borrowingLimit"),
+            _cohort_only_rule("borrowingLimit"),
             NEEDS_COHORT.format("borrowingLimit"),
             ".resourceGroups",
         ),
         rule(
-            _only_in_cohort("lendingLimit"), NEEDS_COHORT.format("lendingLimit"), ".resourceGroups"
+            _cohort_only_rule("lendingLimit"),
+            NEEDS_COHORT.format("lendingLimit"),
+            ".resourceGroups",
         ),
     ),
 ):
@@ -167,16 +169,20 @@ class ClusterQueueSpec(
     concurrent_admission_policy: ConcurrentAdmissionPolicy | None = None
 
     @model_validator(mode="after")
-    def _groups_make_sense(self) -> Self:
+    def _check_resource_groups(self) -> Self:
         check_groups(self.resource_groups)
         if not self.cohort_name:
-            self._refuse("borrowingLimit", lambda quota: quota.borrowing_limit is not None)
-            self._refuse("lendingLimit", lambda quota: quota.lending_limit is not None)
+            self._reject_outside_cohort(
+                "borrowingLimit", lambda quota: quota.borrowing_limit is not None
+            )
+            self._reject_outside_cohort(
+                "lendingLimit", lambda quota: quota.lending_limit is not None
+            )
         return self
 
-    def _refuse(self, field: str, is_set: Callable[[ResourceQuota], bool]) -> None:
-        for path in quotas_where(self.resource_groups, is_set):
-            raise broken(f"{path}.{field}", NEEDS_COHORT.format(field))
+    def _reject_outside_cohort(self, field: str, is_set: Callable[[ResourceQuota], bool]) -> None:
+        for path in quota_paths(self.resource_groups, is_set):
+            raise rule_error(f"{path}.{field}", NEEDS_COHORT.format(field))
 
 
 class ResourceUsage(ApiModel):

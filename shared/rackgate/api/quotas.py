@@ -16,9 +16,9 @@ from rackgate.api.meta import (
     Quantity,
     ResourceName,
     Time,
-    broken,
     list_map,
     rule,
+    rule_error,
     rules,
 )
 
@@ -73,14 +73,14 @@ class ResourceGroup(
     )
 
     @model_validator(mode="after")
-    def _flavors_cover_resources(self) -> Self:
+    def _check_flavors(self) -> Self:
         for index, flavor in enumerate(self.flavors):
             if [quota.name for quota in flavor.resources] != self.covered_resources:
-                raise broken(f"flavors[{index}].resources", SAME_RESOURCES)
+                raise rule_error(f"flavors[{index}].resources", SAME_RESOURCES)
         return self
 
 
-def _first_repeated(groups: Sequence[Sequence[str]]) -> str | None:
+def _find_repeated(groups: Sequence[Sequence[str]]) -> str | None:
     seen: set[str] = set()
     for names in groups:
         repeated = next((name for name in names if name in seen), None)
@@ -96,17 +96,19 @@ def check_groups(groups: Sequence[ResourceGroup]) -> None:
     Raises:
         PydanticCustomError: to be raised in the validator of a model with `resourceGroups`.
     """
-    found = _first_repeated([group.covered_resources for group in groups])
+    found = _find_repeated([group.covered_resources for group in groups])
     if found is not None:
-        raise broken(
+        raise rule_error(
             "resourceGroups", f'resource "{found}" is in two groups: cover it in one of them'
         )
-    found = _first_repeated([[flavor.name for flavor in group.flavors] for group in groups])
+    found = _find_repeated([[flavor.name for flavor in group.flavors] for group in groups])
     if found is not None:
-        raise broken("resourceGroups", f'flavor "{found}" is in two groups: name it in one of them')
+        raise rule_error(
+            "resourceGroups", f'flavor "{found}" is in two groups: name it in one of them'
+        )
 
 
-def quotas_where(
+def quota_paths(
     groups: Sequence[ResourceGroup], chosen: Callable[[ResourceQuota], bool]
 ) -> Iterator[str]:
     """Paths of the quotas that `chosen` picks, as `resourceGroups[0].flavors[1].resources[0]`."""

@@ -63,7 +63,7 @@ class Resource:
         return "/".join(parts)
 
 
-def _own(plural: str, kind: str, *, namespaced: bool = False) -> Resource:
+def _kueue_resource(plural: str, kind: str, *, namespaced: bool = False) -> Resource:
     return Resource(names.GROUP, names.VERSION, plural, namespaced, kind)
 
 
@@ -120,11 +120,13 @@ CLUSTER_ROLE_BINDINGS: Final = Resource(
 ROLES: Final = Resource(_RBAC, "v1", "roles", True, "Role")
 ROLE_BINDINGS: Final = Resource(_RBAC, "v1", "rolebindings", True, "RoleBinding")
 
-WORKLOADS: Final = _own("workloads", "Workload", namespaced=True)
-LOCAL_QUEUES: Final = _own("localqueues", "LocalQueue", namespaced=True)
-CLUSTER_QUEUES: Final = _own("clusterqueues", "ClusterQueue")
-COHORTS: Final = _own("cohorts", "Cohort")
-TOPOLOGIES: Final = _own("topologies", "Topology")
-FLAVORS: Final = _own("resourceflavors", "ResourceFlavor")
-WORKLOAD_PRIORITY_CLASSES: Final = _own("workloadpriorityclasses", "WorkloadPriorityClass")
-ADMISSION_CHECKS: Final = _own("admissionchecks", "AdmissionCheck")
+WORKLOADS: Final = _kueue_resource("workloads", "Workload", namespaced=True)
+LOCAL_QUEUES: Final = _kueue_resource("localqueues", "LocalQueue", namespaced=True)
+CLUSTER_QUEUES: Final = _kueue_resource("clusterqueues", "ClusterQueue")
+COHORTS: Final = _kueue_resource("cohorts", "Cohort")
+TOPOLOGIES: Final = _kueue_resource("topologies", "Topology")
+FLAVORS: Final = _kueue_resource("resourceflavors", "ResourceFlavor")
+WORKLOAD_PRIORITY_CLASSES: Final = _kueue_resource(
+    "workloadpriorityclasses", "WorkloadPriorityClass"
+)
+ADMISSION_CHECKS: Final = _kueue_resource("admissionchecks", "AdmissionCheck")

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rackgate.api.meta import ATOMIC, LABEL_KEY, ApiModel, ApiObject, broken, rule, rules
+from rackgate.api.meta import ATOMIC, LABEL_KEY, ApiModel, ApiObject, rule, rule_error, rules
 from rackgate.api.names import HOSTNAME_LABEL, MAX_LEVEL_KEY, MAX_LEVELS
 
 HOSTNAME_LAST = (
@@ -50,12 +50,12 @@ class TopologySpec(ApiModel):
     """Levels, coarsest first; `kubernetes.io/hostname` may only be the last."""
 
     @model_validator(mode="after")
-    def _levels_make_sense(self) -> Self:
+    def _check_levels(self) -> Self:
         labels = [level.node_label for level in self.levels]
         if len(set(labels)) < len(labels):
-            raise broken("levels", UNIQUE)
+            raise rule_error("levels", UNIQUE)
         if HOSTNAME_LABEL in labels[:-1]:
-            raise broken("levels", HOSTNAME_LAST)
+            raise rule_error("levels", HOSTNAME_LAST)
         return self
 
 

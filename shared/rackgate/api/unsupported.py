@@ -35,68 +35,72 @@ _WORKLOAD_ANNOTATIONS: Final = (
 )
 
 
-def _part(obj: object, key: str) -> Manifest:
+def _object_at(obj: object, key: str) -> Manifest:
     """A nested object; empty when absent or of another type (the schema refuses that)."""
     found = obj.get(key) if isinstance(obj, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def _set(obj: Manifest, path: str, *keys: str) -> Iterator[str]:
+def _set_paths(obj: Manifest, path: str, *keys: str) -> Iterator[str]:
     """Paths of the keys that hold something: null, empty lists and empty objects do not."""
     return (f"{path}.{key}" for key in keys if obj.get(key) not in (None, [], {}))
 
 
-def _metadata(obj: Manifest, part: str, keys: tuple[str, ...]) -> Iterator[str]:
-    found = _part(_part(obj, "metadata"), part)
+def _metadata_paths(obj: Manifest, part: str, keys: tuple[str, ...]) -> Iterator[str]:
+    found = _object_at(_object_at(obj, "metadata"), part)
     return (f'metadata.{part}["{key}"]' for key in keys if key in found)
 
 
-def _of_cluster_queue(obj: Manifest) -> Iterator[str]:
-    spec = _part(obj, "spec")
-    yield from _set(spec, "spec", "admissionScope", "concurrentAdmissionPolicy", "fairSharing")
-    fungibility = _part(spec, "flavorFungibility")
+def _cluster_queue_paths(obj: Manifest) -> Iterator[str]:
+    spec = _object_at(obj, "spec")
+    yield from _set_paths(
+        spec, "spec", "admissionScope", "concurrentAdmissionPolicy", "fairSharing"
+    )
+    fungibility = _object_at(spec, "flavorFungibility")
     for key, default in _FUNGIBILITY_DEFAULTS.items():
         if fungibility.get(key) not in (None, default):
             yield f"spec.flavorFungibility.{key}"
 
 
-def _of_local_queue(obj: Manifest) -> Iterator[str]:
-    return _set(_part(obj, "spec"), "spec", "fairSharing")
+def _local_queue_paths(obj: Manifest) -> Iterator[str]:
+    return _set_paths(_object_at(obj, "spec"), "spec", "fairSharing")
 
 
-def _of_cohort(obj: Manifest) -> Iterator[str]:
-    return _set(_part(obj, "spec"), "spec", "fairSharing", "parentName", "resourceGroups")
+def _cohort_paths(obj: Manifest) -> Iterator[str]:
+    return _set_paths(
+        _object_at(obj, "spec"), "spec", "fairSharing", "parentName", "resourceGroups"
+    )
 
 
-def _of_workload(obj: Manifest) -> Iterator[str]:
-    yield from _metadata(obj, "annotations", _WORKLOAD_ANNOTATIONS)
-    spec = _part(obj, "spec")
-    yield from _set(spec, "spec", "maximumExecutionTimeSeconds")
+def _workload_paths(obj: Manifest) -> Iterator[str]:
+    yield from _metadata_paths(obj, "annotations", _WORKLOAD_ANNOTATIONS)
+    spec = _object_at(obj, "spec")
+    yield from _set_paths(spec, "spec", "maximumExecutionTimeSeconds")
     podsets = spec.get("podSets")
     for index, podset in enumerate(podsets if isinstance(podsets, list | tuple) else ()):
         if isinstance(podset, Mapping):
-            yield from _set(podset, f"spec.podSets[{index}]", "minCount")
-    yield from _set(spec, "spec", "preemptionGates")
+            yield from _set_paths(podset, f"spec.podSets[{index}]", "minCount")
+    yield from _set_paths(spec, "spec", "preemptionGates")
 
 
-def _of_job(obj: Manifest) -> Iterator[str]:
-    yield from _metadata(obj, "labels", _JOB_LABELS)
-    yield from _metadata(obj, "annotations", _JOB_ANNOTATIONS)
+def _job_paths(obj: Manifest) -> Iterator[str]:
+    yield from _metadata_paths(obj, "labels", _JOB_LABELS)
+    yield from _metadata_paths(obj, "annotations", _JOB_ANNOTATIONS)
 
 
-def _of_raycluster(obj: Manifest) -> Iterator[str]:
+def _raycluster_paths(obj: Manifest) -> Iterator[str]:
     # One that scales itself is resized while it runs, whether it says so or not.
-    return (path for path in _of_job(obj) if not path.endswith('/elastic-job"]'))
+    return (path for path in _job_paths(obj) if not path.endswith('/elastic-job"]'))
 
 
-_KINDS: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
-    "ClusterQueue": _of_cluster_queue,
-    "Cohort": _of_cohort,
-    "Job": _of_job,
-    "JobSet": _of_job,
-    "LocalQueue": _of_local_queue,
-    "RayCluster": _of_raycluster,
-    "Workload": _of_workload,
+_PATHS_BY_KIND: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
+    "ClusterQueue": _cluster_queue_paths,
+    "Cohort": _cohort_paths,
+    "Job": _job_paths,
+    "JobSet": _job_paths,
+    "LocalQueue": _local_queue_paths,
+    "RayCluster": _raycluster_paths,
+    "Workload": _workload_paths,
 }
 
 
@@ -107,5 +111,5 @@ def unsupported_fields(kind: str, obj: Manifest) -> list[str]:
         kind: as `ClusterQueue`; of jobs `Job`.
         obj: the object as JSON data; malformed parts are passed over.
     """
-    look = _KINDS.get(kind)
-    return [] if look is None else list(look(obj))
+    find_paths = _PATHS_BY_KIND.get(kind)
+    return [] if find_paths is None else list(find_paths(obj))

@@ -19,9 +19,9 @@ from rackgate.api.meta import (
     Positive,
     RequestedLevel,
     Schema,
-    broken,
     list_map,
     rule,
+    rule_error,
     rules,
 )
 from rackgate.api.workload_status import (
@@ -122,21 +122,21 @@ class PodSetTopologyRequest(
     """Slices in layers, coarsest first."""
 
     @model_validator(mode="after")
-    def _forms_exclude_each_other(self) -> Self:
+    def _check_exclusive_forms(self) -> Self:
         if self.unconstrained and (self.required is not None or self.preferred is not None):
-            raise broken("", ONE_REQUEST)
+            raise rule_error("", ONE_REQUEST)
         pair = (self.pod_set_slice_required_topology, self.pod_set_slice_size)
         if (pair[0] is None) != (pair[1] is None):
-            raise broken("podSetSliceSize", SLICE_PAIR)
+            raise rule_error("podSetSliceSize", SLICE_PAIR)
         layers = self.podset_slice_required_topology_constraints
         if layers is None:
             return self
         if pair[0] is not None:
-            raise broken("podsetSliceRequiredTopologyConstraints", SLICE_FORMS)
+            raise rule_error("podsetSliceRequiredTopologyConstraints", SLICE_FORMS)
         sizes = [layer.size for layer in layers]
         divides = all(a % b == 0 for a, b in pairwise(sizes))
         if not divides or len({layer.topology for layer in layers}) < len(layers):
-            raise broken("podsetSliceRequiredTopologyConstraints", LAYERS)
+            raise rule_error("podsetSliceRequiredTopologyConstraints", LAYERS)
         return self
 
 
@@ -171,9 +171,9 @@ class PodSet(
     topology_request: PodSetTopologyRequest | None = None
 
     @model_validator(mode="after")
-    def _min_count_fits(self) -> Self:
+    def _check_min_count(self) -> Self:
         if self.min_count is not None and self.min_count > self.count:
-            raise broken("minCount", MIN_COUNT)
+            raise rule_error("minCount", MIN_COUNT)
         return self
 
 
@@ -229,21 +229,21 @@ class WorkloadSpec(
     )
 
     @model_validator(mode="after")
-    def _fields_agree(self) -> Self:
+    def _check_fields(self) -> Self:
         names = [podset.name for podset in self.pod_sets]
         repeated = next((i for i, name in enumerate(names) if name in names[:i]), None)
         if repeated is not None:
-            raise broken(
+            raise rule_error(
                 f"podSets[{repeated}].name", f'podSet "{names[repeated]}" is there twice: rename it'
             )
         if sum(podset.min_count is not None for podset in self.pod_sets) > 1:
-            raise broken("podSets", ONE_MIN_COUNT)
+            raise rule_error("podSets", ONE_MIN_COUNT)
         if self.priority_class_ref is not None and self.priority is None:
-            raise broken("priority", NEEDS_PRIORITY)
+            raise rule_error("priority", NEEDS_PRIORITY)
         return self
 
 
-def _while(condition: str, rest: str) -> str:
+def _while_condition(condition: str, rest: str) -> str:
     """CEL: `rest` must hold while that condition was True before and is True now."""
     held = " && ".join(
         f"has({it}.status) && has({it}.status.conditions)"
@@ -253,7 +253,7 @@ def _while(condition: str, rest: str) -> str:
     return f"!({held}) || ({rest})"
 
 
-def _kept(new: str, old: str, field: str) -> str:
+def _unchanged_rule(new: str, old: str, field: str) -> str:
     """CEL: an optional field is absent in both, or the same (`.?` has no bounded cost)."""
     return (
         f"has({new}.{field}) == has({old}.{field})"
@@ -261,17 +261,18 @@ def _kept(new: str, old: str, field: str) -> str:
     )
 
 
-_OLD = "oldSelf.spec.podSets[i]"
+_OLD_PODSET = "oldSelf.spec.podSets[i]"
 # A count follows the admission up, which only that of an elastic Workload goes (its policy in
 # deploy/webhook sees the annotation; a schema does not). By then quota is held for every pod.
-_HELD = """has(self.status.admission)
+_COUNT_ADMITTED = """has(self.status.admission)
     && self.status.admission.podSetAssignments.exists(a, a.name == p.name
     && has(a.count) && p.count <= a.count)"""
 _SAME_PODSETS = f"""size(self.spec.podSets) == size(oldSelf.spec.podSets)
-    && self.spec.podSets.all(i, p, p.name == {_OLD}.name
-    && (p.count <= {_OLD}.count || ({_HELD})) && p.template == {_OLD}.template
-    && {_kept("p", _OLD, "minCount")}
-    && {_kept("p", _OLD, "topologyRequest")})"""
+    && self.spec.podSets.all(i, p, p.name == {_OLD_PODSET}.name
+    && (p.count <= {_OLD_PODSET}.count || ({_COUNT_ADMITTED}))
+    && p.template == {_OLD_PODSET}.template
+    && {_unchanged_rule("p", _OLD_PODSET, "minCount")}
+    && {_unchanged_rule("p", _OLD_PODSET, "topologyRequest")})"""
 
 
 class Workload(
@@ -286,18 +287,20 @@ class Workload(
             ".status.admission.podSetAssignments",
         ),
         rule(
-            _while("QuotaReserved", _kept("self.spec", "oldSelf.spec", "queueName")),
+            _while_condition(
+                "QuotaReserved", _unchanged_rule("self.spec", "oldSelf.spec", "queueName")
+            ),
             "queueName is immutable while quota is reserved",
             ".spec.queueName",
         ),
         rule(
-            _while("QuotaReserved", _SAME_PODSETS),
+            _while_condition("QuotaReserved", _SAME_PODSETS),
             "podSets are immutable while quota is reserved, but for counts that decrease"
             " or follow the admission",
             ".spec.podSets",
         ),
         rule(
-            _while(
+            _while_condition(
                 "QuotaReserved",
                 """has(self.spec.priorityClassRef) == has(oldSelf.spec.priorityClassRef)
                 && (!has(self.spec.priorityClassRef)
@@ -309,7 +312,10 @@ class Workload(
             ".spec.priorityClassRef",
         ),
         rule(
-            _while("Admitted", _kept("self.spec", "oldSelf.spec", "maximumExecutionTimeSeconds")),
+            _while_condition(
+                "Admitted",
+                _unchanged_rule("self.spec", "oldSelf.spec", "maximumExecutionTimeSeconds"),
+            ),
             "maximumExecutionTimeSeconds is immutable while admitted",
             ".spec.maximumExecutionTimeSeconds",
         ),

@@ -26,8 +26,8 @@ def workload_name(kind: str, group: str, owner: str, uid: str, extra: str = "") 
     Returns:
         At most 253 characters; the digits are of sha1 over the arguments, one per line.
     """
-    facts = [kind, group, owner, uid] + ([extra] if extra else [])
-    digest = hashlib.sha1("\n".join(facts).encode(), usedforsecurity=False).hexdigest()
+    fields = [kind, group, owner, uid] + ([extra] if extra else [])
+    digest = hashlib.sha1("\n".join(fields).encode(), usedforsecurity=False).hexdigest()
     # A cut behind a dot would leave an empty label, which is no object name.
     prefix = f"{kind.lower()}-{owner}"[: MAX_NAME - 1 - _HASH].rstrip(".")
     return f"{prefix}-{digest[:_HASH]}"
@@ -44,12 +44,12 @@ def slice_name(parent: str, podset: str, ordinal: int) -> str:
     Returns:
         At most 253 characters.
     """
-    whole, tail = f"{parent}-{podset}", f"-{ordinal}"
-    if len(whole) + len(tail) > MAX_NAME:
+    whole, ordinal_suffix = f"{parent}-{podset}", f"-{ordinal}"
+    if len(whole) + len(ordinal_suffix) > MAX_NAME:
         digest = hashlib.sha1(f"{parent}\n{podset}".encode(), usedforsecurity=False).hexdigest()
-        room = MAX_NAME - len(tail) - 1 - _HASH
-        whole = f"{whole[:room].rstrip('.-')}-{digest[:_HASH]}"
-    return whole + tail
+        prefix_length = MAX_NAME - len(ordinal_suffix) - 1 - _HASH
+        whole = f"{whole[:prefix_length].rstrip('.-')}-{digest[:_HASH]}"
+    return whole + ordinal_suffix
 
 
 def slice_ordinal(name: str) -> int:

@@ -24,7 +24,7 @@ from rackgate.api.meta import (
 )
 
 MAX_PODSETS = 18
-MAX_FOLDED = 1000
+MAX_MERGED_SLICES = 1000
 ClusterName = Annotated[str, Field(max_length=256)]
 Cause = Annotated[str, Field(max_length=316)]
 
@@ -114,7 +114,7 @@ class UnhealthyNode(ApiModel):
     name: str = Field(min_length=1, max_length=253)
 
 
-class FoldedSlice(ApiModel):
+class MergedSlice(ApiModel):
     """A workload slice that the counts of `admission` include, or that gave up its grant.
 
     What such a slice still holds itself counts no more. It stays here until the slice is gone.
@@ -187,7 +187,7 @@ class WorkloadStatus(
     preemption_gates: list[PreemptionGateState] = Field(
         default_factory=list, max_length=8, json_schema_extra=list_map("name")
     )
-    folded_slices: list[FoldedSlice] = Field(
-        default_factory=list, max_length=MAX_FOLDED, json_schema_extra=list_map("uid")
+    folded_slices: list[MergedSlice] = Field(
+        default_factory=list, max_length=MAX_MERGED_SLICES, json_schema_extra=list_map("uid")
     )
     """Workload slices that are settled in `admission`; only of Workloads that may be resized."""

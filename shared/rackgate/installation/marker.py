@@ -28,8 +28,8 @@ from rackgate.wire.core import Meta, View
 MARK: Final = "rackgate"
 KUEUE_CONFIGURATION: Final = "kueue-mutating-webhook-configuration"
 # Rights that were granted a moment ago may take as long to hold.
-PATIENCE_S: Final = 10.0
-SEE: Final = 'see "One installation" in docs/operators.md'
+STARTUP_GRACE_S: Final = 10.0
+DOCUMENTATION_HINT: Final = 'see "One installation" in docs/operators.md'
 
 log = structlog.get_logger()
 
@@ -60,7 +60,7 @@ def conflict(namespace: str, binding: Marker | None, kueue: Marker | None) -> st
         return (
             "Kueue is installed in this cluster (MutatingWebhookConfiguration "
             f"{KUEUE_CONFIGURATION}) and would admit the same Workloads. Remove Kueue or "
-            f"Rackgate: {SEE}"
+            f"Rackgate: {DOCUMENTATION_HINT}"
         )
     subjects = (binding.subjects or ()) if binding is not None else ()
     named = {one.namespace for one in subjects if one.kind == "ServiceAccount"}
@@ -70,7 +70,7 @@ def conflict(namespace: str, binding: Marker | None, kueue: Marker | None) -> st
     return (
         f"Rackgate is installed in namespace {others} (ClusterRoleBinding {MARK}), and this "
         f"service belongs to an installation in namespace {namespace}. Both would admit the same "
-        f"Workloads. Remove one of the two: {SEE}"
+        f"Workloads. Remove one of the two: {DOCUMENTATION_HINT}"
     )
 
 
@@ -107,14 +107,17 @@ class Installation:
     def missing(self) -> list[str]:
         """What keeps this service from being ready."""
         found = self._binding.missing()
-        words = f"; ClusterRoleBinding {MARK} must name namespace {self._namespace}, {SEE}"
-        return [f"{line}{words}" for line in found] + self._kueue.missing()
+        hint = (
+            f"; ClusterRoleBinding {MARK} must name namespace {self._namespace}, "
+            f"{DOCUMENTATION_HINT}"
+        )
+        return [f"{line}{hint}" for line in found] + self._kueue.missing()
 
-    async def sole(self) -> None:
+    async def wait_until_sole(self) -> None:
         """Wait until it is known that no other installation is there."""
         await self._binding.synced.wait()
         await self._kueue.synced.wait()
-        self._judge()
+        self._check_conflict()
 
     async def run(self) -> None:
         """Follow both objects until cancelled.
@@ -125,20 +128,20 @@ class Installation:
         async with asyncio.TaskGroup() as group:
             spawn(group, self._binding.run(), f"watch clusterrolebinding {MARK}")
             spawn(group, self._kueue.run(), f"watch {KUEUE_CONFIGURATION}")
-            spawn(group, self._tell(), "installation unknown")
+            spawn(group, self._log_if_unknown(), "installation unknown")
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                self._judge()
+                self._check_conflict()
 
-    def _judge(self) -> None:
+    def _check_conflict(self) -> None:
         binding = self._binding.store.get(MARK)
         kueue = self._kueue.store.get(KUEUE_CONFIGURATION)
         found = conflict(self._namespace, binding, kueue)
         if found:
             raise ConflictingInstallationError(found)
 
-    async def _tell(self) -> None:
-        await asyncio.sleep(PATIENCE_S)
+    async def _log_if_unknown(self) -> None:
+        await asyncio.sleep(STARTUP_GRACE_S)
         if not self.known:
             log.error("installation_unknown", missing=self.missing())

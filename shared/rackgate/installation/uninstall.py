@@ -54,31 +54,31 @@ T = TypeVar("T")
 
 FINALIZER: Final = "rackgate.dev/uninstall"
 # After the end of the installation its token lasts for a minute, and a pod for its grace period.
-GIVE_BACK_S: Final = 50.0
+CLEAN_UP_S: Final = 50.0
 # Objects of one command are deleted one after the other: a stop may come between two of them.
-GATHER_S: Final = 10.0
+DELETION_GRACE_S: Final = 10.0
 POLL_S: Final = 0.5
 STOP_READ_S: Final = 2.0
-_AT_ONCE: Final = 32
+_CONCURRENCY: Final = 32
 
 # Tries for one object that is given back. An admission webhook may reject a write with any status:
 # every other error than these counts as a rejection.
 _TRIES: Final = 20
 _REJECTED_TRIES: Final = 3
-_MAY_PASS: Final = (ConflictError, ServerError, TooManyRequestsError, TransportError)
+_RETRIABLE: Final = (ConflictError, ServerError, TooManyRequestsError, TransportError)
 # Between the tries to put the finalizers on.
-HOLD_PAUSES_S: Final = (0.2, 0.5, 1.0)
+FINALIZER_RETRY_S: Final = (0.2, 0.5, 1.0)
 # Before an object that somebody else wrote meanwhile is read again.
 _REREAD_S: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 log = structlog.get_logger()
 
 
-class _Bare(View, frozen=True):
+class _MetadataOnly(View, frozen=True):
     metadata: Meta = Meta()
 
 
-_decode = msgspec.json.Decoder(_Bare).decode
+_decode = msgspec.json.Decoder(_MetadataOnly).decode
 
 
 def is_uninstall(binding: Meta | None, account: Meta | None) -> bool:
@@ -96,7 +96,7 @@ def is_uninstall(binding: Meta | None, account: Meta | None) -> bool:
     )
 
 
-def with_finalizer(found: Meta) -> bytes | None:
+def add_finalizer_patch(found: Meta) -> bytes | None:
     """A JSON patch that puts the finalizer on the object as read; None where it cannot be. Pure."""
     if FINALIZER in found.finalizers or found.deletion_timestamp is not None:
         return None
@@ -113,7 +113,7 @@ def with_finalizer(found: Meta) -> bytes | None:
     )
 
 
-def without_finalizer(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
+def remove_finalizer_patch(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
     """A JSON patch that takes a finalizer off the object as read; None without it. Pure."""
     if finalizer not in found.finalizers:
         return None
@@ -127,7 +127,7 @@ def without_finalizer(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
     )
 
 
-async def at_once(work: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+async def run_concurrently(work: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
     """Do the same for all items, side by side, a few dozen at a time.
 
     After a failure nothing new begins, and what is under way is waited for.
@@ -135,7 +135,7 @@ async def at_once(work: Callable[[T], Awaitable[object]], items: Iterable[T]) ->
     Raises:
         BaseException: what failed first, in the order of the items.
     """
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_CONCURRENCY)
     failed = False
 
     async def one(item: T) -> None:
@@ -155,10 +155,10 @@ async def at_once(work: Callable[[T], Awaitable[object]], items: Iterable[T]) ->
 
 
 @dataclass
-class _Failed:
+class _Failure:
     tries: int = 0
     rejected: int = 0
-    words: str = ""
+    message: str = ""
 
 
 class Failures:
@@ -174,7 +174,7 @@ class Failures:
     def __init__(self) -> None:
         """None has failed."""
         self.count = 0
-        self._of: dict[str, _Failed] = defaultdict(_Failed)
+        self._of: dict[str, _Failure] = defaultdict(_Failure)
 
     def add(self, key: str, error: KubeError) -> None:
         """The write of the object `key` failed.
@@ -186,21 +186,21 @@ class Failures:
             raise error
         failed = self._of[key]
         failed.tries += 1
-        failed.rejected += not isinstance(error, _MAY_PASS)
-        failed.words = error.message or str(error)
+        failed.rejected += not isinstance(error, _RETRIABLE)
+        failed.message = error.message or str(error)
         self.count += 1
 
-    def over(self, key: str) -> bool:
+    def is_given_up(self, key: str) -> bool:
         """Whether an object is not tried any more."""
         failed = self._of.get(key)
         if failed is None:
             return False
         return failed.rejected >= _REJECTED_TRIES or failed.tries >= _TRIES
 
-    def words(self, key: str) -> str:
+    def message(self, key: str) -> str:
         """What the API server said of an object last; empty if nothing failed."""
         failed = self._of.get(key)
-        return "" if failed is None else failed.words
+        return "" if failed is None else failed.message
 
 
 class Uninstall:
@@ -216,8 +216,8 @@ class Uninstall:
         service: str,
         namespace: str,
         *,
-        gather_s: float = GATHER_S,
-        give_back_s: float = GIVE_BACK_S,
+        deletion_grace_s: float = DELETION_GRACE_S,
+        clean_up_s: float = CLEAN_UP_S,
     ) -> None:
         """Prepare; nothing is sent.
 
@@ -225,17 +225,17 @@ class Uninstall:
             client: its budget is charged for everything.
             service: short name, as in `rackgate-<service>`.
             namespace: of the installation.
-            gather_s: how long a stop waits for the rest of a deletion that has begun.
-            give_back_s: how long the end of the installation may take.
+            deletion_grace_s: how long a stop waits for the rest of a deletion that has begun.
+            clean_up_s: how long the end of the installation may take.
         """
         self.begun = asyncio.Event()
-        self._gather_s, self._give_back_s = gather_s, give_back_s
+        self._deletion_grace_s, self._clean_up_s = deletion_grace_s, clean_up_s
         self._last_error = ""
         name = f"rackgate-{service}"
-        self._full = f"{name}.{namespace}"
+        self._full_name = f"{name}.{namespace}"
         self._client = client
-        self._binding_path = CLUSTER_ROLE_BINDINGS.path(None, self._full)
-        self._role_path = CLUSTER_ROLES.path(None, self._full)
+        self._binding_path = CLUSTER_ROLE_BINDINGS.path(None, self._full_name)
+        self._role_path = CLUSTER_ROLES.path(None, self._full_name)
         self._account_path = SERVICE_ACCOUNTS.path(namespace, name)
         self._namespace_path = NAMESPACES.path(None, namespace)
         self._changed = asyncio.Event()
@@ -245,19 +245,19 @@ class Uninstall:
             _decode,
             on_upsert=lambda _before, _now: self._changed.set(),
             on_delete=lambda _gone: self._changed.set(),
-            params={"fieldSelector": f"metadata.name={self._full}"},
+            params={"fieldSelector": f"metadata.name={self._full_name}"},
         )
 
-    async def hold(self) -> None:
+    async def add_finalizers(self) -> None:
         """Say that the service is about to hold something: before it acts, at every start.
 
         A role that is older than the service is no reason not to act. An API server that has just
         started refuses what it will allow in a moment, so it is asked again.
         """
-        for pause_s in (*HOLD_PAUSES_S, None):
+        for pause_s in (*FINALIZER_RETRY_S, None):
             try:
                 for path in (self._account_path, self._role_path, self._binding_path):
-                    await self._change(path, with_finalizer)
+                    await self._patch(path, add_finalizer_patch)
             except KubeError as error:
                 if pause_s is None:
                     log.warning("uninstall_not_guarded", error=str(error)[:300])
@@ -269,31 +269,31 @@ class Uninstall:
     async def run(self) -> None:
         """Follow the binding until cancelled."""
         async with asyncio.TaskGroup() as group:
-            spawn(group, self._binding.run(), f"watch clusterrolebinding {self._full}")
+            spawn(group, self._binding.run(), f"watch clusterrolebinding {self._full_name}")
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                await self._confirm()
+                await self._confirm_uninstall()
 
-    async def _confirm(self) -> None:
+    async def _confirm_uninstall(self) -> None:
         """Ask for the ServiceAccount while the binding is being deleted."""
         told = False
         while not self.begun.is_set():
-            found = self._binding.store.get(self._full)
+            found = self._binding.store.get(self._full_name)
             if found is None or found.metadata.deletion_timestamp is None:
                 return
             account = await self._read(self._account_path)
             if is_uninstall(found.metadata, account):
-                log.warning("uninstall_begun", binding=self._full)
+                log.warning("uninstall_begun", binding=self._full_name)
                 self.begun.set()
                 return
             if not told:
                 # Its rights last as long as the finalizer is there; nothing is given up.
-                log.error("binding_deleted", binding=self._full)
+                log.error("binding_deleted", binding=self._full_name)
                 told = True
             await asyncio.sleep(POLL_S)
 
-    async def at_stop(self) -> bool:
+    async def is_uninstalling_at_stop(self) -> bool:
         """Whether a stop that was asked for is the end of the installation.
 
         Pods are deleted by others than the rest of the installation: the stop may come first. In
@@ -315,14 +315,14 @@ class Uninstall:
         if not any(leaving):
             return False
         try:
-            async with asyncio.timeout(self._gather_s):
+            async with asyncio.timeout(self._deletion_grace_s):
                 await self.begun.wait()
         except TimeoutError:
-            log.warning("installation_half_deleted", binding=self._full)
+            log.warning("installation_half_deleted", binding=self._full_name)
             return False
         return True
 
-    async def give_back(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def clean_up(self, work: Callable[[], Awaitable[None]]) -> None:
         """Give back what the service holds, then give up the installation.
 
         Another replica may be first: then there is no right left, and nothing to do. Each step is
@@ -333,24 +333,26 @@ class Uninstall:
             work: gives back everything; it may be repeated, and beside itself.
         """
         try:
-            async with asyncio.timeout(self._give_back_s):
-                await self._repeat(work)
+            async with asyncio.timeout(self._clean_up_s):
+                await self._repeat_until_done(work)
                 # The account last: the role that allows this is not deleted, the token is.
                 for path in (self._binding_path, self._role_path, self._account_path):
-                    await self._repeat(partial(self._change, path, without_finalizer))
+                    await self._repeat_until_done(
+                        partial(self._patch, path, remove_finalizer_patch)
+                    )
         except TimeoutError:
             log.error(  # noqa: TRY400 - a time limit has no stack worth showing
                 "uninstall_unfinished",
-                binding=self._full,
-                after_s=self._give_back_s,
+                binding=self._full_name,
+                after_s=self._clean_up_s,
                 error=self._last_error,
             )
         except (ForbiddenError, UnauthorizedError) as error:
             log.warning("uninstall_left_to_others", error=str(error)[:300])
         else:
-            log.warning("uninstall_done", binding=self._full)
+            log.warning("uninstall_done", binding=self._full_name)
 
-    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat a step until it succeeds, or is cancelled. Rights that are gone stay gone."""
         while True:
             try:
@@ -362,7 +364,7 @@ class Uninstall:
                 log.info("uninstall_step_failed", error=self._last_error)
                 await asyncio.sleep(POLL_S)
 
-    async def _change(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
+    async def _patch(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
         """Read an object and write the patch that is wanted for it, if it exists.
 
         Raises:

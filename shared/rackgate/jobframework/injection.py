@@ -28,14 +28,14 @@ from rackgate.jobframework.templates import (
     annotations_of,
     items,
     labels_of,
-    replaced,
     section,
     strip_reserved,
     template_patch,
     with_entries,
+    with_field,
     with_gate,
 )
-from rackgate.jobframework.topology_request import asks_for_topology
+from rackgate.jobframework.topology_request import requests_topology
 from rackgate.wire.core import Toleration
 
 TolerationLike = Mapping[str, Any] | Toleration
@@ -64,7 +64,7 @@ class PodTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PodSetInfo:
     """What an admission gave one PodSet, as far as its template shows it.
 
     Attributes:
@@ -113,21 +113,21 @@ class StopPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NextStep:
+class StopAction:
     """One step of a stop; `operations` is empty while waiting and when done."""
 
     phase: StopPhase
     operations: list[JsonPatchOp]
 
 
-def created_template(template: Template, podset: str, *, elastic: bool = False) -> dict[str, Any]:
+def injected_template(template: Template, podset: str, *, elastic: bool = False) -> dict[str, Any]:
     """A template as the webhook leaves it at creation.
 
     One that asks for topology gets the topology gate and the podset label; one of an elastic
     job gets the elastic gate, the annotation that says so and the podset label, since pods that
     come later must be held, too.
     """
-    topology = asks_for_topology(template)
+    topology = requests_topology(template)
     if not (topology or elastic):
         return dict(template)
     # A mark of the user's own stays as it is, so that it is refused and not papered over.
@@ -137,18 +137,18 @@ def created_template(template: Template, podset: str, *, elastic: bool = False) 
         created = with_gate(created, TOPOLOGY_GATE)
     if not elastic:
         return created
-    notes = {} if ELASTIC_ANNOTATION in annotations_of(template) else _ELASTIC
-    return with_gate(with_entries(created, "metadata", "annotations", notes), ELASTIC_GATE)
+    annotations = {} if ELASTIC_ANNOTATION in annotations_of(template) else _ELASTIC
+    return with_gate(with_entries(created, "metadata", "annotations", annotations), ELASTIC_GATE)
 
 
 def started_template(
-    template: Template, given: Given, *, workload: str, path: str, elastic: bool = False
+    template: Template, info: PodSetInfo, *, workload: str, path: str, elastic: bool = False
 ) -> dict[str, Any] | StartConflict:
     """What a template looks like once its job runs.
 
     Args:
         template: in its created or restored form.
-        given: what its PodSet was given.
+        info: what its PodSet was given.
         workload: name of the Workload that was admitted.
         path: of the template in the manifest, for messages.
         elastic: new pods wait for a grant of their own behind the elastic gate.
@@ -159,31 +159,31 @@ def started_template(
         annotation and gates that go with each. Or the key that stands in the way.
     """
     selector = section(section(template, "spec"), "nodeSelector")
-    for key, want in sorted(given.node_labels.items()):
+    for key, want in sorted(info.node_labels.items()):
         if selector.get(key, want) != want:
             return StartConflict(f"{path}.spec.nodeSelector", key, str(selector[key]), want)
     started = strip_reserved(template)
-    notes = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
-    started = with_entries(started, "metadata", "annotations", notes)
-    if given.tas or elastic:
-        marks = {PODSET_LABEL: given.podset}
-        if given.tas:
+    annotations = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
+    started = with_entries(started, "metadata", "annotations", annotations)
+    if info.tas or elastic:
+        marks = {PODSET_LABEL: info.podset}
+        if info.tas:
             marks[TAS_LABEL] = TAS_LABEL_VALUE
         started = with_entries(started, "metadata", "labels", marks)
-        started = _gated(started, template, tas=given.tas, elastic=elastic)
-    started = with_entries(started, "spec", "nodeSelector", given.node_labels)
-    return _with_tolerations(started, given.tolerations)
+        started = _with_gates(started, template, tas=info.tas, elastic=elastic)
+    started = with_entries(started, "spec", "nodeSelector", info.node_labels)
+    return _with_tolerations(started, info.tolerations)
 
 
-def _gated(
+def _with_gates(
     started: dict[str, Any], template: Template, *, tas: bool, elastic: bool
 ) -> dict[str, Any]:
     """The gates of a started template: one set at creation keeps its place in the list."""
     wanted = [gate for gate, on in ((TOPOLOGY_GATE, tas), (ELASTIC_GATE, elastic)) if on]
-    unwanted = {TOPOLOGY_GATE, ELASTIC_GATE} - set(wanted)
+    gates_to_remove = {TOPOLOGY_GATE, ELASTIC_GATE} - set(wanted)
     gates = items(section(template, "spec"), "schedulingGates")
-    kept = [gate for gate in gates if gate.get("name") not in unwanted]
-    started = replaced(started, "spec", "schedulingGates", kept or None)
+    kept = [gate for gate in gates if gate.get("name") not in gates_to_remove]
+    started = with_field(started, "spec", "schedulingGates", kept or None)
     for gate in wanted:
         started = with_gate(started, gate)
     return started
@@ -198,7 +198,7 @@ def _with_tolerations(template: Template, tolerations: Sequence[TolerationLike])
             missing.append(entry)
     if not missing:
         return dict(template)
-    return replaced(template, "spec", "tolerations", [*have, *missing])
+    return with_field(template, "spec", "tolerations", [*have, *missing])
 
 
 def _toleration_json(toleration: TolerationLike) -> dict[str, Any]:
@@ -213,67 +213,71 @@ def _toleration_json(toleration: TolerationLike) -> dict[str, Any]:
     return {key: value for key, value in toleration.items() if value not in ("", None)}
 
 
-def creation_ops(parts: Iterable[PodTemplate]) -> list[JsonPatchOp]:
+def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
     """Operations that bring templates to their created form."""
     return [
         op
-        for part in parts
+        for pod_template in pod_templates
         for op in template_patch(
-            part.template,
-            created_template(part.template, part.podset, elastic=part.elastic),
-            part.pointer,
+            pod_template.template,
+            injected_template(
+                pod_template.template, pod_template.podset, elastic=pod_template.elastic
+            ),
+            pod_template.pointer,
         )
     ]
 
 
-def release_ops(parts: Iterable[PodTemplate]) -> list[JsonPatchOp]:
+def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
     """Operations that take all our own keys out of templates."""
     return [
         op
-        for part in parts
-        for op in template_patch(part.template, strip_reserved(part.template), part.pointer)
+        for pod_template in pod_templates
+        for op in template_patch(
+            pod_template.template, strip_reserved(pod_template.template), pod_template.pointer
+        )
     ]
 
 
 def start_ops(
-    parts: Iterable[PodTemplate], given: Mapping[str, Given], *, workload: str
+    pod_templates: Iterable[PodTemplate], podset_infos: Mapping[str, PodSetInfo], *, workload: str
 ) -> list[JsonPatchOp] | StartConflict:
     """Operations that bring templates to their started form.
 
     Args:
-        parts: all templates of the job, each in its created or restored form.
-        given: by PodSet name; a template whose PodSet was given nothing stays as it is.
+        pod_templates: all templates of the job, each in its created or restored form.
+        podset_infos: by PodSet name; a template whose PodSet was given nothing stays as it is.
         workload: name of the Workload that was admitted.
 
     Returns:
         Nothing for templates that are started already; or the key that stands in the way.
     """
     operations: list[JsonPatchOp] = []
-    for part in parts:
-        if part.podset not in given:
+    for pod_template in pod_templates:
+        if pod_template.podset not in podset_infos:
             continue
         started = started_template(
-            part.template,
-            given[part.podset],
+            pod_template.template,
+            podset_infos[pod_template.podset],
             workload=workload,
-            path=part.path,
-            elastic=part.elastic,
+            path=pod_template.path,
+            elastic=pod_template.elastic,
         )
         if isinstance(started, StartConflict):
             return started
-        operations += template_patch(part.template, started, part.pointer)
+        operations += template_patch(pod_template.template, started, pod_template.pointer)
     return operations
 
 
 def restored_template(
-    template: Template, original: Template | None, given: Given | None = None
+    template: Template, original: Template | None, info: PodSetInfo | None = None
 ) -> dict[str, Any]:
     """What a template looks like once its job has stopped: as its user wrote it.
 
     Args:
         template: in its started form, perhaps edited by its user since.
         original: the user's, as the Workload keeps it; None when it keeps none.
-        given: what the admission gave. With it, all node selectors and tolerations that the user
+        info: what the admission gave. With it, all node selectors and tolerations that the user
             wrote while the job ran are kept; without, changes of those that `original` has,
             since what came besides may be the flavor's.
 
@@ -285,55 +289,57 @@ def restored_template(
         return plain
     spec, before = section(plain, "spec"), section(original, "spec")
     kept: dict[str, object]
-    if given is None:
+    if info is None:
         kept = {
-            "nodeSelector": _labels_of_before(spec, before),
-            "tolerations": _tolerations_of_before(spec, before),
+            "nodeSelector": _original_labels(spec, before),
+            "tolerations": _original_tolerations(spec, before),
         }
     else:
         kept = {
-            "nodeSelector": _without_labels(spec, before, given.node_labels),
-            "tolerations": _without_tolerations(spec, before, given.tolerations),
+            "nodeSelector": _without_injected_labels(spec, before, info.node_labels),
+            "tolerations": _without_injected_tolerations(spec, before, info.tolerations),
         }
     for field_name, value in kept.items():
         # An empty value that the user wrote comes back as it was.
-        plain = replaced(plain, "spec", field_name, value or _empty(before.get(field_name)))
+        plain = with_field(
+            plain, "spec", field_name, value or _keep_if_empty(before.get(field_name))
+        )
     for field_name in ("labels", "annotations"):
-        plain = _with_empty(plain, original, "metadata", field_name)
-    plain = _with_empty(plain, original, "spec", "schedulingGates")
+        plain = _restore_empty(plain, original, "metadata", field_name)
+    plain = _restore_empty(plain, original, "spec", "schedulingGates")
     if "metadata" not in original and not section(plain, "metadata"):
         plain.pop("metadata", None)
     return plain
 
 
-def _empty(value: object) -> object:
+def _keep_if_empty(value: object) -> object:
     """The value if it holds nothing, else nothing at all."""
     return None if value else value
 
 
-def shows(template: Template, given: Given) -> bool:
+def has_podset_info(template: Template, info: PodSetInfo) -> bool:
     """Whether a template has all that an admission brings into its spec."""
     spec = section(template, "spec")
     selector = section(spec, "nodeSelector")
     have = [dict(entry) for entry in items(spec, "tolerations")]
-    return all(selector.get(key) == value for key, value in given.node_labels.items()) and all(
-        _toleration_json(toleration) in have for toleration in given.tolerations
+    return all(selector.get(key) == value for key, value in info.node_labels.items()) and all(
+        _toleration_json(toleration) in have for toleration in info.tolerations
     )
 
 
-def _labels_of_before(spec: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def _original_labels(spec: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     now = section(spec, "nodeSelector")
     return {key: now[key] for key in section(before, "nodeSelector") if key in now}
 
 
-def _tolerations_of_before(
+def _original_tolerations(
     spec: Mapping[str, Any], before: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
     was = [_toleration_json(entry) for entry in items(before, "tolerations")]
     return [entry for entry in items(spec, "tolerations") if _toleration_json(entry) in was]
 
 
-def _without_labels(
+def _without_injected_labels(
     spec: Mapping[str, Any], before: Mapping[str, Any], brought: Mapping[str, str]
 ) -> dict[str, Any]:
     was = section(before, "nodeSelector")
@@ -344,46 +350,50 @@ def _without_labels(
     }
 
 
-def _without_tolerations(
+def _without_injected_tolerations(
     spec: Mapping[str, Any], before: Mapping[str, Any], brought: Sequence[TolerationLike]
 ) -> list[Mapping[str, Any]]:
     was = items(before, "tolerations")
-    theirs = [_toleration_json(toleration) for toleration in brought]
+    injected_entries = [_toleration_json(toleration) for toleration in brought]
     have = items(spec, "tolerations")
-    return [entry for entry in have if entry in was or entry not in theirs]
+    return [entry for entry in have if entry in was or entry not in injected_entries]
 
 
-def _with_empty(
-    template: dict[str, Any], original: Template, part: str, name: str
+def _restore_empty(
+    template: dict[str, Any], original: Template, pod_template: str, name: str
 ) -> dict[str, Any]:
     """With the empty map or list of the original where stripping left nothing."""
-    empty = section(original, part).get(name)
-    if name in section(template, part) or empty is None or empty:
+    empty = section(original, pod_template).get(name)
+    if name in section(template, pod_template) or empty is None or empty:
         return template
-    return replaced(template, part, name, empty)
+    return with_field(template, pod_template, name, empty)
 
 
 def restore_ops(
-    parts: Iterable[PodTemplate],
+    pod_templates: Iterable[PodTemplate],
     originals: Mapping[str, Template],
-    given: Mapping[str, Given] | None = None,
+    podset_infos: Mapping[str, PodSetInfo] | None = None,
 ) -> list[JsonPatchOp]:
     """Operations that bring templates back to their user's form.
 
     Args:
-        parts: all templates of the job.
+        pod_templates: all templates of the job.
         originals: by PodSet name, as the Workload keeps them; a template without one loses our
             own keys only.
-        given: by PodSet name, what the admission gave, where it is still known; see
+        podset_infos: by PodSet name, what the admission gave, where it is still known; see
             `restored_template`.
     """
-    known = given or {}
+    known = podset_infos or {}
     return [
         op
-        for part in parts
+        for pod_template in pod_templates
         for op in template_patch(
-            part.template,
-            restored_template(part.template, originals.get(part.podset), known.get(part.podset)),
-            part.pointer,
+            pod_template.template,
+            restored_template(
+                pod_template.template,
+                originals.get(pod_template.podset),
+                known.get(pod_template.podset),
+            ),
+            pod_template.pointer,
         )
     ]

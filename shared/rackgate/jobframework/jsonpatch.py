@@ -13,7 +13,7 @@ def pointer(*parts: str) -> str:
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
-def guarded(
+def with_preconditions(
     operations: Iterable[JsonPatchOp], *, uid: str, resource_version: str
 ) -> list[JsonPatchOp]:
     """The operations behind `test`s of uid and resourceVersion: stale patches fail as a whole."""

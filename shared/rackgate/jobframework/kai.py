@@ -27,8 +27,14 @@ from rackgate.api.names import (
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.job.podsets import TEMPLATE_PATH, is_suspended, pod_count, template_of
 from rackgate.jobframework.jsonpatch import JsonPatchOp, map_patch
-from rackgate.jobframework.managed import is_governed, queue_of
-from rackgate.jobframework.templates import annotations_of, items, labels_of, section, well_formed
+from rackgate.jobframework.managed import is_managed, queue_of
+from rackgate.jobframework.templates import (
+    annotations_of,
+    items,
+    labels_of,
+    section,
+    validated_template,
+)
 from rackgate.jobframework.topology_request import topology_errors, topology_request
 
 KAI_SCHEDULER: Final = "kai-scheduler"
@@ -38,15 +44,15 @@ KAI_REQUIRED: Final = "kai.scheduler/topology-required-placement"
 KAI_PREFERRED: Final = "kai.scheduler/topology-preferred-placement"
 
 _LEVELS: Final = ((KAI_REQUIRED, REQUIRED_TOPOLOGY), (KAI_PREFERRED, PREFERRED_TOPOLOGY))
-_INSIDE: Final = f"{TEMPLATE_PATH}.metadata.annotations"
+_ANNOTATIONS_PATH: Final = f"{TEMPLATE_PATH}.metadata.annotations"
 _SLICES: Final = (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, SLICE_CONSTRAINTS)
-_TO_RACKGATE: Final = f"or take {KAI_SCHEDULER} out of {TEMPLATE_PATH}.spec.schedulerName"
+_OR_USE_RACKGATE: Final = f"or take {KAI_SCHEDULER} out of {TEMPLATE_PATH}.spec.schedulerName"
 
 Job = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
+class RenderOptions:
     """What the operator says of KAI in this cluster.
 
     Attributes:
@@ -62,7 +68,7 @@ class Rendering:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderResult:
     """What becomes of a Job: either operations, or errors.
 
     Attributes:
@@ -76,7 +82,7 @@ class Rendered:
     errors: list[FieldError] = field(default_factory=list)
 
 
-def goes_to_kai(job: Job, stored: Job) -> bool:
+def is_for_kai(job: Job, stored: Job) -> bool:
     """Whether this write brings a Job under the queue label whose pods are KAI's to place.
 
     A Job that Rackgate governs already stays Rackgate's. One that runs may not enter a queue,
@@ -89,74 +95,91 @@ def goes_to_kai(job: Job, stored: Job) -> bool:
     Raises:
         MalformedError: a part of it is none that the API server could send.
     """
-    if not is_governed(job) or _scheduler(job) != KAI_SCHEDULER:
+    if not is_managed(job) or _scheduler(job) != KAI_SCHEDULER:
         return False
     if not stored:
         return True
-    if is_governed(stored):
+    if is_managed(stored):
         return False
     return KAI_QUEUE in labels_of(stored) or (is_suspended(job) and is_suspended(stored))
 
 
-def render(job: Job, rendering: Rendering) -> Rendered:
+def render(job: Job, options: RenderOptions) -> RenderResult:
     """The metadata that tell KAI what the Job's queue label and its template's levels tell us.
 
     Args:
-        job: one that `goes_to_kai`.
-        rendering: what is known of KAI.
+        job: one that `is_for_kai`.
+        options: what is known of KAI.
 
     Raises:
         MalformedError: a part of it is none that the API server could send.
     """
-    template = well_formed(template_of(job), TEMPLATE_PATH)
-    asked = annotations_of(template, TEMPLATE_PATH)
+    template = validated_template(template_of(job), TEMPLATE_PATH)
+    template_annotations = annotations_of(template, TEMPLATE_PATH)
     labels = {KAI_QUEUE: queue_of(job) or ""}
-    marks = {kai: str(asked[ours]) for kai, ours in _LEVELS if ours in asked}
+    kai_annotations = {
+        kai: str(template_annotations[kueue_key])
+        for kai, kueue_key in _LEVELS
+        if kueue_key in template_annotations
+    }
     have = annotations_of(job)
-    if KAI_TOPOLOGY not in have and rendering.topology and _levels(marks, have):
-        marks[KAI_TOPOLOGY] = rendering.topology
+    if KAI_TOPOLOGY not in have and options.topology and _levels(kai_annotations, have):
+        kai_annotations[KAI_TOPOLOGY] = options.topology
     errors = [
-        *topology_errors(template, TEMPLATE_PATH, both_levels=rendering.both_levels),
-        *_unsayable(job, asked),
-        *_contradictions(job, labels, marks),
-        *_without_effect({**have, **marks}, pod_count(job), rendering),
+        *topology_errors(template, TEMPLATE_PATH, both_levels=options.both_levels),
+        *_unsupported_requests(job, template_annotations),
+        *_conflicting_annotations(job, labels, kai_annotations),
+        *_ineffective_levels({**have, **kai_annotations}, pod_count(job), options),
     ]
     if errors:
-        return Rendered(errors=errors)
+        return RenderResult(errors=errors)
     metadata = section(job, "metadata")
     kept = {key: value for key, value in labels_of(job).items() if key != QUEUE_LABEL}
     operations = map_patch("/metadata", "labels", metadata, {**kept, **labels})
-    operations += map_patch("/metadata", "annotations", metadata, {**have, **marks})
-    return Rendered(operations, list(_warnings(job)))
+    operations += map_patch("/metadata", "annotations", metadata, {**have, **kai_annotations})
+    return RenderResult(operations, list(_warnings(job)))
 
 
 def _scheduler(job: Job) -> object:
     return section(template_of(job), "spec", TEMPLATE_PATH).get("schedulerName")
 
 
-def _levels(marks: Mapping[str, str], have: Mapping[str, Any]) -> list[str]:
+def _levels(kai_annotations: Mapping[str, str], have: Mapping[str, Any]) -> list[str]:
     """KAI's annotations of a level that the Job has, or gets."""
-    return [kai for kai, _ in _LEVELS if kai in marks or kai in have]
+    return [kai for kai, _ in _LEVELS if kai in kai_annotations or kai in have]
 
 
-def _unsayable(job: Job, asked: Mapping[str, Any]) -> Iterator[FieldError]:
+def _unsupported_requests(
+    job: Job, template_annotations: Mapping[str, Any]
+) -> Iterator[FieldError]:
     """Refuse what Rackgate can promise, and no annotation on a Job can tell KAI."""
-    request = topology_request({"metadata": {"annotations": dict(asked)}}) or {}
+    request = topology_request({"metadata": {"annotations": dict(template_annotations)}}) or {}
     for key in _SLICES:
-        if key in asked:
-            yield _cannot(key, asked[key], "slices of a Job", "ask for one level")
-    if PODSET_GROUP in asked:
-        yield _cannot(PODSET_GROUP, asked[PODSET_GROUP], "groups of PodSets", "remove it")
-    if POD_INDEX_OFFSET in asked:
-        yield _cannot(POD_INDEX_OFFSET, asked[POD_INDEX_OFFSET], "places by rank", "remove it")
+        if key in template_annotations:
+            yield _unsupported_annotation(
+                key, template_annotations[key], "slices of a Job", "ask for one level"
+            )
+    if PODSET_GROUP in template_annotations:
+        yield _unsupported_annotation(
+            PODSET_GROUP, template_annotations[PODSET_GROUP], "groups of PodSets", "remove it"
+        )
+    if POD_INDEX_OFFSET in template_annotations:
+        yield _unsupported_annotation(
+            POD_INDEX_OFFSET, template_annotations[POD_INDEX_OFFSET], "places by rank", "remove it"
+        )
     if request.get("unconstrained"):
         advice = "remove it: without a level KAI places pods anywhere"
-        yield _cannot(UNCONSTRAINED_TOPOLOGY, asked[UNCONSTRAINED_TOPOLOGY], "this wish", advice)
+        yield _unsupported_annotation(
+            UNCONSTRAINED_TOPOLOGY,
+            template_annotations[UNCONSTRAINED_TOPOLOGY],
+            "this wish",
+            advice,
+        )
     elastic = annotations_of(job).get(ELASTIC_ANNOTATION, "false")
     if elastic != "false":
         path = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
         problem = f"{shown(elastic)}: quota of a Job that KAI places is not given in slices"
-        yield FieldError(path, problem, f"remove it, {_TO_RACKGATE}")
+        yield FieldError(path, problem, f"remove it, {_OR_USE_RACKGATE}")
     priority = labels_of(job).get(PRIORITY_CLASS_LABEL)
     if priority is not None:
         problem = f"{shown(priority)}: KAI knows no WorkloadPriorityClass"
@@ -164,20 +187,20 @@ def _unsayable(job: Job, asked: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError(f"metadata.labels[{PRIORITY_CLASS_LABEL}]", problem, advice)
 
 
-def _cannot(key: str, value: object, what: str, advice: str) -> FieldError:
+def _unsupported_annotation(key: str, value: object, what: str, advice: str) -> FieldError:
     problem = f"{shown(value)}: KAI has no annotation for {what}"
-    return FieldError(f"{_INSIDE}[{key}]", problem, f"{advice}, {_TO_RACKGATE}")
+    return FieldError(f"{_ANNOTATIONS_PATH}[{key}]", problem, f"{advice}, {_OR_USE_RACKGATE}")
 
 
-def _contradictions(
-    job: Job, labels: Mapping[str, str], marks: Mapping[str, str]
+def _conflicting_annotations(
+    job: Job, labels: Mapping[str, str], kai_annotations: Mapping[str, str]
 ) -> Iterator[FieldError]:
     """Refuse a Job that tells KAI one thing itself, and another by its queue or template."""
     sources = {KAI_QUEUE: f"metadata.labels[{QUEUE_LABEL}]"}
-    sources |= {kai: f"{_INSIDE}[{ours}]" for kai, ours in _LEVELS}
+    sources |= {kai: f"{_ANNOTATIONS_PATH}[{kueue_key}]" for kai, kueue_key in _LEVELS}
     for where, have, want in (
         ("labels", labels_of(job), labels),
-        ("annotations", annotations_of(job), marks),
+        ("annotations", annotations_of(job), kai_annotations),
     ):
         for key, value in want.items():
             if key in have and have[key] != value:
@@ -186,25 +209,31 @@ def _contradictions(
                 yield FieldError(f"metadata.{where}[{key}]", problem, advice)
 
 
-def _without_effect(
-    marks: Mapping[str, Any], pods: int, rendering: Rendering
+def _ineffective_levels(
+    kai_annotations: Mapping[str, Any], pods: int, options: RenderOptions
 ) -> Iterator[FieldError]:
     """Refuse levels that KAI would not keep, and what would let its pods wait for ever."""
-    levels = _levels({}, marks)
+    levels = _levels({}, kai_annotations)
     path = f"metadata.annotations[{KAI_TOPOLOGY}]"
-    if levels and not marks.get(KAI_TOPOLOGY):
-        problem = f"no Topology of KAI is named for level {shown(marks[levels[0]])}"
+    if levels and not kai_annotations.get(KAI_TOPOLOGY):
+        problem = f"no Topology of KAI is named for level {shown(kai_annotations[levels[0]])}"
         advice = "name it here, or have kai.topology set in the webhook's configuration"
         yield FieldError(path, problem, advice)
-    if not levels and marks.get(KAI_TOPOLOGY) is not None:
-        problem = f"{shown(marks[KAI_TOPOLOGY])} without a level: KAI would never place the pods"
-        yield FieldError(path, problem, f"add {_INSIDE}[{REQUIRED_TOPOLOGY}], or remove it")
-    if levels and pods > 1 and not rendering.jobs_grouped:
+    if not levels and kai_annotations.get(KAI_TOPOLOGY) is not None:
         problem = (
-            f"{shown(marks[levels[0]])} would hold for each of the {pods} pods alone: this KAI"
+            f"{shown(kai_annotations[KAI_TOPOLOGY])} without a level: KAI would never place the "
+            "pods"
+        )
+        yield FieldError(
+            path, problem, f"add {_ANNOTATIONS_PATH}[{REQUIRED_TOPOLOGY}], or remove it"
+        )
+    if levels and pods > 1 and not options.jobs_grouped:
+        problem = (
+            f"{shown(kai_annotations[levels[0]])} would hold for each of the {pods} pods alone: "
+            "this KAI"
             " makes a PodGroup of each pod of a Job"
         )
-        advice = f"have kai.jobsGrouped set in the webhook's configuration, {_TO_RACKGATE}"
+        advice = f"have kai.jobsGrouped set in the webhook's configuration, {_OR_USE_RACKGATE}"
         yield FieldError(f"metadata.annotations[{levels[0]}]", problem, advice)
 
 

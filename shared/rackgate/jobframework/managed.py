@@ -17,7 +17,7 @@ from rackgate.api.names import (
 from rackgate.jobframework.templates import items, labels_of, section
 
 # Kinds whose children Rackgate never governs on their own: (group, kind) of the controller.
-OWNING_KINDS: Final = frozenset({(JOBSET_GROUP, "JobSet"), (RAY_GROUP, "RayCluster")})
+PARENT_KINDS: Final = frozenset({(JOBSET_GROUP, "JobSet"), (RAY_GROUP, "RayCluster")})
 
 
 def queue_of(job: Mapping[str, Any]) -> str | None:
@@ -26,32 +26,32 @@ def queue_of(job: Mapping[str, Any]) -> str | None:
     return None if value is None else str(value)
 
 
-def is_governed(job: Mapping[str, Any]) -> bool:
-    """Whether the job carries the queue label and is nobody's part; all others are left alone.
+def is_managed(job: Mapping[str, Any]) -> bool:
+    """Whether the job carries the queue label and is nobody's child; all others are left alone.
 
     The Jobs of a JobSet and the clean-up Job of a RayCluster start and stop with their owner,
     also when they inherit its queue label: they are never queued a second time.
     """
-    return QUEUE_LABEL in labels_of(job) and not is_part(job)
+    return QUEUE_LABEL in labels_of(job) and not is_child(job)
 
 
-def is_part(job: Mapping[str, Any]) -> bool:
+def is_child(job: Mapping[str, Any]) -> bool:
     """Whether the controller of this object is a JobSet or a RayCluster."""
     owners = items(section(job, "metadata"), "ownerReferences", "metadata")
     return any(
         owner.get("controller") is True
-        and is_owning_kind(str(owner.get("apiVersion", "")), str(owner.get("kind", "")))
+        and is_parent_kind(str(owner.get("apiVersion", "")), str(owner.get("kind", "")))
         for owner in owners
     )
 
 
-def is_owning_kind(api_version: str, kind: str) -> bool:
+def is_parent_kind(api_version: str, kind: str) -> bool:
     """Whether objects of this kind are governed together with all that they make."""
     group, slash, _ = api_version.partition("/")
-    return slash == "/" and (group, kind) in OWNING_KINDS
+    return slash == "/" and (group, kind) in PARENT_KINDS
 
 
-def is_cleanup(pod: Mapping[str, Any]) -> bool:
+def is_cleanup_pod(pod: Mapping[str, Any]) -> bool:
     """Whether a pod cleans up behind a RayCluster that is being deleted.
 
     It is made from the head's template and inherits its marks, but comes after the cluster: it

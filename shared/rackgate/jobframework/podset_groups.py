@@ -38,31 +38,37 @@ def name_errors(named: Iterable[tuple[str, str]], taken: Iterable[str] = ()) -> 
     return errors
 
 
-def group_errors(parts: Sequence[PodTemplate], counts: Mapping[str, int]) -> list[FieldError]:
+def group_errors(
+    pod_templates: Sequence[PodTemplate], counts: Mapping[str, int]
+) -> list[FieldError]:
     """Refuse podset groups that cannot be placed: a group is one leader pod and its workers.
 
     Args:
-        parts: all templates of the job.
+        pod_templates: all templates of the job.
         counts: pods of each PodSet.
 
     Returns:
         One error for each broken group, at its first template.
     """
     groups: dict[str, list[PodTemplate]] = {}
-    for part in parts:
-        name = annotations_of(part.template, part.path).get(PODSET_GROUP)
+    for pod_template in pod_templates:
+        name = annotations_of(pod_template.template, pod_template.path).get(PODSET_GROUP)
         if name is not None:
-            groups.setdefault(str(name), []).append(part)
+            groups.setdefault(str(name), []).append(pod_template)
     errors = []
     for name, members in groups.items():
-        fault = _fault(members, counts)
-        if fault is not None:
+        group_error = _group_error(members, counts)
+        if group_error is not None:
             path = f"{members[0].path}.metadata.annotations[{PODSET_GROUP}]"
-            errors.append(FieldError(path, f"podset group {shown(name)}: {fault[0]}", fault[1]))
+            errors.append(
+                FieldError(path, f"podset group {shown(name)}: {group_error[0]}", group_error[1])
+            )
     return errors
 
 
-def _fault(members: Sequence[PodTemplate], counts: Mapping[str, int]) -> tuple[str, str] | None:
+def _group_error(
+    members: Sequence[PodTemplate], counts: Mapping[str, int]
+) -> tuple[str, str] | None:
     if len(members) != 2:
         problem = f"it is made of exactly 2 podsets, here are {len(members)}"
         return problem, "name the group in the templates of the leader and of its workers"
@@ -75,6 +81,6 @@ def _fault(members: Sequence[PodTemplate], counts: Mapping[str, int]) -> tuple[s
     return None
 
 
-def _levels(part: PodTemplate) -> tuple[str | None, ...]:
-    annotations = annotations_of(part.template, part.path)
+def _levels(pod_template: PodTemplate) -> tuple[str | None, ...]:
+    annotations = annotations_of(pod_template.template, pod_template.path)
     return tuple(annotations.get(key) for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY))

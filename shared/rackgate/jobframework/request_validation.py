@@ -82,7 +82,7 @@ def _slice_errors(request: Request, path: str, count: int | None) -> list[FieldE
 
 
 def _layer_errors(request: Request, path: str, count: int | None) -> list[FieldError]:
-    layers = _objects(request.get(LAYERS))
+    layers = _layer_objects(request.get(LAYERS))
     where = f"{path}.{LAYERS}"
     if len(layers) > MAX_CONSTRAINTS:
         problem = f"{len(layers)} layers, at most {MAX_CONSTRAINTS} can be asked for"
@@ -95,7 +95,7 @@ def _layer_errors(request: Request, path: str, count: int | None) -> list[FieldE
     return errors + layer_errors(layers, where)
 
 
-def _objects(found: object) -> list[Request]:
+def _layer_objects(found: object) -> list[Request]:
     if not isinstance(found, (list, tuple)):
         return []
     return [layer for layer in found if isinstance(layer, Mapping)]

@@ -37,7 +37,7 @@ def section(holder: Mapping[str, Any], key: str, path: str = "") -> Mapping[str,
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise MalformedError(_joined(path, key), "an object", value)
+        raise MalformedError(_join_path(path, key), "an object", value)
     return value
 
 
@@ -51,37 +51,37 @@ def items(holder: Mapping[str, Any], key: str, path: str = "") -> Sequence[Mappi
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise MalformedError(_joined(path, key), "a list", value)
+        raise MalformedError(_join_path(path, key), "a list", value)
     for index, entry in enumerate(value):
         if not isinstance(entry, Mapping):
-            raise MalformedError(f"{_joined(path, key)}[{index}]", "an object", entry)
+            raise MalformedError(f"{_join_path(path, key)}[{index}]", "an object", entry)
     return value
 
 
-def _joined(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
 def labels_of(template: Template, path: str = "") -> Mapping[str, Any]:
     """The labels of an object or template."""
     metadata = section(template, "metadata", path)
-    return section(metadata, "labels", _joined(path, "metadata"))
+    return section(metadata, "labels", _join_path(path, "metadata"))
 
 
 def annotations_of(template: Template, path: str = "") -> Mapping[str, Any]:
     """The annotations of an object or template."""
     metadata = section(template, "metadata", path)
-    return section(metadata, "annotations", _joined(path, "metadata"))
+    return section(metadata, "annotations", _join_path(path, "metadata"))
 
 
 def gates_of(template: Template, path: str = "") -> list[str]:
     """Names of the scheduling gates, in order."""
     spec = section(template, "spec", path)
-    gates = items(spec, "schedulingGates", _joined(path, "spec"))
+    gates = items(spec, "schedulingGates", _join_path(path, "spec"))
     return [str(gate.get("name", "")) for gate in gates]
 
 
-def well_formed(template: Template, path: str) -> Template:
+def validated_template(template: Template, path: str) -> Template:
     """The template itself, once all that is read of it has the shape that is expected.
 
     Raises:
@@ -90,13 +90,13 @@ def well_formed(template: Template, path: str) -> Template:
     labels_of(template, path)
     annotations_of(template, path)
     gates_of(template, path)
-    spec, inside = section(template, "spec", path), _joined(path, "spec")
+    spec, inside = section(template, "spec", path), _join_path(path, "spec")
     section(spec, "nodeSelector", inside)
     items(spec, "tolerations", inside)
     return template
 
 
-def replaced(template: Template, part: str, field: str, value: object) -> dict[str, Any]:
+def with_field(template: Template, part: str, field: str, value: object) -> dict[str, Any]:
     """A copy of the template whose `part.field` is `value`; None takes the field away."""
     inner = {name: kept for name, kept in section(template, part).items() if name != field}
     if value is not None:
@@ -111,7 +111,7 @@ def with_entries(
 ) -> dict[str, Any]:
     """A copy in which the map `part.field` also holds `entries`."""
     current = section(section(template, part), field)
-    return replaced(template, part, field, {**current, **entries}) if entries else dict(template)
+    return with_field(template, part, field, {**current, **entries}) if entries else dict(template)
 
 
 def without_entries(
@@ -122,7 +122,7 @@ def without_entries(
     if not any(key in current for key in keys):
         return dict(template)
     kept = {name: value for name, value in current.items() if name not in keys}
-    return replaced(template, part, field, kept or None)
+    return with_field(template, part, field, kept or None)
 
 
 def with_gate(template: Template, gate: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def with_gate(template: Template, gate: str) -> dict[str, Any]:
     if gate in gates_of(template):
         return dict(template)
     gates = [*items(section(template, "spec"), "schedulingGates"), {"name": gate}]
-    return replaced(template, "spec", "schedulingGates", gates)
+    return with_field(template, "spec", "schedulingGates", gates)
 
 
 def without_gates(template: Template, names: Sequence[str]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def without_gates(template: Template, names: Sequence[str]) -> dict[str, Any]:
     kept = [gate for gate in gates if gate.get("name") not in names]
     if len(kept) == len(gates):
         return dict(template)
-    return replaced(template, "spec", "schedulingGates", kept or None)
+    return with_field(template, "spec", "schedulingGates", kept or None)
 
 
 def strip_reserved(template: Template) -> dict[str, Any]:
@@ -158,15 +158,15 @@ def template_patch(have: Template, want: Template, prefix: str) -> list[JsonPatc
         prefix: JSON pointer of the template in its owner, `/spec/template` for a Job.
     """
     return [
-        *_part_patch(have, want, prefix, "metadata", maps=("labels", "annotations"), lists=()),
-        *_part_patch(have, want, prefix, "spec", maps=("nodeSelector",), lists=_LISTS),
+        *_section_patch(have, want, prefix, "metadata", maps=("labels", "annotations"), lists=()),
+        *_section_patch(have, want, prefix, "spec", maps=("nodeSelector",), lists=_LISTS),
     ]
 
 
 _LISTS: Final = ("tolerations", "schedulingGates")
 
 
-def _part_patch(
+def _section_patch(
     have: Template,
     want: Template,
     prefix: str,
@@ -192,17 +192,17 @@ def _part_patch(
 
 
 def reserved_errors(
-    template: Template, path: str, *, right: Template | None = None
+    template: Template, path: str, *, injected_form: Template | None = None
 ) -> list[FieldError]:
     """Refuse Rackgate's own keys in what a user writes.
 
     Args:
         template: a pod template or a pod.
         path: its path in the manifest, empty for a pod itself.
-        right: the same template as the webhook itself leaves it at creation: what it has of
+        injected_form: the same template as the webhook itself leaves it at creation: what it has of
             these keys is right. None: no reserved key is.
     """
-    wanted: Template = right or {}
+    wanted: Template = injected_form or {}
     fields = (
         ("labels", labels_of(template, path), labels_of(wanted), RESERVED_LABELS),
         (
@@ -213,7 +213,7 @@ def reserved_errors(
         ),
     )
     errors = [
-        _reserved(_joined(path, "metadata"), field, key, value)
+        _reserved_error(_join_path(path, "metadata"), field, key, value)
         for field, found, allowed, reserved in fields
         for key, value in found.items()
         if key in reserved and not (key in allowed and allowed[key] == value)
@@ -221,7 +221,7 @@ def reserved_errors(
     allowed_gates = gates_of(wanted)
     errors += [
         FieldError(
-            f"{_joined(path, 'spec')}.schedulingGates[{index}].name",
+            f"{_join_path(path, 'spec')}.schedulingGates[{index}].name",
             f"gate {shown(gate)} is reserved: only Rackgate sets it",
             "remove this gate",
         )
@@ -231,7 +231,7 @@ def reserved_errors(
     return errors
 
 
-def _reserved(parent: str, field: str, key: str, value: object) -> FieldError:
+def _reserved_error(parent: str, field: str, key: str, value: object) -> FieldError:
     kind = "label" if field == "labels" else "annotation"
     return FieldError(
         f"{parent}.{field}[{key}]",

@@ -48,7 +48,7 @@ def is_label_key(key: str) -> bool:
     return len(name) <= 63 and _LABEL_NAME.match(name) is not None
 
 
-def asks_for_topology(template: Template) -> bool:
+def requests_topology(template: Template) -> bool:
     """Whether an annotation of the template asks for a topology placement."""
     annotations = annotations_of(template)
     wanted = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_CONSTRAINTS)
@@ -72,19 +72,19 @@ def topology_request(
     Returns:
         None when the template asks for nothing.
     """
-    if not asks_for_topology(template):
+    if not requests_topology(template):
         return None
     annotations = annotations_of(template)
     request: dict[str, Any] = {}
-    for key, field in _COPIED:
+    for key, field in _FIELD_BY_ANNOTATION:
         if key in annotations:
             request[field] = str(annotations[key])
     if str(annotations.get(UNCONSTRAINED_TOPOLOGY, "false")) not in _FALSE:
         request["unconstrained"] = True
-    size = _size(annotations.get(SLICE_SIZE))
+    size = _parse_size(annotations.get(SLICE_SIZE))
     if size is not None and SLICE_REQUIRED_TOPOLOGY in annotations:
         request["podSetSliceSize"] = size
-    constraints = _constraints(annotations.get(SLICE_CONSTRAINTS))
+    constraints = _parse_constraints(annotations.get(SLICE_CONSTRAINTS))
     if constraints:
         request["podsetSliceRequiredTopologyConstraints"] = constraints
     if index_label is not None:
@@ -92,7 +92,7 @@ def topology_request(
     return request
 
 
-_COPIED: Final = (
+_FIELD_BY_ANNOTATION: Final = (
     (REQUIRED_TOPOLOGY, "required"),
     (PREFERRED_TOPOLOGY, "preferred"),
     (SLICE_REQUIRED_TOPOLOGY, "podSetSliceRequiredTopology"),
@@ -115,27 +115,35 @@ def topology_errors(
         Field errors in a fixed order; none for a template that asks for nothing.
     """
     annotations = annotations_of(template, path)
-    where = f"{path}.metadata.annotations" if path else "metadata.annotations"
-    errors = _one_request(annotations, where, both_levels=both_levels)
-    return errors + [error for rule in _RULES for error in rule(annotations, where, count)]
+    annotations_path = f"{path}.metadata.annotations" if path else "metadata.annotations"
+    errors = _exclusive_errors(annotations, annotations_path, both_levels=both_levels)
+    return errors + [
+        error for rule in _RULES for error in rule(annotations, annotations_path, count)
+    ]
 
 
-def _one_request(annotations: Annotations, where: str, *, both_levels: bool) -> list[FieldError]:
+def _exclusive_errors(
+    annotations: Annotations, annotations_path: str, *, both_levels: bool
+) -> list[FieldError]:
     exclusive = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     found = [key for key in exclusive if key in annotations]
     if len(found) < 2 or (both_levels and UNCONSTRAINED_TOPOLOGY not in found):
         return []
     names = ", ".join(f"{key}={shown(annotations[key])}" for key in found)
-    return [FieldError(where, f"more than one topology request: {names}", "keep one of them")]
+    return [
+        FieldError(annotations_path, f"more than one topology request: {names}", "keep one of them")
+    ]
 
 
-def _level_keys(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+def _level_key_errors(
+    annotations: Annotations, annotations_path: str, _count: int | None
+) -> list[FieldError]:
     keys = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY)
     return [
         error
         for key in keys
         if key in annotations
-        for error in level_key_errors(str(annotations[key]), f"{where}[{key}]")
+        for error in level_key_errors(str(annotations[key]), f"{annotations_path}[{key}]")
     ]
 
 
@@ -149,63 +157,83 @@ def level_key_errors(key: str, path: str) -> list[FieldError]:
     return []
 
 
-def _unconstrained(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+def _unconstrained_errors(
+    annotations: Annotations, annotations_path: str, _count: int | None
+) -> list[FieldError]:
     value = annotations.get(UNCONSTRAINED_TOPOLOGY)
     if value is None or str(value) in _TRUE | _FALSE:
         return []
-    path = f"{where}[{UNCONSTRAINED_TOPOLOGY}]"
+    path = f"{annotations_path}[{UNCONSTRAINED_TOPOLOGY}]"
     return [FieldError(path, f"{shown(value)} is not a boolean", 'write "true"')]
 
 
-def _slice_pair(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+def _slice_pair_errors(
+    annotations: Annotations, annotations_path: str, _count: int | None
+) -> list[FieldError]:
     level, size = SLICE_REQUIRED_TOPOLOGY in annotations, SLICE_SIZE in annotations
     if level and not size:
         problem = "slices are asked for without their size"
-        return [FieldError(f"{where}[{SLICE_REQUIRED_TOPOLOGY}]", problem, f"add {SLICE_SIZE}")]
+        return [
+            FieldError(
+                f"{annotations_path}[{SLICE_REQUIRED_TOPOLOGY}]", problem, f"add {SLICE_SIZE}"
+            )
+        ]
     if size and not level:
         problem = "a slice size is given without the level of the slices"
-        return [FieldError(f"{where}[{SLICE_SIZE}]", problem, f"add {SLICE_REQUIRED_TOPOLOGY}")]
+        return [
+            FieldError(
+                f"{annotations_path}[{SLICE_SIZE}]", problem, f"add {SLICE_REQUIRED_TOPOLOGY}"
+            )
+        ]
     return []
 
 
-def _slice_size(annotations: Annotations, where: str, count: int | None) -> list[FieldError]:
+def _slice_size_errors(
+    annotations: Annotations, annotations_path: str, count: int | None
+) -> list[FieldError]:
     if SLICE_SIZE not in annotations:
         return []
-    return size_errors(annotations[SLICE_SIZE], f"{where}[{SLICE_SIZE}]", count)
+    return size_errors(annotations[SLICE_SIZE], f"{annotations_path}[{SLICE_SIZE}]", count)
 
 
 def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
     """Refuse what is no number of pods of a slice, or does not divide the podset's `count`."""
-    size = _size(value)
+    size = _parse_size(value)
     if size is None:
         problem = f"{shown(value)} is not a whole number of pods"
         return [FieldError(path, problem, f"use 1 to {MAX_SIZE}")]
-    return _divides(size, count, path)
+    return _divisibility_errors(size, count, path)
 
 
-def _divides(size: int, count: int | None, path: str) -> list[FieldError]:
+def _divisibility_errors(size: int, count: int | None, path: str) -> list[FieldError]:
     if count is None or count % size == 0:
         return []
     problem = f"slices of {size} pods do not divide the podset's {count} pods"
     return [FieldError(path, problem, "use a size that divides the count")]
 
 
-def _exclusive_constraints(
-    annotations: Annotations, where: str, _count: int | None
+def _exclusive_constraint_errors(
+    annotations: Annotations, annotations_path: str, _count: int | None
 ) -> list[FieldError]:
     others = (SLICE_REQUIRED_TOPOLOGY, SLICE_SIZE, PODSET_GROUP)
     found = [key for key in others if key in annotations]
     if SLICE_CONSTRAINTS not in annotations or not found:
         return []
     problem = f"cannot be combined with {', '.join(found)}"
-    return [FieldError(f"{where}[{SLICE_CONSTRAINTS}]", problem, "keep one way to ask for slices")]
+    return [
+        FieldError(
+            f"{annotations_path}[{SLICE_CONSTRAINTS}]", problem, "keep one way to ask for slices"
+        )
+    ]
 
 
-def _constraint_list(annotations: Annotations, where: str, count: int | None) -> list[FieldError]:
+def _constraint_errors(
+    annotations: Annotations, annotations_path: str, count: int | None
+) -> list[FieldError]:
     if SLICE_CONSTRAINTS not in annotations:
         return []
-    path = f"{where}[{SLICE_CONSTRAINTS}]"
-    layers = _constraints(annotations[SLICE_CONSTRAINTS])
+    path = f"{annotations_path}[{SLICE_CONSTRAINTS}]"
+    layers = _parse_constraints(annotations[SLICE_CONSTRAINTS])
     if layers is None or not 1 <= len(layers) <= MAX_CONSTRAINTS:
         problem = f"{shown(annotations[SLICE_CONSTRAINTS])} is not a list of 1 to 3 layers"
         return [FieldError(path, problem, 'write [{"topology": "<level>", "size": <pods>}, ...]')]
@@ -216,7 +244,7 @@ def _constraint_list(annotations: Annotations, where: str, count: int | None) ->
             for error in level_key_errors(layer["topology"], f"{path}[{index}].topology")
         ),
         *layer_errors(layers, path),
-        *_divides(layers[0]["size"], count, f"{path}[0].size"),
+        *_divisibility_errors(layers[0]["size"], count, f"{path}[0].size"),
     ]
 
 
@@ -229,7 +257,7 @@ def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldEr
     """
     errors = []
     for index, (above, layer) in enumerate(pairwise(layers), start=1):
-        outer, size = _size(above.get("size")), _size(layer.get("size"))
+        outer, size = _parse_size(above.get("size")), _parse_size(layer.get("size"))
         if outer and size and outer % size:
             problem = f"size {size} does not divide size {outer} of the layer above"
             errors.append(FieldError(f"{path}[{index}].size", problem, "use a divisor"))
@@ -239,10 +267,12 @@ def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldEr
     return errors
 
 
-def _group(annotations: Annotations, where: str, _count: int | None) -> list[FieldError]:
+def _group_errors(
+    annotations: Annotations, annotations_path: str, _count: int | None
+) -> list[FieldError]:
     if PODSET_GROUP not in annotations:
         return []
-    path, name = f"{where}[{PODSET_GROUP}]", str(annotations[PODSET_GROUP])
+    path, name = f"{annotations_path}[{PODSET_GROUP}]", str(annotations[PODSET_GROUP])
     errors = []
     if not name or len(name) > 256 or name.isdigit():
         problem = f"{shown(name)} is not a group name"
@@ -254,17 +284,17 @@ def _group(annotations: Annotations, where: str, _count: int | None) -> list[Fie
 
 
 _RULES: Final[tuple[Rule, ...]] = (
-    _level_keys,
-    _unconstrained,
-    _slice_pair,
-    _slice_size,
-    _exclusive_constraints,
-    _constraint_list,
-    _group,
+    _level_key_errors,
+    _unconstrained_errors,
+    _slice_pair_errors,
+    _slice_size_errors,
+    _exclusive_constraint_errors,
+    _constraint_errors,
+    _group_errors,
 )
 
 
-def _size(value: object) -> int | None:
+def _parse_size(value: object) -> int | None:
     """A slice size of 1 to 2^31-1, None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
@@ -275,7 +305,7 @@ def _size(value: object) -> int | None:
     return value if 1 <= value <= MAX_SIZE else None
 
 
-def _constraints(value: object) -> list[dict[str, Any]] | None:
+def _parse_constraints(value: object) -> list[dict[str, Any]] | None:
     """The layers of a constraints annotation, None when it cannot be read."""
     if not isinstance(value, str) or len(value) > 4096:
         return None
@@ -289,7 +319,7 @@ def _constraints(value: object) -> list[dict[str, Any]] | None:
     for layer in layers:
         if not isinstance(layer, dict) or set(layer) != {"topology", "size"}:
             return None
-        size = _size(layer["size"]) if not isinstance(layer["size"], str) else None
+        size = _parse_size(layer["size"]) if not isinstance(layer["size"], str) else None
         if size is None or not isinstance(layer["topology"], str):
             return None
         read.append({"topology": layer["topology"], "size": size})

@@ -25,7 +25,7 @@ class Budget:
         if self._slots is not None:
             await self._slots.acquire()
         try:
-            await self.take()
+            await self.acquire_token()
         except BaseException:
             await self.__aexit__()
             raise
@@ -35,7 +35,7 @@ class Budget:
         if self._slots is not None:
             self._slots.release()
 
-    async def take(self) -> None:
+    async def acquire_token(self) -> None:
         """Wait for a token alone: for streams, which would hold a slot for ever."""
         if not self._interval_s:
             return

@@ -32,11 +32,11 @@ from rackgate.kube.errors import (
 )
 from rackgate.kube.informer.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
 from rackgate.kube.informer.pages import (
-    MOST_BYTES,
+    MAX_PAGE_BYTES,
     PAGE_SIZE,
-    SHORTER,
+    SHRINK_FACTOR,
     PageOverflowError,
-    next_size,
+    next_page_size,
     page_meta,
     read_body,
 )
@@ -45,14 +45,14 @@ from rackgate.kube.metrics import Observer, count_request, resource_of
 from rackgate.kube.transport import Transport
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.pauses import pause
+from rackgate.runtime.sleep import sleep_until
 from rackgate.runtime.state_file import StateFile
 
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
 # Answered with the object as it is stored then.
-CHANGING: Final = ("POST", "PUT", "PATCH")
+MUTATING_METHODS: Final = ("POST", "PUT", "PATCH")
 # The server sends a bookmark every minute: two missed ones, and the stream is dead.
 WATCH_IDLE_S: Final = 150.0
 
@@ -86,7 +86,7 @@ class _Call:
     content_type: str | None = None
     deadline: Deadline | None = None
     accept: str | None = None
-    most: int | None = None
+    max_bytes: int | None = None
 
 
 class Client:
@@ -118,7 +118,7 @@ class Client:
         """
         self._transport = transport
         self._metadata_only = False
-        self._certain: Callable[[], Awaitable[None]] | None = None
+        self._write_gate: Callable[[], Awaitable[None]] | None = None
         self._state: StateFile | None = None
         self.versions = Versions()
         self._budget = budget or Budget(0, 0)
@@ -148,21 +148,21 @@ class Client:
         sibling._metadata_only = True
         return sibling
 
-    def after(self, certain: Callable[[], Awaitable[None]]) -> Client:
-        """A sibling whose writes wait for `certain` before each attempt, and for nothing else.
+    def with_write_gate(self, may_write: Callable[[], Awaitable[None]]) -> Client:
+        """A sibling whose writes wait for `may_write` before each attempt, and for nothing else.
 
         Its own limits are those of this client: make budgets of the sibling, not siblings of a
         budget, where they differ.
         """
         sibling = self._sibling(self._budget)
-        sibling._certain = certain
+        sibling._write_gate = may_write
         return sibling
 
-    def keep(self, state: StateFile | None) -> None:
+    def record_writes_in(self, state: StateFile | None) -> None:
         """Note in the state file which writes are under way; before there are siblings."""
         self._state = state
         if state is not None:
-            self.versions.on_back = state.void
+            self.versions.on_rewind = state.invalidate
 
     def _sibling(self, budget: Budget) -> Client:
         sibling = Client(
@@ -171,7 +171,7 @@ class Client:
             request_timeout_s=self.request_timeout_s,
             observe=self._observe,
         )
-        sibling._certain, sibling.versions = self._certain, self.versions
+        sibling._write_gate, sibling.versions = self._write_gate, self.versions
         sibling._state = self._state
         return sibling
 
@@ -193,7 +193,7 @@ class Client:
         """
         answer = await self._send(_Call("GET", path, params or {}, deadline=deadline))
         if known:
-            self.versions.read(path, answer, known)
+            self.versions.check_read(path, answer, known)
         return answer
 
     async def list_pages(
@@ -213,23 +213,23 @@ class Client:
             TransportError: no answer, or one that is no list.
             RewoundError: the list is older than what was seen before.
         """
-        query, longest = dict(params or {}), page_size
+        query, max_page_size = dict(params or {}), page_size
         accept = METADATA_LIST if self._metadata_only else None
         while True:
             query["limit"] = str(page_size)
-            most = MOST_BYTES if page_size > 1 else None
-            call = _Call("GET", path, query, accept=accept, deadline=deadline, most=most)
-            floor = 0 if "continue" in query else self.versions.highest(path)
+            max_bytes = MAX_PAGE_BYTES if page_size > 1 else None
+            call = _Call("GET", path, query, accept=accept, deadline=deadline, max_bytes=max_bytes)
+            min_version = 0 if "continue" in query else self.versions.highest(path)
             try:
                 body = await self._send(call)
                 meta = page_meta(body)
             except PageOverflowError:
-                page_size = max(1, page_size // SHORTER)
+                page_size = max(1, page_size // SHRINK_FACTOR)
                 continue
             except ValueError as error:
                 raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
-            self.versions.listed(path, query, meta.resource_version, floor)
-            page_size = next_size(page_size, len(body), longest)
+            self.versions.check_list(path, query, meta.resource_version, min_version)
+            page_size = next_page_size(page_size, len(body), max_page_size)
             yield body
             del body  # not held while the next one is read
             if not meta.continue_token:
@@ -320,7 +320,7 @@ class Client:
         query = {**(params or {}), "watch": "1"}
         opened = False
         self.versions.check()
-        await self._budget.take()
+        await self._budget.acquire_token()
         limit = aiohttp.ClientTimeout(
             total=None, sock_connect=self.request_timeout_s, sock_read=idle_s
         )
@@ -336,7 +336,7 @@ class Client:
             ) as response:
                 self._count("WATCH", path, str(response.status), None)
                 if response.status != 200:
-                    error = _refusal("WATCH", path, response, await response.read())
+                    error = _response_error("WATCH", path, response, await response.read())
                     if isinstance(error, UnauthorizedError):
                         await self._transport.credentials.renew(error.sent)
                     raise error
@@ -345,14 +345,14 @@ class Client:
                 async for chunk in response.content.iter_any():
                     if lines := splitter.feed(chunk):
                         yield lines
-                if lines := splitter.last():
+                if lines := splitter.flush():
                     yield lines
         except LineOverflowError as error:
             raise LineTooLongError("WATCH", path, message=str(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             broken = "Stalled" if isinstance(error, TimeoutError) else "Broken"
             reason = broken if opened else "Unreachable"
-            raise TransportError("WATCH", path, reason=reason, message=_words(error)) from error
+            raise TransportError("WATCH", path, reason=reason, message=_describe(error)) from error
 
     async def close(self) -> None:
         """Close the session, also that of all siblings."""
@@ -372,10 +372,10 @@ class Client:
         query = {**(params or {}), "timeout": self._write_limit}
         return await self._send(_Call(method, path, query, body, content_type, deadline))
 
-    async def _ready(self, call: _Call) -> None:
+    async def _wait_until_sendable(self, call: _Call) -> None:
         """Wait until a request may be sent at all."""
-        if call.method != "GET" and self._certain is not None:
-            await self._certain()
+        if call.method != "GET" and self._write_gate is not None:
+            await self._write_gate()
         self.versions.check()
 
     async def _send(self, call: _Call) -> bytes:
@@ -389,7 +389,7 @@ class Client:
                 if throttled >= THROTTLE_TRIES:
                     raise
                 wait_s = error.retry_after_s
-                await pause(THROTTLE_WAIT_S if wait_s is None else wait_s, call.deadline)
+                await sleep_until(THROTTLE_WAIT_S if wait_s is None else wait_s, call.deadline)
             except UnauthorizedError as error:
                 if renewed or not await self._transport.credentials.renew(error.sent):
                     raise
@@ -400,21 +400,21 @@ class Client:
                 if not known or unanswered >= GET_TRIES:
                     raise
                 wait_s = Backoff(base_s=0.1 * 2**unanswered).next()
-                await pause(max(wait_s, error.retry_after_s or 0.0), call.deadline)
+                await sleep_until(max(wait_s, error.retry_after_s or 0.0), call.deadline)
 
     async def _attempt(self, call: _Call) -> bytes:
         method, path = call.method, call.path
-        await self._ready(call)
+        await self._wait_until_sendable(call)
         async with self._budget:
             self.versions.check()
-            floor = self.versions.highest(path)
+            min_version = self.versions.highest(path)
             if call.deadline is not None and clock.monotonic() >= call.deadline():
                 raise NotSentError(method, path, reason="TooLate", message="its time was over")
-            writing = self._state if method != "GET" else None
-            certain = False
-            if writing is not None:
-                writing.sending()
-            sent = clock.monotonic()
+            state_file = self._state if method != "GET" else None
+            outcome_known = False
+            if state_file is not None:
+                state_file.begin_write()
+            sent_at = clock.monotonic()
             try:
                 async with self._transport.request(
                     method,
@@ -426,30 +426,32 @@ class Client:
                     timeout=self._limit,
                 ) as response:
                     self.server_date = response.headers.get("Date", "")
-                    answer = await read_body(response, call.most)
+                    answer = await read_body(response, call.max_bytes)
                     # After a 5xx it may have been applied all the same.
-                    certain = response.status < 500
+                    outcome_known = response.status < 500
             except PageOverflowError:
-                self._count(method, path, "200", clock.monotonic() - sent)
+                self._count(method, path, "200", clock.monotonic() - sent_at)
                 raise
             except (aiohttp.ClientError, OSError) as error:
-                self._count(method, path, "none", clock.monotonic() - sent)
-                raise TransportError(method, path, message=_words(error)) from error
+                self._count(method, path, "none", clock.monotonic() - sent_at)
+                raise TransportError(method, path, message=_describe(error)) from error
             finally:
-                if writing is not None:
-                    writing.settled(certain=certain)
-            self._count(method, path, str(response.status), clock.monotonic() - sent)
+                if state_file is not None:
+                    state_file.end_write(outcome_known=outcome_known)
+            self._count(method, path, str(response.status), clock.monotonic() - sent_at)
         if response.status >= 300:
-            raise _refusal(method, path, response, answer)
-        if method in CHANGING and "dryRun" not in call.query:
-            self.versions.written(method, path, answer, floor, call.body)
+            raise _response_error(method, path, response, answer)
+        if method in MUTATING_METHODS and "dryRun" not in call.query:
+            self.versions.check_write(method, path, answer, min_version, call.body)
         return answer
 
     def _count(self, verb: str, path: str, code: str, spent_s: float | None) -> None:
         self._observe(verb, resource_of(path), code, spent_s)
 
 
-def _refusal(verb: str, path: str, response: aiohttp.ClientResponse, answer: bytes) -> KubeError:
+def _response_error(
+    verb: str, path: str, response: aiohttp.ClientResponse, answer: bytes
+) -> KubeError:
     """What an answer that is no success stands for."""
     wait_s = retry_after(response.headers.get("Retry-After"), clock.now())
     error = error_for(verb, path, response.status, answer, wait_s)
@@ -458,6 +460,6 @@ def _refusal(verb: str, path: str, response: aiohttp.ClientResponse, answer: byt
     return error
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """An exception's text; its class where it has none."""
     return str(error) or type(error).__name__

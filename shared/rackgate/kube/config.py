@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rackgate.kube.client import Client
-from rackgate.kube.transport import Credentials, HookedToken, TokenFile, Transport
+from rackgate.kube.transport import Credentials, RefreshableToken, TokenFile, Transport
 from rackgate.runtime.settings import ConnectionSettings, SettingsError
 
 __all__ = ["ConfigError", "ConnectionSettings", "connect"]
@@ -124,7 +124,7 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
     return Transport(
         server,
         ssl_context=_ssl_context(server, loaded.ssl_ca_cert, loaded.cert_file, loaded.key_file),
-        credentials=HookedToken(_header(loaded.api_key), renew),
+        credentials=RefreshableToken(_header(loaded.api_key), renew),
         user_agent=user_agent,
         connections=settings.connections,
         proxy=loaded.proxy,

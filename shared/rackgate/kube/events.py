@@ -110,7 +110,7 @@ class EventRecorder:
             action: what was done, UpperCamelCase.
             note: one sentence; cut at 1024 bytes.
         """
-        note = _cut(note)
+        note = _truncate(note)
         key = (regarding.uid or f"{regarding.namespace}/{regarding.name}", reason, note)
         now = clock.monotonic()
         if now - self._recent.get(key, float("-inf")) < self._window_s:
@@ -122,9 +122,9 @@ class EventRecorder:
             return
         self._recent[key] = now
         self._recent.move_to_end(key)
-        self._forget(now)
+        self._evict_old(now)
 
-    def _forget(self, now: float) -> None:
+    def _evict_old(self, now: float) -> None:
         """Forget what may be written again, oldest first, and what there is no room for."""
         while self._recent:
             at = next(iter(self._recent.values()))
@@ -185,7 +185,7 @@ class EventRecorder:
         }
 
 
-def _cut(note: str) -> str:
+def _truncate(note: str) -> str:
     """At most 1024 bytes of `note`, never half a character."""
     raw = note.encode()
     if len(raw) <= MAX_NOTE_BYTES:

@@ -18,18 +18,18 @@ def count_request(verb: str, resource: str, code: str, spent_s: float | None) ->
 
     Counts into `rackgate_api_requests_total` and `rackgate_api_request_duration_seconds`.
     """
-    _series(verb, resource, code).inc()
+    _request_counter(verb, resource, code).inc()
     if spent_s is not None:
-        _times(verb, resource).observe(spent_s)
+        _duration_histogram(verb, resource).observe(spent_s)
 
 
 @cache  # as bounded as the labels are
-def _series(verb: str, resource: str, code: str) -> Counter:
+def _request_counter(verb: str, resource: str, code: str) -> Counter:
     return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
 
 
 @cache
-def _times(verb: str, resource: str) -> Histogram:
+def _duration_histogram(verb: str, resource: str) -> Histogram:
     return metrics.API_DURATION.labels(verb=verb, resource=resource)
 
 

@@ -29,11 +29,11 @@ class Credentials:
         """The header's value as of now."""
         return None
 
-    async def renew(self, refused: str | None) -> bool:
+    async def renew(self, rejected: str | None) -> bool:
         """The server refused the header. Fetch another one; False when there is none.
 
         Args:
-            refused: as it was sent; by the time of the answer there may be another one already.
+            rejected: as it was sent; by the time of the answer there may be another one already.
         """
         return False
 
@@ -66,13 +66,13 @@ class TokenFile(Credentials):
             self._stamp = stamp
         return self._header
 
-    async def renew(self, refused: str | None) -> bool:
+    async def renew(self, rejected: str | None) -> bool:
         """Read the file again whatever its times say."""
         self._stamp = None
         return True
 
 
-class HookedToken(Credentials):
+class RefreshableToken(Credentials):
     """A header from elsewhere (a kubeconfig), with a hook that fetches a fresh one."""
 
     def __init__(
@@ -87,7 +87,7 @@ class HookedToken(Credentials):
         """The header fetched last."""
         return self._header
 
-    async def renew(self, refused: str | None) -> bool:
+    async def renew(self, rejected: str | None) -> bool:
         """Ask the hook, once for all requests that were refused together.
 
         Those that waited while it failed, or had no other one, do not ask again.
@@ -96,7 +96,7 @@ class HookedToken(Credentials):
             return False
         failures = self._failures
         async with self._renewing:
-            if self._header != refused:
+            if self._header != rejected:
                 return True
             if self._failures != failures:
                 return False
@@ -104,9 +104,9 @@ class HookedToken(Credentials):
                 async with asyncio.timeout(RENEW_LIMIT_S):
                     self._header = await self._renew()
             except Exception as error:  # noqa: BLE001 - a program of the user's; asked again later
-                words = str(error) or type(error).__name__
-                log.warning("credentials_not_renewed", error=words[:300])
-            if self._header != refused:
+                message = str(error) or type(error).__name__
+                log.warning("credentials_not_renewed", error=message[:300])
+            if self._header != rejected:
                 return True
             self._failures += 1
             return False

@@ -53,7 +53,7 @@ class PodProblem:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Limits:
+class LimitRangeSummary:
     """The LimitRanges of one namespace, merged.
 
     Where several of them have different defaults for a resource, the API server takes one in no
@@ -70,7 +70,7 @@ class Limits:
     constraints: tuple[tuple[str, core.LimitRangeItem], ...]
 
 
-def limits_of(ranges: Iterable[core.LimitRange]) -> Limits:
+def summarize_limit_ranges(ranges: Iterable[core.LimitRange]) -> LimitRangeSummary:
     """The LimitRanges of one namespace as one.
 
     Raises:
@@ -82,17 +82,17 @@ def limits_of(ranges: Iterable[core.LimitRange]) -> Limits:
     for found in sorted(ranges, key=lambda one: one.metadata.name):
         for item in found.spec.limits:
             if item.type == CONTAINER:
-                _raise_to(requests, item.default_request)
-                _raise_to(limits, item.default)
+                _raise_to_maximum(requests, item.default_request)
+                _raise_to_maximum(limits, item.default)
             if item.type in (CONTAINER, POD) and (
                 item.min or item.max or item.max_limit_request_ratio
             ):
                 constraints.append((found.metadata.name, item))
-    return Limits(requests, limits, tuple(constraints))
+    return LimitRangeSummary(requests, limits, tuple(constraints))
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class DefaultedPod:
     """A pod as it is created.
 
     Attributes:
@@ -109,7 +109,7 @@ class Created:
 
 
 @dataclass(slots=True)
-class _Box:
+class _Requirements:
     """Requests and limits of a container, or of the pod, while they are filled in."""
 
     path: str
@@ -118,11 +118,11 @@ class _Box:
     name: str = ""
     sidecar: bool = False
 
-    def limits_as_requests(self) -> None:
+    def use_limits_as_requests(self) -> None:
         """A limit stands in for a request that is missing."""
         self.requests = self.limits | self.requests
 
-    def defaulted(self, limits: Limits) -> None:
+    def apply_defaults(self, limits: LimitRangeSummary) -> None:
         """What is still missing comes from the LimitRanges."""
         self.limits = {**limits.limits, **self.limits}
         self.requests = {**limits.requests, **self.requests}
@@ -136,9 +136,9 @@ class _Box:
         )
 
 
-def as_created(
-    spec: core.PodSpec, limits: Limits | None, runtime_class: core.RuntimeClass | None
-) -> Created:
+def apply_pod_defaults(
+    spec: core.PodSpec, limits: LimitRangeSummary | None, runtime_class: core.RuntimeClass | None
+) -> DefaultedPod:
     """The pod that the API server creates from a template.
 
     Args:
@@ -150,49 +150,51 @@ def as_created(
     Raises:
         QuantityError: a quantity of the template cannot be read.
     """
-    running = [
-        _box(f".containers[{index}]", one, sidecar=False)
+    containers = [
+        _requirements_of(f".containers[{index}]", one, sidecar=False)
         for index, one in enumerate(spec.containers)
     ]
-    starting = [
-        _box(f".initContainers[{index}]", one, sidecar=one.restart_policy == "Always")
+    init_containers = [
+        _requirements_of(f".initContainers[{index}]", one, sidecar=one.restart_policy == "Always")
         for index, one in enumerate(spec.init_containers)
     ]
-    boxes = [*running, *starting]
-    for box in boxes:
-        box.limits_as_requests()
-    pod = _Box(".resources", dict(spec.resources.requests), dict(spec.resources.limits))
-    whole = bool(pod.requests or pod.limits)
-    if whole:
-        _pod_level_defaults(pod, running, starting)
+    all_requirements = [*containers, *init_containers]
+    for requirements in all_requirements:
+        requirements.use_limits_as_requests()
+    pod = _Requirements(".resources", dict(spec.resources.requests), dict(spec.resources.limits))
+    pod_level = bool(pod.requests or pod.limits)
+    if pod_level:
+        _pod_level_defaults(pod, containers, init_containers)
     if limits is not None:
-        for box in boxes:
-            box.defaulted(limits)
-    overhead, problems = _overhead(spec, runtime_class)
-    selector, tolerations = _scheduling(spec, runtime_class, problems)
+        for requirements in all_requirements:
+            requirements.apply_defaults(limits)
+    overhead, problems = _resolve_overhead(spec, runtime_class)
+    selector, tolerations = _resolve_scheduling(spec, runtime_class, problems)
     created = core.PodSpec(
-        containers=tuple(box.container() for box in running),
-        init_containers=tuple(box.container() for box in starting),
+        containers=tuple(requirements.container() for requirements in containers),
+        init_containers=tuple(requirements.container() for requirements in init_containers),
         resources=core.Resources(requests=pod.requests, limits=pod.limits),
         overhead=overhead,
     )
     requests = pod_requests(created)
-    for box in boxes:
-        problems += _invalid(box)
-    if whole:
-        problems += _invalid(pod)
-        problems += _inconsistent(pod, running, starting)
+    for requirements in all_requirements:
+        problems += _requirement_problems(requirements)
+    if pod_level:
+        problems += _requirement_problems(pod)
+        problems += _pod_level_problems(pod, containers, init_containers)
     if limits is not None and limits.constraints:
-        problems += _outside(limits, boxes, _sums(pod, running, starting))
-    return Created(requests, tuple(problems), selector, tolerations)
+        problems += _limit_range_problems(
+            limits, all_requirements, _pod_totals(pod, containers, init_containers)
+        )
+    return DefaultedPod(requests, tuple(problems), selector, tolerations)
 
 
-def _box(path: str, container: core.Container, *, sidecar: bool) -> _Box:
+def _requirements_of(path: str, container: core.Container, *, sidecar: bool) -> _Requirements:
     own = container.resources
-    return _Box(path, dict(own.requests), dict(own.limits), container.name, sidecar)
+    return _Requirements(path, dict(own.requests), dict(own.limits), container.name, sidecar)
 
 
-def _raise_to(total: dict[str, Quantity], more: Quantities) -> None:
+def _raise_to_maximum(total: dict[str, Quantity], more: Quantities) -> None:
     for resource, value in more.items():
         if resource not in total or exact_milli(value) > exact_milli(total[resource]):
             total[resource] = value
@@ -202,30 +204,31 @@ def _is_pod_level(resource: str) -> bool:
     return resource in _POD_LEVEL or resource.startswith(_HUGEPAGES)
 
 
-def _overcommits(resource: str) -> bool:
+def _may_overcommit(resource: str) -> bool:
     """Whether a request may be lower than its limit: not of extended resources and huge pages."""
     native = "/" not in resource or "kubernetes.io/" in resource
     return native and not resource.startswith(_HUGEPAGES)
 
 
-def _text(milli: int) -> str:
-    whole, rest = divmod(milli, 1000)
-    return f"{milli}m" if rest else str(whole)
+def _format_milli(milli: int) -> str:
+    pod_level, rest = divmod(milli, 1000)
+    return f"{milli}m" if rest else str(pod_level)
 
 
 # Pod-level resources.
 
 
-def _sum(
-    running: Sequence[Mapping[str, int]], starting: Sequence[tuple[Mapping[str, int], bool]]
+def _aggregate(
+    containers: Sequence[Mapping[str, int]],
+    init_containers: Sequence[tuple[Mapping[str, int], bool]],
 ) -> dict[str, int]:
     """Max of the running phase and every init phase; sidecars stay from their start on."""
     total: dict[str, int] = {}
-    for one in running:
+    for one in containers:
         _add(total, one)
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
-    for one, sidecar in starting:
+    for one, sidecar in init_containers:
         if sidecar:
             _add(total, one)
             _add(sidecars, one)
@@ -249,32 +252,40 @@ def _milli(quantities: Quantities) -> dict[str, int]:
     return {resource: exact_milli(value) for resource, value in quantities.items()}
 
 
-def _requested(running: Sequence[_Box], starting: Sequence[_Box]) -> dict[str, int]:
+def _aggregate_requests(
+    containers: Sequence[_Requirements], init_containers: Sequence[_Requirements]
+) -> dict[str, int]:
     """Requests of all containers, in thousandths."""
-    return _sum(
-        [_milli(box.requests) for box in running],
-        [(_milli(box.requests), box.sidecar) for box in starting],
+    return _aggregate(
+        [_milli(requirements.requests) for requirements in containers],
+        [(_milli(requirements.requests), requirements.sidecar) for requirements in init_containers],
     )
 
 
-def _limited(running: Sequence[_Box], starting: Sequence[_Box]) -> dict[str, int]:
+def _aggregate_limits(
+    containers: Sequence[_Requirements], init_containers: Sequence[_Requirements]
+) -> dict[str, int]:
     """Limits of all containers, in thousandths."""
-    return _sum(
-        [_milli(box.limits) for box in running],
-        [(_milli(box.limits), box.sidecar) for box in starting],
+    return _aggregate(
+        [_milli(requirements.limits) for requirements in containers],
+        [(_milli(requirements.limits), requirements.sidecar) for requirements in init_containers],
     )
 
 
-def _pod_level_defaults(pod: _Box, running: Sequence[_Box], starting: Sequence[_Box]) -> None:
+def _pod_level_defaults(
+    pod: _Requirements,
+    containers: Sequence[_Requirements],
+    init_containers: Sequence[_Requirements],
+) -> None:
     """`defaultHugePagePodLimits`, then `defaultPodRequests`."""
-    for resource, value in _limited(running, starting).items():
+    for resource, value in _aggregate_limits(containers, init_containers).items():
         if resource.startswith(_HUGEPAGES) and resource not in pod.requests:
-            pod.limits.setdefault(resource, _text(value))
+            pod.limits.setdefault(resource, _format_milli(value))
     if not pod.limits:
         return
-    for resource, value in _requested(running, starting).items():
-        if _is_pod_level(resource) and _overcommits(resource):
-            pod.requests.setdefault(resource, _text(value))
+    for resource, value in _aggregate_requests(containers, init_containers).items():
+        if _is_pod_level(resource) and _may_overcommit(resource):
+            pod.requests.setdefault(resource, _format_milli(value))
     for resource, limit in pod.limits.items():
         if _is_pod_level(resource):
             pod.requests.setdefault(resource, limit)
@@ -283,7 +294,7 @@ def _pod_level_defaults(pod: _Box, running: Sequence[_Box], starting: Sequence[_
 # RuntimeClass.
 
 
-def _overhead(
+def _resolve_overhead(
     spec: core.PodSpec, runtime_class: core.RuntimeClass | None
 ) -> tuple[dict[str, Quantity], list[PodProblem]]:
     """The overhead of the pod, and why its own is refused."""
@@ -303,7 +314,7 @@ def _overhead(
     return fixed.pod_fixed, []
 
 
-def _scheduling(
+def _resolve_scheduling(
     spec: core.PodSpec, runtime_class: core.RuntimeClass | None, problems: list[PodProblem]
 ) -> tuple[Mapping[str, str], tuple[core.Toleration, ...]]:
     """Node selector and tolerations, with those of the RuntimeClass."""
@@ -325,112 +336,133 @@ def _scheduling(
 # Validation.
 
 
-def _invalid(box: _Box) -> Iterator[PodProblem]:
+def _requirement_problems(requirements: _Requirements) -> Iterator[PodProblem]:
     """Requests that do not go with the limits, as `validateResourceRequirements` says."""
-    for resource, request in sorted(box.requests.items()):
-        limit, text = box.limits.get(resource), ""
+    for resource, request in sorted(requirements.requests.items()):
+        limit, text = requirements.limits.get(resource), ""
         if limit is None:
             continue
-        if exact_milli(request) != exact_milli(limit) and not _overcommits(resource):
+        if exact_milli(request) != exact_milli(limit) and not _may_overcommit(resource):
             text = f"request {request} must be equal to {resource} limit of {limit}"
         elif exact_milli(request) > exact_milli(limit):
             text = f"request {request} must be less than or equal to {resource} limit of {limit}"
         if text:
-            yield PodProblem(INVALID, box.path, text)
+            yield PodProblem(INVALID, requirements.path, text)
 
 
-def _inconsistent(
-    pod: _Box, running: Sequence[_Box], starting: Sequence[_Box]
+def _pod_level_problems(
+    pod: _Requirements,
+    containers: Sequence[_Requirements],
+    init_containers: Sequence[_Requirements],
 ) -> Iterator[PodProblem]:
     """Containers that do not fit their pod, as `validatePodResourceConsistency` says."""
-    for resource, value in sorted(_requested(running, starting).items()):
-        whole = pod.requests.get(resource)
-        if whole is not None and value > exact_milli(whole):
+    for resource, value in sorted(_aggregate_requests(containers, init_containers).items()):
+        pod_level = pod.requests.get(resource)
+        if pod_level is not None and value > exact_milli(pod_level):
             text = (
-                f"{resource} request {whole} must be greater than or equal to aggregate container "
-                f"requests of {_text(value)}"
+                f"{resource} request {pod_level} must be greater than or equal to aggregate "
+                "container "
+                f"requests of {_format_milli(value)}"
             )
             yield PodProblem(INVALID, pod.path, text)
-    for resource, value in sorted(_limited(running, starting).items()):
-        whole = pod.limits.get(resource)
-        if resource.startswith(_HUGEPAGES) and whole is not None and value > exact_milli(whole):
+    for resource, value in sorted(_aggregate_limits(containers, init_containers).items()):
+        pod_level = pod.limits.get(resource)
+        if (
+            resource.startswith(_HUGEPAGES)
+            and pod_level is not None
+            and value > exact_milli(pod_level)
+        ):
             text = (
-                f"{resource} limit {whole} must be greater than or equal to aggregate container "
-                f"limits of {_text(value)}"
+                f"{resource} limit {pod_level} must be greater than or equal to aggregate "
+                "container "
+                f"limits of {_format_milli(value)}"
             )
             yield PodProblem(INVALID, pod.path, text)
-    for box in running:
-        for resource, limit in sorted(box.limits.items()):
-            whole = pod.limits.get(resource)
-            if whole is not None and exact_milli(limit) > exact_milli(whole):
+    for requirements in containers:
+        for resource, limit in sorted(requirements.limits.items()):
+            pod_level = pod.limits.get(resource)
+            if pod_level is not None and exact_milli(limit) > exact_milli(pod_level):
                 text = (
-                    f"{resource} limit {limit} must be less than or equal to pod limits of {whole}"
+                    f"{resource} limit {limit} must be less than or equal to pod limits of "
+                    f"{pod_level}"
                 )
-                yield PodProblem(INVALID, box.path, text)
+                yield PodProblem(INVALID, requirements.path, text)
 
 
-def _sums(pod: _Box, running: Sequence[_Box], starting: Sequence[_Box]) -> _Box:
+def _pod_totals(
+    pod: _Requirements,
+    containers: Sequence[_Requirements],
+    init_containers: Sequence[_Requirements],
+) -> _Requirements:
     """What LimitRanger holds against limits of type Pod: pod-level cpu and memory come first."""
 
-    def told(total: Mapping[str, int], own: Quantities) -> dict[str, Quantity]:
-        found: dict[str, Quantity] = {name: _text(value) for name, value in total.items()}
+    def with_pod_level(total: Mapping[str, int], own: Quantities) -> dict[str, Quantity]:
+        found: dict[str, Quantity] = {name: _format_milli(value) for name, value in total.items()}
         return found | {name: value for name, value in own.items() if name in _POD_LEVEL}
 
-    return _Box(
+    return _Requirements(
         "",
-        told(_requested(running, starting), pod.requests),
-        told(_limited(running, starting), pod.limits),
+        with_pod_level(_aggregate_requests(containers, init_containers), pod.requests),
+        with_pod_level(_aggregate_limits(containers, init_containers), pod.limits),
     )
 
 
-def _outside(limits: Limits, boxes: Sequence[_Box], whole: _Box) -> Iterator[PodProblem]:
+def _limit_range_problems(
+    limits: LimitRangeSummary, all_requirements: Sequence[_Requirements], pod_level: _Requirements
+) -> Iterator[PodProblem]:
     """What LimitRanger refuses."""
     for name, item in limits.constraints:
-        for box in boxes if item.type == CONTAINER else (whole,):
-            for text in _violations(item, box):
-                yield PodProblem(OUTSIDE_LIMITS, box.path, f'{text} (LimitRange "{name}")')
+        for requirements in all_requirements if item.type == CONTAINER else (pod_level,):
+            for text in _violations(item, requirements):
+                yield PodProblem(OUTSIDE_LIMITS, requirements.path, f'{text} (LimitRange "{name}")')
 
 
-def _violations(item: core.LimitRangeItem, box: _Box) -> Iterator[str]:
+def _violations(item: core.LimitRangeItem, requirements: _Requirements) -> Iterator[str]:
     for resource, bound in sorted(item.min.items()):
-        yield from _below(
-            f"minimum {resource} usage per {item.type} is {bound}", bound, box, resource
+        yield from _minimum_problems(
+            f"minimum {resource} usage per {item.type} is {bound}", bound, requirements, resource
         )
     for resource, bound in sorted(item.max.items()):
-        yield from _above(
-            f"maximum {resource} usage per {item.type} is {bound}", bound, box, resource
+        yield from _maximum_problems(
+            f"maximum {resource} usage per {item.type} is {bound}", bound, requirements, resource
         )
     for resource, bound in sorted(item.max_limit_request_ratio.items()):
-        about = f"{resource} max limit to request ratio per {item.type} is {bound}"
-        yield from _ratio(about, bound, box, resource)
+        constraint = f"{resource} max limit to request ratio per {item.type} is {bound}"
+        yield from _ratio_problems(constraint, bound, requirements, resource)
 
 
-def _below(about: str, bound: Quantity, box: _Box, resource: str) -> Iterator[str]:
-    request, limit = box.requests.get(resource), box.limits.get(resource)
+def _minimum_problems(
+    constraint: str, bound: Quantity, requirements: _Requirements, resource: str
+) -> Iterator[str]:
+    request, limit = requirements.requests.get(resource), requirements.limits.get(resource)
     if request is None:
-        yield f"{about}, but no request is specified"
+        yield f"{constraint}, but no request is specified"
     elif exact_milli(request) < exact_milli(bound):
-        yield f"{about}, but request is {request}"
+        yield f"{constraint}, but request is {request}"
     elif limit is not None and exact_milli(limit) < exact_milli(bound):
-        yield f"{about}, but limit is {limit}"
+        yield f"{constraint}, but limit is {limit}"
 
 
-def _above(about: str, bound: Quantity, box: _Box, resource: str) -> Iterator[str]:
-    request, limit = box.requests.get(resource), box.limits.get(resource)
+def _maximum_problems(
+    constraint: str, bound: Quantity, requirements: _Requirements, resource: str
+) -> Iterator[str]:
+    request, limit = requirements.requests.get(resource), requirements.limits.get(resource)
     if limit is None:
-        yield f"{about}, but no limit is specified"
+        yield f"{constraint}, but no limit is specified"
     elif exact_milli(limit) > exact_milli(bound):
-        yield f"{about}, but limit is {limit}"
+        yield f"{constraint}, but limit is {limit}"
     elif request is not None and exact_milli(request) > exact_milli(bound):
-        yield f"{about}, but request is {request}"
+        yield f"{constraint}, but request is {request}"
 
 
-def _ratio(about: str, bound: Quantity, box: _Box, resource: str) -> Iterator[str]:
-    request = exact_milli(box.requests.get(resource, 0))
-    limit = exact_milli(box.limits.get(resource, 0))
+def _ratio_problems(
+    constraint: str, bound: Quantity, requirements: _Requirements, resource: str
+) -> Iterator[str]:
+    request = exact_milli(requirements.requests.get(resource, 0))
+    limit = exact_milli(requirements.limits.get(resource, 0))
     if not request:
-        yield f"{about}, but no request is specified or request is 0"
+        yield f"{constraint}, but no request is specified or request is 0"
     elif not limit:
-        yield f"{about}, but no limit is specified or limit is 0"
+        yield f"{constraint}, but no limit is specified or limit is 0"
     elif limit * 1000 > exact_milli(bound) * request:
-        yield f"{about}, but provided ratio is {limit / request:f}"
+        yield f"{constraint}, but provided ratio is {limit / request:f}"

@@ -101,7 +101,7 @@ def _amounts(quantities: Quantities, where: str) -> Amounts:
     return found
 
 
-def _asked(container: ContainerLike, where: str) -> Amounts:
+def _container_amounts(container: ContainerLike, where: str) -> Amounts:
     """Requests of one container; a limit counts where no request is given."""
     path = f'{where}["{container.name}"].resources'
     limits = _amounts(container.resources.limits, f"{path}.limits")
@@ -113,40 +113,40 @@ def _add(total: Amounts, more: Amounts) -> None:
         total[resource] = total.get(resource, 0) + value
 
 
-def _raise_to(total: Amounts, floor: Amounts) -> None:
+def _raise_to_maximum(total: Amounts, floor: Amounts) -> None:
     for resource, value in floor.items():
         total[resource] = max(total.get(resource, value), value)
 
 
-def _held(statuses: Sequence[ContainerStatusLike]) -> dict[str, Amounts]:
+def _allocated_amounts(statuses: Sequence[ContainerStatusLike]) -> dict[str, Amounts]:
     """What containers hold on their node, by name."""
-    held: dict[str, Amounts] = {}
+    allocated: dict[str, Amounts] = {}
     for status in statuses:
         where = f'status["{status.name}"]'
-        amounts = held.setdefault(status.name, {})
-        _raise_to(amounts, _amounts(status.resources.requests, where))
-        _raise_to(amounts, _amounts(status.allocated_resources, where))
-    return held
+        amounts = allocated.setdefault(status.name, {})
+        _raise_to_maximum(amounts, _amounts(status.resources.requests, where))
+        _raise_to_maximum(amounts, _amounts(status.allocated_resources, where))
+    return allocated
 
 
-def _container_requests(spec: PodSpecLike, held: Mapping[str, Amounts]) -> Amounts:
+def _container_requests(spec: PodSpecLike, allocated: Mapping[str, Amounts]) -> Amounts:
     """Max of the running phase and every init phase; sidecars stay from their start on."""
     sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
-        phase = _asked(container, "initContainers")
-        _raise_to(phase, held.get(container.name, {}))
+        phase = _container_amounts(container, "initContainers")
+        _raise_to_maximum(phase, allocated.get(container.name, {}))
         if container.restart_policy == "Always":
             _add(sidecars, phase)
             phase = {}
         _add(phase, sidecars)
-        _raise_to(peak, phase)
+        _raise_to_maximum(peak, phase)
     running = dict(sidecars)
     for container in spec.containers:
-        asked = _asked(container, "containers")
-        _raise_to(asked, held.get(container.name, {}))
-        _add(running, asked)
-    _raise_to(running, peak)
+        amounts = _container_amounts(container, "containers")
+        _raise_to_maximum(amounts, allocated.get(container.name, {}))
+        _add(running, amounts)
+    _raise_to_maximum(running, peak)
     return running
 
 
@@ -168,7 +168,7 @@ def pod_requests(spec: PodSpecLike, statuses: Sequence[ContainerStatusLike] = ()
     Raises:
         QuantityError: a quantity cannot be read; the message names its place in the spec.
     """
-    total = _container_requests(spec, _held(statuses))
+    total = _container_requests(spec, _allocated_amounts(statuses))
     whole = _amounts(spec.resources.requests, "resources.requests")
     for resource, limit in _amounts(spec.resources.limits, "resources.limits").items():
         # As the API server's default: containers' sum first, the pod's limit where they are silent.

@@ -36,14 +36,14 @@ _DECIMAL: Final = {
     "E": 18,
 }
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_FAR: Final = 1000  # powers of ten beyond this cannot change a clamped or rounded-up result
+_MAX_POWER: Final = 1000  # powers of ten beyond this cannot change a clamped or rounded-up result
 
 
 class QuantityError(ValueError):
     """The text is no Kubernetes quantity."""
 
 
-def _refuse(value: object) -> QuantityError:
+def _invalid_quantity(value: object) -> QuantityError:
     shown = str(value)
     shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
     return QuantityError(f'"{shown}" is not a quantity: use a form such as "500m", "4" or "1.5Gi"')
@@ -60,15 +60,15 @@ def _parse(text: str, milli: bool) -> int:
     """Exact value of `text` in thousandths or units, not clamped but for far exponents."""
     match = _PATTERN.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
-        raise _refuse(text)
+        raise _invalid_quantity(text)
     sign, whole, fraction, suffix, exponent = match.groups()
     fraction = fraction or ""
     if not whole and not fraction:
-        raise _refuse(text)
+        raise _invalid_quantity(text)
     power = -len(fraction) + (3 if milli else 0)
     value = int(whole + fraction)
     if exponent is not None:
-        power += max(-_FAR, min(_FAR, int(exponent)))
+        power += max(-_MAX_POWER, min(_MAX_POWER, int(exponent)))
     elif suffix in _BINARY:
         value <<= _BINARY[suffix]
     elif suffix is not None:
@@ -83,10 +83,10 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
-    raise _refuse(value)
+    raise _invalid_quantity(value)
 
 
-def _clamped(value: int, limit: int) -> int:
+def _clamp(value: int, limit: int) -> int:
     return max(-limit, min(limit, value))
 
 
@@ -100,7 +100,7 @@ def to_milli(value: str | int | float) -> int:
     Raises:
         QuantityError: not a quantity, or longer than 256 characters.
     """
-    return _clamped(_parse(_text(value), True), CLAMP)
+    return _clamp(_parse(_text(value), True), CLAMP)
 
 
 def exact_milli(value: str | int | float) -> int:
@@ -118,7 +118,7 @@ def to_units(value: str | int | float) -> int:
     Raises:
         QuantityError: as for `to_milli`.
     """
-    return _clamped(_parse(_text(value), False), CLAMP)
+    return _clamp(_parse(_text(value), False), CLAMP)
 
 
 def amount(resource: str, value: str | int | float) -> int:
@@ -127,7 +127,7 @@ def amount(resource: str, value: str | int | float) -> int:
     Raises:
         QuantityError: as for `to_milli`.
     """
-    return _clamped(_parse(_text(value), resource == "cpu"), CLAMP)
+    return _clamp(_parse(_text(value), resource == "cpu"), CLAMP)
 
 
 def quota_amount(resource: str, value: str | int | float) -> int:
@@ -136,7 +136,7 @@ def quota_amount(resource: str, value: str | int | float) -> int:
     Raises:
         QuantityError: as for `to_milli`.
     """
-    return _clamped(_parse(_text(value), resource == "cpu"), QUOTA_CLAMP)
+    return _clamp(_parse(_text(value), resource == "cpu"), QUOTA_CLAMP)
 
 
 def _is_bytes(resource: str) -> bool:

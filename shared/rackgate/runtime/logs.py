@@ -13,13 +13,13 @@ from rackgate.runtime import metrics
 
 Format = Literal["auto", "json", "console"]
 
-_COUNTED = ("warning", "error")
-LINES = metrics.from_zero(
+_COUNTED_LEVELS = ("warning", "error")
+LOG_LINES = metrics.initialize_series(
     metrics.counter(
         "log_lines_total", "Log lines of importance; an error wants a person.", ("level",)
     ),
     "level",
-    _COUNTED,
+    _COUNTED_LEVELS,
 )
 
 
@@ -29,8 +29,8 @@ def _render_json(event: Any, **_: Any) -> str:
 
 
 def _count(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    if event["level"] in _COUNTED:
-        LINES.labels(level=event["level"]).inc()
+    if event["level"] in _COUNTED_LEVELS:
+        LOG_LINES.labels(level=event["level"]).inc()
     return event
 
 

@@ -26,7 +26,7 @@ SHORT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredMetric:
     """What a metric of ours is, for the pages and checks that list all of them.
 
     Attributes:
@@ -41,22 +41,22 @@ class Declared:
 
 
 # Every metric of the modules that were imported, in the order of their declaration.
-DECLARED: Final[list[Declared]] = []
+DECLARED: Final[list[DeclaredMetric]] = []
 
 
-def _declare(kind: str, name: str, help_text: str, labels: Sequence[str]) -> None:
-    DECLARED.append(Declared(f"{PREFIX}_{name}", kind, tuple(labels), help_text))
+def _register_declaration(kind: str, name: str, help_text: str, labels: Sequence[str]) -> None:
+    DECLARED.append(DeclaredMetric(f"{PREFIX}_{name}", kind, tuple(labels), help_text))
 
 
 def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
     """A counter `rackgate_<name>`; `name` ends in `_total`."""
-    _declare("counter", name, help_text, labels)
+    _register_declaration("counter", name, help_text, labels)
     return Counter(name, help_text, labels, namespace=PREFIX, registry=REGISTRY)
 
 
 def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
     """A gauge `rackgate_<name>`."""
-    _declare("gauge", name, help_text, labels)
+    _register_declaration("gauge", name, help_text, labels)
     return Gauge(name, help_text, labels, namespace=PREFIX, registry=REGISTRY)
 
 
@@ -67,7 +67,7 @@ def histogram(
     buckets: Sequence[float] = SHORT_BUCKETS,
 ) -> Histogram:
     """A histogram `rackgate_<name>`; `name` ends in its unit."""
-    _declare("histogram", name, help_text, labels)
+    _register_declaration("histogram", name, help_text, labels)
     return Histogram(name, help_text, labels, namespace=PREFIX, registry=REGISTRY, buckets=buckets)
 
 
@@ -96,11 +96,11 @@ class ScrapedGauge:
 
 def scraped_gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> ScrapedGauge:
     """A gauge `rackgate_<name>` for a function that `scraping` registers."""
-    _declare("gauge", name, help_text, labels)
+    _register_declaration("gauge", name, help_text, labels)
     return ScrapedGauge(name, help_text, tuple(labels))
 
 
-class _Scraped(Collector):
+class _ScrapeCollector(Collector):
     def __init__(self, families: Callable[[], Iterable[GaugeMetricFamily]]) -> None:
         self._families = families
 
@@ -115,7 +115,7 @@ def scraping(families: Callable[[], Iterable[GaugeMetricFamily]]) -> Iterator[No
     Args:
         families: called in each scrape, in the event loop's thread: quick, and without waiting.
     """
-    collector = _Scraped(families)
+    collector = _ScrapeCollector(families)
     REGISTRY.register(collector)
     try:
         yield
@@ -152,7 +152,7 @@ EVENTS_DROPPED: Final = counter(
 )
 
 
-def from_zero(metric: Counter, label: str, values: Sequence[str]) -> Counter:
+def initialize_series(metric: Counter, label: str, values: Sequence[str]) -> Counter:
     """Show a counter of one label with every value it can have from the start, at 0.
 
     A series that begins at 1 never rose, as far as `increase()` can see: an alert would miss
@@ -168,7 +168,7 @@ def render() -> bytes:
     return generate_latest(REGISTRY)
 
 
-class _GcWatch:
+class _GcTimer:
     """Times collections. The collector calls it before and after each one."""
 
     def __init__(self) -> None:
@@ -184,8 +184,8 @@ class _GcWatch:
 
 def watch_gc() -> None:
     """Time garbage collections from now on. Repeating it is harmless."""
-    if not any(isinstance(callback, _GcWatch) for callback in gc.callbacks):
-        gc.callbacks.append(_GcWatch())
+    if not any(isinstance(callback, _GcTimer) for callback in gc.callbacks):
+        gc.callbacks.append(_GcTimer())
 
 
 async def watch_loop_lag(every_s: float = 0.5) -> None:

@@ -14,12 +14,12 @@ _NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _PREFIX: Final = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
 _KEY: Final = re.compile(f"{_PREFIX}{_NAME}")
 _VALUE: Final = re.compile(f"({_NAME})?")
-_LISTING: Final = ("In", "NotIn")
+_OPERATORS_WITH_VALUES: Final = ("In", "NotIn")
 # Of every namespace, by the API server.
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
-def _checked_key(key: str) -> str:
+def _validate_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ValueError(
             f'"{key}" is no label key; expected PREFIX/NAME or NAME, like team or a.b/team'
@@ -27,7 +27,7 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _checked_value(value: str) -> str:
+def _validate_value(value: str) -> str:
     if not _VALUE.fullmatch(value):
         raise ValueError(f'"{value}" is no label value; at most 63 letters, digits, "-", "_", "."')
     return value
@@ -45,21 +45,23 @@ class NamespaceRequirement(ConfigModel):
 
     @field_validator("key")
     @classmethod
-    def _is_key(cls, key: str) -> str:
-        return _checked_key(key)
+    def _check_key(cls, key: str) -> str:
+        return _validate_key(key)
 
     @field_validator("values")
     @classmethod
-    def _are_values(cls, values: list[str]) -> list[str]:
-        return [_checked_value(value) for value in values]
+    def _check_each_value(cls, values: list[str]) -> list[str]:
+        return [_validate_value(value) for value in values]
 
     @model_validator(mode="after")
-    def _fit(self) -> Self:
-        if bool(self.values) != (self.operator in _LISTING):
-            wanted = (
-                "needs at least one of values" if self.operator in _LISTING else "takes no values"
+    def _check_values(self) -> Self:
+        if bool(self.values) != (self.operator in _OPERATORS_WITH_VALUES):
+            requirement = (
+                "needs at least one of values"
+                if self.operator in _OPERATORS_WITH_VALUES
+                else "takes no values"
             )
-            raise ValueError(f"operator {self.operator} {wanted} (key {self.key})")
+            raise ValueError(f"operator {self.operator} {requirement} (key {self.key})")
         return self
 
 
@@ -73,8 +75,8 @@ class NamespaceSelector(ConfigModel):
 
     @field_validator("match_labels")
     @classmethod
-    def _are_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return {_checked_key(key): _checked_value(value) for key, value in labels.items()}
+    def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return {_validate_key(key): _validate_value(value) for key, value in labels.items()}
 
     @classmethod
     def of(cls, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> Self:
@@ -86,7 +88,7 @@ class NamespaceSelector(ConfigModel):
         labels = selector.get("matchLabels") or {}
         expressions = selector.get("matchExpressions") or ()
         found = cls.model_validate({"matchLabels": labels, "matchExpressions": expressions})
-        return found._without(unmanaged)
+        return found._with_merged_exclusions(unmanaged)
 
     @property
     def everything(self) -> bool:
@@ -97,7 +99,9 @@ class NamespaceSelector(ConfigModel):
         """Whether a namespace with these labels is selected."""
         if any(labels.get(key) != value for key, value in self.match_labels.items()):
             return False
-        return all(_holds(wanted, labels) for wanted in self.match_expressions)
+        return all(
+            _matches_requirement(requirement, labels) for requirement in self.match_expressions
+        )
 
     def differs(self, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> bool:
         """Whether a LabelSelector of the API selects by something else.
@@ -110,15 +114,15 @@ class NamespaceSelector(ConfigModel):
             found = self.of(selector, unmanaged)
         except ValidationError:  # no selector that the setting could be equal to
             return True
-        own = self._without(unmanaged)
+        own = self._with_merged_exclusions(unmanaged)
         return (found.match_labels, _sorted(found)) != (own.match_labels, _sorted(own))
 
-    def _without(self, unmanaged: Collection[str]) -> Self:
+    def _with_merged_exclusions(self, unmanaged: Collection[str]) -> Self:
         """The same selector, with one expression for all namespaces that it leaves out by name.
 
         Those of `unmanaged` are not named by it.
         """
-        named = [one for one in self.match_expressions if _leaves_out_by_name(one)]
+        named = [one for one in self.match_expressions if _excludes_by_name(one)]
         names = {name for one in named for name in one.values} - set(unmanaged)
         kept = [one for one in self.match_expressions if one not in named]
         if names:
@@ -131,17 +135,17 @@ class NamespaceSelector(ConfigModel):
         return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
 
-def _holds(wanted: NamespaceRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(wanted.key)
-    if wanted.operator == "In":
-        return value in wanted.values
-    if wanted.operator == "NotIn":
-        return value not in wanted.values
-    return (value is not None) == (wanted.operator == "Exists")
+def _matches_requirement(requirement: NamespaceRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    if requirement.operator == "In":
+        return value in requirement.values
+    if requirement.operator == "NotIn":
+        return value not in requirement.values
+    return (value is not None) == (requirement.operator == "Exists")
 
 
-def _leaves_out_by_name(wanted: NamespaceRequirement) -> bool:
-    return wanted.key == _NAME_LABEL and wanted.operator == "NotIn"
+def _excludes_by_name(requirement: NamespaceRequirement) -> bool:
+    return requirement.key == _NAME_LABEL and requirement.operator == "NotIn"
 
 
 def _sorted(selector: NamespaceSelector) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -30,8 +30,8 @@ S = TypeVar("S", bound=BaseServiceSettings)
 
 log = structlog.get_logger()
 
-CONFLICT = 3
-_NO_PORT = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+EXIT_CONFLICT = 3
+_PORT_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
 class ConflictingInstallationError(Exception):
@@ -77,7 +77,7 @@ def run_service(
             flags=options.set,
         )
     except SettingsError as error:
-        return _refuse(error)
+        return _print_errors(error)
     if not loaded.identity:
         loaded.identity = default_identity()
     clock.shift(loaded.clock_offset)
@@ -86,27 +86,27 @@ def run_service(
     try:
         return asyncio.run(_run(main, loaded))
     except Exception as error:
-        conflict = _conflict(error)
+        conflict = _find_conflict(error)
         if conflict is not None:
             log.error("service_failed", error=str(conflict))  # noqa: TRY400 - a trace buries it
-            return CONFLICT
+            return EXIT_CONFLICT
         cause = _only_cause(error)
         if isinstance(cause, SettingsError):
-            return _refuse(cause)
-        if isinstance(cause, OSError) and cause.errno in _NO_PORT:
+            return _print_errors(cause)
+        if isinstance(cause, OSError) and cause.errno in _PORT_ERRNOS:
             log.error("service_failed", error=str(cause))  # noqa: TRY400 - a trace buries it
         else:
             log.exception("service_failed")
         return 1
 
 
-def _refuse(error: SettingsError) -> int:
+def _print_errors(error: SettingsError) -> int:
     for line in error.lines:
         print(f"config: {line}", file=sys.stderr)
     return 2
 
 
-def _conflict(error: Exception) -> BaseException | None:
+def _find_conflict(error: Exception) -> BaseException | None:
     """The conflict in a failure, whatever else failed while the service was ending for it."""
     if not isinstance(error, ExceptionGroup):
         return error if isinstance(error, ConflictingInstallationError) else None

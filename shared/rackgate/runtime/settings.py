@@ -78,7 +78,7 @@ class ConnectionSettings(ConfigModel):
     """Most connections to the API server, watches included."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_one_connection_form(self) -> Self:
         explicit = (self.ca_file, self.token_file, self.client_certificate_file)
         if self.kubeconfig and (self.server or any(explicit)):
             raise ValueError(
@@ -121,7 +121,7 @@ class LogSettings(ConfigModel):
     """auto writes colours on a terminal and JSON elsewhere."""
 
 
-class _Given(InitSettingsSource):
+class _LayerSource(InitSettingsSource):
     """One layer of already parsed camelCase keys."""
 
     def __init__(self, settings_cls: type[BaseSettings], keys: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ class BaseServiceSettings(BaseSettings):
 
     @field_validator("feature_gates")
     @classmethod
-    def _known_gates(cls, gates: dict[str, bool]) -> dict[str, bool]:
+    def _check_gates(cls, gates: dict[str, bool]) -> dict[str, bool]:
         Features.of(gates)
         return gates
 
@@ -185,7 +185,7 @@ class BaseServiceSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only the layers that `load_settings` parsed: flags, environment, file."""
-        return (init_settings, *(_Given(settings_cls, layer) for layer in cls._layers))
+        return (init_settings, *(_LayerSource(settings_cls, layer) for layer in cls._layers))
 
 
 S = TypeVar("S", bound=BaseServiceSettings)
@@ -222,16 +222,16 @@ def load_settings(
     if faults:
         raise SettingsError(faults)
     # A class of its own for this call: the layers are no state of the settings class.
-    bound: type[S] = type(
+    layered: type[S] = type(
         settings.__name__, (settings,), {"_layers": layers, "__module__": __name__}
     )
     try:
-        merged = bound()
+        loaded = layered()
     except ValidationError as error:
         raise SettingsError(validation_lines(error)) from error
     return settings.model_construct(
-        merged.model_fields_set,
-        **{name: getattr(merged, name) for name in settings.model_fields},
+        loaded.model_fields_set,
+        **{name: getattr(loaded, name) for name in settings.model_fields},
     )
 
 

@@ -37,9 +37,9 @@ SLOT_BYTES: Final = 32 * 1024
 UNKNOWN_OUTCOME_S: Final = 75.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-_OPEN: Final = struct.Struct("<q")
+_OPEN_WRITES: Final = struct.Struct("<q")
 _TIME: Final = struct.Struct("<d")
-_OPEN_AT, _SENT_AT, _UNKNOWN_AT, _SLOTS_AT = 0, 8, 16, 64
+_OPEN_WRITES_AT, _SENT_AT, _UNKNOWN_UNTIL_AT, _SLOTS_AT = 0, 8, 16, 64
 _HEAD: Final = struct.Struct("<QLL")  # number, length, check sum
 _BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
 
@@ -76,7 +76,7 @@ class StateFile:
 
     Attributes:
         identity: of this process in Leases: that of the predecessor, if there was one.
-        found: whether there was one.
+        has_predecessor: whether there was one.
     """
 
     def __init__(self, descriptor: int, identity: str) -> None:
@@ -85,21 +85,21 @@ class StateFile:
         os.posix_fallocate(descriptor, 0, _BYTES)
         self._descriptor = descriptor
         self._memory = mmap.mmap(descriptor, _BYTES)
-        place, self._number, left = _place(descriptor), 0, _Record()
+        place, self._number, previous = _locate(descriptor), 0, _Record()
         for slot in (0, 1):
             number, record = self._read(slot)
             if record is not None and number > self._number:
-                self._number, left = number, record
-        same = bool(place) and left.place == place
-        self.found = same and _same_host(left.identity, identity)
-        self.identity = left.identity if self.found else identity
+                self._number, previous = number, record
+        same = bool(place) and previous.place == place
+        self.has_predecessor = same and _is_same_pod(previous.identity, identity)
+        self.identity = previous.identity if self.has_predecessor else identity
         # Also what earlier ones had, which it did not come to take back.
-        self._left = left.tenures if self.found else {}
-        self._sent_s = self._time(_SENT_AT)
-        self._was_open = self._open() > 0
-        self._unknown_until = self._time(_UNKNOWN_AT)
-        self._record = _Record(self.identity, place, dict(self._left))
-        self._begin()
+        self._predecessor_tenures = previous.tenures if self.has_predecessor else {}
+        self._last_sent_at = self._read_time(_SENT_AT)
+        self._had_open_writes = self._open_writes() > 0
+        self._unknown_until = self._read_time(_UNKNOWN_UNTIL_AT)
+        self._record = _Record(self.identity, place, dict(self._predecessor_tenures))
+        self._start_over()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -108,23 +108,23 @@ class StateFile:
 
     # What this process does ---------------------------------------------------------------
 
-    def sending(self) -> None:
+    def begin_write(self) -> None:
         """A write is about to be sent."""
         _TIME.pack_into(self._memory, _SENT_AT, clock.monotonic())
-        _OPEN.pack_into(self._memory, _OPEN_AT, self._open() + 1)
+        _OPEN_WRITES.pack_into(self._memory, _OPEN_WRITES_AT, self._open_writes() + 1)
 
-    def settled(self, *, certain: bool) -> None:
-        """A write has ended; `certain` when its answer says what became of it."""
-        if not certain:
-            _TIME.pack_into(self._memory, _UNKNOWN_AT, clock.monotonic() + UNKNOWN_OUTCOME_S)
-        _OPEN.pack_into(self._memory, _OPEN_AT, self._open() - 1)
+    def end_write(self, *, outcome_known: bool) -> None:
+        """A write has ended; `outcome_known` when its answer says what became of it."""
+        if not outcome_known:
+            _TIME.pack_into(self._memory, _UNKNOWN_UNTIL_AT, clock.monotonic() + UNKNOWN_OUTCOME_S)
+        _OPEN_WRITES.pack_into(self._memory, _OPEN_WRITES_AT, self._open_writes() - 1)
 
-    def holds(self, lease: str, acquired: str, transitions: int, deadline: float) -> None:
+    def record_tenure(self, lease: str, acquired: str, transitions: int, deadline: float) -> None:
         """This process has a Lease, or asks for it, until `deadline`."""
         self._record.tenures[lease] = Tenure(acquired, transitions, deadline)
         self._save()
 
-    def void(self) -> None:
+    def invalidate(self) -> None:
         """Nothing of this is true any more: no successor may rest on it."""
         self._record.place = ""
         self._save()
@@ -145,34 +145,34 @@ class StateFile:
         Returns:
             None when it is to be waited for as that of any other.
         """
-        left = self._left.get(lease)
-        if left is None or (left.acquired, left.transitions) != (acquired, transitions):
+        previous = self._predecessor_tenures.get(lease)
+        if previous is None or (previous.acquired, previous.transitions) != (acquired, transitions):
             return None
         # By then another one may have taken it, in a store that is not the one we see.
-        if clock.monotonic() >= left.deadline + request_s:
+        if clock.monotonic() >= previous.deadline + request_s:
             return None
-        open_until = self._sent_s + request_s if self._was_open else float("-inf")
+        open_until = self._last_sent_at + request_s if self._had_open_writes else float("-inf")
         return max(open_until, self._unknown_until)
 
-    def _begin(self) -> None:
+    def _start_over(self) -> None:
         """What the predecessor left holds for our successor, too, whenever this is cut short."""
-        if not self.found:
-            _TIME.pack_into(self._memory, _UNKNOWN_AT, 0.0)
-        elif self._was_open:
+        if not self.has_predecessor:
+            _TIME.pack_into(self._memory, _UNKNOWN_UNTIL_AT, 0.0)
+        elif self._had_open_writes:
             _TIME.pack_into(
                 self._memory,
-                _UNKNOWN_AT,
-                max(self._unknown_until, self._sent_s + UNKNOWN_OUTCOME_S),
+                _UNKNOWN_UNTIL_AT,
+                max(self._unknown_until, self._last_sent_at + UNKNOWN_OUTCOME_S),
             )
         self._save()
-        _OPEN.pack_into(self._memory, _OPEN_AT, 0)
+        _OPEN_WRITES.pack_into(self._memory, _OPEN_WRITES_AT, 0)
 
     # Bytes --------------------------------------------------------------------------------
 
-    def _open(self) -> int:
-        return int(_OPEN.unpack_from(self._memory, _OPEN_AT)[0])
+    def _open_writes(self) -> int:
+        return int(_OPEN_WRITES.unpack_from(self._memory, _OPEN_WRITES_AT)[0])
 
-    def _time(self, at: int) -> float:
+    def _read_time(self, at: int) -> float:
         return float(_TIME.unpack_from(self._memory, at)[0])
 
     def _read(self, slot: int) -> tuple[int, _Record | None]:
@@ -223,11 +223,13 @@ def open_state(folder: Path | None, service: str, identity: str) -> StateFile | 
         os.close(descriptor)
         log.warning("state_not_kept", path=str(path), error=str(error))
         return None
-    log.info("state_kept", path=str(path), identity=state.identity, predecessor=state.found)
+    log.info(
+        "state_kept", path=str(path), identity=state.identity, predecessor=state.has_predecessor
+    )
     return state
 
 
-def _place(descriptor: int) -> str:
+def _locate(descriptor: int) -> str:
     """This file and no copy of it, since this machine started."""
     status = os.fstat(descriptor)
     try:
@@ -237,6 +239,8 @@ def _place(descriptor: int) -> str:
     return f"{boot}/{status.st_dev}/{status.st_ino}" if boot else ""
 
 
-def _same_host(left: str, mine: str) -> bool:
+def _is_same_pod(previous: str, identity: str) -> bool:
     """Whether both identities are of one pod: equal, or but for process id and random part."""
-    return left == mine or (bool(left) and left.rsplit("_", 2)[0] == mine.rsplit("_", 2)[0])
+    return previous == identity or (
+        bool(previous) and previous.rsplit("_", 2)[0] == identity.rsplit("_", 2)[0]
+    )

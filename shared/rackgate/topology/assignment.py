@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
-from rackgate.topology.assignment_slices import common_prefix, cuts
+from rackgate.topology.assignment_slices import common_prefix, slice_starts
 
 Domain: TypeAlias = tuple[str, ...]
 
@@ -23,7 +23,7 @@ MAX_SLICES: Final = 1000
 MAX_VALUE: Final = 63  # characters of a label value
 MAX_PODS: Final = 2**31 - 1  # of a PodSet, and so of its domains together
 LEVELS: Final = 16  # most levels of a topology
-LEVEL_LENGTH: Final = 317  # characters of a level's label key
+MAX_LEVEL_LENGTH: Final = 317  # characters of a level's label key
 
 _SHOWN: Final = 60  # characters of a value in a message
 
@@ -51,7 +51,7 @@ class TopologyAssignment:
         return sum(count for _, count in self.domains)
 
 
-def _refuse(path: str, problem: str) -> NoReturn:
+def _reject(path: str, problem: str) -> NoReturn:
     raise AssignmentError(f"{path}: {problem}")
 
 
@@ -78,43 +78,43 @@ def _check(assignment: TopologyAssignment) -> None:
     _check_levels(assignment.levels)
     width, domains = len(assignment.levels), assignment.domains
     if not domains:
-        _refuse("slices", "at least one domain is needed")
+        _reject("slices", "at least one domain is needed")
     if len(domains) > MAX_SLICES * SLICE_DOMAINS:
-        _refuse("slices", f"{len(domains)} domains are more than one object can hold")
+        _reject("slices", f"{len(domains)} domains are more than one object can hold")
     for values, count in domains:
         if len(values) == width and 1 <= count <= MAX_PODS and max(map(len, values)) <= MAX_VALUE:
             continue
         domain = shown("/".join(values))
         if len(values) != width:
-            _refuse("slices", f"domain {domain} has not {width} values")
+            _reject("slices", f"domain {domain} has not {width} values")
         if max(map(len, values)) > MAX_VALUE:
-            _refuse("slices", f"domain {domain} has a value longer than {MAX_VALUE} characters")
-        _refuse("slices", f"domain {domain} takes {count} pods: 1 to {MAX_PODS} are possible")
-    _check_whole(domains)
+            _reject("slices", f"domain {domain} has a value longer than {MAX_VALUE} characters")
+        _reject("slices", f"domain {domain} takes {count} pods: 1 to {MAX_PODS} are possible")
+    _check_totals(domains)
 
 
 def _check_levels(levels: Sequence[str]) -> None:
     if not 1 <= len(levels) <= LEVELS:
-        _refuse("levels", f"{len(levels)} levels: 1 to {LEVELS} are possible")
+        _reject("levels", f"{len(levels)} levels: 1 to {LEVELS} are possible")
     for index, level in enumerate(levels):
-        if len(level) > LEVEL_LENGTH:
-            problem = f"{shown(level)} is longer than {LEVEL_LENGTH} characters"
-            _refuse(f"levels[{index}]", problem)
+        if len(level) > MAX_LEVEL_LENGTH:
+            problem = f"{shown(level)} is longer than {MAX_LEVEL_LENGTH} characters"
+            _reject(f"levels[{index}]", problem)
         if level in levels[:index]:
-            _refuse(f"levels[{index}]", f"{shown(level)} appears twice")
+            _reject(f"levels[{index}]", f"{shown(level)} appears twice")
 
 
-def _check_whole(domains: Sequence[tuple[Domain, int]]) -> None:
+def _check_totals(domains: Sequence[tuple[Domain, int]]) -> None:
     """Refuse domains that come twice, and more pods than a PodSet can have."""
     if len({values for values, _ in domains}) != len(domains):
         seen: set[Domain] = set()
         for values, _ in domains:
             if values in seen:
-                _refuse("slices", f"domain {shown('/'.join(values))} appears twice")
+                _reject("slices", f"domain {shown('/'.join(values))} appears twice")
             seen.add(values)
     pods = sum(count for _, count in domains)
     if pods > MAX_PODS:
-        _refuse("slices", f"{pods} pods in all: a PodSet has {MAX_PODS} at most")
+        _reject("slices", f"{pods} pods in all: a PodSet has {MAX_PODS} at most")
 
 
 def _encode_values(values: Sequence[str]) -> dict[str, Any]:
@@ -123,27 +123,27 @@ def _encode_values(values: Sequence[str]) -> dict[str, Any]:
     if len(prefix) == max(map(len, values)):
         return {"universal": values[0]}
     # The suffix is sought in what the prefix left over, so that the two never overlap.
-    rests = [value[len(prefix) :] for value in values]
-    suffix = common_prefix([rest[::-1] for rest in rests])[::-1]
+    middles = [value[len(prefix) :] for value in values]
+    suffix = common_prefix([rest[::-1] for rest in middles])[::-1]
     individual: dict[str, Any] = {}
     if prefix:
         individual["prefix"] = prefix
     if suffix:
         individual["suffix"] = suffix
-    individual["roots"] = [rest[: len(rest) - len(suffix)] for rest in rests]
+    individual["roots"] = [rest[: len(rest) - len(suffix)] for rest in middles]
     return {"individual": individual}
 
 
 def _encode_slice(columns: Sequence[Sequence[str]], counts: Sequence[int]) -> dict[str, Any]:
-    alike = counts.count(counts[0]) == len(counts)
+    uniform = counts.count(counts[0]) == len(counts)
     return {
         "domainCount": len(counts),
         "valuesPerLevel": [_encode_values(column) for column in columns],
-        "podCounts": {"universal": counts[0]} if alike else {"individual": list(counts)},
+        "podCounts": {"universal": counts[0]} if uniform else {"individual": list(counts)},
     }
 
 
-def _is_plain(columns: Sequence[Sequence[str]]) -> bool:
+def _is_plain_json(columns: Sequence[Sequence[str]]) -> bool:
     """Whether each character of the values takes one byte of JSON."""
     text = "".join("".join(column) for column in columns)
     return text.isascii() and text.isprintable() and not {'"', "\\"}.intersection(text)
@@ -163,13 +163,13 @@ def encode(assignment: TopologyAssignment) -> dict[str, Any]:
     _check(assignment)
     columns = list(zip(*(values for values, _ in assignment.domains), strict=True))
     counts = [count for _, count in assignment.domains]
-    starts = cuts(columns, counts, most=MAX_SLICES, longest=SLICE_DOMAINS)
+    starts = slice_starts(columns, counts, max_slices=MAX_SLICES, max_length=SLICE_DOMAINS)
     found = _encode_slices(columns, counts, starts)
-    few = range(0, len(counts), SLICE_DOMAINS)
-    if len(starts) > len(few) and not _is_plain(columns):
+    fewest_starts = range(0, len(counts), SLICE_DOMAINS)
+    if len(starts) > len(fewest_starts) and not _is_plain_json(columns):
         # The cuts were measured in characters.
-        whole = _encode_slices(columns, counts, few)
-        found = min(whole, found, key=lambda slices: len(msgspec.json.encode(slices)))
+        fewest_slices = _encode_slices(columns, counts, fewest_starts)
+        found = min(fewest_slices, found, key=lambda slices: len(msgspec.json.encode(slices)))
     return {"levels": list(assignment.levels), "slices": found}
 
 
@@ -193,65 +193,65 @@ def encoded_size(assignment: TopologyAssignment) -> int:
 
 def _list_of(value: Any, kind: type, path: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        _refuse(path, f"{shown(value)}: must be a list")
-    odd = next((i for i, item in enumerate(value) if type(item) is not kind), None)
-    if odd is not None:
+        _reject(path, f"{shown(value)}: must be a list")
+    bad = next((i for i, item in enumerate(value) if type(item) is not kind), None)
+    if bad is not None:
         kinds = {str: "string", int: "whole number"}
-        _refuse(f"{path}[{odd}]", f"{shown(value[odd])}: must be a {kinds[kind]}")
+        _reject(f"{path}[{bad}]", f"{shown(value[bad])}: must be a {kinds[kind]}")
     return list(value)
 
 
-def _either(column: Any, path: str) -> tuple[Any, Any]:
+def _universal_or_individual(column: Any, path: str) -> tuple[Any, Any]:
     """`(universal, individual)`, exactly one of them not None."""
     if not isinstance(column, Mapping):
-        _refuse(path, f"{shown(column)}: must be an object")
+        _reject(path, f"{shown(column)}: must be an object")
     universal, individual = column.get("universal"), column.get("individual")
     if (universal is None) == (individual is None):
         found = "neither is" if universal is None else "both are"
-        _refuse(path, f"{found} set: exactly one of universal and individual must be set")
+        _reject(path, f"{found} set: exactly one of universal and individual must be set")
     return universal, individual
 
 
-def _text(value: Any, path: str) -> str:
+def _checked_text(value: Any, path: str) -> str:
     """A string no longer than a label value."""
     if not isinstance(value, str):
-        _refuse(path, f"{shown(value)}: must be a string")
+        _reject(path, f"{shown(value)}: must be a string")
     if len(value) > MAX_VALUE:
-        _refuse(path, f"{shown(value)}: must not be longer than {MAX_VALUE} characters")
+        _reject(path, f"{shown(value)}: must not be longer than {MAX_VALUE} characters")
     return value
 
 
 def _decode_values(column: Any, length: int, path: str) -> list[str]:
-    universal, individual = _either(column, path)
+    universal, individual = _universal_or_individual(column, path)
     if individual is None:
-        return [_text(universal, f"{path}.universal")] * length
+        return [_checked_text(universal, f"{path}.universal")] * length
     path = f"{path}.individual"
     if not isinstance(individual, Mapping):
-        _refuse(path, f"{shown(individual)}: must be an object")
+        _reject(path, f"{shown(individual)}: must be an object")
     prefix, suffix = (
-        "" if individual.get(end) is None else _text(individual[end], f"{path}.{end}")
+        "" if individual.get(end) is None else _checked_text(individual[end], f"{path}.{end}")
         for end in ("prefix", "suffix")
     )
     roots = _list_of(individual.get("roots"), str, f"{path}.roots")
     if len(roots) != length:
-        _refuse(f"{path}.roots", f"{len(roots)} entries for domainCount {length}")
+        _reject(f"{path}.roots", f"{len(roots)} entries for domainCount {length}")
     values = [f"{prefix}{root}{suffix}" for root in roots]
     if max(map(len, values)) > MAX_VALUE:
-        odd = next(i for i, value in enumerate(values) if len(value) > MAX_VALUE)
-        problem = f"{shown(values[odd])}: prefix, root and suffix together must not be longer"
-        _refuse(f"{path}.roots[{odd}]", f"{problem} than {MAX_VALUE} characters")
+        bad = next(i for i, value in enumerate(values) if len(value) > MAX_VALUE)
+        problem = f"{shown(values[bad])}: prefix, root and suffix together must not be longer"
+        _reject(f"{path}.roots[{bad}]", f"{problem} than {MAX_VALUE} characters")
     return values
 
 
 def _decode_counts(column: Any, length: int, path: str) -> list[int]:
-    universal, individual = _either(column, path)
+    universal, individual = _universal_or_individual(column, path)
     if individual is None:
         _check_count(universal, f"{path}.universal")
         return [universal] * length
     path = f"{path}.individual"
     counts = _list_of(individual, int, path)
     if len(counts) != length:
-        _refuse(path, f"{len(counts)} entries for domainCount {length}")
+        _reject(path, f"{len(counts)} entries for domainCount {length}")
     if min(counts) < 1 or max(counts) > MAX_PODS:
         for index, count in enumerate(counts):
             _check_count(count, f"{path}[{index}]")
@@ -260,7 +260,7 @@ def _decode_counts(column: Any, length: int, path: str) -> list[int]:
 
 def _check_count(count: Any, path: str) -> None:
     if type(count) is not int or not 1 <= count <= MAX_PODS:
-        _refuse(path, f"{shown(count)}: must be a whole number from 1 to {MAX_PODS}")
+        _reject(path, f"{shown(count)}: must be a whole number from 1 to {MAX_PODS}")
 
 
 def _is_universal(column: Any) -> bool:
@@ -269,18 +269,18 @@ def _is_universal(column: Any) -> bool:
 
 def _decode_slice(part: Any, width: int, path: str) -> list[tuple[Domain, int]]:
     if not isinstance(part, Mapping):
-        _refuse(path, f"{shown(part)}: must be an object")
+        _reject(path, f"{shown(part)}: must be an object")
     length = part.get("domainCount")
     if type(length) is not int or not 1 <= length <= SLICE_DOMAINS:
         problem = f"{shown(length)}: must be a whole number from 1 to {SLICE_DOMAINS}"
-        _refuse(f"{path}.domainCount", problem)
+        _reject(f"{path}.domainCount", problem)
     levels = part.get("valuesPerLevel")
     if not isinstance(levels, list | tuple) or len(levels) != width:
         problem = f"{shown(levels)}: must be a list of one entry per level ({width})"
-        _refuse(f"{path}.valuesPerLevel", problem)
+        _reject(f"{path}.valuesPerLevel", problem)
     if length > 1 and all(map(_is_universal, levels)):
         # Said before they are written out: a few bytes could ask for any number of them.
-        _refuse(f"{path}.valuesPerLevel", f"one domain, universal at every level, {length} times")
+        _reject(f"{path}.valuesPerLevel", f"one domain, universal at every level, {length} times")
     columns = [
         _decode_values(column, length, f"{path}.valuesPerLevel[{level}]")
         for level, column in enumerate(levels)
@@ -304,9 +304,9 @@ def decode(wire: Mapping[str, Any]) -> TopologyAssignment:
     _check_levels(levels)
     slices = wire.get("slices")
     if not isinstance(slices, list | tuple) or not 1 <= len(slices) <= MAX_SLICES:
-        _refuse("slices", f"{shown(slices)}: must be a list of 1 to {MAX_SLICES} slices")
+        _reject("slices", f"{shown(slices)}: must be a list of 1 to {MAX_SLICES} slices")
     domains: list[tuple[Domain, int]] = []
     for index, part in enumerate(slices):
         domains.extend(_decode_slice(part, len(levels), f"slices[{index}]"))
-    _check_whole(domains)
+    _check_totals(domains)
     return TopologyAssignment(levels=tuple(levels), domains=tuple(domains))

@@ -1,8 +1,8 @@
 """Where to cut a list of topology domains so that its slices take the fewest bytes.
 
 A slice says what all its values of a level begin and end with only once, so a cut pays where
-neighbours of one side share more than those of both. Cutting is a shortest path over the places
-where that can be; see `cuts`. Order never changes.
+neighbours of one side share more than those of both. Cutting is a shortest path over the
+cut_candidates where that can be; see `slice_starts`. Order never changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END: Final = len('"prefix":"",')
 _COUNT: Final = len('{"universal":}')
 _COUNTS: Final = len('{"individual":[]}') - 1
 # Bytes that a cut has to save on one side at least: less than half of what a slice costs.
-_WORTH: Final = 40
+_MIN_SAVING: Final = 40
 # A character as a digit: any of Unicode.
 _CODEC: Final = "utf-32-be"
 _BITS: Final = 32
@@ -47,27 +47,27 @@ def common_prefix(values: Sequence[str]) -> str:
     return low[:length]
 
 
-def cuts(
-    columns: Sequence[Sequence[str]], counts: Sequence[int], *, most: int, longest: int
+def slice_starts(
+    columns: Sequence[Sequence[str]], counts: Sequence[int], *, max_slices: int, max_length: int
 ) -> list[int]:
     """Indexes at which slices begin, the first being 0.
 
     Near the optimum: of all starts of the open slice that share the same, only the cheapest so
-    far is followed, and places are left out where a cut cannot be expected to pay.
+    far is followed, and cut_candidates are left out where a cut cannot be expected to pay.
 
     Args:
         columns: the values of each level, all of one length.
         counts: pods by domain.
-        most: slices at most.
-        longest: domains of one slice at most.
+        max_slices: slices at most.
+        max_length: domains of one slice at most.
     """
-    ruler = _Ruler(columns, counts, longest)
-    found = ruler.cheapest()
-    if len(found) > most:
-        found = ruler.merged(found, most)
-    whole = ruler.run(0, len(counts))
-    if len(found) > most or ruler.price(whole) <= sum(map(ruler.price, found)):
-        return list(range(0, len(counts), longest))
+    costs = _SliceCosts(columns, counts, max_length)
+    found = costs.find_cheapest_slices()
+    if len(found) > max_slices:
+        found = costs.merge_down_to(found, max_slices)
+    whole = costs.run(0, len(counts))
+    if len(found) > max_slices or costs.cost(whole) <= sum(map(costs.cost, found)):
+        return list(range(0, len(counts), max_length))
     return [part.start for part in found]
 
 
@@ -88,32 +88,32 @@ class _State:
     before: int
 
 
-class _Ruler:
+class _SliceCosts:
     """Measures slices of one list of domains."""
 
     def __init__(
-        self, columns: Sequence[Sequence[str]], counts: Sequence[int], longest: int
+        self, columns: Sequence[Sequence[str]], counts: Sequence[int], max_length: int
     ) -> None:
-        self.width, self.size, self.longest = len(columns), len(counts), longest
+        self.width, self.size, self.max_length = len(columns), len(counts), max_length
         lengths = [list(map(len, column)) for column in columns]
         texts = [len(str(count)) for count in counts]
         # What each domain shares with the one before it; the first with nothing.
         self.shared: list[list[int]] = []
-        for column, lens in zip(columns, lengths, strict=True):
-            self.shared += [*_common_ends(column), lens]
+        for column, row_lengths in zip(columns, lengths, strict=True):
+            self.shared += [*_common_ends(column), row_lengths]
         self.shared.append([0, *(int(left == right) for left, right in pairwise(counts))])
         self.texts = texts
-        self.length_sums = [list(accumulate(lens, initial=0)) for lens in lengths]
+        self.length_sums = [list(accumulate(row_lengths, initial=0)) for row_lengths in lengths]
         self.text_sums = list(accumulate(texts, initial=0))
 
-    def places(self) -> list[int]:
+    def cut_candidates(self) -> list[int]:
         """Where a cut may pay, with both ends."""
-        found = set(range(0, self.size, self.longest))
+        found = set(range(0, self.size, self.max_length))
         for index, row in enumerate(self.shared):
             if index % 3 == 2 and index < 3 * self.width:
                 continue  # the shortest length only limits what ends may be taken out
             top = max(self.texts) + 1 if index == 3 * self.width else _ROOT + 63
-            found |= _worthwhile(row, top)
+            found |= _worthwhile_cuts(row, top)
         return [*sorted(found), self.size]
 
     def run(self, start: int, stop: int) -> _Run:
@@ -124,15 +124,15 @@ class _Ruler:
             shared[index] = min(shared[index], self.shared[index][start])
         return _Run(start, stop, tuple(shared))
 
-    def joined(self, left: _Run, right: _Run) -> _Run:
+    def merge(self, left: _Run, right: _Run) -> _Run:
         """Two neighbouring runs as one."""
         between = [row[right.start] for row in self.shared]
         return _Run(left.start, right.stop, tuple(map(min, left.shared, between, right.shared)))
 
-    def price(self, run: _Run) -> int:
+    def cost(self, run: _Run) -> int:
         """Bytes of the run as a slice; more than any list when it is too long for one."""
         count = run.stop - run.start
-        if count > self.longest:
+        if count > self.max_length:
             return 1 << 60
         total = _SLICE + len(str(count))
         for level, sums in enumerate(self.length_sums):
@@ -148,63 +148,63 @@ class _Ruler:
             return total + _COUNT + self.texts[run.start]
         return total + _COUNTS + self.text_sums[run.stop] - self.text_sums[run.start] + count
 
-    def cheapest(self) -> list[_Run]:
+    def find_cheapest_slices(self) -> list[_Run]:
         """The cheapest slices found."""
-        places = self.places()
+        cut_candidates = self.cut_candidates()
         states: list[_State] = []
         best = [0]
-        back: list[_Run] = []
-        for start, stop in pairwise(places):
+        last_runs: list[_Run] = []
+        for start, stop in pairwise(cut_candidates):
             atom = self.run(start, stop)
-            states = self._extended(states, atom, best[-1])
-            prices = [state.before + self.price(state.run) for state in states]
-            lowest = min(prices)
+            states = self._extend(states, atom, best[-1])
+            costs_by_state = [state.before + self.cost(state.run) for state in states]
+            lowest = min(costs_by_state)
             best.append(lowest)
-            back.append(states[prices.index(lowest)].run)
+            last_runs.append(states[costs_by_state.index(lowest)].run)
             if len(states) > _MAX_STATES:
-                del states[prices.index(max(prices))]
+                del states[costs_by_state.index(max(costs_by_state))]
         found: list[_Run] = []
-        index = len(back)
+        index = len(last_runs)
         while index:
-            found.append(back[index - 1])
-            index = bisect_left(places, found[-1].start)
+            found.append(last_runs[index - 1])
+            index = bisect_left(cut_candidates, found[-1].start)
         return found[::-1]
 
-    def _extended(self, states: Iterable[_State], atom: _Run, before: int) -> list[_State]:
+    def _extend(self, states: Iterable[_State], atom: _Run, before: int) -> list[_State]:
         """Open slices with one atom more, and the one that begins with it."""
         found: list[_State] = []
         for state in states:
-            found_one = _State(self.joined(state.run, atom), state.before)
-            if found and found[-1].run.shared == found_one.run.shared:
+            extended = _State(self.merge(state.run, atom), state.before)
+            if found and found[-1].run.shared == extended.run.shared:
                 # They share the same from here on: only the cheaper so far is of use.
-                rivals = (found.pop(), found_one)
-                found_one = min(rivals, key=lambda one: one.before + self.price(one.run))
-            found.append(found_one)
+                candidates = (found.pop(), extended)
+                extended = min(candidates, key=lambda one: one.before + self.cost(one.run))
+            found.append(extended)
         return [*found, _State(atom, before)]
 
-    def merged(self, parts: Sequence[_Run], most: int) -> list[_Run]:
-        """No more than `most` slices: neighbours are joined where that costs least."""
+    def merge_down_to(self, parts: Sequence[_Run], max_slices: int) -> list[_Run]:
+        """No more than `max_slices` slices: neighbours are merged where that costs least."""
         alive: dict[int, _Run] = {part.start: part for part in parts}
         before = {right.start: left.start for left, right in pairwise(parts)}
-        heap = [self._offer(left, right) for left, right in pairwise(parts)]
+        heap = [self._merge_cost(left, right) for left, right in pairwise(parts)]
         heapq.heapify(heap)
-        while heap and len(alive) > most:
+        while heap and len(alive) > max_slices:
             cost, left, right = heapq.heappop(heap)
             fresh = alive.get(left.start) == left and alive.get(right.start) == right
             if not fresh or cost >= 1 << 59:
                 continue
             del alive[right.start]
-            joined = alive[left.start] = self.joined(left, right)
-            previous, following = before.get(left.start), alive.get(joined.stop)
+            merge = alive[left.start] = self.merge(left, right)
+            previous, following = before.get(left.start), alive.get(merge.stop)
             if previous is not None:
-                heapq.heappush(heap, self._offer(alive[previous], joined))
+                heapq.heappush(heap, self._merge_cost(alive[previous], merge))
             if following is not None:
-                before[following.start] = joined.start
-                heapq.heappush(heap, self._offer(joined, following))
+                before[following.start] = merge.start
+                heapq.heappush(heap, self._merge_cost(merge, following))
         return [alive[start] for start in sorted(alive)]
 
-    def _offer(self, left: _Run, right: _Run) -> tuple[int, _Run, _Run]:
-        cost = self.price(self.joined(left, right)) - self.price(left) - self.price(right)
+    def _merge_cost(self, left: _Run, right: _Run) -> tuple[int, _Run, _Run]:
+        cost = self.cost(self.merge(left, right)) - self.cost(left) - self.cost(right)
         return cost, left, right
 
 
@@ -215,14 +215,14 @@ def _common_ends(column: Sequence[str]) -> tuple[list[int], list[int]]:
     them have in common.
     """
     head = common_prefix(column)
-    rests = [value[len(head) :] for value in column]
-    tail = common_prefix([rest[::-1] for rest in rests])
-    rests = [rest[: len(rest) - len(tail)] for rest in rests]
-    width = max(map(len, rests))
+    middles = [value[len(head) :] for value in column]
+    tail = common_prefix([rest[::-1] for rest in middles])
+    middles = [rest[: len(rest) - len(tail)] for rest in middles]
+    width = max(map(len, middles))
     if not width:
-        return [0] + [EQUAL] * (len(rests) - 1), [0] * len(rests)
-    left = _numbers(rests, width, str.ljust)
-    right = left if min(map(len, rests)) == width else _numbers(rests, width, str.rjust)
+        return [0] + [EQUAL] * (len(middles) - 1), [0] * len(middles)
+    left = _numbers(middles, width, str.ljust)
+    right = left if min(map(len, middles)) == width else _numbers(middles, width, str.rjust)
     prefixes, suffixes = [0], [0]
     most, least = len(head) + width, len(tail)
     for one, other in pairwise(left):
@@ -243,7 +243,7 @@ def _numbers(texts: Sequence[str], width: int, align: Callable[[str, int, str], 
     return [int.from_bytes(encoded[at : at + step], "big") for at in range(0, len(encoded), step)]
 
 
-def _worthwhile(row: Sequence[int], top: int) -> set[int]:
+def _worthwhile_cuts(row: Sequence[int], top: int) -> set[int]:
     """Places that are lower than a run of neighbours, by more in all than a cut must save.
 
     Args:
@@ -260,22 +260,22 @@ def _worthwhile(row: Sequence[int], top: int) -> set[int]:
         high = below = 0
         while waiting and waiting[-1][1] > value:
             other, level, before = waiting.pop()
-            if (min(high, top) - level) * (place - other) > _WORTH:
+            if (min(high, top) - level) * (place - other) > _MIN_SAVING:
                 found.add(other)
             high = max(high, level, before)
         first = waiting[-1][0] if waiting else 0
         if waiting and waiting[-1][1] == value:
             _, _, before = waiting.pop()
             below = max(high, before)
-            if (min(high, top) - value) * (place - first) > _WORTH:
+            if (min(high, top) - value) * (place - first) > _MIN_SAVING:
                 found.add(first)
-        if (min(high, top) - value) * (place - first) > _WORTH:
+        if (min(high, top) - value) * (place - first) > _MIN_SAVING:
             found.add(place)
         waiting.append((place, value, max(high, below)))
     high = 0
     while waiting:
         other, level, before = waiting.pop()
-        if (min(high, top) - level) * (len(row) - other) > _WORTH:
+        if (min(high, top) - level) * (len(row) - other) > _MIN_SAVING:
             found.add(other)
         high = max(high, level, before)
     return found

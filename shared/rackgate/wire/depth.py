@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 # No field that is read lies so deep; every decoder gets so far, whoever calls it.
-DEEPEST: Final = 200
+MAX_DEPTH: Final = 200
 
 T = TypeVar("T")
 
@@ -21,8 +21,8 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 _OPENING: Final = frozenset((b"[", b"{"))
 
 
-def shallow(raw: bytes | msgspec.Raw) -> bytes:
-    """The same JSON with null for every list and object below `DEEPEST` others."""
+def truncate_depth(raw: bytes | msgspec.Raw) -> bytes:
+    """The same JSON with null for every list and object below `MAX_DEPTH` others."""
     text = bytes(raw)
     kept: list[bytes] = []
     depth = start = 0
@@ -30,10 +30,10 @@ def shallow(raw: bytes | msgspec.Raw) -> bytes:
         sign = token[0]
         if sign in _OPENING:
             depth += 1
-            if depth == DEEPEST + 1:
+            if depth == MAX_DEPTH + 1:
                 kept += (text[start : token.start()], b"null")
         elif len(sign) == 1:
-            if depth == DEEPEST + 1:
+            if depth == MAX_DEPTH + 1:
                 start = token.end()
             depth -= 1
     return b"".join((*kept, text[start:]))
@@ -46,6 +46,6 @@ def tolerant(decode: Callable[[bytes | msgspec.Raw], T]) -> Callable[[bytes | ms
         try:
             return decode(raw)
         except RecursionError:
-            return decode(shallow(raw))
+            return decode(truncate_depth(raw))
 
     return read

@@ -43,7 +43,7 @@ class ReplicatedJobStatus(View, frozen=True):
     suspended: int = 0
 
     @property
-    def begun(self) -> int:
+    def ever_ready(self) -> int:
         """Child Jobs that were ready at some time, as JobSet counts for what comes after them."""
         return self.ready + self.succeeded + self.failed
 

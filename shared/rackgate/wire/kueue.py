@@ -245,7 +245,7 @@ class NodeName(View, frozen=True):
     name: str = ""
 
 
-class FoldedSlice(View, frozen=True):
+class MergedSlice(View, frozen=True):
     """A workload slice that the counts of its parent's admission include already."""
 
     uid: str = ""
@@ -273,7 +273,7 @@ class WorkloadStatus(View, frozen=True):
     admission: Admission | None = None
     unhealthy_nodes: tuple[NodeName, ...] = ()
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
-    folded_slices: tuple[FoldedSlice, ...] = ()
+    folded_slices: tuple[MergedSlice, ...] = ()
     requeue_state: RequeueState | None = None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.api.crd import KINDS, crd_documents, crd_text, kind_schema, main
+from rackgate.api.crd import CRD_KINDS, crd_documents, crd_text, kind_schema, main
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
 STALE = "run: python -m rackgate.api.crd deploy/crds"
@@ -50,7 +50,7 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def all_nodes() -> Iterator[tuple[str, dict[str, Any]]]:
-    for kind in KINDS:
+    for kind in CRD_KINDS:
         yield from nodes(kind_schema(kind.model), kind.model.__name__)
 
 
@@ -139,7 +139,7 @@ def test_levels_have_the_bounds_of_the_appendix() -> None:
 
 
 def test_templates_keep_unknown_fields() -> None:
-    schema = dict(nodes(kind_schema(KINDS[-1].model)))[".spec.podSets[].template"]
+    schema = dict(nodes(kind_schema(CRD_KINDS[-1].model)))[".spec.podSets[].template"]
     assert schema["x-kubernetes-preserve-unknown-fields"] is True
 
 

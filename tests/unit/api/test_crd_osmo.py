@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.api.crd import OSMO_KINDS, crd_documents, crd_text, kind_schema, main, osmo_documents
+from rackgate.api.crd import (
+    OSMO_CRD_KINDS,
+    crd_documents,
+    crd_text,
+    kind_schema,
+    main,
+    osmo_crd_documents,
+)
 from rackgate.api.names import PoolReason
 from rackgate.api.osmo import (
     API_VERSION,
@@ -40,18 +47,18 @@ def test_the_files_are_as_generated_and_no_others_are_there() -> None:
     found = {path.name: path.read_text() for path in CRDS.iterdir()}
     listed = yaml.safe_load(found.pop("kustomization.yaml"))["resources"]
     assert sorted(listed) == sorted(found)
-    assert found == {name: crd_text(entry) for name, entry in osmo_documents().items()}, STALE
+    assert found == {name: crd_text(entry) for name, entry in osmo_crd_documents().items()}, STALE
     assert not set(found) & set(crd_documents())
 
 
 def test_the_word_osmo_writes_these_and_any_other_word_nothing(tmp_path: Path) -> None:
     assert main([str(tmp_path), "osmo"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == set(osmo_documents())
+    assert {path.name for path in tmp_path.iterdir()} == set(osmo_crd_documents())
     assert main([str(tmp_path), "omso"]) == 2
 
 
 def test_schemas_hold_only_what_the_api_server_takes() -> None:
-    for kind in OSMO_KINDS:
+    for kind in OSMO_CRD_KINDS:
         for path, node in nodes(kind_schema(kind.model), kind.model.__name__):
             assert set(node) <= KEYWORDS, path
             assert isinstance(node.get("type"), str), path

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rackgate.api.crd import KINDS
+from rackgate.api.crd import CRD_KINDS
 from rackgate.runtime.settings import API_VERSION, load_settings
 from rackgate_assigner.settings import AssignerSettings
 
@@ -21,7 +21,7 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def test_the_first_queue_is_complete_and_valid() -> None:
-    models = {kind.model.__name__: kind.model for kind in KINDS}
+    models = {kind.model.__name__: kind.model for kind in CRD_KINDS}
     objects = [found for found in manifests() if found["apiVersion"] != API_VERSION]
     shown = {document["kind"]: document for document in objects}
     assert list(shown) == ["Topology", "ResourceFlavor", "ClusterQueue", "LocalQueue"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rackgate.api.crd import KINDS
+from rackgate.api.crd import CRD_KINDS
 from rackgate.api.errors import field_errors, field_problems
 from tests.support.manifests import (
     BLOCK,
@@ -19,7 +19,7 @@ from tests.support.manifests import (
     workload,
 )
 
-MODELS = {kind.model.__name__: kind.model for kind in KINDS}
+MODELS = {kind.model.__name__: kind.model for kind in CRD_KINDS}
 
 
 def errors_of(found: dict[str, Any]) -> list[str]:

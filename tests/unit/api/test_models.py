@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from rackgate.api.crd import KINDS
+from rackgate.api.crd import CRD_KINDS
 from rackgate.api.errors import field_errors
 from rackgate.api.flavor import ResourceFlavor
 from rackgate.api.queues import ClusterQueue
@@ -12,7 +12,7 @@ from tests.support.bad_manifests import BAD, Bad
 from tests.support.good_manifests import GOOD, Good
 from tests.support.manifests import cluster_queue, group, workload
 
-MODELS = {kind.model.__name__: kind.model for kind in KINDS}
+MODELS = {kind.model.__name__: kind.model for kind in CRD_KINDS}
 REFUSED_BY_MODELS = [case for case in BAD if case.python]
 
 
@@ -21,7 +21,7 @@ REFUSED_BY_MODELS = [case for case in BAD if case.python]
 def test_good_manifests_survive_the_round_trip(case: Good) -> None:
     manifest = case.manifest if case.status is None else {**case.manifest, "status": case.status}
     model = MODELS[manifest["kind"]]
-    assert model.model_validate(manifest).wire() == manifest
+    assert model.model_validate(manifest).to_json() == manifest
 
 
 @pytest.mark.parametrize("case", REFUSED_BY_MODELS, ids=lambda case: case.name)
@@ -36,7 +36,7 @@ def test_bad_manifests_are_refused_by_their_path(case: Bad) -> None:
 def test_unknown_fields_are_kept() -> None:
     manifest = workload()
     manifest["spec"]["newField"] = {"x": [1]}
-    assert Workload.model_validate(manifest).wire() == manifest
+    assert Workload.model_validate(manifest).to_json() == manifest
 
 
 def test_defaults_are_those_of_the_api() -> None:
@@ -50,7 +50,7 @@ def test_defaults_are_those_of_the_api() -> None:
 def test_models_are_built_by_their_python_names() -> None:
     spec = WorkloadSpec(pod_sets=[PodSet(name="main", count=2, template={})], queue_name="lq")
     built = Workload(spec=spec)
-    assert built.wire() == {
+    assert built.to_json() == {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
         "spec": {
@@ -84,4 +84,4 @@ def test_a_resource_or_flavor_in_two_groups_is_refused(
 @pytest.mark.parametrize("quota", ["1e3", "0.5", "100m", "1Ki", "1.5Gi", "1e30", 7, "+1"])
 def test_every_form_of_quantity_is_a_quota(quota: str | int) -> None:
     queue = cluster_queue(resourceGroups=[group("a", nominalQuota=quota)])
-    assert ClusterQueue.model_validate(queue).wire() == queue
+    assert ClusterQueue.model_validate(queue).to_json() == queue

@@ -234,7 +234,7 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache.set_workload(two())
     before = cache.row("team/w")
     monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.ruled", None)
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.limits_of", None)
+    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
     after = cache.row("team/w")

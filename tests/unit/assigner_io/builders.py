@@ -9,8 +9,8 @@ from typing import Any
 from rackgate.api import names
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.facts import Facts, Priority, facts_of, name_of
 from rackgate_assigner.jobs.kinds.job import decode_job
+from rackgate_assigner.jobs.state import JobState, Priority, read_job_state, workload_name_of
 from rackgate_assigner.watches import decode_workload
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -101,7 +101,7 @@ def workload(
         status["admission"] = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
     body = {
         "metadata": {
-            "name": name or (name_of(of) if of is not None else "alone"),
+            "name": name or (workload_name_of(of) if of is not None else "alone"),
             "namespace": "ns",
             "uid": "w",
             "resourceVersion": "9",
@@ -136,6 +136,6 @@ def _conditions(states: Mapping[str, tuple[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def facts(of: Job, own: Workload | None = None, priority: Priority | None = None) -> Facts:
+def facts(of: Job, own: Workload | None = None, priority: Priority | None = None) -> JobState:
     """What `jobs` finds out about both before it asks for a step."""
-    return facts_of(of, own, priority or Priority())
+    return read_job_state(of, own, priority or Priority())

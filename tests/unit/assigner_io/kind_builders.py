@@ -12,9 +12,9 @@ from rackgate.wire.batch import Job
 from rackgate.wire.jobset import JobSet
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs.facts import Facts, Priority, facts_of, name_of
+from rackgate_assigner.jobs.executor import workload_body
 from rackgate_assigner.jobs.kinds import JOB, JOBSET, RAYCLUSTER, JobLike
-from rackgate_assigner.jobs.writer import workload_body
+from rackgate_assigner.jobs.state import JobState, Priority, read_job_state, workload_name_of
 from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import AT, UID
@@ -113,7 +113,7 @@ def own_workload(
     reclaimable: Mapping[str, int] | None = None,
 ) -> Workload:
     """The Workload of a job, as the assigner makes it; `conditions` maps types to reasons."""
-    body = workload_body(of, name_of(of), Priority(), elastic=elastic)
+    body = workload_body(of, workload_name_of(of), Priority(), elastic=elastic)
     body["metadata"] |= {"uid": "w", "resourceVersion": "9"}
     status: dict[str, Any] = {
         "conditions": [
@@ -139,9 +139,9 @@ def facts(
     own: Workload | None = None,
     parts: Sequence[Job] = (),
     gates: Mapping[str, bool] | None = None,
-) -> Facts:
+) -> JobState:
     """What the controller finds out about both before it asks for a step."""
-    return facts_of(of, own, Priority(), parts=parts, features=Features.of(gates))
+    return read_job_state(of, own, Priority(), children=parts, features=Features.of(gates))
 
 
 def _stored(body: dict[str, Any], *, started: bool) -> bytes:

@@ -7,9 +7,9 @@ from rackgate.api import names
 from rackgate.wire.batch import UncountedPods
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
-from rackgate_assigner.jobs.facts import Priority, mark_ops, resolve_priority
 from rackgate_assigner.jobs.kinds import kind_of
 from rackgate_assigner.jobs.kinds.podsets import podsets_differ
+from rackgate_assigner.jobs.state import Priority, resolve_priority, workload_annotation_ops
 from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
 
 WORKLOAD_CLASSES = {
@@ -73,9 +73,9 @@ def test_absent_and_empty_fields_are_no_difference() -> None:
 
 
 def test_the_mark_is_added_to_whatever_annotations_there_are() -> None:
-    assert mark_ops(job(), "w")[0]["path"] == "/metadata/annotations"
+    assert workload_annotation_ops(job(), "w")[0]["path"] == "/metadata/annotations"
     noted = job(meta={"annotations": {"a": "b"}})
-    assert mark_ops(noted, "w") == [
+    assert workload_annotation_ops(noted, "w") == [
         {"op": "add", "path": "/metadata/annotations/kueue.x-k8s.io~1workload", "value": "w"}
     ]
 
@@ -90,4 +90,4 @@ def test_pods_that_succeeded_count_before_the_job_controller_counts_them(
         of.status, uncounted_terminated_pods=UncountedPods(succeeded=uids)
     )
     of = msgspec.structs.replace(of, status=status)
-    assert kind_of(of).ready(of, {"main": 4}) is ready
+    assert kind_of(of).pods_ready(of, {"main": 4}) is ready

@@ -11,15 +11,20 @@ from rackgate.api import names
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job, UncountedPods
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs import actions as steps
-from rackgate_assigner.jobs.facts import (
-    Priority,
-    governs,
-    has_strange_owner,
-    name_of,
-    unmanaged_namespaces,
+from rackgate_assigner.jobs import actions
+from rackgate_assigner.jobs.plan import (
+    plan_job,
+    plan_orphaned_workload,
+    plan_ownerless_workload,
+    plan_unmanaged_job,
 )
-from rackgate_assigner.jobs.plan import plan_alone, plan_job, plan_orphan, plan_unlabelled
+from rackgate_assigner.jobs.state import (
+    Priority,
+    has_foreign_owner,
+    is_managed,
+    unmanaged_namespaces,
+    workload_name_of,
+)
 from tests.unit.assigner_io.builders import facts, job, template, workload
 
 EVICTED = {"Evicted": ("True", "ClusterQueueStopped")}
@@ -27,7 +32,7 @@ READY = {"PodsReady": ("True", "Started")}
 FAILED_TO_START = {"Finished": ("True", "FailedToStart")}
 
 
-def step(of: Job, own: Workload | None = None, priority: Priority | None = None) -> steps.Step:
+def step(of: Job, own: Workload | None = None, priority: Priority | None = None) -> actions.Action:
     return plan_job(of, [own] if own is not None else [], facts(of, own, priority))
 
 
@@ -38,14 +43,14 @@ def replace_status(of: Job, *, succeeded: int, uncounted: tuple[str, ...]) -> Jo
     return structs.replace(of, status=status)
 
 
-def phase(found: steps.Step) -> StopPhase:
-    assert isinstance(found, steps.StopJob)
-    return found.next.phase
+def phase(found: actions.Action) -> StopPhase:
+    assert isinstance(found, actions.StopJob)
+    return found.action.phase
 
 
 def test_a_suspended_job_without_a_workload_gets_one() -> None:
     waiting = job()
-    assert step(waiting) == steps.CreateWorkload(name_of(waiting))
+    assert step(waiting) == actions.CreateWorkload(workload_name_of(waiting))
 
 
 @pytest.mark.parametrize(
@@ -54,33 +59,33 @@ def test_a_suspended_job_without_a_workload_gets_one() -> None:
     ids=["no pods", "finished", "deleted"],
 )
 def test_a_job_that_needs_none_gets_no_workload(waiting: Job) -> None:
-    assert isinstance(step(waiting), steps.Nothing)
+    assert isinstance(step(waiting), actions.NoAction)
 
 
 def test_a_missing_class_delays_the_workload() -> None:
     missing = Priority(missing="WorkloadPriorityClass/high")
-    assert isinstance(step(job(), priority=missing), steps.Nothing)
+    assert isinstance(step(job(), priority=missing), actions.NoAction)
 
 
 @pytest.mark.requirement("TAS-09")
 def test_only_jobs_with_a_queue_label_and_no_foreign_controller_are_governed() -> None:
-    assert governs(job())
-    assert governs(job(managedBy="kubernetes.io/job-controller"))
-    assert not governs(job(queue=None))
-    assert not governs(job(managedBy="kueue.x-k8s.io/multikueue"))
+    assert is_managed(job())
+    assert is_managed(job(managedBy="kubernetes.io/job-controller"))
+    assert not is_managed(job(queue=None))
+    assert not is_managed(job(managedBy="kueue.x-k8s.io/multikueue"))
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "rackgate-system"])
 def test_labelled_jobs_of_system_namespaces_are_left_alone(namespace: str) -> None:
-    assert not governs(job(meta={"namespace": namespace}))
+    assert not is_managed(job(meta={"namespace": namespace}))
 
 
 @pytest.mark.field_note("W6")
 def test_the_namespace_of_the_services_is_left_alone_wherever_they_are() -> None:
     unmanaged = unmanaged_namespaces("team-infra")
-    assert not governs(job(meta={"namespace": "team-infra"}), unmanaged)
-    assert not governs(job(meta={"namespace": "kube-system"}), unmanaged)
-    assert governs(job(meta={"namespace": "rackgate-system"}), unmanaged)
+    assert not is_managed(job(meta={"namespace": "team-infra"}), unmanaged)
+    assert not is_managed(job(meta={"namespace": "kube-system"}), unmanaged)
+    assert is_managed(job(meta={"namespace": "rackgate-system"}), unmanaged)
 
 
 @pytest.mark.requirement("TAS-27")
@@ -100,14 +105,14 @@ def test_a_topology_job_that_somebody_else_started_is_stopped() -> None:
 def test_an_admitted_job_is_started_once_it_is_at_rest() -> None:
     waiting = job()
     own = workload(waiting, admitted=True)
-    assert step(waiting, own) == steps.StartJob(own)
-    assert isinstance(step(job(rest=False, active=2), own), steps.Nothing)
+    assert step(waiting, own) == actions.StartJob(own)
+    assert isinstance(step(job(rest=False, active=2), own), actions.NoAction)
 
 
 def test_a_started_job_that_its_user_suspends_is_evicted() -> None:
     suspended = job(started=True)
     found = step(suspended, workload(suspended, admitted=True, conditions=READY))
-    assert isinstance(found, steps.EvictWorkload)
+    assert isinstance(found, actions.EvictWorkload)
     assert found.reason == "JobSuspended"
 
 
@@ -117,27 +122,27 @@ def test_an_evicted_job_is_suspended_then_restored_then_released() -> None:
     own = workload(running, admitted=True, conditions={**EVICTED, **READY})
     assert phase(step(running, own)) is StopPhase.SUSPEND
     going = job(started=True, rest=False, active=3, pod=template(nodeSelector={"pool": "tas"}))
-    assert isinstance(step(going, own), steps.Nothing)
+    assert isinstance(step(going, own), actions.NoAction)
     resting = job(started=True, pod=template(nodeSelector={"pool": "tas"}))
     restore = step(resting, own)
     assert phase(restore) is StopPhase.RESTORE
-    assert isinstance(restore, steps.StopJob)
-    paths = [op["path"] for op in restore.next.operations]
+    assert isinstance(restore, actions.StopJob)
+    paths = [op["path"] for op in restore.action.operations]
     assert paths[-1] == "/metadata/annotations/kueue.x-k8s.io~1workload"
     assert any(path.endswith("nodeSelector") for path in paths)
-    assert step(job(), own) == steps.ReleaseQuota(own)
+    assert step(job(), own) == actions.ReleaseQuota(own)
 
 
 def test_pods_ready_is_forgotten_after_the_release() -> None:
     stopped = job()
     own = workload(stopped, conditions={**EVICTED, **READY})
-    assert step(stopped, own) == steps.ForgetPods(own)
+    assert step(stopped, own) == actions.RemovePodsReady(own)
 
 
 def test_an_evicted_job_that_never_started_keeps_what_its_user_edited() -> None:
     edited = job(pod=template(nodeSelector={"zone": "a"}))
     own = workload(edited, admitted=True, conditions=EVICTED)
-    assert step(edited, own) == steps.ReleaseQuota(own)
+    assert step(edited, own) == actions.ReleaseQuota(own)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +156,10 @@ def test_an_evicted_job_that_never_started_keeps_what_its_user_edited() -> None:
 )
 def test_an_edited_job_updates_its_pending_workload(edited: Job, path: str) -> None:
     found = step(edited, workload(edited))
-    assert isinstance(found, steps.UpdateWorkload)
+    assert isinstance(found, actions.UpdateWorkload)
     assert [op["path"] for op in found.ops] == [path]
     admitted = step(edited, workload(edited, admitted=True))
-    assert isinstance(admitted, steps.EvictWorkload)
+    assert isinstance(admitted, actions.EvictWorkload)
     assert admitted.reason == "JobChanged"
 
 
@@ -168,40 +173,42 @@ def test_a_priority_that_changes_is_taken_over_at_any_time() -> None:
         ),
     ):
         found = step(of, own, Priority(7, ref))
-        assert isinstance(found, steps.UpdateWorkload)
+        assert isinstance(found, actions.UpdateWorkload)
         assert [op["value"] for op in found.ops] == [7, ref]
 
 
 def test_raising_a_plain_job_evicts_and_raising_a_topology_job_warns() -> None:
     raised = job(suspend=False, started=True, count=6, ready=4)
     plain = step(raised, workload(raised, admitted=True, conditions=READY))
-    assert isinstance(plain, steps.EvictWorkload)
+    assert isinstance(plain, actions.EvictWorkload)
     own = workload(raised, admitted=True, topology=True, conditions=READY)
-    assert step(raised, own) == steps.WarnResize(own, 6, 4)
+    assert step(raised, own) == actions.WarnResize(own, 6, 4)
 
 
 def test_lowering_a_running_job_changes_nothing() -> None:
     lowered = job(suspend=False, started=True, count=2, ready=2)
     own = workload(lowered, admitted=True, conditions=READY)
-    assert isinstance(step(lowered, own), steps.Nothing)
+    assert isinstance(step(lowered, own), actions.NoAction)
 
 
 def test_a_job_without_pods_has_no_pending_workload() -> None:
     empty = job(count=0)
-    assert isinstance(step(empty, workload(empty)), steps.DeleteWorkload)
+    assert isinstance(step(empty, workload(empty)), actions.DeleteWorkload)
 
 
 def test_readiness_is_written_when_it_changes() -> None:
     running = job(suspend=False, started=True, ready=4)
     own = workload(running, admitted=True)
-    assert step(running, own) == steps.MarkPods(own, True)
+    assert step(running, own) == actions.UpdatePodsReady(own, True)
     ready = workload(running, admitted=True, conditions=READY)
-    assert step(job(suspend=False, started=True, ready=3), ready) == steps.MarkPods(ready, False)
+    assert step(job(suspend=False, started=True, ready=3), ready) == actions.UpdatePodsReady(
+        ready, False
+    )
 
 
 def test_readiness_is_not_written_before_the_pods_are_ready_for_the_first_time() -> None:
     starting = job(suspend=False, started=True, ready=3)
-    assert step(starting, workload(starting, admitted=True)) == steps.Nothing("running")
+    assert step(starting, workload(starting, admitted=True)) == actions.NoAction("running")
 
 
 def test_pods_that_have_ended_and_are_not_counted_yet_are_ready() -> None:
@@ -209,10 +216,10 @@ def test_pods_that_have_ended_and_are_not_counted_yet_are_ready() -> None:
     running = job(suspend=False, started=True, ready=1)
     own = workload(running, admitted=True, conditions=READY)
     status = replace_status(running, succeeded=1, uncounted=("u1", "u2"))
-    assert step(status, own) == steps.Nothing("running")
-    assert step(replace_status(running, succeeded=1, uncounted=("u1",)), own) == steps.MarkPods(
-        own, False
-    )
+    assert step(status, own) == actions.NoAction("running")
+    assert step(
+        replace_status(running, succeeded=1, uncounted=("u1",)), own
+    ) == actions.UpdatePodsReady(own, False)
 
 
 @pytest.mark.parametrize(("end", "reason"), [("Complete", "Succeeded"), ("Failed", "Failed")])
@@ -220,10 +227,10 @@ def test_a_finished_job_finishes_its_workload_and_lets_it_go(end: str, reason: s
     over = job(suspend=False, started=True, finished=end)
     own = workload(over, admitted=True)
     found = step(over, own)
-    assert isinstance(found, steps.FinishWorkload)
+    assert isinstance(found, actions.FinishWorkload)
     assert (found.reason, found.message) == (reason, "so it ended")
     done = workload(over, admitted=True, conditions={"Finished": ("True", reason)})
-    assert step(over, done) == steps.ReleaseFinalizer(done)
+    assert step(over, done) == actions.ReleaseFinalizer(done)
 
 
 def test_a_deleted_workload_is_let_go_only_when_its_job_has_stopped() -> None:
@@ -231,107 +238,109 @@ def test_a_deleted_workload_is_let_go_only_when_its_job_has_stopped() -> None:
     own = workload(running, admitted=True, deleted=True)
     assert phase(step(running, own)) is StopPhase.SUSPEND
     assert phase(step(job(started=True), own)) is StopPhase.RESTORE
-    assert step(job(), own) == steps.ReleaseFinalizer(own)
+    assert step(job(), own) == actions.ReleaseFinalizer(own)
     leaving = job(suspend=False, started=True, meta={"deletionTimestamp": "2026-08-01T12:00:00Z"})
-    assert step(leaving, own) == steps.ReleaseFinalizer(own)
+    assert step(leaving, own) == actions.ReleaseFinalizer(own)
 
 
 def test_a_second_workload_of_one_job_is_deleted() -> None:
     waiting = job()
     own, extra = workload(waiting), workload(waiting, name="another")
-    assert isinstance(plan_job(waiting, [own, extra], facts(waiting, own)), steps.DeleteWorkload)
+    assert isinstance(plan_job(waiting, [own, extra], facts(waiting, own)), actions.DeleteWorkload)
     gone = workload(waiting, name="another", deleted=True)
-    assert plan_job(waiting, [own, gone], facts(waiting, own)) == steps.ReleaseFinalizer(gone)
+    assert plan_job(waiting, [own, gone], facts(waiting, own)) == actions.ReleaseFinalizer(gone)
 
 
 def test_a_job_that_failed_to_start_waits_for_an_edit() -> None:
     waiting = job()
     failed = workload(waiting, admitted=True, conditions=FAILED_TO_START)
-    assert isinstance(step(waiting, failed), steps.Nothing)
+    assert isinstance(step(waiting, failed), actions.NoAction)
     edited = job(pod=template(nodeSelector={"zone": "a"}))
-    assert isinstance(step(edited, failed), steps.DeleteWorkload)
+    assert isinstance(step(edited, failed), actions.DeleteWorkload)
     going = workload(edited, admitted=True, conditions=FAILED_TO_START, deleted=True)
-    assert step(edited, going) == steps.ReleaseFinalizer(going)
+    assert step(edited, going) == actions.ReleaseFinalizer(going)
 
 
 def test_an_inactive_workload_is_not_started() -> None:
     waiting = job()
-    assert isinstance(step(waiting, workload(waiting, admitted=True, active=False)), steps.Nothing)
+    assert isinstance(
+        step(waiting, workload(waiting, admitted=True, active=False)), actions.NoAction
+    )
 
 
 def test_a_job_without_label_is_stopped_cleaned_and_then_let_go() -> None:
     marked = job(queue=None, pod=template(schedulingGates=[{"name": names.TOPOLOGY_GATE}]))
     own = workload(marked)
-    found = plan_unlabelled(marked, own, facts(marked, own))
+    found = plan_unmanaged_job(marked, own, facts(marked, own))
     assert phase(found) is StopPhase.RESTORE
     clean = job(queue=None)
-    assert isinstance(plan_unlabelled(clean, own, facts(clean, own)), steps.DeleteWorkload)
+    assert isinstance(plan_unmanaged_job(clean, own, facts(clean, own)), actions.DeleteWorkload)
     running = job(queue=None, suspend=False, started=True)
-    assert phase(plan_unlabelled(running, own, facts(running, own))) is StopPhase.SUSPEND
+    assert phase(plan_unmanaged_job(running, own, facts(running, own))) is StopPhase.SUSPEND
 
 
 def test_a_workload_that_its_job_left_behind_is_deleted() -> None:
     left = workload(admitted=True, labels={names.JOB_UID_LABEL: "gone"})
-    assert isinstance(plan_alone(left), steps.DeleteWorkload)
+    assert isinstance(plan_ownerless_workload(left), actions.DeleteWorkload)
     going = workload(admitted=True, deleted=True, labels={names.JOB_UID_LABEL: "gone"})
-    assert plan_alone(going) == steps.ReleaseFinalizer(going)
+    assert plan_ownerless_workload(going) == actions.ReleaseFinalizer(going)
 
 
 def test_orphans_are_deleted_and_nobodys_workloads_released() -> None:
     own = workload(job())
-    assert isinstance(plan_orphan(own), steps.DeleteWorkload)
+    assert isinstance(plan_orphaned_workload(own), actions.DeleteWorkload)
     gone = workload(job(), deleted=True)
-    assert plan_orphan(gone) == steps.ReleaseFinalizer(gone)
+    assert plan_orphaned_workload(gone) == actions.ReleaseFinalizer(gone)
     evicted = workload(admitted=True, conditions=EVICTED)
-    assert plan_alone(evicted) == steps.ReleaseQuota(evicted)
-    assert isinstance(plan_alone(workload(admitted=True)), steps.Nothing)
+    assert plan_ownerless_workload(evicted) == actions.ReleaseQuota(evicted)
+    assert isinstance(plan_ownerless_workload(workload(admitted=True)), actions.NoAction)
     leaving = workload(deleted=True)
-    assert plan_alone(leaving) == steps.ReleaseFinalizer(leaving)
+    assert plan_ownerless_workload(leaving) == actions.ReleaseFinalizer(leaving)
 
 
 DELETED = {"deletionTimestamp": "2026-08-01T00:00:00Z"}
 
 
-def living(of: Job, own: Workload, count: int) -> steps.Step:
-    return plan_job(of, [own], replace(facts(of, own), living=count))
+def living(of: Job, own: Workload, count: int) -> actions.Action:
+    return plan_job(of, [own], replace(facts(of, own), live_pods=count))
 
 
 @pytest.mark.requirement("CAP-02")
 def test_quota_and_finalizer_are_held_while_pods_live() -> None:
     stopped = job()
     evicted = workload(stopped, admitted=True, conditions={**EVICTED})
-    assert isinstance(living(stopped, evicted, 1), steps.Nothing)
-    assert living(stopped, evicted, 0) == steps.ReleaseQuota(evicted)
+    assert isinstance(living(stopped, evicted, 1), actions.NoAction)
+    assert living(stopped, evicted, 0) == actions.ReleaseQuota(evicted)
     for of in (job(meta=DELETED), job(finished="Failed"), stopped):
         going = workload(of, admitted=True, meta=DELETED)
-        assert isinstance(living(of, going, 1), steps.Nothing)
-        assert living(of, going, 0) == steps.ReleaseFinalizer(going)
+        assert isinstance(living(of, going, 1), actions.NoAction)
+        assert living(of, going, 0) == actions.ReleaseFinalizer(going)
 
 
 def test_a_finished_job_whose_pods_live_keeps_its_workload() -> None:
     over = job(finished="Complete")
     own = workload(over, admitted=True, conditions={"Finished": ("True", "Succeeded")})
-    assert isinstance(living(over, own, 1), steps.Nothing)
-    assert living(over, own, 0) == steps.ReleaseFinalizer(own)
+    assert isinstance(living(over, own, 1), actions.NoAction)
+    assert living(over, own, 0) == actions.ReleaseFinalizer(own)
 
 
-@pytest.mark.parametrize("plan", [plan_orphan, plan_alone])
+@pytest.mark.parametrize("plan", [plan_orphaned_workload, plan_ownerless_workload])
 def test_a_workload_whose_job_is_gone_is_deleted_and_kept_until_the_pods_are_gone(
-    plan: Callable[[Workload, int], steps.Step],
+    plan: Callable[[Workload, int], actions.Action],
 ) -> None:
     label = {names.JOB_UID_LABEL: "job"}
     left = workload(job(), admitted=True, labels=label)
-    assert isinstance(plan(left, 3), steps.DeleteWorkload)
+    assert isinstance(plan(left, 3), actions.DeleteWorkload)
     going = workload(job(), admitted=True, labels=label, meta=DELETED)
-    assert isinstance(plan(going, 3), steps.Nothing)
-    assert plan(going, 0) == steps.ReleaseFinalizer(going)
+    assert isinstance(plan(going, 3), actions.NoAction)
+    assert plan(going, 0) == actions.ReleaseFinalizer(going)
 
 
 def test_a_job_with_pods_beyond_those_admitted_is_evicted() -> None:
     running = job(suspend=False, started=True)
     own = workload(running, admitted=True, conditions=READY)
-    found = plan_job(running, [own], replace(facts(running, own), beyond=36))
-    assert isinstance(found, steps.EvictWorkload)
+    found = plan_job(running, [own], replace(facts(running, own), beyond_admission=36))
+    assert isinstance(found, actions.EvictWorkload)
     assert found.reason == "PodsBeyondAdmission"
     assert found.message == "36 pods of the Job run beyond the 4 that were admitted"
 
@@ -344,8 +353,8 @@ def owned(owner: dict[str, Any], labels: dict[str, str]) -> Workload:
 
 def test_a_workload_of_a_job_that_names_another_controller_is_found() -> None:
     label = {names.JOB_UID_LABEL: "job"}
-    assert not has_strange_owner(workload(job()))
-    assert has_strange_owner(owned({"uid": "own"}, {}))
-    assert has_strange_owner(owned({"uid": "other", "kind": "ConfigMap"}, label))
-    assert not has_strange_owner(owned({"uid": "job", "kind": "Job"}, label))
-    assert not has_strange_owner(owned({"uid": "other", "kind": "ConfigMap"}, {}))
+    assert not has_foreign_owner(workload(job()))
+    assert has_foreign_owner(owned({"uid": "own"}, {}))
+    assert has_foreign_owner(owned({"uid": "other", "kind": "ConfigMap"}, label))
+    assert not has_foreign_owner(owned({"uid": "job", "kind": "Job"}, label))
+    assert not has_foreign_owner(owned({"uid": "other", "kind": "ConfigMap"}, {}))

@@ -11,11 +11,11 @@ from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
-from rackgate_assigner.jobs import actions as steps
-from rackgate_assigner.jobs.facts import Priority, facts_of, governs, resolve_priority
+from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.kinds import JOBSET, owner_of
 from rackgate_assigner.jobs.plan import plan_job
-from rackgate_assigner.jobs.start import brought
+from rackgate_assigner.jobs.start import find_applied_podset_infos
+from rackgate_assigner.jobs.state import Priority, is_managed, read_job_state, resolve_priority
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import workload
 from tests.unit.assigner_io.kind_builders import child, facts, jobset, own_workload
@@ -42,10 +42,10 @@ def dirty() -> dict[str, Any]:
 
 
 def test_children_are_never_governed_by_themselves() -> None:
-    assert not governs(child())
-    assert governs(jobset())
-    assert not governs(jobset(managedBy="kueue.x-k8s.io/multikueue"))
-    assert governs(jobset(managedBy="jobset.sigs.k8s.io/jobset-controller"))
+    assert not is_managed(child())
+    assert is_managed(jobset())
+    assert not is_managed(jobset(managedBy="kueue.x-k8s.io/multikueue"))
+    assert is_managed(jobset(managedBy="jobset.sigs.k8s.io/jobset-controller"))
 
 
 def test_a_workload_is_traced_to_its_owner_by_kind_and_group() -> None:
@@ -85,7 +85,7 @@ def test_the_first_template_names_the_priority_class() -> None:
 )
 def test_a_jobset_is_at_rest_when_every_child_is(part: Job, settled: bool) -> None:
     found = facts(jobset(started=True), None, [child(1), part])
-    assert found.at_rest is settled
+    assert found.inactive is settled
     assert (found.stop.phase is StopPhase.WAIT) is not settled
 
 
@@ -95,18 +95,18 @@ def test_quota_is_released_only_when_children_are_clean_too() -> None:
     own = own_workload(of, conditions={"Evicted": "ClusterQueueStopped"})
     parts = [child(0, template=dirty()), child(1)]
     found = plan_job(of, [own], facts(of, own, parts))
-    assert isinstance(found, steps.CleanParts)
-    assert [part.job.metadata.name for part in found.parts] == ["train-workers-0"]
-    assert plan_job(of, [own], facts(of, own, [child(1)])) == steps.ReleaseQuota(own)
+    assert isinstance(found, actions.RestoreChildJobs)
+    assert [part.job.metadata.name for part in found.children] == ["train-workers-0"]
+    assert plan_job(of, [own], facts(of, own, [child(1)])) == actions.ReleaseQuota(own)
 
 
 def test_a_start_waits_for_clean_children() -> None:
     of, parts = jobset(), [child(template=dirty())]
     own = own_workload(of)
-    assert isinstance(plan_job(of, [own], facts(of, own, parts)), steps.CleanParts)
-    assert plan_job(of, [own], facts(of, own)) == steps.StartJob(own)
+    assert isinstance(plan_job(of, [own], facts(of, own, parts)), actions.RestoreChildJobs)
+    assert plan_job(of, [own], facts(of, own)) == actions.StartJob(own)
     pending = own_workload(of, admitted=False)
-    assert isinstance(plan_job(of, [pending], facts(of, pending, parts)), steps.CleanParts)
+    assert isinstance(plan_job(of, [pending], facts(of, pending, parts)), actions.RestoreChildJobs)
 
 
 @pytest.mark.requirement("TAS-26")
@@ -122,7 +122,9 @@ def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
     ):
         spec["nodeSelector"] = written
         of = jobset([part], started=True)
-        stop = facts_of(of, own, Priority(), given=brought(of, own, flavors)).stop
+        stop = read_job_state(
+            of, own, Priority(), podset_infos=find_applied_podset_infos(of, own, flavors)
+        ).stop
         assert stop.phase is StopPhase.RESTORE
         kept = dict(written)
         for op in stop.operations:
@@ -134,7 +136,7 @@ def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
 
 @pytest.mark.requirement("TAS-26")
 def test_a_child_loses_what_a_start_brings_and_nothing_else() -> None:
-    (stale,) = JOBSET.stale_parts(jobset(), [child(template=dirty())])
+    (stale,) = JOBSET.stale_child_jobs(jobset(), [child(template=dirty())])
     written = {op["path"]: op.get("value") for op in stale.operations}
     assert written == {
         "/spec/template/metadata/labels/kueue.x-k8s.io~1podset": None,
@@ -151,13 +153,13 @@ def test_a_child_loses_what_a_start_brings_and_nothing_else() -> None:
 def test_what_the_jobset_itself_has_stays_in_its_children() -> None:
     part = composite.replicated_job("workers", 3, replicas=2)
     part["template"]["spec"]["template"] = dirty()
-    assert JOBSET.stale_parts(jobset([part]), [child(template=dirty())]) == []
+    assert JOBSET.stale_child_jobs(jobset([part]), [child(template=dirty())]) == []
 
 
 def test_children_that_run_or_are_over_are_left_alone() -> None:
     parts = [child(template=dirty(), rest=False), child(1, template=dirty(), finished=True)]
-    assert JOBSET.stale_parts(jobset(), parts) == []
-    assert JOBSET.stale_parts(jobset(), [child(template=dirty(), part="unknown")]) == []
+    assert JOBSET.stale_child_jobs(jobset(), parts) == []
+    assert JOBSET.stale_child_jobs(jobset(), [child(template=dirty(), part="unknown")]) == []
 
 
 def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:
@@ -165,7 +167,7 @@ def test_another_flavor_count_or_template_is_seen_before_the_start() -> None:
     other = jobset([composite.replicated_job("workers", 3, replicas=2, cpu="9")])
     own = own_workload(of)
     found = plan_job(other, [own], facts(other, own))
-    assert isinstance(found, steps.EvictWorkload)
+    assert isinstance(found, actions.EvictWorkload)
     assert found.message == "the JobSet was changed before it started"
 
 
@@ -207,7 +209,7 @@ def test_pods_are_ready_when_all_jobs_that_are_due_are(
 def test_jobs_that_follow_others_that_completed_come_to_be_due_later(
     parts: list[dict[str, Any]], staged: bool
 ) -> None:
-    assert JOBSET.staged(jobset(parts)) is staged
+    assert JOBSET.starts_in_stages(jobset(parts)) is staged
 
 
 @pytest.mark.parametrize(
@@ -225,20 +227,20 @@ def test_pods_that_are_done_are_told_unless_they_may_come_back(
 ) -> None:
     states = {"workers": {"ready": 1, "succeeded": 1}}
     of = jobset(suspend=False, started=True, states=states, **options)
-    assert facts(of).reclaimable == done
+    assert facts(of).reclaimable_pods == done
 
 
 def test_a_jobset_whose_reclaimed_pods_come_back_queues_again() -> None:
     of = jobset(suspend=False, started=True, states={"workers": {"ready": 1, "succeeded": 1}})
     conditions = {"PodsReady": "Started"}
     own = own_workload(of, conditions=conditions)
-    assert plan_job(of, [own], facts(of, own)) == steps.Reclaim(own, {"workers": 3})
+    assert plan_job(of, [own], facts(of, own)) == actions.UpdateReclaimablePods(own, {"workers": 3})
     told = own_workload(of, conditions=conditions, reclaimable={"workers": 3})
-    assert isinstance(plan_job(of, [told], facts(of, told)), steps.Nothing)
+    assert isinstance(plan_job(of, [told], facts(of, told)), actions.NoAction)
     # What was given back may be others' by now: it never simply grows again.
     told = own_workload(of, conditions=conditions, reclaimable={"workers": 6})
     step = plan_job(of, [told], facts(of, told))
-    assert isinstance(step, steps.EvictWorkload)
+    assert isinstance(step, actions.EvictWorkload)
     assert step.reason == "JobChanged"
     assert step.message.endswith("came back: pod set workers: 3 of 6 are done")
 
@@ -248,4 +250,4 @@ def test_a_jobset_is_never_resized_whatever_it_asks_for_and_gates_allow() -> Non
     gates = dict.fromkeys((ELASTIC_JOBS, ELASTIC_INDEXED_JOBS), True)
     for of in (jobset(), jobset(enableInTreeAutoscaling=True)):
         assert not facts(of, gates=gates).elastic
-        assert not JOBSET.elastic(of, Features.of(gates))
+        assert not JOBSET.is_elastic(of, Features.of(gates))

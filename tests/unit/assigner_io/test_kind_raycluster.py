@@ -11,10 +11,10 @@ from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs import actions as steps
-from rackgate_assigner.jobs.facts import governs
+from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.kinds import RAYCLUSTER
 from rackgate_assigner.jobs.plan import plan_job
+from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.workload_slices.model import Asked
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import facts as job_facts
@@ -41,15 +41,15 @@ def step(
     *,
     elastic: bool = False,
     gates: Mapping[str, bool] | None = None,
-) -> steps.Step:
+) -> actions.Action:
     """The next step for a cluster whose Workload was made of what it `was`."""
     own = own_workload(was, elastic=elastic, conditions=UP)
     return plan_job(of, [own], facts(of, own, gates=gates))
 
 
 def test_a_cluster_that_runs_elsewhere_is_not_governed() -> None:
-    assert governs(cluster(managedBy="ray.io/kuberay-operator"))
-    assert not governs(cluster(managedBy="kueue.x-k8s.io/multikueue"))
+    assert is_managed(cluster(managedBy="ray.io/kuberay-operator"))
+    assert not is_managed(cluster(managedBy="kueue.x-k8s.io/multikueue"))
 
 
 @pytest.mark.requirement("TAS-26")
@@ -99,7 +99,7 @@ def test_another_count_of_an_elastic_cluster_is_no_change(replicas: int) -> None
     was = running(autoscaling=True)
     now = running([composite.worker_group("small", replicas)], autoscaling=True)
     found = step(now, was, elastic=True, gates=GATE)
-    assert isinstance(found, steps.Nothing | steps.MarkAgain | steps.MarkPods)
+    assert isinstance(found, actions.NoAction | actions.ReapplyInjection | actions.UpdatePodsReady)
 
 
 @pytest.mark.requirement("SLC-01", "SLC-02", "SLC-28")
@@ -116,7 +116,7 @@ def test_another_count_of_any_other_cluster_is_a_change(
     was = running(autoscaling=autoscaling)
     now = running([composite.worker_group("small", replicas)], autoscaling=autoscaling)
     found = step(now, was, elastic=elastic, gates=gates)
-    assert isinstance(found, steps.EvictWorkload)
+    assert isinstance(found, actions.EvictWorkload)
     assert found.message == f'podset "small" asks for {replicas} pods, 2 were admitted'
 
 
@@ -139,13 +139,13 @@ def test_another_template_or_group_is_a_change_whatever_the_gate(
     found = step(
         running(groups, autoscaling=True), running(autoscaling=True), elastic=True, gates=gates
     )
-    assert isinstance(found, steps.EvictWorkload)
+    assert isinstance(found, actions.EvictWorkload)
     assert found.reason == "JobChanged"
 
 
 def test_a_cluster_that_stops_scaling_itself_is_changed() -> None:
     found = step(running(), running(autoscaling=True), elastic=True, gates=GATE)
-    assert isinstance(found, steps.EvictWorkload)
+    assert isinstance(found, actions.EvictWorkload)
 
 
 def test_what_a_flavor_adds_is_no_change() -> None:
@@ -157,15 +157,15 @@ def test_what_a_flavor_adds_is_no_change() -> None:
         "tolerations": [{"key": "pool", "operator": "Exists"}],
     }
     was = running([group])
-    assert isinstance(step(running([brought]), was), steps.Nothing)
+    assert isinstance(step(running([brought]), was), actions.NoAction)
     lost = composite.worker_group("small", 2)
-    assert isinstance(step(running([lost]), was), steps.EvictWorkload)
+    assert isinstance(step(running([lost]), was), actions.EvictWorkload)
 
 
 def test_lost_marks_of_a_running_cluster_are_put_back() -> None:
     of = running()
     own = own_workload(of, topology=True, conditions=UP)
-    assert plan_job(of, [own], facts(of, own)) == steps.MarkAgain(own)
+    assert plan_job(of, [own], facts(of, own)) == actions.ReapplyInjection(own)
     marked = composite.worker_group("small", 2)
     marks = {
         "labels": {names.PODSET_LABEL: "small"},
@@ -174,23 +174,23 @@ def test_lost_marks_of_a_running_cluster_are_put_back() -> None:
     marked["template"]["metadata"] = marks
     marked["template"]["spec"]["schedulingGates"] = [{"name": names.TOPOLOGY_GATE}]
     plain = own_workload(of, conditions=UP)
-    assert isinstance(plan_job(of, [plain], facts(of, plain)), steps.Nothing)
+    assert isinstance(plan_job(of, [plain], facts(of, plain)), actions.NoAction)
     elastic = own_workload(of, elastic=True, conditions=UP)
-    assert plan_job(of, [elastic], facts(of, elastic)) == steps.MarkAgain(elastic)
+    assert plan_job(of, [elastic], facts(of, elastic)) == actions.ReapplyInjection(elastic)
 
 
 @pytest.mark.parametrize(
     ("ready", "reminded", "wanted"),
     [
-        (1, {}, steps.Remind),
-        (1, {names.REMINDED_ANNOTATION: "6"}, steps.Remind),
-        (1, {names.REMINDED_ANNOTATION: "7"}, steps.Nothing),
-        (2, {}, steps.Nothing),
+        (1, {}, actions.RequestReconcile),
+        (1, {names.RECONCILE_REQUESTED_ANNOTATION: "6"}, actions.RequestReconcile),
+        (1, {names.RECONCILE_REQUESTED_ANNOTATION: "7"}, actions.NoAction),
+        (2, {}, actions.NoAction),
     ],
     ids=["overdue", "reminded before the last change", "reminded", "ready"],
 )
 def test_an_operator_whose_pods_are_overdue_is_reminded_once_for_each_generation(
-    ready: int, reminded: dict[str, str], wanted: type[steps.Step]
+    ready: int, reminded: dict[str, str], wanted: type[actions.Action]
 ) -> None:
     of = cluster(suspend=False, started=True, status=ray_status(ready, HeadPodReady=True))
     meta = of.metadata
@@ -214,13 +214,13 @@ def _not_true(own: Workload) -> Workload:
 def test_an_elastic_cluster_gets_a_marked_workload() -> None:
     of = cluster(autoscaling=True)
     made = plan_job(of, [], facts(of, gates=GATE))
-    assert isinstance(made, steps.CreateWorkload)
+    assert isinstance(made, actions.CreateWorkload)
     assert made.elastic
     for plain in (
         plan_job(of, [], facts(of)),
         plan_job(cluster(), [], facts(cluster(), gates=GATE)),
     ):
-        assert isinstance(plain, steps.CreateWorkload)
+        assert isinstance(plain, actions.CreateWorkload)
         assert not plain.elastic
 
 
@@ -229,14 +229,14 @@ def test_before_it_starts_an_elastic_cluster_may_have_any_count() -> None:
         cluster(autoscaling=True),
         cluster([composite.worker_group("small", 4)], autoscaling=True),
     )
-    assert isinstance(step(now, was, elastic=True, gates=GATE), steps.StartJob)
-    assert isinstance(step(now, was), steps.EvictWorkload)
+    assert isinstance(step(now, was, elastic=True, gates=GATE), actions.StartJob)
+    assert isinstance(step(now, was), actions.EvictWorkload)
 
 
 def test_an_elastic_cluster_that_somebody_else_started_is_stopped() -> None:
     of = cluster(suspend=False, autoscaling=True, status=READY)
     found = step(of, of, elastic=True, gates=GATE)
-    assert isinstance(found, steps.StopJob)
+    assert isinstance(found, actions.StopJob)
 
 
 def test_a_cluster_tells_what_it_asks_for_and_which_pods_leave() -> None:
@@ -244,8 +244,12 @@ def test_a_cluster_tells_what_it_asks_for_and_which_pods_leave() -> None:
         "Small", 9, most=4, hosts=2, scaleStrategy={"workersToDelete": ["a", "b"]}
     )
     of = cluster([small, composite.worker_group("big", 0, least=1)])
-    assert RAYCLUSTER.asked(of) == {"head": Asked(1), "small": Asked(8, 2), "big": Asked(1)}
-    assert RAYCLUSTER.leaving(of) == {"a", "b"}
+    assert RAYCLUSTER.requested_counts(of) == {
+        "head": Asked(1),
+        "small": Asked(8, 2),
+        "big": Asked(1),
+    }
+    assert RAYCLUSTER.pods_to_delete(of) == {"a", "b"}
     assert facts(of).pod_count == 10
 
 
@@ -267,4 +271,4 @@ def test_an_indexed_job_that_asks_for_it_is_resized_behind_its_own_gate(
 def test_a_plain_job_is_raised_as_ever() -> None:
     raised = job(suspend=False, started=True, count=6, ready=4)
     own = workload(raised, admitted=True, conditions={"PodsReady": ("True", "Started")})
-    assert isinstance(plan_job(raised, [own], job_facts(raised, own)), steps.EvictWorkload)
+    assert isinstance(plan_job(raised, [own], job_facts(raised, own)), actions.EvictWorkload)

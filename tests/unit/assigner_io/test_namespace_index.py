@@ -11,8 +11,8 @@ import pytest
 from rackgate.kube.client import Client
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.controller import JobController
+from rackgate_assigner.jobs.executor import Stores
 from rackgate_assigner.jobs.kinds import JobLike
-from rackgate_assigner.jobs.writer import Stores
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from tests.unit.assigner_io.builders import job
 
@@ -33,7 +33,7 @@ def controller(store: Scanned, selected: Callable[[str], bool] | None) -> JobCon
         cast(Client, None),
         cast(WorkloadWriter, None),
         cast(Reporter, None),
-        selected=selected,
+        is_namespace_selected=selected,
     )
 
 
@@ -46,17 +46,17 @@ def test_a_namespace_that_is_selected_looks_at_its_own_jobs_alone() -> None:
     store = Scanned({f"{name}/train": of(name) for name in ("a", "b")})
     jobs = controller(store, lambda _: True)
     for known in list(store.values()):
-        jobs.job_seen(None, known)
+        jobs.on_job_upsert(None, known)
     before = store.scans
-    assert jobs.namespace_changed("a") == [store["a/train"]]
-    assert jobs.namespace_changed("c") == []
-    jobs.job_gone(store.pop("a/train"))
-    assert jobs.namespace_changed("a") == []
+    assert jobs.on_namespace_change("a") == [store["a/train"]]
+    assert jobs.on_namespace_change("c") == []
+    jobs.on_job_delete(store.pop("a/train"))
+    assert jobs.on_namespace_change("a") == []
     assert store.scans == before
 
 
 def test_without_a_selector_no_namespace_is_remembered() -> None:
     jobs = controller(Scanned(), None)
-    jobs.job_seen(None, of("a"))
-    assert jobs.follows(of("a"))
-    assert jobs._by_namespace == {}  # no other sign of what it costs
+    jobs.on_job_upsert(None, of("a"))
+    assert jobs.is_followed(of("a"))
+    assert jobs._jobs_by_namespace == {}  # no other sign of what it costs

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rackgate.wire.kueue import RequeueState, Workload
-from rackgate_assigner.jobs import actions as steps
+from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.node_replacement.recovery_timeout import Recovery, pause_left_s
 from rackgate_assigner.workload import conditions
@@ -116,11 +116,11 @@ def running(**more: Any) -> tuple[Any, Workload, Any]:
 
 def test_a_job_whose_lost_pods_stay_missing_is_evicted_with_a_time_to_come_back() -> None:
     of, own, found = running(ready=3)
-    step = plan_job(of, [own], replace(found, late=RETRY))
-    assert isinstance(step, steps.EvictWorkload)
+    step = plan_job(of, [own], replace(found, recovery_requeue=RETRY))
+    assert isinstance(step, actions.EvictWorkload)
     assert (step.reason, step.requeue) == ("PodsReadyTimeout", RETRY)
     assert step.message.startswith("Exceeded the PodsReady timeout ns/job-train-")
-    assert not isinstance(plan_job(of, [own], found), steps.EvictWorkload)
+    assert not isinstance(plan_job(of, [own], found), actions.EvictWorkload)
 
 
 def test_the_eviction_is_told_as_kueue_does_and_queues_nothing_again_yet() -> None:
@@ -150,8 +150,8 @@ def test_it_is_queued_again_when_the_pause_is_over_or_it_was_deactivated(
 ) -> None:
     of = job()
     own = with_tries(workload(of, active=active, conditions=EVICTED), RETRY)
-    step = plan_job(of, [own], replace(facts(of, own), paused=paused))
-    assert isinstance(step, steps.QueueAgain) is again
+    step = plan_job(of, [own], replace(facts(of, own), requeue_in_s=paused))
+    assert isinstance(step, actions.RequeueWorkload) is again
 
 
 @pytest.mark.parametrize(

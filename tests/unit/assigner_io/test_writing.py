@@ -8,7 +8,7 @@ import pytest
 from rackgate.jobframework.injection import StartConflict
 from rackgate.topology.assignment import TopologyAssignment, decode
 from rackgate.wire.kueue import Admission, QueueStatus, RequeueState, ResourceFlavor
-from rackgate_assigner.jobs.start import labels_of
+from rackgate_assigner.jobs.start import merge_node_labels
 from rackgate_assigner.queues.status_controller import status_body, status_differs
 from rackgate_assigner.workload.decisions import Grant, PodSetGrant
 from rackgate_assigner.workload.status import (
@@ -103,5 +103,5 @@ def test_flavors_that_disagree_about_a_label_cannot_start_a_job() -> None:
     def flavor(**labels: str) -> ResourceFlavor:
         return msgspec.convert({"spec": {"nodeLabels": labels}}, ResourceFlavor)
 
-    assert labels_of([flavor(a="1"), flavor(b="2")]) == {"a": "1", "b": "2"}
-    assert isinstance(labels_of([flavor(a="1"), flavor(a="2")]), StartConflict)
+    assert merge_node_labels([flavor(a="1"), flavor(b="2")]) == {"a": "1", "b": "2"}
+    assert isinstance(merge_node_labels([flavor(a="1"), flavor(a="2")]), StartConflict)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rackgate_cli.__main__ import main
-from rackgate_cli.osmo import documents as osmo_documents
+from rackgate_cli.osmo import documents as osmo_crd_documents
 from tests.support.osmo_cases import cases, submission
 from tests.support.osmo_command import RENDER, WORKFLOW, prepare, refused, rendered
 
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read_or_are_too_large_are_refused(
 ) -> None:
     said = refused(capsys, "render", "-f", "none.yaml", "--pool", "pool.yaml")
     assert '"none.yaml" cannot be read: No such file or directory' in said
-    monkeypatch.setattr(osmo_documents, "MAX_BYTES", 16)
+    monkeypatch.setattr(osmo_crd_documents, "MAX_BYTES", 16)
     said = refused(capsys, *RENDER)
     assert "is larger than" in said
 

@@ -34,7 +34,7 @@ WAITS_ARE_BUILT_IN = re.compile(r"(increase|changes|min_over_time)\(|RackgateCer
 
 
 @cache
-def declared_metrics() -> list[metrics.Declared]:
+def declared_metrics() -> list[metrics.DeclaredMetric]:
     """The metrics of all services."""
     for _, package in PARTS:
         import_all(package)

@@ -10,14 +10,14 @@ import pytest
 from rackgate.api import names
 from rackgate.jobframework.injection import StartConflict, StopPhase
 from rackgate.jobframework.job.podsets import (
-    govern_job,
+    inject_job,
+    next_stop_action,
     podsets_of,
-    release_job,
+    remove_job_injection,
     restore_patch,
-    stop_step,
     template_of,
 )
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of, strip_reserved
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Toleration
@@ -42,25 +42,25 @@ def started(template: dict[str, Any], **changes: Any) -> list[JsonPatchOp]:
 
 @pytest.mark.requirement("TAS-09", "HOOK-05")
 def test_a_job_without_the_queue_label_is_left_alone() -> None:
-    assert govern_job(job("plain", 2, queue=None, required=RACK)) == []
+    assert inject_job(job("plain", 2, queue=None, required=RACK)) == []
 
 
 @pytest.mark.requirement("HOOK-10")
 def test_a_governed_job_is_suspended() -> None:
-    governed = apply_patch(job("train", 2), govern_job(job("train", 2)))
+    governed = apply_patch(job("train", 2), inject_job(job("train", 2)))
     assert governed["spec"]["suspend"] is True
 
 
 @pytest.mark.requirement("HOOK-10")
 def test_a_job_written_with_suspend_false_is_suspended() -> None:
     asked = job("train", 2, spec={"suspend": False})
-    assert apply_patch(asked, govern_job(asked))["spec"]["suspend"] is True
+    assert apply_patch(asked, inject_job(asked))["spec"]["suspend"] is True
 
 
 @pytest.mark.requirement("HOOK-04", "HOOK-07")
 def test_a_template_that_asks_gets_gate_and_podset_label_in_maps_that_were_absent() -> None:
     asked = job("train", 2, required=RACK)
-    template = apply_patch(asked, govern_job(asked))["spec"]["template"]
+    template = apply_patch(asked, inject_job(asked))["spec"]["template"]
     assert template["metadata"]["labels"] == {names.PODSET_LABEL: "main"}
     assert template["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
 
@@ -69,7 +69,7 @@ def test_a_template_that_asks_gets_gate_and_podset_label_in_maps_that_were_absen
 def test_a_podset_label_of_the_users_own_is_left_to_be_refused() -> None:
     asked = job("train", 2, required=RACK)
     asked["spec"]["template"]["metadata"]["labels"] = {names.PODSET_LABEL: "mine"}
-    template = apply_patch(asked, govern_job(asked))["spec"]["template"]
+    template = apply_patch(asked, inject_job(asked))["spec"]["template"]
     assert template["metadata"]["labels"] == {names.PODSET_LABEL: "mine"}
 
 
@@ -85,14 +85,14 @@ def test_a_template_without_metadata_is_started() -> None:
 def test_gates_and_labels_of_others_are_kept() -> None:
     asked = job("train", 2, required=RACK, pod={"schedulingGates": [{"name": "other/gate"}]})
     asked["spec"]["template"]["metadata"]["labels"] = {"app": "train"}
-    template = apply_patch(asked, govern_job(asked))["spec"]["template"]
+    template = apply_patch(asked, inject_job(asked))["spec"]["template"]
     assert gates_of(template) == ["other/gate", names.TOPOLOGY_GATE]
     assert labels_of(template) == {"app": "train", names.PODSET_LABEL: "main"}
 
 
 def test_a_template_that_asks_for_nothing_gets_no_marks_at_creation() -> None:
     asked = job("train", 2)
-    governed = apply_patch(asked, govern_job(asked))
+    governed = apply_patch(asked, inject_job(asked))
     assert governed["spec"]["template"] == asked["spec"]["template"]
 
 
@@ -139,21 +139,21 @@ def test_a_negative_parallelism_counts_as_no_pod() -> None:
 
 def test_podsets_of_the_stored_job_and_of_its_view_agree() -> None:
     asked = job("train", 3, required=RACK)
-    asked = apply_patch(asked, govern_job(asked))
+    asked = apply_patch(asked, inject_job(asked))
     view = msgspec.json.decode(msgspec.json.encode(asked), type=Job)
     assert podsets_of(view) == podsets_of(asked)
 
 
 def test_a_podset_template_holds_none_of_our_keys() -> None:
     asked = job("train", 3, required=RACK)
-    governed = apply_patch(asked, govern_job(asked))
+    governed = apply_patch(asked, inject_job(asked))
     assert podsets_of(governed)[0]["template"] == asked["spec"]["template"]
 
 
 @pytest.mark.requirement("TAS-25", "TST-06")
 def test_start_is_one_patch_with_gate_annotation_labels_and_the_flavors_keys() -> None:
     asked = job("train", 2, required=RACK, pod={"nodeSelector": {"zone": "a"}})
-    asked = apply_patch(asked, govern_job(asked))
+    asked = apply_patch(asked, inject_job(asked))
     result = apply_patch(asked, started(asked["spec"]["template"]))
     template = result["spec"]["template"]
     assert result["spec"]["suspend"] is False
@@ -167,7 +167,7 @@ def test_start_is_one_patch_with_gate_annotation_labels_and_the_flavors_keys() -
 @pytest.mark.requirement("TAS-25")
 def test_a_podset_without_assignment_starts_with_the_name_of_its_workload_alone() -> None:
     asked = job("train", 2, required=RACK)
-    asked = apply_patch(asked, govern_job(asked))
+    asked = apply_patch(asked, inject_job(asked))
     patch = started(asked["spec"]["template"], tas=False)
     template = apply_patch(asked, patch)["spec"]["template"]
     plain = strip_reserved(template)
@@ -212,7 +212,7 @@ def test_a_toleration_that_is_there_already_is_not_repeated() -> None:
 @pytest.mark.requirement("TAS-26")
 def test_restore_is_the_exact_inverse_of_creation_and_start() -> None:
     asked = job("train", 2, required=RACK, spec={"suspend": True})
-    governed = apply_patch(asked, govern_job(asked))
+    governed = apply_patch(asked, inject_job(asked))
     running = apply_patch(governed, started(governed["spec"]["template"]))
     original = podsets_of(governed)[0]["template"]
     restore = restore_patch(running["spec"]["template"], original)
@@ -224,8 +224,8 @@ def test_restore_is_the_exact_inverse_of_creation_and_start() -> None:
 
 def test_a_job_that_leaves_its_queue_loses_our_marks() -> None:
     asked = job("train", 2, required=RACK)
-    governed = apply_patch(asked, govern_job(asked))
-    released = apply_patch(governed, release_job(governed))
+    governed = apply_patch(asked, inject_job(asked))
+    released = apply_patch(governed, remove_job_injection(governed))
     assert released["spec"]["template"] == asked["spec"]["template"]
 
 
@@ -256,19 +256,19 @@ def test_each_step_of_a_stop_is_read_from_the_job_alone(
 ) -> None:
     original = template_of(job("train", 2, required=RACK))
     found = stopping(**state)
-    assert stop_step(found, original).phase is phase
+    assert next_stop_action(found, original).phase is phase
     view = msgspec.json.decode(msgspec.json.encode(found), type=Job)
-    assert stop_step(view, original) == stop_step(found, original)
+    assert next_stop_action(view, original) == next_stop_action(found, original)
 
 
 def test_a_restored_job_is_done() -> None:
     found = job("train", 2, required=RACK, spec={"suspend": True})
-    assert stop_step(found, found["spec"]["template"]).phase is StopPhase.DONE
+    assert next_stop_action(found, found["spec"]["template"]).phase is StopPhase.DONE
 
 
 def test_a_guarded_patch_fails_on_another_version() -> None:
     found = {"metadata": {"uid": "u", "resourceVersion": "2"}, "spec": {}}
-    operations = guarded(
+    operations = with_preconditions(
         [{"op": "add", "path": "/spec/a", "value": 1}], uid="u", resource_version="1"
     )
     with pytest.raises(PatchError):

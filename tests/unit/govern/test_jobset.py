@@ -10,10 +10,10 @@ from rackgate.api import names
 from rackgate.api.workload_status import MAX_PODSETS as CARRIED
 from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.jobset.podsets import (
-    govern_jobset,
+    inject_jobset,
     podset_errors,
     podsets_of,
-    release_jobset,
+    remove_jobset_injection,
     templates_of,
 )
 from rackgate.jobframework.podset_groups import MAX_PODSETS
@@ -38,7 +38,7 @@ def seed() -> dict[str, Any]:
 
 
 def governed(asked: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = apply_patch(asked, govern_jobset(asked))
+    result: dict[str, Any] = apply_patch(asked, inject_jobset(asked))
     return result
 
 
@@ -80,23 +80,23 @@ def test_a_governed_jobset_is_suspended_and_each_asking_template_marked() -> Non
     assert leader.template == templates_of(asked)[0].template, "it asks for nothing"
     assert labels_of(workers.template) == {names.PODSET_LABEL: "workers"}
     assert gates_of(workers.template) == [names.TOPOLOGY_GATE]
-    assert govern_jobset(result) == []
+    assert inject_jobset(result) == []
 
 
 @pytest.mark.requirement("HOOK-05")
 def test_a_jobset_that_is_not_governed_is_left_alone() -> None:
     asked = seed()
     asked["metadata"]["labels"] = {}
-    assert govern_jobset(asked) == []
+    assert inject_jobset(asked) == []
     asked = seed()
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "controller": True}
     asked["metadata"]["ownerReferences"] = [owner]
-    assert govern_jobset(asked) == [], "its owner is queued"
+    assert inject_jobset(asked) == [], "its owner is queued"
 
 
 def test_a_released_jobset_is_its_users_again() -> None:
     result = governed(seed())
-    released = apply_patch(result, release_jobset(result))
+    released = apply_patch(result, remove_jobset_injection(result))
     assert [part.template for part in templates_of(released)] == [
         part.template for part in templates_of(seed())
     ]
@@ -167,6 +167,6 @@ def test_a_shape_that_no_api_server_sends_is_named_by_its_path(
         holder = holder[part]
     holder[path[-1]] = value
     with pytest.raises(MalformedError) as caught:
-        govern_jobset(asked)
+        inject_jobset(asked)
     named = "spec" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
     assert caught.value.path in (named, f"{named}[0]")

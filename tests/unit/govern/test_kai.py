@@ -15,14 +15,14 @@ from rackgate.jobframework.kai import (
     KAI_REQUIRED,
     KAI_SCHEDULER,
     KAI_TOPOLOGY,
-    Rendering,
-    goes_to_kai,
+    RenderOptions,
+    is_for_kai,
     render,
 )
 from tests.support.objects import BLOCK, RACK, Object, job
 from tests.unit.govern.patching import apply_patch
 
-KNOWN = Rendering(topology="racks", jobs_grouped=True)
+KNOWN = RenderOptions(topology="racks", jobs_grouped=True)
 INSIDE = "spec.template.metadata.annotations"
 NO_LABEL: dict[str, str | None] = {names.QUEUE_LABEL: None}
 
@@ -50,14 +50,14 @@ def with_meta(
     return result
 
 
-def rendered(found: Object, rendering: Rendering = KNOWN) -> Object:
+def rendered(found: Object, rendering: RenderOptions = KNOWN) -> Object:
     result = render(found, rendering)
     assert result.errors == []
     patched: Object = apply_patch(found, result.operations)
     return patched
 
 
-def refused(found: Object, rendering: Rendering = KNOWN) -> list[str]:
+def refused(found: Object, rendering: RenderOptions = KNOWN) -> list[str]:
     """Paths of what is refused; then nothing is written."""
     result = render(found, rendering)
     assert result.operations == []
@@ -86,8 +86,8 @@ def test_queue_and_level_become_kais_and_the_spec_stays(
 def test_kais_words_are_spelled_as_it_reads_them() -> None:
     pod = {"schedulerName": "kai-scheduler"}
     found = job("train", 1, required=BLOCK, preferred=RACK, pod=pod)
-    assert goes_to_kai(found, {})
-    assert rendered(found, Rendering("racks", both_levels=True))["metadata"] == {
+    assert is_for_kai(found, {})
+    assert rendered(found, RenderOptions("racks", both_levels=True))["metadata"] == {
         "name": "train",
         "labels": {"kai.scheduler/queue": "queue"},
         "annotations": {
@@ -100,7 +100,7 @@ def test_kais_words_are_spelled_as_it_reads_them() -> None:
 
 def test_both_levels_are_rendered_where_both_may_be_asked_for() -> None:
     found = kai_job(required=BLOCK, preferred=RACK)
-    both = Rendering("racks", jobs_grouped=True, both_levels=True)
+    both = RenderOptions("racks", jobs_grouped=True, both_levels=True)
     notes = rendered(found, both)["metadata"]["annotations"]
     assert notes == {KAI_TOPOLOGY: "racks", KAI_REQUIRED: BLOCK, KAI_PREFERRED: RACK}
     assert refused(found) == [INSIDE]
@@ -119,7 +119,7 @@ def test_a_level_in_kais_own_words_gets_the_topology_too() -> None:
 
 @pytest.mark.requirement("HOOK-06")
 def test_a_rendered_job_is_nobodys_to_render() -> None:
-    assert not goes_to_kai(rendered(kai_job(required=RACK)), {})
+    assert not is_for_kai(rendered(kai_job(required=RACK)), {})
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_one_answer_told_twice_is_taken() -> None:
 @pytest.mark.requirement("OSM-20")
 def test_what_kai_would_leave_pending_for_ever_is_refused() -> None:
     """A Topology without a level is never scheduled, nor is a level without a Topology kept."""
-    nowhere = Rendering(jobs_grouped=True)
+    nowhere = RenderOptions(jobs_grouped=True)
     path = f"metadata.annotations[{KAI_TOPOLOGY}]"
     assert refused(kai_job(required=RACK), nowhere) == [path]
     assert refused(with_meta(kai_job(), notes={KAI_TOPOLOGY: "racks"}), nowhere) == [path]
@@ -196,7 +196,7 @@ def test_what_kai_would_leave_pending_for_ever_is_refused() -> None:
 
 
 def test_a_level_that_would_hold_for_each_pod_alone_is_refused() -> None:
-    alone = Rendering(topology="racks")
+    alone = RenderOptions(topology="racks")
     assert refused(kai_job(2, required=RACK), alone) == [f"metadata.annotations[{KAI_REQUIRED}]"]
     assert refused(kai_job(2, preferred=RACK), alone) == [f"metadata.annotations[{KAI_PREFERRED}]"]
     rendered(kai_job(1, required=RACK), alone)
@@ -212,29 +212,29 @@ def test_every_fault_is_told_at_once() -> None:
 
 
 def test_only_a_governed_job_whose_template_names_kai_goes_there() -> None:
-    assert goes_to_kai(kai_job(), {})
-    assert not goes_to_kai(kai_job(scheduler="default-scheduler"), {})
-    assert not goes_to_kai(job("plain", 2), {})
-    assert not goes_to_kai(kai_job(queue=None), {})
+    assert is_for_kai(kai_job(), {})
+    assert not is_for_kai(kai_job(scheduler="default-scheduler"), {})
+    assert not is_for_kai(job("plain", 2), {})
+    assert not is_for_kai(kai_job(queue=None), {})
     part = kai_job()
     part["metadata"]["ownerReferences"] = [
         {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "controller": True}
     ]
-    assert not goes_to_kai(part, {})
+    assert not is_for_kai(part, {})
 
 
 def test_a_manifest_applied_anew_goes_to_kai_again_and_a_stranger_that_runs_does_not() -> None:
     asked = kai_job(required=RACK)
     stored = rendered(asked)
-    assert goes_to_kai(with_meta(stored, labels={names.QUEUE_LABEL: "queue"}), stored)
-    assert not goes_to_kai(asked, with_meta(asked, labels=NO_LABEL))
+    assert is_for_kai(with_meta(stored, labels={names.QUEUE_LABEL: "queue"}), stored)
+    assert not is_for_kai(asked, with_meta(asked, labels=NO_LABEL))
     waiting = kai_job(required=RACK, spec={"suspend": True})
-    assert goes_to_kai(waiting, with_meta(waiting, labels=NO_LABEL))
+    assert is_for_kai(waiting, with_meta(waiting, labels=NO_LABEL))
     running = with_meta(kai_job(required=RACK), labels=NO_LABEL)
-    assert not goes_to_kai(waiting, running), "stopped in the same write"
+    assert not is_for_kai(waiting, running), "stopped in the same write"
     rested = with_meta(waiting, labels=NO_LABEL)
-    assert not goes_to_kai(asked, rested), "started in the same write"
-    assert not goes_to_kai(waiting, waiting), "who is ours stays ours"
+    assert not is_for_kai(asked, rested), "started in the same write"
+    assert not is_for_kai(waiting, waiting), "who is ours stays ours"
 
 
 def test_a_queue_changed_in_the_manifest_is_refused_by_both_names() -> None:

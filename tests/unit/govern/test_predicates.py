@@ -9,8 +9,8 @@ import pytest
 from rackgate.api import names
 from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.managed import is_governed, is_tas_pod, podset_of_pod, queue_of
-from rackgate.jobframework.reinjection import wrong_marks
+from rackgate.jobframework.managed import is_managed, is_tas_pod, podset_of_pod, queue_of
+from rackgate.jobframework.reinjection import injection_errors
 from rackgate.jobframework.templates import reserved_errors, strip_reserved
 from tests.support.objects import RACK
 
@@ -33,14 +33,14 @@ def test_a_claim_needs_both_marks() -> None:
 
 def test_the_queue_label_governs_even_when_empty() -> None:
     found: dict[str, Any] = {"metadata": {"labels": {names.QUEUE_LABEL: ""}}}
-    assert is_governed(found)
+    assert is_managed(found)
     assert queue_of(found) == ""
     assert queue_of({"metadata": {}}) is None
 
 
 def test_labels_that_are_no_map_are_malformed() -> None:
     with pytest.raises(MalformedError, match=r"metadata\.labels: expected an object, found list"):
-        is_governed({"metadata": {"labels": []}})
+        is_managed({"metadata": {"labels": []}})
 
 
 @pytest.mark.requirement("HOOK-09")
@@ -69,11 +69,11 @@ def test_marks_of_creation_are_right_where_the_template_asks() -> None:
         },
         "spec": {"schedulingGates": [{"name": names.TOPOLOGY_GATE}]},
     }
-    assert wrong_marks(PodTemplate("main", "", "", marks)) == []
-    assert len(wrong_marks(PodTemplate("other", "", "", marks))) == 1
+    assert injection_errors(PodTemplate("main", "", "", marks)) == []
+    assert len(injection_errors(PodTemplate("other", "", "", marks))) == 1
     assert len(reserved_errors(marks, "")) == 2
     del marks["metadata"]["annotations"]
-    assert len(wrong_marks(PodTemplate("main", "", "", marks))) == 2
+    assert len(injection_errors(PodTemplate("main", "", "", marks))) == 2
 
 
 def test_the_elastic_marks_are_right_on_an_elastic_template_alone() -> None:
@@ -84,8 +84,8 @@ def test_the_elastic_marks_are_right_on_an_elastic_template_alone() -> None:
         },
         "spec": {"schedulingGates": [{"name": names.ELASTIC_GATE}]},
     }
-    assert wrong_marks(PodTemplate("head", "", "", marks, elastic=True)) == []
-    assert len(wrong_marks(PodTemplate("head", "", "", marks))) == 3
+    assert injection_errors(PodTemplate("head", "", "", marks, elastic=True)) == []
+    assert len(injection_errors(PodTemplate("head", "", "", marks))) == 3
     marks["metadata"]["annotations"][names.ELASTIC_ANNOTATION] = "false"
-    (error,) = wrong_marks(PodTemplate("head", "", "", marks, elastic=True))
+    (error,) = injection_errors(PodTemplate("head", "", "", marks, elastic=True))
     assert error.path == f"metadata.annotations[{names.ELASTIC_ANNOTATION}]"

@@ -11,13 +11,13 @@ from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.injection import restored_template
 from rackgate.jobframework.raycluster.podsets import (
     counts_of,
-    govern_raycluster,
+    inject_raycluster,
     podset_errors,
     podsets_of,
-    release_raycluster,
+    remove_raycluster_injection,
     replicas_of,
+    scaling_units_of,
     templates_of,
-    units_of,
 )
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
 from tests.support.composite_jobs import marks, raycluster, worker_group
@@ -29,7 +29,7 @@ ELASTIC = {names.ELASTIC_ANNOTATION: "true"}
 
 
 def governed(asked: dict[str, Any], *, slices: bool = True) -> dict[str, Any]:
-    result: dict[str, Any] = apply_patch(asked, govern_raycluster(asked, slices=slices))
+    result: dict[str, Any] = apply_patch(asked, inject_raycluster(asked, elastic_enabled=slices))
     return result
 
 
@@ -116,7 +116,7 @@ def test_every_template_of_an_elastic_cluster_is_held_the_heads_too() -> None:
         assert annotations_of(part.template) == ELASTIC
     assert gates_of(racked.template) == [names.TOPOLOGY_GATE, names.ELASTIC_GATE]
     assert annotations_of(racked.template) == {**ASKS, **ELASTIC}
-    assert govern_raycluster(result, slices=True) == []
+    assert inject_raycluster(result, elastic_enabled=True) == []
 
 
 @pytest.mark.requirement("SLC-01", "SLC-02")
@@ -132,14 +132,16 @@ def test_without_gate_or_autoscaler_nothing_is_elastic(autoscaling: bool, slices
 @pytest.mark.requirement("SLC-33")
 def test_nothing_writes_replicas() -> None:
     asked = raycluster("ray", [worker_group("w", 1, annotations=ASKS)], autoscaling=True)
-    operations = govern_raycluster(asked, slices=True) + release_raycluster(governed(asked))
+    operations = inject_raycluster(asked, elastic_enabled=True) + remove_raycluster_injection(
+        governed(asked)
+    )
     assert not [op for op in operations if "eplicas" in op["path"]]
 
 
 def test_a_released_cluster_has_its_users_templates_but_for_empty_maps() -> None:
     asked = raycluster("ray", [worker_group("w", 1, annotations=ASKS)], autoscaling=True)
     result = governed(asked)
-    released = templates_of(apply_patch(result, release_raycluster(result)))
+    released = templates_of(apply_patch(result, remove_raycluster_injection(result)))
     for part, wished in zip(released, templates_of(asked), strict=True):
         left = dict(part.template)
         if "metadata" not in wished.template:
@@ -149,9 +151,9 @@ def test_a_released_cluster_has_its_users_templates_but_for_empty_maps() -> None
 
 def test_slices_divide_what_always_comes_together() -> None:
     groups = [worker_group("w", 6), worker_group("tpu", 3, hosts=4)]
-    assert units_of(raycluster("ray", groups)) == {"head": 1, "w": 6, "tpu": 12}
+    assert scaling_units_of(raycluster("ray", groups)) == {"head": 1, "w": 6, "tpu": 12}
     scaled = raycluster("ray", groups, autoscaling=True)
-    assert units_of(scaled) == {"head": 1, "w": 1, "tpu": 4}
+    assert scaling_units_of(scaled) == {"head": 1, "w": 1, "tpu": 4}
     assert counts_of(scaled) == {"head": 1, "w": 6, "tpu": 12}
 
 
@@ -193,7 +195,7 @@ def test_a_shape_that_no_api_server_sends_is_named_by_its_path(
         holder = holder[part]
     holder[path[-1]] = value
     with pytest.raises(MalformedError) as caught:
-        govern_raycluster(asked, slices=True)
+        inject_raycluster(asked, elastic_enabled=True)
     named = "spec" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path)
     assert caught.value.path == named
 

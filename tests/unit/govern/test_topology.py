@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.jobframework.topology_request import (
-    asks_for_topology,
+    requests_topology,
     topology_errors,
     topology_request,
 )
@@ -60,7 +60,7 @@ def test_annotations_become_the_request(
     [{}, {"metadata": None}, {"metadata": {"annotations": None}}, template(SLICE_SIZE="2")],
 )
 def test_nothing_asked_is_no_request(asked: dict[str, Any]) -> None:
-    assert not asks_for_topology(asked)
+    assert not requests_topology(asked)
     assert topology_request(asked, index_label="i") is None
 
 

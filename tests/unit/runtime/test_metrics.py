@@ -72,7 +72,7 @@ def test_loop_lag_is_measured_for_ever() -> None:
 
 def test_a_counter_shows_every_value_before_the_first_count() -> None:
     """`increase()` does not see a series that begins at 1."""
-    counted = metrics.from_zero(
+    counted = metrics.initialize_series(
         metrics.counter("planted_total", "For this test.", ("result",)), "result", ("a", "b")
     )
     assert 'rackgate_planted_total{result="b"} 0.0' in metrics.render().decode()

@@ -45,7 +45,7 @@ def process(folder: Path, identity: str = MINE) -> Iterator[StateFile]:
 
 
 def takes(state: StateFile) -> None:
-    state.holds(LEASE, STAMP, 3, clock.monotonic() + DURATION_S)
+    state.record_tenure(LEASE, STAMP, 3, clock.monotonic() + DURATION_S)
 
 
 def free_at(state: StateFile, acquired: str = STAMP, transitions: int = 3) -> float | None:
@@ -56,12 +56,12 @@ def test_a_successor_has_the_identity_and_the_leases_of_who_was_before_it(
     tmp_path: Path, hours: Hours
 ) -> None:
     with process(tmp_path) as first:
-        assert not first.found
+        assert not first.has_predecessor
         takes(first)
         assert free_at(first) is None, "these are its own"
     hours.now += 1
     with process(tmp_path, "pod-a_1_ffffffff") as second:
-        assert second.found
+        assert second.has_predecessor
         assert second.identity == MINE
         assert free_at(second) == AT_ONCE
 
@@ -90,10 +90,10 @@ def test_a_copy_of_the_file_and_one_of_another_pod_leave_nothing(
         takes(first)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     with process(tmp_path / "two") as copied:
-        assert not copied.found
+        assert not copied.has_predecessor
         assert free_at(copied) is None
     with process(tmp_path / "one", "pod-b_1_00000001") as other:
-        assert not other.found
+        assert not other.has_predecessor
         assert other.identity == "pod-b_1_00000001"
 
 
@@ -108,17 +108,17 @@ def test_a_file_from_before_the_machine_started_leaves_nothing(
     monkeypatch.setattr(state_file, "BOOT_ID", tmp_path / "boot")
     for _ in range(2):
         with process(tmp_path / "state") as second:
-            assert second.found is (boot is not None and _ > 0)
+            assert second.has_predecessor is (boot is not None and _ > 0)
             assert free_at(second) is None
 
 
 def test_writes_under_way_are_waited_for(tmp_path: Path, hours: Hours) -> None:
     with process(tmp_path) as first:
         takes(first)
-        first.sending()
+        first.begin_write()
         hours.now += 2
-        first.sending()
-        first.settled(certain=True)
+        first.begin_write()
+        first.end_write(outcome_known=True)
     sent = hours.now
     hours.now += 3
     with process(tmp_path) as second:
@@ -129,8 +129,8 @@ def test_answered_writes_keep_nobody_waiting(tmp_path: Path, hours: Hours) -> No
     with process(tmp_path) as first:
         takes(first)
         for _ in range(5):
-            first.sending()
-            first.settled(certain=True)
+            first.begin_write()
+            first.end_write(outcome_known=True)
     with process(tmp_path) as second:
         assert free_at(second) == AT_ONCE
 
@@ -140,8 +140,8 @@ def test_a_write_without_a_certain_answer_is_waited_for_longer(
 ) -> None:
     with process(tmp_path) as first:
         takes(first)
-        first.sending()
-        first.settled(certain=False)
+        first.begin_write()
+        first.end_write(outcome_known=False)
     with process(tmp_path) as second:
         assert free_at(second) == hours.now + UNKNOWN_OUTCOME_S
 
@@ -149,7 +149,7 @@ def test_a_write_without_a_certain_answer_is_waited_for_longer(
 def test_who_dies_again_and_again_hides_no_write(tmp_path: Path, hours: Hours) -> None:
     with process(tmp_path) as first:
         takes(first)
-        first.sending()
+        first.begin_write()
     with process(tmp_path):
         hours.now += 1
     with process(tmp_path) as third:
@@ -174,9 +174,9 @@ def test_what_another_one_may_have_taken_meanwhile_is_not_taken_back(
 def test_nothing_is_left_by_who_saw_an_older_store(tmp_path: Path, hours: Hours) -> None:
     with process(tmp_path) as first:
         takes(first)
-        first.void()
+        first.invalidate()
     with process(tmp_path) as second:
-        assert not second.found
+        assert not second.has_predecessor
         assert free_at(second) is None
 
 
@@ -187,7 +187,7 @@ def test_a_record_that_was_cut_short_counts_as_the_one_before(
     with process(tmp_path) as first:
         takes(first)
         whole = (tmp_path / "ungater.state").read_bytes()
-        first.holds(LEASE, "2027-01-01T00:00:00.000001Z", 4, hours.now + DURATION_S)
+        first.record_tenure(LEASE, "2027-01-01T00:00:00.000001Z", 4, hours.now + DURATION_S)
         later = (tmp_path / "ungater.state").read_bytes()
     at = 64 + SLOT_BYTES if whole[64 : 64 + SLOT_BYTES] == later[64 : 64 + SLOT_BYTES] else 64
     torn = later[: at + cut] + b"\0" * (240 - cut) + later[at + 240 :]
@@ -201,7 +201,7 @@ def test_a_record_that_was_cut_short_counts_as_the_one_before(
 def test_garbage_leaves_nothing(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "ungater.state").write_bytes(garbage)
     with process(tmp_path) as state:
-        assert not state.found
+        assert not state.has_predecessor
         assert state.identity == MINE
 
 
@@ -234,4 +234,4 @@ def test_a_volume_without_room_is_gone_without(
     assert [line["event"] for line in logs] == ["state_not_kept"]
     monkeypatch.undo()
     with process(tmp_path) as later:
-        assert not later.found
+        assert not later.has_predecessor

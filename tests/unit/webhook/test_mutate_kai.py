@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.features import RENDER_FOR_KAI
-from rackgate.jobframework.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, Rendering
+from rackgate.jobframework.kai import KAI_QUEUE, KAI_REQUIRED, KAI_SCHEDULER, RenderOptions
 from rackgate.runtime.settings import SettingsError
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.validate import validate
@@ -21,7 +21,7 @@ from tests.unit.webhook.reviews import review
 from tests.unit.webhook.test_settings import load
 
 JOB = "batch/Job"
-KNOWN = Rendering(topology="racks", jobs_grouped=True)
+KNOWN = RenderOptions(topology="racks", jobs_grouped=True)
 
 
 def kai_job(**more: Any) -> Object:
@@ -113,7 +113,7 @@ def test_the_gate_and_the_operators_words_become_a_rendering(tmp_path: Path) -> 
     assert load(tmp_path, kai).rendering is None
     assert load(tmp_path, kai + f"featureGates: {{{RENDER_FOR_KAI}: true}}\n").rendering == KNOWN
     both = f"featureGates: {{{RENDER_FOR_KAI}: true, RackgateRequiredAndPreferred: true}}\n"
-    assert load(tmp_path, both).rendering == Rendering(both_levels=True)
+    assert load(tmp_path, both).rendering == RenderOptions(both_levels=True)
 
 
 def test_a_topology_that_can_be_no_object_is_refused(tmp_path: Path) -> None:

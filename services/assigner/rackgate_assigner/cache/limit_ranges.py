@@ -7,7 +7,7 @@ neither, a Workload costs two look-ups.
 
 from __future__ import annotations
 
-from rackgate.resources.pod_defaults import Limits, limits_of
+from rackgate.resources.pod_defaults import LimitRangeSummary, summarize_limit_ranges
 from rackgate.wire import core as wire
 from rackgate_assigner.workload.info import WorkloadRow, with_podsets
 from rackgate_assigner.workload.podsets import NO_RULES, PodRules, PodSetRow, ruled
@@ -24,7 +24,7 @@ class Requests:
     def __init__(self) -> None:
         self.ranges: dict[str, dict[str, wire.LimitRange]] = {}
         self.classes: dict[str, wire.RuntimeClass] = {}
-        self._limits: dict[str, Limits] = {}
+        self._limits: dict[str, LimitRangeSummary] = {}
         self._in_namespace: dict[str, set[str]] = {}
         self._of_class: dict[str, set[str]] = {}
 
@@ -37,7 +37,7 @@ class Requests:
             return set()
         named = wire.Meta(name=meta.name, namespace=meta.namespace)
         ranges[meta.name] = wire.LimitRange(metadata=named, spec=item.spec)
-        self._limits[meta.namespace] = limits_of(ranges.values())
+        self._limits[meta.namespace] = summarize_limit_ranges(ranges.values())
         return self._in_namespace.get(meta.namespace, set())
 
     def drop_limit_range(self, key: str) -> set[str]:
@@ -47,7 +47,7 @@ class Requests:
         if ranges.pop(name, None) is None:
             return set()
         if ranges:
-            self._limits[namespace] = limits_of(ranges.values())
+            self._limits[namespace] = summarize_limit_ranges(ranges.values())
         else:
             del self.ranges[namespace], self._limits[namespace]
         return self._in_namespace.get(namespace, set())
@@ -77,7 +77,7 @@ class Requests:
             return row
         return with_podsets(row, podsets)
 
-    def _applied(self, podset: PodSetRow, limits: Limits | None) -> PodSetRow:
+    def _applied(self, podset: PodSetRow, limits: LimitRangeSummary | None) -> PodSetRow:
         name = podset.runtime_class
         found = self.classes.get(name) if name else None
         rules = podset.rules

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rackgate.api.names import FinishedReason
-from rackgate.jobframework.injection import NextStep
+from rackgate.jobframework.injection import StopAction
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.wire.kueue import RequeueState, Workload
-from rackgate_assigner.jobs.kinds import StalePart
+from rackgate_assigner.jobs.kinds import StaleChildJob
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoAction:
     """All is as it should be, or somebody else is to act."""
 
     why: str
@@ -79,14 +79,14 @@ class EvictWorkload:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueAgain:
+class RequeueWorkload:
     """Look at an evicted Workload again: its pause is over, or counts no more."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetPods:
+class RemovePodsReady:
     """Remove PodsReady, which says that the job was started under the present admission."""
 
     workload: Workload
@@ -100,7 +100,7 @@ class ReleaseQuota:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkPods:
+class UpdatePodsReady:
     """Write whether all pods are ready."""
 
     workload: Workload
@@ -108,26 +108,26 @@ class MarkPods:
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaim:
+class UpdateReclaimablePods:
     """Write which pods are done and come no more, by PodSet: what they held is for others."""
 
     workload: Workload
-    done: Mapping[str, int]
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
     """Take the next write of a stop."""
 
-    next: NextStep
+    action: StopAction
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class CleanParts:
+class RestoreChildJobs:
     """Take out of children of a stopped job what an earlier admission brought."""
 
-    parts: Sequence[StalePart]
+    children: Sequence[StaleChildJob]
     why: str
 
 
@@ -139,14 +139,14 @@ class StartJob:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkAgain:
+class ReapplyInjection:
     """Give templates of a running job back the marks of its start."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Remind:
+class RequestReconcile:
     """Have the operator of a running job look again, once its pods are overdue.
 
     Attributes:
@@ -162,27 +162,27 @@ class WarnResize:
     """Tell the user that a running job asks for more pods than its Workload was given."""
 
     workload: Workload
-    asked: int
-    given: int
+    requested: int
+    admitted: int
 
 
-Step: TypeAlias = (
-    Nothing
+Action: TypeAlias = (
+    NoAction
     | CreateWorkload
     | DeleteWorkload
     | ReleaseFinalizer
     | FinishWorkload
     | UpdateWorkload
     | EvictWorkload
-    | QueueAgain
-    | ForgetPods
+    | RequeueWorkload
+    | RemovePodsReady
     | ReleaseQuota
-    | MarkPods
-    | Reclaim
+    | UpdatePodsReady
+    | UpdateReclaimablePods
     | StopJob
-    | CleanParts
+    | RestoreChildJobs
     | StartJob
-    | MarkAgain
-    | Remind
+    | ReapplyInjection
+    | RequestReconcile
     | WarnResize
 )

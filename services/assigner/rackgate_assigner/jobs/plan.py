@@ -11,322 +11,343 @@ from collections.abc import Sequence
 
 from rackgate.api import names
 from rackgate.api.names import EvictionReason, FinishedReason, WorkloadCondition
-from rackgate.jobframework.injection import NextStep, StopPhase
+from rackgate.jobframework.injection import StopAction, StopPhase
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.actions import (
-    CleanParts,
+    Action,
     CreateWorkload,
     DeleteWorkload,
     EvictWorkload,
     FinishWorkload,
-    ForgetPods,
-    MarkAgain,
-    MarkPods,
-    Nothing,
-    QueueAgain,
-    Reclaim,
+    NoAction,
+    ReapplyInjection,
     ReleaseFinalizer,
     ReleaseQuota,
-    Remind,
+    RemovePodsReady,
+    RequestReconcile,
+    RequeueWorkload,
+    RestoreChildJobs,
     StartJob,
-    Step,
     StopJob,
+    UpdatePodsReady,
+    UpdateReclaimablePods,
     UpdateWorkload,
     WarnResize,
 )
-from rackgate_assigner.jobs.facts import (
-    Facts,
-    creation_marks,
-    finalizer_ops,
-    name_of,
-    priority_ops,
-    spec_ops,
-)
 from rackgate_assigner.jobs.kinds import JobLike
-from rackgate_assigner.jobs.kinds.podsets import has_topology, pods_given, podsets_differ
+from rackgate_assigner.jobs.kinds.podsets import has_topology, podsets_differ, total_pods
+from rackgate_assigner.jobs.state import (
+    JobState,
+    finalizer_ops,
+    priority_ops,
+    remove_creation_injection_ops,
+    spec_ops,
+    workload_name_of,
+)
 from rackgate_assigner.workload import conditions
 
 
-def plan_job(job: JobLike, workloads: Sequence[Workload], facts: Facts) -> Step:
+def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -> Action:
     """The next step for a governed job.
 
     Args:
-        job: as stored now; `governs(job)` holds.
+        job: as stored now; `is_managed(job)` holds.
         workloads: all Workloads whose controller is this job, by uid.
-        facts: see `Facts`.
+        job_state: see `JobState`.
     """
-    name = name_of(job)
+    name = workload_name_of(job)
     workload = next((w for w in workloads if w.metadata.name == name), None)
-    extra = next((w for w in workloads if w.metadata.name != name), None)
-    if extra is not None and extra.metadata.deletion_timestamp is None:
-        return DeleteWorkload(extra, f"the Workload of this {facts.kind} is {name}")
-    if extra is not None and names.IN_USE_FINALIZER in extra.metadata.finalizers:
-        if facts.living and extra.status.admission is not None:
-            return _until_gone(facts.living)
-        return ReleaseFinalizer(extra)
+    surplus = next((w for w in workloads if w.metadata.name != name), None)
+    if surplus is not None and surplus.metadata.deletion_timestamp is None:
+        return DeleteWorkload(surplus, f"the Workload of this {job_state.kind} is {name}")
+    if surplus is not None and names.IN_USE_FINALIZER in surplus.metadata.finalizers:
+        if job_state.live_pods and surplus.status.admission is not None:
+            return _wait_for_pods(job_state.live_pods)
+        return ReleaseFinalizer(surplus)
     if workload is None:
-        return _without_workload(job, name, facts)
+        return _plan_without_workload(job, name, job_state)
     if workload.metadata.deletion_timestamp is not None:
-        return _with_deleted(job, workload, facts)
-    if facts.end is not None:
-        return _with_finished_job(workload, facts)
+        return _plan_deleted_workload(job, workload, job_state)
+    if job_state.finished is not None:
+        return _plan_finished_job(workload, job_state)
     if job.metadata.deletion_timestamp is not None:
-        return Nothing(f"the {facts.kind} is being deleted")
+        return NoAction(f"the {job_state.kind} is being deleted")
     if workload.is_true(WorkloadCondition.FINISHED):
-        return _with_finished_workload(job, workload, facts)
-    return _with_live(job, workload, facts)
+        return _plan_finished_workload(job, workload, job_state)
+    return _plan_active_workload(job, workload, job_state)
 
 
-def plan_unlabelled(job: JobLike, workload: Workload, facts: Facts) -> Step:
+def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) -> Action:
     """The next step for a job that lost its queue label: it stays suspended, as its user wrote."""
-    if facts.end is not None:
+    if job_state.finished is not None:
         if not workload.is_true(WorkloadCondition.FINISHED):
-            return _with_finished_job(workload, facts)
-        why = f"the {facts.kind} is finished and is not managed any more"
-        return _dropped(workload, why, facts.living)
+            return _plan_finished_job(workload, job_state)
+        why = f"the {job_state.kind} is finished and is not managed any more"
+        return _delete_workload(workload, why, job_state.live_pods)
     why = "the queue label was removed"
     if names.QUEUE_LABEL in job.metadata.labels:
-        why = f"the {facts.kind} belongs to another owner"
-    if facts.started and not facts.stopped:
-        return _stop(facts, why)
-    marks = creation_marks(job)
-    if marks:
-        return StopJob(NextStep(StopPhase.RESTORE, marks), why)
-    return CleanParts(facts.stale, why) if facts.stale else _dropped(workload, why, facts.living)
+        why = f"the {job_state.kind} belongs to another owner"
+    if job_state.started and not job_state.stopped:
+        return _stop_job(job_state, why)
+    operations = remove_creation_injection_ops(job)
+    if operations:
+        return StopJob(StopAction(StopPhase.RESTORE, operations), why)
+    return (
+        RestoreChildJobs(job_state.stale_child_jobs, why)
+        if job_state.stale_child_jobs
+        else _delete_workload(workload, why, job_state.live_pods)
+    )
 
 
-def plan_orphan(workload: Workload, living: int = 0, why: str = "its Job does not exist") -> Step:
+def plan_orphaned_workload(
+    workload: Workload, live_pods: int = 0, why: str = "its Job does not exist"
+) -> Action:
     """The next step for a Workload whose job does not exist any more, or is not its owner.
 
     Args:
         workload: as stored.
-        living: pods of that job that live; it holds its quota until they are gone.
+        live_pods: pods of that job that live; it holds its quota until they are gone.
         why: for logs.
     """
-    return _dropped(workload, why, living)
+    return _delete_workload(workload, why, live_pods)
 
 
-def plan_alone(workload: Workload, living: int = 0) -> Step:
+def plan_ownerless_workload(workload: Workload, live_pods: int = 0) -> Action:
     """The next step for a Workload without a controller: there is no job to wait for."""
     if names.JOB_UID_LABEL in workload.metadata.labels:
         # Made for a job that was deleted with its dependents left behind, or stripped of its
         # owner. It holds its quota until the pods of that job are gone.
-        return _dropped(workload, "it has no owner any more", living)
+        return _delete_workload(workload, "it has no owner any more", live_pods)
     if workload.metadata.deletion_timestamp is not None:
-        return _dropped(workload, "")
+        return _delete_workload(workload, "")
     evicted = workload.is_true(WorkloadCondition.EVICTED)
     if evicted and workload.status.admission is not None:
         return ReleaseQuota(workload)
-    return Nothing("nobody's Workload")
+    return NoAction("nobody's Workload")
 
 
-def _stop(facts: Facts, why: str) -> Step:
-    if facts.stop.phase is StopPhase.DONE and facts.stale:
-        return CleanParts(facts.stale, why)
-    if facts.stop.phase in (StopPhase.WAIT, StopPhase.DONE):
-        return Nothing(f"{why}: the {facts.kind} is stopping")
-    return StopJob(facts.stop, why)
+def _stop_job(job_state: JobState, why: str) -> Action:
+    if job_state.stop.phase is StopPhase.DONE and job_state.stale_child_jobs:
+        return RestoreChildJobs(job_state.stale_child_jobs, why)
+    if job_state.stop.phase in (StopPhase.WAIT, StopPhase.DONE):
+        return NoAction(f"{why}: the {job_state.kind} is stopping")
+    return StopJob(job_state.stop, why)
 
 
-def _dropped(workload: Workload, why: str, living: int = 0) -> Step:
+def _delete_workload(workload: Workload, why: str, live_pods: int = 0) -> Action:
     if workload.metadata.deletion_timestamp is None:
         return DeleteWorkload(workload, why)
-    if living:
-        return _until_gone(living)
+    if live_pods:
+        return _wait_for_pods(live_pods)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
-    return Nothing("the Workload is going away")
+    return NoAction("the Workload is going away")
 
 
-def _until_gone(living: int) -> Nothing:
-    return Nothing(f"it holds its quota until {living} more pods are gone")
+def _wait_for_pods(live_pods: int) -> NoAction:
+    return NoAction(f"it holds its quota until {live_pods} more pods are gone")
 
 
-def _runs_unadmitted(facts: Facts) -> bool:
-    return facts.started or (not facts.suspended and facts.pod_count > 0)
+def _runs_unadmitted(job_state: JobState) -> bool:
+    return job_state.started or (not job_state.suspended and job_state.pod_count > 0)
 
 
-def _without_workload(job: JobLike, name: str, facts: Facts) -> Step:
-    if facts.end is not None or job.metadata.deletion_timestamp is not None:
-        return Nothing(f"the {facts.kind} is over")
-    if _runs_unadmitted(facts):
-        return _stop(facts, "it is not admitted")
-    if not facts.at_rest:
-        return Nothing(f"the {facts.kind} is still stopping")
-    if facts.pod_count == 0:
-        return Nothing(f"the {facts.kind} asks for no pods")
-    if facts.priority.missing is not None:
-        return Nothing(facts.priority.missing)
-    return CreateWorkload(name, facts.elastic)
+def _plan_without_workload(job: JobLike, name: str, job_state: JobState) -> Action:
+    if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
+        return NoAction(f"the {job_state.kind} is over")
+    if _runs_unadmitted(job_state):
+        return _stop_job(job_state, "it is not admitted")
+    if not job_state.inactive:
+        return NoAction(f"the {job_state.kind} is still stopping")
+    if job_state.pod_count == 0:
+        return NoAction(f"the {job_state.kind} asks for no pods")
+    if job_state.priority.missing is not None:
+        return NoAction(job_state.priority.missing)
+    return CreateWorkload(name, job_state.elastic)
 
 
-def _with_deleted(job: JobLike, workload: Workload, facts: Facts) -> Step:
+def _plan_deleted_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
     if names.IN_USE_FINALIZER not in workload.metadata.finalizers:
-        return Nothing("the Workload is going away")
+        return NoAction("the Workload is going away")
     # The pods of a Job that is being deleted run on for as long as a finalizer keeps it.
-    over = facts.end is not None or job.metadata.deletion_timestamp is not None
-    if over and facts.living:
-        return _until_gone(facts.living)
-    if over or facts.stopped:
+    over = job_state.finished is not None or job.metadata.deletion_timestamp is not None
+    if over and job_state.live_pods:
+        return _wait_for_pods(job_state.live_pods)
+    if over or job_state.stopped:
         return ReleaseFinalizer(workload)
-    return _stop(facts, "its Workload was deleted")
+    return _stop_job(job_state, "its Workload was deleted")
 
 
-def _with_finished_job(workload: Workload, facts: Facts) -> Step:
+def _plan_finished_job(workload: Workload, job_state: JobState) -> Action:
     if not workload.is_true(WorkloadCondition.FINISHED):
-        end = facts.end
-        failed = end is not None and end.failed
+        outcome = job_state.finished
+        failed = outcome is not None and outcome.failed
         reason = FinishedReason.FAILED if failed else FinishedReason.SUCCEEDED
-        message = (end.message if end is not None else "") or f"job {reason.lower()}"
+        message = (outcome.message if outcome is not None else "") or f"job {reason.lower()}"
         return FinishWorkload(workload, reason, message)
-    if facts.living:
-        return _until_gone(facts.living)
+    if job_state.live_pods:
+        return _wait_for_pods(job_state.live_pods)
     if names.IN_USE_FINALIZER in workload.metadata.finalizers:
         return ReleaseFinalizer(workload)
-    return Nothing("finished")
+    return NoAction("finished")
 
 
-def _with_finished_workload(job: JobLike, workload: Workload, facts: Facts) -> Step:
-    if facts.started or not facts.suspended:
-        return _stop(facts, "its Workload is finished")
-    moved = job.metadata.labels.get(names.QUEUE_LABEL, "") != workload.spec.queue_name
-    if facts.at_rest and (moved or podsets_differ(workload, facts.podsets)):
-        return DeleteWorkload(workload, f"the {facts.kind} was changed after its Workload finished")
-    return Nothing("the Workload is finished")
+def _plan_finished_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
+    if job_state.started or not job_state.suspended:
+        return _stop_job(job_state, "its Workload is finished")
+    queue_changed = job.metadata.labels.get(names.QUEUE_LABEL, "") != workload.spec.queue_name
+    if job_state.inactive and (queue_changed or podsets_differ(workload, job_state.podsets)):
+        return DeleteWorkload(
+            workload, f"the {job_state.kind} was changed after its Workload finished"
+        )
+    return NoAction("the Workload is finished")
 
 
-def _with_live(job: JobLike, workload: Workload, facts: Facts) -> Step:
-    held = finalizer_ops(workload)
-    if held:
-        return UpdateWorkload(workload, held)
+def _plan_active_workload(job: JobLike, workload: Workload, job_state: JobState) -> Action:
+    operations = finalizer_ops(workload)
+    if operations:
+        return UpdateWorkload(workload, operations)
     if workload.status.admission is None:
-        return _with_pending(job, workload, facts)
+        return _plan_pending(job, workload, job_state)
     if workload.is_true(WorkloadCondition.EVICTED):
-        return _with_evicted(workload, facts)
-    return _with_admitted(job, workload, facts)
+        return _plan_evicted(workload, job_state)
+    return _plan_admitted(job, workload, job_state)
 
 
-def _with_evicted(workload: Workload, facts: Facts) -> Step:
-    if not facts.stopped:
+def _plan_evicted(workload: Workload, job_state: JobState) -> Action:
+    if not job_state.stopped:
         evicted = workload.condition(WorkloadCondition.EVICTED)
-        return _stop(facts, evicted.message if evicted is not None else "evicted")
+        return _stop_job(job_state, evicted.message if evicted is not None else "evicted")
     return ReleaseQuota(workload)
 
 
-def _with_pending(job: JobLike, workload: Workload, facts: Facts) -> Step:
-    if _runs_unadmitted(facts):
-        return _stop(facts, "it is not admitted")
+def _plan_pending(job: JobLike, workload: Workload, job_state: JobState) -> Action:
+    if _runs_unadmitted(job_state):
+        return _stop_job(job_state, "it is not admitted")
     if workload.condition(WorkloadCondition.PODS_READY) is not None:
-        return ForgetPods(workload)
-    if facts.pod_count == 0:
-        return DeleteWorkload(workload, f"the {facts.kind} asks for no pods")
-    if facts.paused is not None and (facts.paused <= 0 or not workload.spec.active):
-        return QueueAgain(workload)
-    ops = spec_ops(job, workload, facts)
+        return RemovePodsReady(workload)
+    if job_state.pod_count == 0:
+        return DeleteWorkload(workload, f"the {job_state.kind} asks for no pods")
+    if job_state.requeue_in_s is not None and (
+        job_state.requeue_in_s <= 0 or not workload.spec.active
+    ):
+        return RequeueWorkload(workload)
+    ops = spec_ops(job, workload, job_state)
     if ops:
         return UpdateWorkload(workload, ops)
-    if _done(workload) != dict(facts.reclaimable):
-        return Reclaim(workload, facts.reclaimable)  # nothing is held, so nothing is given back
-    return Nothing("waiting for admission") if facts.stopped else _stop(facts, "it waits")
+    if _reclaimed_pods(workload) != dict(job_state.reclaimable_pods):
+        return UpdateReclaimablePods(
+            workload, job_state.reclaimable_pods
+        )  # nothing is held, so nothing is given back
+    return (
+        NoAction("waiting for admission") if job_state.stopped else _stop_job(job_state, "it waits")
+    )
 
 
-def _with_admitted(job: JobLike, workload: Workload, facts: Facts) -> Step:
+def _plan_admitted(job: JobLike, workload: Workload, job_state: JobState) -> Action:
     if not workload.spec.active:
-        return Nothing("deactivated: the scheduling cycle evicts it")
-    eviction = _eviction(job, workload, facts)
+        return NoAction("deactivated: the scheduling cycle evicts it")
+    eviction = _find_eviction(job, workload, job_state)
     if eviction is not None:
         return eviction
-    if facts.suspended:
-        return StartJob(workload) if facts.stopped else _stop(facts, "it is about to start")
-    if not facts.started and (has_topology(workload) or workload.elastic):
-        return _stop(facts, "it was not started by Rackgate, so its pods carry no gate")
-    return _with_running(workload, facts)
+    if job_state.suspended:
+        return (
+            StartJob(workload)
+            if job_state.stopped
+            else _stop_job(job_state, "it is about to start")
+        )
+    if not job_state.started and (has_topology(workload) or workload.elastic):
+        return _stop_job(job_state, "it was not started by Rackgate, so its pods carry no gate")
+    return _plan_running(workload, job_state)
 
 
-def _with_running(workload: Workload, facts: Facts) -> Step:
-    if facts.unmarked:
-        return MarkAgain(workload)
-    if _pods_ready_changes(workload, facts):
-        return MarkPods(workload, facts.ready)
-    done = _newly_done(workload, facts)
-    if done is not None:
-        return Reclaim(workload, done)
-    ops = priority_ops(workload, facts.priority)
+def _plan_running(workload: Workload, job_state: JobState) -> Action:
+    if job_state.injection_lost:
+        return ReapplyInjection(workload)
+    if _pods_ready_changed(workload, job_state):
+        return UpdatePodsReady(workload, job_state.ready)
+    counts = _updated_reclaimable_pods(workload, job_state)
+    if counts is not None:
+        return UpdateReclaimablePods(workload, counts)
+    ops = priority_ops(workload, job_state.priority)
     if ops:
         return UpdateWorkload(workload, ops)
-    given = pods_given(workload)
-    if facts.pod_count > given and not workload.elastic:
-        return WarnResize(workload, facts.pod_count, given)
-    if facts.overdue_s is not None:
-        return Remind(workload, facts.overdue_s)
-    return Nothing("running")
+    admitted = total_pods(workload)
+    if job_state.pod_count > admitted and not workload.elastic:
+        return WarnResize(workload, job_state.pod_count, admitted)
+    if job_state.reconcile_after_s is not None:
+        return RequestReconcile(workload, job_state.reconcile_after_s)
+    return NoAction("running")
 
 
-def _eviction(job: JobLike, workload: Workload, facts: Facts) -> EvictWorkload | None:
+def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> EvictWorkload | None:
     """Why an admission has to be taken back from here, if it has to."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
-        message = f'the {facts.kind} moved to queue "{queue}"'
+        message = f'the {job_state.kind} moved to queue "{queue}"'
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
-    if facts.suspended and facts.started:
-        message = f"the running {facts.kind} was suspended by its owner"
+    if job_state.suspended and job_state.started:
+        message = f"the running {job_state.kind} was suspended by its owner"
         return EvictWorkload(workload, EvictionReason.JOB_SUSPENDED, message)
-    resizable = facts.elastic and workload.elastic
-    if facts.suspended and podsets_differ(workload, facts.podsets, resizable=resizable):
-        message = f"the {facts.kind} was changed before it started"
+    resizable = job_state.elastic and workload.elastic
+    if job_state.suspended and podsets_differ(workload, job_state.podsets, resizable=resizable):
+        message = f"the {job_state.kind} was changed before it started"
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
-    if facts.changed is not None:
-        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, facts.changed)
-    if facts.beyond:
+    if job_state.change is not None:
+        return EvictWorkload(workload, EvictionReason.JOB_CHANGED, job_state.change)
+    if job_state.beyond_admission:
         message = (
-            f"{facts.beyond} pods of the {facts.kind} run beyond the {pods_given(workload)} that "
+            f"{job_state.beyond_admission} pods of the {job_state.kind} run beyond the "
+            f"{total_pods(workload)} that "
             "were admitted"
         )
         return EvictWorkload(workload, EvictionReason.PODS_BEYOND_ADMISSION, message)
-    if facts.late is not None:
+    if job_state.recovery_requeue is not None:
         key = workload.metadata.key
         message = f"Exceeded the PodsReady timeout {key}: not all pods were ready again in time"
-        return EvictWorkload(workload, EvictionReason.PODS_READY_TIMEOUT, message, facts.late)
-    came_back = _came_back(workload, facts)
-    if came_back and not facts.suspended:
-        message = f"pods that were done, and whose quota others may use, came back: {came_back}"
+        return EvictWorkload(
+            workload, EvictionReason.PODS_READY_TIMEOUT, message, job_state.recovery_requeue
+        )
+    restarted = _describe_restarted_pods(workload, job_state)
+    if restarted and not job_state.suspended:
+        message = f"pods that were done, and whose quota others may use, came back: {restarted}"
         return EvictWorkload(workload, EvictionReason.JOB_CHANGED, message)
     return None
 
 
-def _done(workload: Workload) -> dict[str, int]:
+def _reclaimed_pods(workload: Workload) -> dict[str, int]:
     """Pods that are done, as the Workload says, by PodSet."""
     return {found.name: found.count for found in workload.status.reclaimable_pods if found.count}
 
 
-def _came_back(workload: Workload, facts: Facts) -> str:
+def _describe_restarted_pods(workload: Workload, job_state: JobState) -> str:
     """PodSets in which fewer pods are done than were given back, each with both numbers."""
     return ", ".join(
-        f"pod set {name}: {facts.reclaimable.get(name, 0)} of {count} are done"
-        for name, count in sorted(_done(workload).items())
-        if facts.reclaimable.get(name, 0) < count
+        f"pod set {name}: {job_state.reclaimable_pods.get(name, 0)} of {count} are done"
+        for name, count in sorted(_reclaimed_pods(workload).items())
+        if job_state.reclaimable_pods.get(name, 0) < count
     )
 
 
-def _pods_ready_changes(workload: Workload, facts: Facts) -> bool:
+def _pods_ready_changed(workload: Workload, job_state: JobState) -> bool:
     """Whether PodsReady has to be written.
 
     Not before the pods are ready for the first time: a Workload without it says the same.
     """
-    wanted = conditions.pods_ready(workload, ready=facts.ready)[0]
-    present = workload.condition(WorkloadCondition.PODS_READY)
-    if present is None:
-        return facts.ready
-    return (present.status, present.reason) != (wanted.status, wanted.reason)
+    expected = conditions.pods_ready(workload, ready=job_state.ready)[0]
+    current = workload.condition(WorkloadCondition.PODS_READY)
+    if current is None:
+        return job_state.ready
+    return (current.status, current.reason) != (expected.status, expected.reason)
 
 
-def _newly_done(workload: Workload, facts: Facts) -> dict[str, int] | None:
+def _updated_reclaimable_pods(workload: Workload, job_state: JobState) -> dict[str, int] | None:
     """What is to be written of pods that are done; None when nothing changes.
 
     While quota is held the numbers only grow: what was given back may belong to others by now.
     """
-    present = {found.name: found.count for found in workload.status.reclaimable_pods}
-    wanted = dict(present)
-    for name, count in facts.reclaimable.items():
-        wanted[name] = max(count, wanted.get(name, 0))
-    return wanted if wanted != present else None
+    current = {found.name: found.count for found in workload.status.reclaimable_pods}
+    expected = dict(current)
+    for name, count in job_state.reclaimable_pods.items():
+        expected[name] = max(count, expected.get(name, 0))
+    return expected if expected != current else None

@@ -12,7 +12,7 @@ from rackgate.api import names
 from rackgate.api.names import FieldManager
 from rackgate.api.resources import PODS
 from rackgate.api.timestamps import rfc3339
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError
 from rackgate.runtime import clock
@@ -102,7 +102,7 @@ class NodeWriter:
         if not left:
             ops = [{"op": "remove", "path": path}]
         meta = workload.metadata
-        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         await self._client.patch(
             path_of(workload, "status"), msgspec.json.encode(body), PatchType.JSON
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from rackgate.api.names import OSMO_GROUP, OSMO_POOL_LABEL, OSMO_VERSION, PoolReason
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded, pointer
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer, with_preconditions
 from rackgate.wire.core import Meta
 from rackgate.wire.osmo import KaiTopology, Pool
 from rackgate_osmo import Pool as OsmoPool
@@ -248,4 +248,4 @@ def _marks(meta: Meta, pool: Meta) -> list[JsonPatchOp]:
         operations.append({"op": "replace", "path": path, "value": _owner(pool)})
     if not operations:
         return []
-    return guarded(operations, uid=meta.uid, resource_version=meta.resource_version)
+    return with_preconditions(operations, uid=meta.uid, resource_version=meta.resource_version)

@@ -14,7 +14,7 @@ import msgspec
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.features import PLACEMENT_GATES
 from rackgate.resources.quantity import QuantityError, amount
-from rackgate.topology.assignment import LEVEL_LENGTH, LEVELS, MAX_PODS, MAX_VALUE, shown
+from rackgate.topology.assignment import LEVELS, MAX_LEVEL_LENGTH, MAX_PODS, MAX_VALUE, shown
 from rackgate.wire.core import PodSpec, Taint, Toleration
 from rackgate_assigner.scenario.format import (
     GivenAssignment,
@@ -105,7 +105,7 @@ def _check_levels(levels: Sequence[str], path: str) -> None:
     if not 1 <= len(levels) <= LEVELS:
         raise ScenarioError(f"{path}: {len(levels)} levels: must be 1 to {LEVELS}")
     for index, level in enumerate(levels):
-        _length(level, f"{path}[{index}]", LEVEL_LENGTH, 1)
+        _length(level, f"{path}[{index}]", MAX_LEVEL_LENGTH, 1)
         if level == HOSTNAME_LABEL and index + 1 < len(levels):
             _refuse(f"{path}[{index}]", level, "can only be the last level")
     _unique(levels, path)
@@ -114,8 +114,8 @@ def _check_levels(levels: Sequence[str], path: str) -> None:
 def _check_labels(labels: Mapping[str, str], path: str) -> None:
     _few(labels, path)
     for key, value in labels.items():
-        if len(key) > LEVEL_LENGTH:
-            _refuse(path, key, f"keys must not be longer than {LEVEL_LENGTH} characters")
+        if len(key) > MAX_LEVEL_LENGTH:
+            _refuse(path, key, f"keys must not be longer than {MAX_LEVEL_LENGTH} characters")
         if len(value) > MAX_VALUE:
             _length(value, f"{path}[{shown(key)}]", MAX_VALUE)
 
@@ -129,14 +129,14 @@ def _check_amounts(amounts: Mapping[str, str | int | float], path: str) -> None:
             _refuse(f"{path}[{shown(resource)}]", value, _QUANTITY)
         if negative:
             _refuse(f"{path}[{shown(resource)}]", value, "must not be negative")
-        if len(resource) > LEVEL_LENGTH:
-            _refuse(path, resource, f"names must not be longer than {LEVEL_LENGTH} characters")
+        if len(resource) > MAX_LEVEL_LENGTH:
+            _refuse(path, resource, f"names must not be longer than {MAX_LEVEL_LENGTH} characters")
 
 
 def _check_taints(taints: Sequence[Taint], path: str) -> None:
     _few(taints, path)
     for index, taint in enumerate(taints):
-        _length(taint.key, f"{path}[{index}].key", LEVEL_LENGTH)
+        _length(taint.key, f"{path}[{index}].key", MAX_LEVEL_LENGTH)
         _length(taint.value, f"{path}[{index}].value", MAX_VALUE)
         _one_of(taint.effect, EFFECTS, f"{path}[{index}].effect", "effect")
 
@@ -144,7 +144,7 @@ def _check_taints(taints: Sequence[Taint], path: str) -> None:
 def _check_tolerations(tolerations: Sequence[Toleration], path: str) -> None:
     _few(tolerations, path)
     for index, toleration in enumerate(tolerations):
-        _length(toleration.key, f"{path}[{index}].key", LEVEL_LENGTH)
+        _length(toleration.key, f"{path}[{index}].key", MAX_LEVEL_LENGTH)
         _length(toleration.value, f"{path}[{index}].value", MAX_VALUE)
         _one_of(toleration.operator, OPERATORS, f"{path}[{index}].operator", "operator")
         _one_of(toleration.effect, ("", *EFFECTS), f"{path}[{index}].effect", "effect")
@@ -204,12 +204,12 @@ def _check_request(asked: GivenTopologyRequest, path: str) -> None:
     for field, level in (("required", asked.required), ("preferred", asked.preferred)):
         if level is None:
             continue
-        _length(level, f"{path}.{field}", LEVEL_LENGTH)
+        _length(level, f"{path}.{field}", MAX_LEVEL_LENGTH)
         if asked.unconstrained:
             _refuse(f"{path}.unconstrained", True, f"must not be set together with {field}")
     _few(asked.slices, f"{path}.slices", LEVELS)
     for index, layer in enumerate(asked.slices):
-        _length(layer.topology, f"{path}.slices[{index}].topology", LEVEL_LENGTH)
+        _length(layer.topology, f"{path}.slices[{index}].topology", MAX_LEVEL_LENGTH)
         # The first may have no size: its answer is a refusal in fixed words, too.
         _count(layer.size, f"{path}.slices[{index}].size", 1 if index else 0)
 

@@ -92,7 +92,7 @@ class SchedulingCycle:
         features: Features,
         nodes: NodeWriter,
         repairs: Callable[[Snapshot], Sequence[Repair]] = lambda _snapshot: (),
-        in_step: Callable[[Workload], bool] = lambda _workload: True,
+        is_in_sync: Callable[[Workload], bool] = lambda _workload: True,
         min_interval_s: float = 0.1,
         message_interval_s: float = 0.0,
         workers: int = 32,
@@ -107,7 +107,7 @@ class SchedulingCycle:
             features: state of feature gates.
             nodes: carries out what is decided about broken nodes.
             repairs: the second pass; it charges what it gives to the snapshot.
-            in_step: whether a Workload asks for what its job asks for now. One that does not is
+            is_in_sync: whether a Workload asks for what its job asks for now. One that does not is
                 about to be changed, and admitting it would only be taken back.
             min_interval_s: between the starts of two cycles at least.
             message_interval_s: between two writes of why one Workload waits, for one reason.
@@ -118,7 +118,7 @@ class SchedulingCycle:
         self._features = features
         self._nodes, self._repairs = nodes, repairs
         self._stuck: dict[str, str] = {}
-        self._in_step = in_step
+        self._is_in_sync = is_in_sync
         self._min_interval_s = min_interval_s
         self._check_usage = check_usage
         self._changed = asyncio.Event()
@@ -235,7 +235,7 @@ class SchedulingCycle:
             decided.overtaken |= decided.differs(workload, verdict)
             return False
         if isinstance(verdict, Admit):
-            if not self._in_step(workload):
+            if not self._is_in_sync(workload):
                 self._rest(key)
                 return False
             self._cache.assume(key, verdict.grant)
@@ -258,7 +258,7 @@ class SchedulingCycle:
         workload = self._workloads.get(key)
         if workload is None or key in self._resting:
             return False
-        if not self._in_step(workload):
+        if not self._is_in_sync(workload):
             self._rest(key)
             return False
         return True

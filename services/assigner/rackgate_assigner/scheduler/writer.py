@@ -17,13 +17,13 @@ from rackgate.api import names
 from rackgate.api.names import FieldManager, FinishedReason, WorkloadCondition
 from rackgate.api.resources import WORKLOADS
 from rackgate.api.timestamps import parse_rfc3339
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import Admission, FoldedSlice, RequeueState, Workload
+from rackgate.wire.kueue import Admission, MergedSlice, RequeueState, Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.workload import conditions
@@ -255,7 +255,7 @@ class WorkloadWriter:
     ) -> Workload:
         """JSON patch on the Workload itself, bound to uid and version; returns the result."""
         meta = workload.metadata
-        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         sender = client or self._jobs
         answer = await sender.patch(path_of(workload), msgspec.json.encode(body), PatchType.JSON)
         return _decode_workload(answer)
@@ -310,7 +310,7 @@ class WorkloadWriter:
 
         Dying between the two leaves what is judged as before: both are done again.
         """
-        folded: Sequence[FoldedSlice] | None = None
+        folded: Sequence[MergedSlice] | None = None
         types: Sequence[WorkloadCondition] = ADMISSION_TYPES
         tries = requeue
         admits = manager is FieldManager.ADMISSION
@@ -335,7 +335,7 @@ class WorkloadWriter:
         if not ops:
             return answer
         meta = answer.metadata
-        cleared = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        cleared = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
         return _decode_workload(
             await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)

@@ -21,23 +21,23 @@ import structlog
 
 from rackgate.api import names
 from rackgate.api.resources import CLUSTER_QUEUES, FLAVORS, JOBS, TOPOLOGIES, WORKLOADS, Resource
-from rackgate.installation.uninstall import Failures, at_once, without_finalizer
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.installation.uninstall import Failures, remove_finalizer_patch, run_concurrently
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
-from rackgate_assigner.jobs.facts import (
-    Priority,
-    facts_of,
-    is_managed,
-    name_of,
-    unmanaged_namespaces,
-)
-from rackgate_assigner.jobs.kinds import KINDS, JobLike, kind_of, part_of_owner
+from rackgate_assigner.jobs.kinds import KINDS, JobLike, is_child_of_job, kind_of
 from rackgate_assigner.jobs.kinds.job import decode_job
-from rackgate_assigner.jobs.start import brought
+from rackgate_assigner.jobs.start import find_applied_podset_infos
+from rackgate_assigner.jobs.state import (
+    Priority,
+    is_eligible,
+    read_job_state,
+    unmanaged_namespaces,
+    workload_name_of,
+)
 from rackgate_assigner.uninstall.plan import (
     GivenBack,
     Jobs,
@@ -159,7 +159,7 @@ async def _release_jobs(
         plans = {
             label: (job, plan)
             for job in found.jobs
-            if not failures.over(label := _label(job))
+            if not failures.is_given_up(label := _label(job))
             and (plan := _plan(job, found, left_alone, jobs)) is not None
         }
         writes = {
@@ -178,7 +178,7 @@ async def _release_jobs(
             return
         before = failures.count
         await _write(client, writes, report, failures)
-        report.refused |= {k: failures.words(k) for k in writes if failures.over(k)}
+        report.refused |= {k: failures.message(k) for k in writes if failures.is_given_up(k)}
         if stopping or failures.count > before:
             await asyncio.sleep(_POLL_S)
 
@@ -189,19 +189,19 @@ def _label(job: JobLike) -> str:
 
 def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) -> GivenBack | None:
     """What is next for a job; None for one that is not managed."""
-    workload = found.workloads.get((job.metadata.uid, name_of(job)))
-    if not is_managed(job, unmanaged) or (workload is None and part_of_owner(job.metadata)):
+    workload = found.workloads.get((job.metadata.uid, workload_name_of(job)))
+    if not is_eligible(job, unmanaged) or (workload is None and is_child_of_job(job.metadata)):
         return None
-    facts = facts_of(
+    job_state = read_job_state(
         job,
         workload,
         Priority(),
-        parts=found.parts.get(job.metadata.uid, ()),
-        given=brought(job, workload, found.flavors),
+        children=found.parts.get(job.metadata.uid, ()),
+        podset_infos=find_applied_podset_infos(job, workload, found.flavors),
     )
-    if is_untouched(job, facts, queued=workload is not None):
+    if is_untouched(job, job_state, queued=workload is not None):
         return None
-    plan = give_back(job, facts, jobs)
+    plan = give_back(job, job_state, jobs)
     return None if isinstance(plan, Restored) else plan
 
 
@@ -265,11 +265,11 @@ async def _write(
         except KubeError as error:
             failures.add(label, error)
 
-    await at_once(one, writes.items())
+    await run_concurrently(one, writes.items())
 
 
 async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
-    body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+    body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
     path = kind.path(meta.namespace, meta.name)
     await client.patch(path, msgspec.json.encode(body), PatchType.JSON)
 
@@ -296,12 +296,12 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
             for found in await _list(client, resource, _decode_bare)
             if names.IN_USE_FINALIZER in found.metadata.finalizers
         ]
-        todo = [meta for meta in held if not failures.over(meta.uid)]
+        todo = [meta for meta in held if not failures.is_given_up(meta.uid)]
         if not todo:
-            report.refused |= {f"{resource.kind} {m.key}": failures.words(m.uid) for m in held}
+            report.refused |= {f"{resource.kind} {m.key}": failures.message(m.uid) for m in held}
             return
         before = failures.count
-        await at_once(let_go, todo)
+        await run_concurrently(let_go, todo)
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     raise KubeError(
@@ -310,7 +310,7 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
 
 
 async def _let_go(client: Client, resource: Resource, meta: Meta, report: Report) -> None:
-    patch = without_finalizer(meta, names.IN_USE_FINALIZER)
+    patch = remove_finalizer_patch(meta, names.IN_USE_FINALIZER)
     if patch is None:
         return
     namespace = meta.namespace if resource.namespaced else None

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rackgate.jobframework.injection import StopPhase, release_ops
+from rackgate.jobframework.injection import StopPhase, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.templates import RESERVED_GATES, gates_of
-from rackgate_assigner.jobs.facts import Facts, creation_marks
-from rackgate_assigner.jobs.kinds import JobLike, StalePart, kind_of
+from rackgate_assigner.jobs.kinds import JobLike, StaleChildJob, kind_of
+from rackgate_assigner.jobs.state import JobState, remove_creation_injection_ops
 
 
 class Jobs(StrEnum):
@@ -56,35 +56,35 @@ class WriteJob:
 class WriteParts:
     """Writes on its children."""
 
-    parts: tuple[StalePart, ...]
+    parts: tuple[StaleChildJob, ...]
 
 
 GivenBack = Restored | Running | Stopping | WriteJob | WriteParts
 
 
-def give_back(job: JobLike, facts: Facts, jobs: Jobs) -> GivenBack:
+def give_back(job: JobLike, job_state: JobState, jobs: Jobs) -> GivenBack:
     """What is next for one managed job, judged from what is stored, so that it can be repeated.
 
     Args:
         job: as stored.
-        facts: of the job and its Workload.
+        job_state: of the job and its Workload.
         jobs: what becomes of jobs that run.
     """
-    if facts.end is not None or job.metadata.deletion_timestamp is not None:
+    if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
         return Restored()
-    if not facts.suspended and jobs is Jobs.LEAVE:
+    if not job_state.suspended and jobs is Jobs.LEAVE:
         return Running(_is_gated(job))
-    if facts.stop.phase is StopPhase.WAIT:
+    if job_state.stop.phase is StopPhase.WAIT:
         return Stopping()
-    if facts.stop.operations:
-        return WriteJob(list(facts.stop.operations))
-    if facts.stale:
-        return WriteParts(tuple(facts.stale))
-    marks = creation_marks(job)
+    if job_state.stop.operations:
+        return WriteJob(list(job_state.stop.operations))
+    if job_state.stale_child_jobs:
+        return WriteParts(tuple(job_state.stale_child_jobs))
+    marks = remove_creation_injection_ops(job)
     return WriteJob(marks) if marks else Restored()
 
 
-def is_untouched(job: JobLike, facts: Facts, *, queued: bool) -> bool:
+def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:
     """Whether a job runs and nothing of ours is in it: no Workload, no mark, no gate.
 
     It is not managed: its namespace is not selected (`managedJobsNamespaceSelector`, a setting that
@@ -92,12 +92,12 @@ def is_untouched(job: JobLike, facts: Facts, *, queued: bool) -> bool:
 
     Args:
         job: as stored.
-        facts: of the job.
+        job_state: of the job.
         queued: it has a Workload.
     """
-    if queued or facts.suspended or facts.started:
+    if queued or job_state.suspended or job_state.started:
         return False
-    return not release_ops(kind_of(job).templates(job))
+    return not remove_injection_ops(kind_of(job).templates(job))
 
 
 def _is_gated(job: JobLike) -> bool:

@@ -10,7 +10,12 @@ from typing import Final
 import msgspec
 
 from rackgate.jobframework.request_validation import request_errors
-from rackgate.resources.pod_defaults import Created, Limits, PodProblem, as_created
+from rackgate.resources.pod_defaults import (
+    DefaultedPod,
+    LimitRangeSummary,
+    PodProblem,
+    apply_pod_defaults,
+)
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError
 from rackgate.wire import core as wire
@@ -33,7 +38,7 @@ class PodRules:
         runtime_class: the one that the template names; None for none, and for one that is missing.
     """
 
-    limits: Limits | None = None
+    limits: LimitRangeSummary | None = None
     runtime_class: wire.RuntimeClass | None = None
 
 
@@ -61,7 +66,7 @@ class _Made:
 
     template: Template
     rules: PodRules
-    pod: Created
+    pod: DefaultedPod
 
 
 _templates: dict[bytes, Template] = {}
@@ -195,7 +200,7 @@ def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
 
 
 def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
-    """What `as_created` reads of a spec: nothing else of it is kept."""
+    """What `apply_pod_defaults` reads of a spec: nothing else of it is kept."""
     return wire.PodSpec(
         containers=spec.containers,
         init_containers=spec.init_containers,
@@ -234,7 +239,7 @@ def _made_of(template: Template, rules: PodRules) -> _Made:
     key = (id(template), id(rules.limits), id(rules.runtime_class))
     known = _made.get(key)
     if known is None:
-        pod = as_created(template.spec, rules.limits, rules.runtime_class)
+        pod = apply_pod_defaults(template.spec, rules.limits, rules.runtime_class)
         counted = without_excluded(pod.requests, template.excluded)
         requests = template.requests if counted == template.requests else counted
         known = _Made(template, rules, replace(pod, requests=requests))

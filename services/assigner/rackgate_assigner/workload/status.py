@@ -12,7 +12,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import encode
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import FoldedSlice, RequeueState, Workload
+from rackgate.wire.kueue import MergedSlice, RequeueState, Workload
 from rackgate_assigner.workload.decisions import Grant
 
 NO_REQUEUE: Final = RequeueState()
@@ -70,7 +70,7 @@ def status_body(
     admission: dict[str, Any] | None,
     unhealthy: Sequence[str] = (),
     *,
-    folded: Sequence[FoldedSlice] | None = None,
+    folded: Sequence[MergedSlice] | None = None,
     requeue: RequeueState | None = None,
 ) -> bytes:
     """An apply of everything that the manager of admissions owns, bound to the version judged.

@@ -22,8 +22,8 @@ from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.jobs.facts import finalizer_ops
 from rackgate_assigner.jobs.kinds import JobLike
+from rackgate_assigner.jobs.state import finalizer_ops
 from rackgate_assigner.own_writes import OwnWrites
 from rackgate_assigner.scheduler.message_rate import Pace
 from rackgate_assigner.workload import conditions
@@ -161,7 +161,7 @@ class SliceController:
         if parent is not None:
             self.queue.add(parent)
 
-    def in_step(self, workload: Workload) -> bool:
+    def is_in_sync(self, workload: Workload) -> bool:
         """Whether a waiting Workload may be admitted: no slices are left of its last admission."""
         return workload.parent is not None or not self._slices.get(workload.metadata.key)
 

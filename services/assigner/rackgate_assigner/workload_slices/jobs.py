@@ -9,8 +9,8 @@ from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs.facts import owned_by
 from rackgate_assigner.jobs.kinds import JobLike, kind_of, owner_of
+from rackgate_assigner.jobs.state import is_owned_by
 from rackgate_assigner.workload_slices.model import Asked
 
 
@@ -44,7 +44,7 @@ class ResizableJobs:
         job = self._job_of(parent)
         if job is None or job.metadata.deletion_timestamp is not None:
             return None
-        asked = kind_of(job).asked(job)
+        asked = kind_of(job).requested_counts(job)
         if set(asked) != {podset.name for podset in parent.spec.pod_sets}:
             return None
         return asked
@@ -55,7 +55,7 @@ class ResizableJobs:
         Those that are being deleted, or that the job names for deletion, are not.
         """
         job = self._job_of(parent)
-        leaving = kind_of(job).leaving(job) if job is not None else frozenset()
+        leaving = kind_of(job).pods_to_delete(job) if job is not None else frozenset()
         counts: dict[Domain, int] = {}
         found = self._cache.pods.domains_of(parent.metadata.key, podset)
         for key, domain in found.items():
@@ -79,4 +79,4 @@ class ResizableJobs:
             return None
         kind, key = owner
         job = self._jobs.get(kind.name, {}).get(key)
-        return job if job is not None and owned_by(parent, job.metadata.uid) else None
+        return job if job is not None and is_owned_by(parent, job.metadata.uid) else None

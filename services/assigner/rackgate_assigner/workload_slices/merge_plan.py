@@ -18,7 +18,7 @@ from rackgate_assigner.workload_slices.model import Asked, Folded, Parent, Phase
 
 Live = Callable[[str], Mapping[Domain, int]]
 
-MAX_FOLDED: Final = 1000  # entries that `status.foldedSlices` holds, as its schema says
+MAX_MERGED_SLICES: Final = 1000  # entries that `status.foldedSlices` holds, as its schema says
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def plan_fold(
         return None if kept == parent.folded else Settle(parent.grant, kept)
     grants = {part.name: part for part in parent.grant.podsets}
     taken_in, withdrawn = _sorted_out(
-        parent, open_slices(parent, slices)[: MAX_FOLDED - len(kept)], grants, asked
+        parent, open_slices(parent, slices)[: MAX_MERGED_SLICES - len(kept)], grants, asked
     )
     given_back = _give_back(grants, parent, asked, live)
     entries = tuple(Folded(piece.uid, piece.podset) for piece in (*taken_in, *withdrawn))

@@ -16,7 +16,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.kube.client import Client
 from rackgate.kube.errors import AlreadyExistsError, NotFoundError
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import FoldedSlice, Workload
+from rackgate.wire.kueue import MergedSlice, Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload import conditions
@@ -53,7 +53,7 @@ class SliceWriter:
             listed_conditions(parent, ADMISSION_TYPES, ()),
             None if settle.grant is None else admission_of(settle.grant),
             broken,
-            folded=[FoldedSlice(entry.uid, entry.podset) for entry in settle.folded],
+            folded=[MergedSlice(entry.uid, entry.podset) for entry in settle.folded],
         )
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.ADMISSION)
         metrics.SLICES_SETTLED.labels(result="folded").inc(len(settle.taken_in))

@@ -19,7 +19,7 @@ import structlog
 from rackgate.kube.client import Client
 from rackgate.kube.lease.fence import PROCESS_FENCE, Fence
 from rackgate.kube.lease.holder import LeaseHolder
-from rackgate.kube.lease.record import LeaseSpec, Sighting
+from rackgate.kube.lease.record import LeaseSpec, ObservedLease
 from rackgate.kube.lease.watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
@@ -47,7 +47,7 @@ class ShardWorker(Protocol):
         """Act on a shard until `leave` is set, and return when nothing of it is under way."""
 
     def has_no_open_requests(self, shard: int) -> bool:
-        """Whether every request for a shard was answered, or cannot be applied any more."""
+        """Whether every request for a shard was decode_answer, or cannot be applied any more."""
 
 
 class _EndReason(Enum):
@@ -114,7 +114,7 @@ class ShardElector:
                 duration_s=election.lease_duration,
                 request_timeout_s=timeout_s,
                 fence=fence,
-                on_written=self._watch.note,
+                on_written=self._watch.observe,
                 state=state,
             )
             for shard in range(SHARDS)
@@ -166,12 +166,12 @@ class ShardElector:
     def _assume_missing_leases_held(self) -> None:
         """Wait for the holder of a Lease that is missing among others: it may still act."""
         names = [lease_name(shard) for shard in range(SHARDS)]
-        missing = [name for name in names if self._watch.see(name) is None]
+        missing = [name for name in names if self._watch.get(name) is None]
         if len(missing) == SHARDS:
             return  # the first replica ever
         unknown = LeaseSpec("unknown", -int(-self._duration_s // 1))
         for name in missing:
-            self._watch.assume(name, Sighting(unknown, clock.monotonic(), None))
+            self._watch.assume(name, ObservedLease(unknown, clock.monotonic(), None))
 
     async def _leave_membership(self, renewing: asyncio.Task[None]) -> None:
         """Tell the others first: who hears of a released shard knows that we are gone."""
@@ -210,7 +210,7 @@ class ShardElector:
         while (sight := await self._wait_for_turn(shard)) is not None:
             if not await holder.take(sight):
                 await self._pause(self._backoff.next(shard))
-                await self._watch.look(holder.name)
+                await self._watch.refresh(holder.name)
                 continue
             self._backoff.reset(shard)
             now = clock.monotonic()
@@ -225,13 +225,13 @@ class ShardElector:
                 self.held_shards.discard(shard)
                 self._drained.discard(shard)
 
-    async def _wait_for_turn(self, shard: int) -> Sighting | None:
+    async def _wait_for_turn(self, shard: int) -> ObservedLease | None:
         """Wait until we should take a shard; None when told to stop."""
         holder = self._holders[shard]
         started = clock.monotonic()
         while not self._stop.is_set():
             now = clock.monotonic()
-            sight = self._watch.see(holder.name) or Sighting(LeaseSpec(), started, None)
+            sight = self._watch.get(holder.name) or ObservedLease(LeaseSpec(), started, None)
             self._policy.holder_seen(shard, sight.spec.holder_identity or "")
             wait_s = self._duration_s / POLLS_PER_DURATION
             if self._membership.group_holds_lease:
@@ -280,7 +280,7 @@ class ShardElector:
         name = self._holders[shard].name
         while True:
             now = clock.monotonic()
-            sight = self._watch.see(name)
+            sight = self._watch.get(name)
             if acting.done():
                 return _EndReason.RETURNED
             if sight and (sight.lease is None or sight.spec.holder_identity != self._identity):

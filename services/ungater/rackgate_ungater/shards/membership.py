@@ -21,7 +21,14 @@ from rackgate.api.resources import LEASES
 from rackgate.api.timestamps import rfc3339_micro
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
-from rackgate.kube.lease.record import Lease, LeaseMeta, LeaseSpec, Sighting, answered, encode_lease
+from rackgate.kube.lease.record import (
+    Lease,
+    LeaseMeta,
+    LeaseSpec,
+    ObservedLease,
+    decode_answer,
+    encode_lease,
+)
 from rackgate.kube.lease.watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
@@ -72,13 +79,13 @@ class Membership:
         self._path = LEASES.path(namespace, MEMBERS_LEASE)
         self._key = member_annotation(identity)
         self._period_s = duration_s / RENEWALS_PER_DURATION
-        self._last_sighting: Sighting | None = None
+        self._last_sighting: ObservedLease | None = None
         self._earlier_version_logged = False
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     def update(self) -> None:
         """Take in what the watch shows of the Lease."""
-        sight = self._watch.see(MEMBERS_LEASE)
+        sight = self._watch.get(MEMBERS_LEASE)
         if sight is None or sight is self._last_sighting:
             return
         self._last_sighting = sight
@@ -104,7 +111,7 @@ class Membership:
                 log.info("membership_not_written", error=str(error)[:300])
                 pause_s = backoff.next()
                 if isinstance(error, ConflictError | NotFoundError):
-                    await self._watch.look(MEMBERS_LEASE)
+                    await self._watch.refresh(MEMBERS_LEASE)
             until = clock.monotonic() + pause_s
             await asyncio.sleep(self._duration_s / 32)
             while (left_s := until - clock.monotonic()) > 0 and not self._must_renew_now():
@@ -127,10 +134,10 @@ class Membership:
                 try:
                     await self._write_lease(lease, holder="", duration_s=1, annotations={})
                 except ConflictError:
-                    await self._watch.look(MEMBERS_LEASE)
+                    await self._watch.refresh(MEMBERS_LEASE)
 
     async def _renew(self) -> None:
-        sight = self._watch.see(MEMBERS_LEASE)
+        sight = self._watch.get(MEMBERS_LEASE)
         if self._group_lease() is not None:
             stamp = rfc3339_micro(clock.now())
             entries: dict[str, str | None] = dict.fromkeys(self.members.expired(clock.monotonic()))
@@ -143,11 +150,11 @@ class Membership:
 
     def _group_lease(self) -> Lease | None:
         """The Lease, if it is there and the group holds it."""
-        sight = self._watch.see(MEMBERS_LEASE)
+        sight = self._watch.get(MEMBERS_LEASE)
         return sight.lease if sight and sight.spec.holder_identity == GROUP_IDENTITY else None
 
     def _may_acquire(self) -> bool:
-        sight = self._watch.see(MEMBERS_LEASE)
+        sight = self._watch.get(MEMBERS_LEASE)
         if sight is None or sight.spec.holder_identity == GROUP_IDENTITY:
             return True  # never there, or deleted under us
         free_since = sight.free_since(self._request_timeout_s, self._duration_s)
@@ -193,5 +200,5 @@ class Membership:
         self._apply_answer(await self._client.patch(self._path, body, PatchType.MERGE))
 
     def _apply_answer(self, answer: bytes) -> None:
-        self._watch.note(answered("PATCH", answer))
+        self._watch.observe(decode_answer("PATCH", answer))
         self.update()

@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
 from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import FoldedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
+from rackgate.wire.kueue import MergedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
 
 PodUid = NewType("PodUid", str)
 WorkloadKey = NewType("WorkloadKey", str)
@@ -236,7 +236,7 @@ class _WorkloadStatusView(View, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: _AdmissionView | None = None
     unhealthy_nodes: tuple[NodeName, ...] = ()
-    folded_slices: tuple[FoldedSlice, ...] = ()
+    folded_slices: tuple[MergedSlice, ...] = ()
     reclaimable_pods: tuple[ReclaimablePod, ...] = ()
 
 

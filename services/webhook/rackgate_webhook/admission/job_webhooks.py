@@ -118,14 +118,14 @@ def _job_errors(job: Object) -> list[FieldError]:
 
 def _can_remove_job_injection(job: Object) -> bool:
     # A template that still waits for its pods to end may not be changed yet.
-    return jobs.stop_step(job, jobs.template_of(job)).phase is not StopPhase.WAIT
+    return jobs.next_stop_action(job, jobs.template_of(job)).phase is not StopPhase.WAIT
 
 
 _JOB: Final = JobWebhook(
     name="Job",
     templates=lambda job, slices: jobs.templates_of(job, elastic=slices and jobs.is_elastic(job)),
-    inject=lambda job, slices: jobs.govern_job(job, slices=slices),
-    remove_injection=jobs.release_job,
+    inject=lambda job, slices: jobs.inject_job(job, elastic_enabled=slices),
+    remove_injection=jobs.remove_job_injection,
     count_units=lambda job: {jobs.PODSET: 1 if jobs.is_elastic(job) else jobs.pod_count(job)},
     counts=lambda job: {jobs.PODSET: jobs.pod_count(job)},
     shape_errors=_job_errors,
@@ -139,8 +139,8 @@ _JOB: Final = JobWebhook(
 _JOBSET: Final = JobWebhook(
     name="JobSet",
     templates=lambda jobset, _: jobsets.templates_of(jobset),
-    inject=lambda jobset, _: jobsets.govern_jobset(jobset),
-    remove_injection=jobsets.release_jobset,
+    inject=lambda jobset, _: jobsets.inject_jobset(jobset),
+    remove_injection=jobsets.remove_jobset_injection,
     count_units=jobsets.counts_of,
     counts=jobsets.counts_of,
     shape_errors=jobsets.podset_errors,
@@ -156,9 +156,9 @@ _RAYCLUSTER: Final = JobWebhook(
     templates=lambda cluster, slices: rayclusters.templates_of(
         cluster, elastic=slices and rayclusters.is_elastic(cluster)
     ),
-    inject=lambda cluster, slices: rayclusters.govern_raycluster(cluster, slices=slices),
-    remove_injection=rayclusters.release_raycluster,
-    count_units=rayclusters.units_of,
+    inject=lambda cluster, slices: rayclusters.inject_raycluster(cluster, elastic_enabled=slices),
+    remove_injection=rayclusters.remove_raycluster_injection,
+    count_units=rayclusters.scaling_units_of,
     counts=rayclusters.counts_of,
     shape_errors=rayclusters.podset_errors,
     is_elastic=rayclusters.is_elastic,

@@ -20,9 +20,9 @@ from rackgate.api.names import (
 )
 from rackgate.jobframework.job.podsets import PODSET, SUSPEND, is_suspended
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
-from rackgate.jobframework.kai import Rendering, goes_to_kai, render
-from rackgate.jobframework.managed import is_cleanup, is_governed, podset_of_pod, queue_of
-from rackgate.jobframework.reinjection import kept_marks_ops, remade_ops
+from rackgate.jobframework.kai import RenderOptions, is_for_kai, render
+from rackgate.jobframework.managed import is_cleanup_pod, is_managed, podset_of_pod, queue_of
+from rackgate.jobframework.reinjection import keep_injection_ops, reinjection_ops
 from rackgate.jobframework.templates import (
     annotations_of,
     gates_of,
@@ -48,7 +48,7 @@ _TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
 
 def mutate(
-    review: Review, *, elastic_kinds: Collection[str] = (), kai: Rendering | None = None
+    review: Review, *, elastic_kinds: Collection[str] = (), kai: RenderOptions | None = None
 ) -> AdmissionResponse:
     """The patch for one request; nothing for kinds, operations and objects of others.
 
@@ -64,7 +64,7 @@ def mutate(
     kind, rule = JOB_WEBHOOKS.get(review.kind), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
         return AdmissionResponse()
-    if kai is not None and review.kind == _JOB and goes_to_kai(review.object, review.old_object):
+    if kai is not None and review.kind == _JOB and is_for_kai(review.object, review.old_object):
         return _render_for_kai(JOB_WEBHOOKS[_JOB], review.object, kai)
     if kind is not None and review.operation == "CREATE":
         return _job_created(kind, review.object, kind.name in elastic_kinds)
@@ -74,14 +74,14 @@ def mutate(
 
 
 def _job_created(kind: JobWebhook, job: Object, slices: bool) -> AdmissionResponse:
-    if not is_governed(job):
+    if not is_managed(job):
         return AdmissionResponse()
     return AdmissionResponse(
         operations=kind.inject(job, slices), warnings=list(_ignored_setting_warnings(kind, job))
     )
 
 
-def _render_for_kai(kind: JobWebhook, job: Object, kai: Rendering) -> AdmissionResponse:
+def _render_for_kai(kind: JobWebhook, job: Object, kai: RenderOptions) -> AdmissionResponse:
     """A Job for KAI. Refused here, since behind us nobody knows any more that it was ours."""
     path = f"metadata.labels[{QUEUE_LABEL}]"
     errors = name_errors(queue_of(job) or "", path, "name an existing Queue of KAI")
@@ -94,7 +94,7 @@ def _render_for_kai(kind: JobWebhook, job: Object, kai: Rendering) -> AdmissionR
 
 def _job_updated(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> AdmissionResponse:
     """Only a job that enters or leaves while it stays suspended changes its form."""
-    now, before = is_governed(job), is_governed(stored)
+    now, before = is_managed(job), is_managed(stored)
     if now and before:
         edited = (
             _reinject(kind, job, stored, slices) if kind.templates_editable else AdmissionResponse()
@@ -124,9 +124,9 @@ def _reinject(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> Ad
             return (
                 AdmissionResponse()
             )  # the assigner starts it, or is about to restore its templates
-        return AdmissionResponse(operations=remade_ops(have, had))
+        return AdmissionResponse(operations=reinjection_ops(have, had))
     frozen = kind.immutable_while_running and not is_suspended(job)
-    operations = kept_marks_ops(have, had, frozen=frozen)
+    operations = keep_injection_ops(have, had, frozen=frozen)
     if is_suspended(job) or [pod_template.podset for pod_template in have] == [
         pod_template.podset for pod_template in had
     ]:
@@ -202,7 +202,7 @@ def _pod_created(review: Review) -> AdmissionResponse:
     The ungater follows pods by that label: without it a gated pod would never be ungated (U8).
     """
     pod = review.object
-    if is_cleanup(pod):
+    if is_cleanup_pod(pod):
         if review.username not in _JOB_CONTROLLERS:
             return (
                 AdmissionResponse()

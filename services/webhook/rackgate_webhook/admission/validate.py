@@ -21,8 +21,8 @@ from rackgate.api.names import (
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.job.podsets import is_suspended
-from rackgate.jobframework.managed import is_cleanup, is_governed, is_part, queue_of
-from rackgate.jobframework.reinjection import wrong_marks
+from rackgate.jobframework.managed import is_child, is_cleanup_pod, is_managed, queue_of
+from rackgate.jobframework.reinjection import injection_errors
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -93,7 +93,7 @@ class _JobValidator:
 
     def errors(self, job: Object, stored: Object) -> list[FieldError]:
         """What is wrong with a job, or with this change of it."""
-        if not is_governed(job) and not (stored and is_governed(stored)):
+        if not is_managed(job) and not (stored and is_managed(stored)):
             return []
         return (
             self._update_errors(job, stored)
@@ -103,11 +103,11 @@ class _JobValidator:
 
     def _update_errors(self, job: Object, stored: Object) -> list[FieldError]:
         same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
-        if same and is_part(stored):
+        if same and is_child(stored):
             return []  # left behind by its owner; the garbage collector must get that written
         frozen = self._immutable_errors(job, stored)
-        newly_queued = not is_governed(stored)
-        if frozen or not is_governed(job) or (same and not newly_queued):
+        newly_queued = not is_managed(stored)
+        if frozen or not is_managed(job) or (same and not newly_queued):
             return frozen
         errors = self._job_errors(job, newly_managed=newly_queued)
         if newly_queued:
@@ -125,7 +125,7 @@ class _JobValidator:
         return [error for error in errors if error not in before]
 
     def _job_errors(self, job: Object, *, newly_managed: bool) -> list[FieldError]:
-        """Rules on the requests of a managed job; `newly_managed`: it has just got its queue label."""
+        """Errors in the requests of a managed job; `newly_managed`: it just got its queue label."""
         errors = name_errors(
             queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
         )
@@ -142,7 +142,7 @@ class _JobValidator:
             errors += _node_name_errors(pod_template)
             if newly_managed:
                 # The mutating webhook came first: its own marks at creation are right.
-                errors += wrong_marks(pod_template)
+                errors += injection_errors(pod_template)
         return errors
 
     def _immutable_errors(self, job: Object, stored: Object) -> list[FieldError]:
@@ -157,7 +157,7 @@ class _JobValidator:
         for pod_template in self._kind.templates(job, False):
             if pod_template.podset in before:
                 errors += _immutable_annotation_errors(pod_template, before[pod_template.podset])
-        if is_governed(stored) and self._kind.is_elastic(job) != self._kind.is_elastic(stored):
+        if is_managed(stored) and self._kind.is_elastic(job) != self._kind.is_elastic(stored):
             problem = (
                 f"a {self._kind.name} that is not suspended cannot become elastic, or cease to be"
             )
@@ -167,7 +167,7 @@ class _JobValidator:
 
 def _immutable_queue_errors(job: Object, stored: Object) -> list[FieldError]:
     current, requested = queue_of(stored), queue_of(job)
-    if current == requested and is_governed(job) == is_governed(stored):
+    if current == requested and is_managed(job) == is_managed(stored):
         return []
     was = "no queue" if current is None else f"queue {shown(current)}"
     now = "none" if requested is None else shown(requested)
@@ -197,7 +197,7 @@ def _immutable_annotation_errors(
 
 def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
     """Pods with this label are never held: they come after a RayCluster, not before."""
-    if not is_cleanup(pod_template.template):
+    if not is_cleanup_pod(pod_template.template):
         return []
     path = f"{pod_template.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
     return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]

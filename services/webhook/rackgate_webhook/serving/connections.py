@@ -32,7 +32,7 @@ EVICTION_CANDIDATES: Final = 4  # for making room; looking closely at all would 
 KEEPALIVE_S: Final = 120.0
 
 OPEN: Final = metrics.gauge("webhook_connections", "Open connections of callers.")
-CLOSED: Final = metrics.from_zero(
+CLOSED: Final = metrics.initialize_series(
     metrics.counter(
         "webhook_connections_closed_total",
         "Connections that were closed on a caller, by why.",

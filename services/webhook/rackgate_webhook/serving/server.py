@@ -12,7 +12,7 @@ from typing import Final, cast
 import structlog
 from aiohttp import web
 
-from rackgate.jobframework.kai import Rendering
+from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.tasks import start
 from rackgate_webhook.admission.answer import (
@@ -43,7 +43,7 @@ MAX_LARGE_ASYNC_REVIEWS: Final = 4
 REVIEW_DURATION: Final = metrics.histogram(
     "review_duration_seconds", "Time to answer one review.", ("operation", "allowed")
 )
-REJECTED_REQUESTS: Final = metrics.from_zero(
+REJECTED_REQUESTS: Final = metrics.initialize_series(
     metrics.counter(
         "webhook_requests_refused_total",
         "Requests without a review as answer, by why.",
@@ -76,7 +76,7 @@ class WebhookServer:
         *,
         both_levels: bool = False,
         elastic_kinds: Collection[str] = (),
-        kai: Rendering | None = None,
+        kai: RenderOptions | None = None,
         async_routes: Mapping[str, AsyncDecide] | None = None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:

@@ -9,21 +9,21 @@ import msgspec
 
 from rackgate.api.names import COMPLETION_INDEX_LABEL, ELASTIC_ANNOTATION
 from rackgate.jobframework.injection import (
-    NextStep,
     PodTemplate,
+    StopAction,
     StopPhase,
-    creation_ops,
-    release_ops,
+    injection_ops,
+    remove_injection_ops,
 )
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.managed import is_governed
+from rackgate.jobframework.managed import is_managed
 from rackgate.jobframework.templates import (
     Template,
     annotations_of,
     section,
     strip_reserved,
     template_patch,
-    well_formed,
+    validated_template,
 )
 from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
@@ -34,10 +34,10 @@ TEMPLATE_POINTER: Final = "/spec/template"
 SUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": True}
 UNSUSPEND: Final[JsonPatchOp] = {"op": "add", "path": "/spec/suspend", "value": False}
 
-JobLike = Mapping[str, Any] | Job
+JobOrManifest = Mapping[str, Any] | Job
 
 
-def template_of(job: JobLike) -> dict[str, Any]:
+def template_of(job: JobOrManifest) -> dict[str, Any]:
     """The pod template of a Job as plain JSON."""
     if isinstance(job, Job):
         decoded: dict[str, Any] = msgspec.json.decode(job.spec.template)
@@ -47,22 +47,22 @@ def template_of(job: JobLike) -> dict[str, Any]:
 
 def pod_count(job: Mapping[str, Any]) -> int:
     """Pods that run at once: min(parallelism, completions), never negative."""
-    return pods_at_once(section(job, "spec"))
+    return max_running_pods(section(job, "spec"))
 
 
-def pods_at_once(spec: Mapping[str, Any]) -> int:
+def max_running_pods(spec: Mapping[str, Any]) -> int:
     """As `pod_count`, for a JobSpec."""
-    parallelism = whole(spec.get("parallelism"), default=1)
-    completions = whole(spec.get("completions"), default=parallelism)
+    parallelism = int_or_default(spec.get("parallelism"), default=1)
+    completions = int_or_default(spec.get("completions"), default=parallelism)
     return max(0, min(parallelism, completions))
 
 
-def whole(value: object, default: int) -> int:
+def int_or_default(value: object, default: int) -> int:
     """A whole number of a manifest; `default` for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def podsets_of(job: JobLike) -> list[dict[str, Any]]:
+def podsets_of(job: JobOrManifest) -> list[dict[str, Any]]:
     """The PodSets of a Job, as a Workload stores them.
 
     Returns:
@@ -95,10 +95,10 @@ def is_elastic(job: Mapping[str, Any]) -> bool:
 
 def templates_of(job: Mapping[str, Any], *, elastic: bool = False) -> list[PodTemplate]:
     """The one pod template of a Job; `elastic`: its pods wait for grants of their own."""
-    return [_part(well_formed(template_of(job), TEMPLATE_PATH), elastic=elastic)]
+    return [_pod_template(validated_template(template_of(job), TEMPLATE_PATH), elastic=elastic)]
 
 
-def govern_job(job: Mapping[str, Any], *, slices: bool = False) -> list[JsonPatchOp]:
+def inject_job(job: Mapping[str, Any], *, elastic_enabled: bool = False) -> list[JsonPatchOp]:
     """What a Job is given at creation, or when it gets its queue label while suspended.
 
     A governed Job is suspended; a template that asks for topology gets the topology gate and
@@ -106,20 +106,24 @@ def govern_job(job: Mapping[str, Any], *, slices: bool = False) -> list[JsonPatc
 
     Args:
         job: as it came.
-        slices: Jobs that ask for it may be resized in slices: their pods are held.
+        elastic_enabled: Jobs that ask for it may be resized in slices: their pods are held.
     """
-    if not is_governed(job):
+    if not is_managed(job):
         return []
     operations = [] if is_suspended(job) else [dict(SUSPEND)]
-    return operations + creation_ops(templates_of(job, elastic=slices and is_elastic(job)))
+    return operations + injection_ops(
+        templates_of(job, elastic=elastic_enabled and is_elastic(job))
+    )
 
 
-def release_job(job: Mapping[str, Any]) -> list[JsonPatchOp]:
+def remove_job_injection(job: Mapping[str, Any]) -> list[JsonPatchOp]:
     """Takes Rackgate's keys out of a suspended Job that lost its queue label."""
-    return release_ops(templates_of(job))
+    return remove_injection_ops(templates_of(job))
 
 
-def _part(template: Template, podset: str = PODSET, *, elastic: bool = False) -> PodTemplate:
+def _pod_template(
+    template: Template, podset: str = PODSET, *, elastic: bool = False
+) -> PodTemplate:
     return PodTemplate(podset, TEMPLATE_PATH, TEMPLATE_POINTER, template, elastic)
 
 
@@ -135,27 +139,27 @@ def restore_patch(job_template: Template, original_template: Template) -> list[J
     return template_patch(job_template, original_template, TEMPLATE_POINTER) or None
 
 
-def stop_step(job: JobLike, original_template: Template) -> NextStep:
+def next_stop_action(job: JobOrManifest, original_template: Template) -> StopAction:
     """What a stop must do next, judged from the Job alone, so that any crash can be resumed.
 
     The API server lets the template of a Job change only after suspension has taken effect:
     suspend, wait until no pod is active and condition Suspended is True (or the Job never
     started), then restore.
     """
-    view = job if isinstance(job, Job) else msgspec.convert(job_view(job), Job)
-    if not view.spec.suspend:
-        return NextStep(StopPhase.SUSPEND, [dict(SUSPEND)])
-    condition = view.status.condition("Suspended")
-    settled = view.status.start_time is None or (
+    wire_job = job if isinstance(job, Job) else msgspec.convert(wire_view(job), Job)
+    if not wire_job.spec.suspend:
+        return StopAction(StopPhase.SUSPEND, [dict(SUSPEND)])
+    condition = wire_job.status.condition("Suspended")
+    is_suspension_effective = wire_job.status.start_time is None or (
         condition is not None and condition.status == "True"
     )
-    if view.status.active or not settled:
-        return NextStep(StopPhase.WAIT, [])
+    if wire_job.status.active or not is_suspension_effective:
+        return StopAction(StopPhase.WAIT, [])
     restore = restore_patch(template_of(job), original_template)
-    return NextStep(StopPhase.RESTORE, restore) if restore else NextStep(StopPhase.DONE, [])
+    return StopAction(StopPhase.RESTORE, restore) if restore else StopAction(StopPhase.DONE, [])
 
 
-def job_view(job: Mapping[str, Any]) -> dict[str, Any]:
+def wire_view(job: Mapping[str, Any]) -> dict[str, Any]:
     """Suspension and status of a Job given as plain JSON, in the shape of the wire view."""
     suspend = {"suspend": is_suspended(job)}
     return {"spec": suspend, "status": dict(section(job, "status"))}

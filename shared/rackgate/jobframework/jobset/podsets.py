@@ -7,12 +7,23 @@ from typing import Any
 
 from rackgate.api.names import COMPLETION_INDEX_LABEL, JOB_INDEX_LABEL
 from rackgate.jobframework.errors import FieldError
-from rackgate.jobframework.injection import PodTemplate, creation_ops, release_ops
-from rackgate.jobframework.job.podsets import SUSPEND, is_suspended, pods_at_once, whole
+from rackgate.jobframework.injection import PodTemplate, injection_ops, remove_injection_ops
+from rackgate.jobframework.job.podsets import (
+    SUSPEND,
+    int_or_default,
+    is_suspended,
+    max_running_pods,
+)
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.managed import is_governed
+from rackgate.jobframework.managed import is_managed
 from rackgate.jobframework.podset_groups import MAX_PODSETS, group_errors, name_errors
-from rackgate.jobframework.templates import Template, items, section, strip_reserved, well_formed
+from rackgate.jobframework.templates import (
+    Template,
+    items,
+    section,
+    strip_reserved,
+    validated_template,
+)
 from rackgate.jobframework.topology_request import topology_request
 
 JobSet = Mapping[str, Any]
@@ -32,15 +43,17 @@ def templates_of(jobset: JobSet) -> list[PodTemplate]:
             podset=name.lower(),
             path=f"spec.replicatedJobs[{index}].template.spec.template",
             pointer=f"/spec/replicatedJobs/{index}/template/spec/template",
-            template=_template(replicated, index),
+            template=_pod_template(replicated, index),
         )
         for index, name, replicated in replicated_jobs(jobset)
     ]
 
 
-def _template(replicated: Mapping[str, Any], index: int) -> Template:
+def _pod_template(replicated: Mapping[str, Any], index: int) -> Template:
     path = f"spec.replicatedJobs[{index}].template.spec"
-    return well_formed(section(job_spec(replicated, index), "template", path), f"{path}.template")
+    return validated_template(
+        section(job_spec(replicated, index), "template", path), f"{path}.template"
+    )
 
 
 def job_spec(replicated: Mapping[str, Any], index: int) -> Mapping[str, Any]:
@@ -60,13 +73,13 @@ def job_templates_of(jobset: JobSet) -> list[tuple[str, Mapping[str, Any]]]:
 
 def replicas_of(replicated: Mapping[str, Any]) -> int:
     """Jobs that one replicatedJob makes; never negative."""
-    return max(0, whole(replicated.get("replicas"), default=1))
+    return max(0, int_or_default(replicated.get("replicas"), default=1))
 
 
 def counts_of(jobset: JobSet) -> dict[str, int]:
     """Pods of each PodSet: replicas x pods that one Job runs at once."""
     return {
-        name.lower(): replicas_of(replicated) * pods_at_once(job_spec(replicated, index))
+        name.lower(): replicas_of(replicated) * max_running_pods(job_spec(replicated, index))
         for index, name, replicated in replicated_jobs(jobset)
     }
 
@@ -80,14 +93,14 @@ def podsets_of(jobset: JobSet) -> list[dict[str, Any]]:
         (job index, completion index): each Job of the replicas is one subgroup.
     """
     podsets = []
-    for part, (index, _, replicated) in zip(
+    for pod_template, (index, _, replicated) in zip(
         templates_of(jobset), replicated_jobs(jobset), strict=True
     ):
         replicas, spec = replicas_of(replicated), job_spec(replicated, index)
-        template = strip_reserved(part.template)
+        template = strip_reserved(pod_template.template)
         podset: dict[str, Any] = {
-            "name": part.podset,
-            "count": replicas * pods_at_once(spec),
+            "name": pod_template.podset,
+            "count": replicas * max_running_pods(spec),
             "template": template,
         }
         # Indexed is JobSet's own default.
@@ -104,28 +117,28 @@ def podsets_of(jobset: JobSet) -> list[dict[str, Any]]:
     return podsets
 
 
-def govern_jobset(jobset: JobSet) -> list[JsonPatchOp]:
+def inject_jobset(jobset: JobSet) -> list[JsonPatchOp]:
     """What a JobSet is given at creation, or when it gets its queue label while suspended.
 
-    As `govern_job`, for the template of each replicatedJob.
+    As `inject_job`, for the template of each replicatedJob.
     """
-    if not is_governed(jobset):
+    if not is_managed(jobset):
         return []
     operations = [] if is_suspended(jobset) else [dict(SUSPEND)]
-    return operations + creation_ops(templates_of(jobset))
+    return operations + injection_ops(templates_of(jobset))
 
 
-def release_jobset(jobset: JobSet) -> list[JsonPatchOp]:
+def remove_jobset_injection(jobset: JobSet) -> list[JsonPatchOp]:
     """Takes Rackgate's keys out of a suspended JobSet that lost its queue label."""
-    return release_ops(templates_of(jobset))
+    return remove_injection_ops(templates_of(jobset))
 
 
 def podset_errors(jobset: JobSet) -> list[FieldError]:
     """Refuse what a Workload cannot carry: no or too many PodSets, bad names, broken groups."""
-    parts = list(replicated_jobs(jobset))
+    jobs = list(replicated_jobs(jobset))
     errors: list[FieldError] = []
-    if not 1 <= len(parts) <= MAX_PODSETS:
-        problem = f"{len(parts)} replicatedJobs, a Workload carries 1 to {MAX_PODSETS} podsets"
+    if not 1 <= len(jobs) <= MAX_PODSETS:
+        problem = f"{len(jobs)} replicatedJobs, a Workload carries 1 to {MAX_PODSETS} podsets"
         errors.append(FieldError("spec.replicatedJobs", problem, "join those of equal template"))
-    names = ((f"spec.replicatedJobs[{index}].name", name) for index, name, _ in parts)
+    names = ((f"spec.replicatedJobs[{index}].name", name) for index, name, _ in jobs)
     return errors + name_errors(names) + group_errors(templates_of(jobset), counts_of(jobset))

@@ -11,12 +11,18 @@ from typing import Any, Final
 
 from rackgate.api.names import RAY_HOST_INDEX_LABEL, RAY_REPLICA_INDEX_LABEL
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.injection import PodTemplate, creation_ops, release_ops
-from rackgate.jobframework.job.podsets import SUSPEND, is_suspended, whole
+from rackgate.jobframework.injection import PodTemplate, injection_ops, remove_injection_ops
+from rackgate.jobframework.job.podsets import SUSPEND, int_or_default, is_suspended
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.managed import is_governed
+from rackgate.jobframework.managed import is_managed
 from rackgate.jobframework.podset_groups import MAX_PODSETS, group_errors, name_errors
-from rackgate.jobframework.templates import Template, items, section, strip_reserved, well_formed
+from rackgate.jobframework.templates import (
+    Template,
+    items,
+    section,
+    strip_reserved,
+    validated_template,
+)
 from rackgate.jobframework.topology_request import topology_request
 
 HEAD: Final = "head"
@@ -58,32 +64,32 @@ def templates_of(cluster: RayCluster, *, elastic: bool = False) -> list[PodTempl
             released by the number that was granted.
     """
     head = section(section(cluster, "spec"), "headGroupSpec", "spec")
-    parts = [
+    pod_templates = [
         PodTemplate(
             HEAD,
             _HEAD_PATH,
             "/spec/headGroupSpec/template",
-            well_formed(section(head, "template", "spec.headGroupSpec"), _HEAD_PATH),
+            validated_template(section(head, "template", "spec.headGroupSpec"), _HEAD_PATH),
             elastic,
         )
     ]
     for index, name, group in worker_groups(cluster):
         path = f"spec.workerGroupSpecs[{index}]"
-        parts.append(
+        pod_templates.append(
             PodTemplate(
                 name.lower(),
                 f"{path}.template",
                 f"/spec/workerGroupSpecs/{index}/template",
-                well_formed(section(group, "template", path), f"{path}.template"),
+                validated_template(section(group, "template", path), f"{path}.template"),
                 elastic,
             )
         )
-    return parts
+    return pod_templates
 
 
 def hosts_per_replica(group: Mapping[str, Any]) -> int:
     """Pods of one replica, at least 1."""
-    return max(1, whole(group.get("numOfHosts"), default=1))
+    return max(1, int_or_default(group.get("numOfHosts"), default=1))
 
 
 def replicas_of(group: Mapping[str, Any]) -> int:
@@ -93,10 +99,10 @@ def replicas_of(group: Mapping[str, Any]) -> int:
     """
     if group.get("suspend") is True:
         return 0
-    least = max(0, whole(group.get("minReplicas"), default=0))
-    most = max(0, whole(group.get("maxReplicas"), default=MAX_PODS))
+    minimum = max(0, int_or_default(group.get("minReplicas"), default=0))
+    maximum = max(0, int_or_default(group.get("maxReplicas"), default=MAX_PODS))
     # An absent number means the minimum, as KubeRay takes it.
-    return min(max(whole(group.get("replicas"), default=least), least), most)
+    return min(max(int_or_default(group.get("replicas"), default=minimum), minimum), maximum)
 
 
 def pod_count(group: Mapping[str, Any]) -> int:
@@ -110,7 +116,7 @@ def counts_of(cluster: RayCluster) -> dict[str, int]:
     return {**workers, HEAD: 1}
 
 
-def units_of(cluster: RayCluster) -> dict[str, int]:
+def scaling_units_of(cluster: RayCluster) -> dict[str, int]:
     """What the pods of each PodSet are always a multiple of, however the cluster is scaled.
 
     In a cluster that scales itself these are the hosts of one replica, else all of its pods.
@@ -136,10 +142,10 @@ def podsets_of(cluster: RayCluster) -> list[dict[str, Any]]:
     if elastic:
         head = _with_autoscaler(head, cluster)
     podsets = [_podset(HEAD, 1, head, topology_request(head))]
-    for part, (_, _, group) in zip(templates[1:], worker_groups(cluster), strict=True):
-        worker = _with_wait(strip_reserved(part.template), part.path)
+    for pod_template, (_, _, group) in zip(templates[1:], worker_groups(cluster), strict=True):
+        worker = _with_wait_container(strip_reserved(pod_template.template), pod_template.path)
         request = _worker_request(worker, group, elastic=elastic)
-        podsets.append(_podset(part.podset, pod_count(group), worker, request))
+        podsets.append(_podset(pod_template.podset, pod_count(group), worker, request))
     return podsets
 
 
@@ -177,14 +183,14 @@ def _with_autoscaler(template: Template, cluster: RayCluster) -> dict[str, Any]:
     return {**template, "spec": {**spec, "containers": [*containers, sidecar]}}
 
 
-def _with_wait(template: Template, path: str) -> dict[str, Any]:
+def _with_wait_container(template: Template, path: str) -> dict[str, Any]:
     """A worker's template with the init container that KubeRay adds."""
     spec, inside = section(template, "spec", path), f"{path}.spec"
     asked = {
         name
         for field in ("containers", "initContainers")
         for index, container in enumerate(items(spec, field, inside))
-        for name in _asked(container, f"{inside}.{field}[{index}]")
+        for name in _requested_resources(container, f"{inside}.{field}[{index}]")
     }
     resources = {name: value for name, value in _WAIT_RESOURCES.items() if name in asked}
     if not resources:
@@ -193,7 +199,7 @@ def _with_wait(template: Template, path: str) -> dict[str, Any]:
     return {**template, "spec": {**spec, "initContainers": containers}}
 
 
-def _asked(container: Mapping[str, Any], path: str) -> set[str]:
+def _requested_resources(container: Mapping[str, Any], path: str) -> set[str]:
     """Names of the resources that a container asks for; limits stand in for requests."""
     resources, inside = section(container, "resources", path), f"{path}.resources"
     return {*section(resources, "requests", inside), *section(resources, "limits", inside)}
@@ -204,24 +210,24 @@ def _container(name: str, resources: Mapping[str, str]) -> dict[str, Any]:
     return {"name": name, "resources": asked}
 
 
-def govern_raycluster(cluster: RayCluster, *, slices: bool) -> list[JsonPatchOp]:
+def inject_raycluster(cluster: RayCluster, *, elastic_enabled: bool) -> list[JsonPatchOp]:
     """What a RayCluster is given at creation, or when it gets its queue label while suspended.
 
     Args:
         cluster: as it came.
-        slices: feature gate `ElasticJobsViaWorkloadSlices`: templates of a cluster that scales
-            itself get the elastic gate, so that pods that come later are held, too.
+        elastic_enabled: feature gate `ElasticJobsViaWorkloadSlices`: templates of a cluster that
+            scales itself get the elastic gate, so that pods that come later are held, too.
     """
-    if not is_governed(cluster):
+    if not is_managed(cluster):
         return []
     operations = [] if is_suspended(cluster) else [dict(SUSPEND)]
-    elastic = slices and is_elastic(cluster)
-    return operations + creation_ops(templates_of(cluster, elastic=elastic))
+    elastic = elastic_enabled and is_elastic(cluster)
+    return operations + injection_ops(templates_of(cluster, elastic=elastic))
 
 
-def release_raycluster(cluster: RayCluster) -> list[JsonPatchOp]:
+def remove_raycluster_injection(cluster: RayCluster) -> list[JsonPatchOp]:
     """Takes Rackgate's keys out of a suspended RayCluster that lost its queue label."""
-    return release_ops(templates_of(cluster))
+    return remove_injection_ops(templates_of(cluster))
 
 
 def podset_errors(cluster: RayCluster) -> list[FieldError]:
@@ -244,7 +250,7 @@ def podset_errors(cluster: RayCluster) -> list[FieldError]:
         [(f"{paths[index]}.groupName", name) for index, name, _ in groups], taken=(HEAD,)
     )
     for index, _, group in groups:
-        hosts = whole(group.get("numOfHosts"), default=1)
+        hosts = int_or_default(group.get("numOfHosts"), default=1)
         if hosts < 1:
             problem = f"a replica of {hosts} hosts has no pods"
             errors.append(FieldError(f"{paths[index]}.numOfHosts", problem, "use 1 or more"))

@@ -12,7 +12,7 @@ from rackgate.wire.depth import tolerant
 # The version that is known of a quiet collection is minutes old: etcd tells its progress every ten
 # minutes by default. To come so far in that time, a cluster would have to write 16,000 times a
 # second. The manual of etcd bumps by 1,000,000,000.
-LEAP: Final = 10_000_000
+MAX_VERSION_STEP: Final = 10_000_000
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
@@ -22,14 +22,14 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Bare(msgspec.Struct, frozen=True):
+class _MetadataOnly(msgspec.Struct, frozen=True):
     """An object of which only the metadata could be read, or needs to be."""
 
     metadata: Meta = Meta()
 
 
 _decode_event = tolerant(msgspec.json.Decoder(WatchEvent).decode)
-_decode_bare = tolerant(msgspec.json.Decoder(_Bare).decode)
+_decode_metadata = tolerant(msgspec.json.Decoder(_MetadataOnly).decode)
 
 
 def read_event(line: bytes) -> WatchEvent:
@@ -44,7 +44,7 @@ def read_event(line: bytes) -> WatchEvent:
 def read_meta(raw: bytes | msgspec.Raw) -> Meta | None:
     """The metadata of an object; None where it cannot be read."""
     try:
-        return _decode_bare(raw).metadata
+        return _decode_metadata(raw).metadata
     except ValueError:
         return None
 
@@ -54,6 +54,6 @@ def is_earlier(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-def leaps(version: str, other: str) -> bool:
+def is_version_leap(version: str, other: str) -> bool:
     """Whether a version is later than another by more than a cluster writes between two looks."""
-    return is_earlier(other, version) and int(version) - int(other) > LEAP
+    return is_earlier(other, version) and int(version) - int(other) > MAX_VERSION_STEP

@@ -11,9 +11,9 @@ recreated under its name is a delete and an upsert. One object that cannot be de
 and left as it was known; it never stops the stream.
 
 A store that was restored from a backup is silent until its versions have passed the one it is asked
-for, and tells nothing of what it has not any more. So the store is not `certain` from the moment
-that a stream breaks, ends before it was asked to, or cannot go on (410, an ERROR event), until the
-API server has shown its version:
+for, and tells nothing of what it has not any more. So the store is not `is_confirmed` from the
+moment that a stream breaks, ends before it was asked to, or cannot go on (410, an ERROR event),
+until the API server has shown its version:
 
     a stream broke or ended early   -> list one object; the list carries the version
     that version is far later       -> list everything: `--bump-revision` makes versions leap
@@ -55,7 +55,7 @@ from rackgate.kube.errors import (
     error_for,
     parse_status,
 )
-from rackgate.kube.informer.events import is_earlier, leaps, read_event, read_meta
+from rackgate.kube.informer.events import is_earlier, is_version_leap, read_event, read_meta
 from rackgate.kube.informer.pages import decode_page
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
@@ -65,20 +65,20 @@ T = TypeVar("T")
 
 YIELD_EVERY = 200
 # After these the server may soon show its version, and may show another store then; 0 is no answer.
-AWAY = (
+SERVER_AWAY_STATUSES = (
     0,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
 # After these, too, but they say nothing of the store: too many requests, a list that took too long.
-PASSING = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
+TRANSIENT_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
 # For so long writes wait after another 5xx or a 403. The API server answers 500 while etcd is away
 # or elects a leader, but also for as long as the conversion webhook of one kind is broken. 403 is
 # what it answers until it has read the roles after its start, but also if a role was taken away.
 FAILING_S = 30.0
 # A stream that ends so much earlier than it was asked to was ended for another reason.
-ENDS_EARLY_S = 1.0
+EARLY_END_MARGIN_S = 1.0
 # As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
 WATCH_LIMIT_S = 300
 # A stream that ends this soon without an event would otherwise be asked for in a hot loop.
@@ -140,7 +140,7 @@ class Informer(Generic[T]):
         self.problem = "not listed yet"
         self._client = client
         self._decode = decode
-        self._upsert_callback, self._delete_callback = on_upsert, on_delete
+        self._on_upsert, self._on_delete = on_upsert, on_delete
         self._on_synced = on_synced
         self._key_of = key_of or (lambda item: meta_of(item).key)
         self._version_of = version_of or (lambda item: meta_of(item).resource_version)
@@ -153,36 +153,36 @@ class Informer(Generic[T]):
         self._objects: dict[str, T] = {}
         self.store: Mapping[str, T] = MappingProxyType(self._objects)
         self._version = ""
-        self._due = True
+        self._list_due = True
         # List next, though the store is not known to be behind: nothing was heard for long.
         self._relist = False
         # Set while the store is known to be the one that was listed.
-        self._certain = asyncio.Event()
-        self._certain.set()
+        self._confirmed = asyncio.Event()
+        self._confirmed.set()
         self._failing_s = failing_s
         self._failing_since: float | None = None
-        self._heard_at = clock.monotonic()
+        self._last_heard_at = clock.monotonic()
         self._log = log.bind(resource=resource.full_name)
 
     def silence_s(self) -> float:
         """Seconds since the API server was last heard of on this collection."""
-        return clock.monotonic() - self._heard_at
+        return clock.monotonic() - self._last_heard_at
 
     def missing(self) -> list[str]:
         """What keeps this informer from being ready: lines for /readyz, empty when synced."""
         return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
 
-    async def certain(self) -> None:
+    async def wait_confirmed(self) -> None:
         """Wait until it is known that the API server has no older store now.
 
         It is, unless a stream broke a moment ago.
         """
-        await self._certain.wait()
+        await self._confirmed.wait()
 
     @property
-    def is_certain(self) -> bool:
-        """Whether `certain` returns at once."""
-        return self._certain.is_set()
+    def is_confirmed(self) -> bool:
+        """Whether `wait_confirmed` returns at once."""
+        return self._confirmed.is_set()
 
     @property
     def listing(self) -> bool:
@@ -190,16 +190,16 @@ class Informer(Generic[T]):
 
         Not so where it only follows silence, as on quiet collections, until it fails.
         """
-        return self._due
+        return self._list_due
 
     def clear(self) -> None:
         """Nothing is there any more, and the next `run` lists anew: the kind is not served now.
 
         To be called while `run` is not running.
         """
-        self._due = True
+        self._list_due = True
         self._version = ""
-        self._shown()
+        self._mark_confirmed()
         for key in list(self._objects):
             self._delete(key)
 
@@ -210,53 +210,53 @@ class Informer(Generic[T]):
             RewoundError: the API server has an older store now.
         """
         name = self.resource.full_name
-        self._heard_at = clock.monotonic()
+        self._last_heard_at = clock.monotonic()
         # What is not followed, as a kind that is not installed, is not late either.
         metrics.WATCH_LAG.labels(resource=name).set_function(self.silence_s)
         try:
-            await self._follow()
+            await self._list_and_watch()
         finally:
             metrics.WATCH_LAG.remove(name)
 
-    async def _follow(self) -> None:
+    async def _list_and_watch(self) -> None:
         while True:
             wait_s = 0.0
             try:
-                if not (self._due or self._relist or self._certain.is_set()):
-                    await self._probe()
-                if self._due or self._relist:
+                if not (self._list_due or self._relist or self._confirmed.is_set()):
+                    await self._probe_version()
+                if self._list_due or self._relist:
                     await self._list()
                 reason = await self._watch()
             except GoneError:
                 # The store stays as it is: the next list tells what vanished.
-                self._behind()
-                self._restarted("expired")
+                self._mark_behind()
+                self._log_restart("expired")
                 if self._backoff.failures() == 0:
                     self._backoff.next()
                     continue
             except RewoundError:
                 raise
             except KubeError as error:
-                self._due = self._due or isinstance(error, LineTooLongError)
-                self._failed(error)
-                self._restarted(_reason(error))
+                self._list_due = self._list_due or isinstance(error, LineTooLongError)
+                self._log_failure(error)
+                self._log_restart(_reason(error))
                 wait_s = error.retry_after_s or 0.0
             else:
-                self._restarted(reason)
+                self._log_restart(reason)
                 if reason != "short":
                     self._backoff.reset()
                     continue
             await asyncio.sleep(max(wait_s, self._backoff.next()))
 
-    def _failed(self, error: KubeError) -> None:
+    def _log_failure(self, error: KubeError) -> None:
         self.problem = str(error)
         self._log.warning("watch_failed", error=str(error)[:500])
 
-    def _restarted(self, reason: str) -> None:
+    def _log_restart(self, reason: str) -> None:
         metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
         # Streams end every few minutes by agreement; only the rest is worth a line.
-        tell = self._log.debug if reason == "ended" else self._log.info
-        tell("watch_restarted", reason=reason, resource_version=self._version)
+        log_line = self._log.debug if reason == "ended" else self._log.info
+        log_line("watch_restarted", reason=reason, resource_version=self._version)
 
     async def _list(self) -> None:
         """Read all pages, then make the store equal to them."""
@@ -264,12 +264,12 @@ class Informer(Generic[T]):
         try:
             version = await self._read(listed)
         except KubeError as error:
-            self._due = True
-            self._not_told(error)
+            self._list_due = True
+            self._on_version_unknown(error)
             raise
         await self._replace(listed)
-        self._version, self._due, self._relist, self.problem = version, False, False, ""
-        self._shown()
+        self._version, self._list_due, self._relist, self.problem = version, False, False, ""
+        self._mark_confirmed()
         if not self.synced.is_set():
             self._log.info("cache_synced", objects=len(listed), resource_version=version)
             self.synced.set()
@@ -280,14 +280,14 @@ class Informer(Generic[T]):
         """Put all there is into `listed`; returns the version of the list."""
         version = ""
         async for body in self._client.list_pages(self._path, self._params):
-            self._heard_at = clock.monotonic()
+            self._last_heard_at = clock.monotonic()
             # All pages of one list carry the version of its first page.
             found = await self._page(body, listed)
             version = version or found
             del body  # not held while the next one is read
         return version
 
-    async def _probe(self) -> None:
+    async def _probe_version(self) -> None:
         """Ask the store for its version: the client compares it with what was seen.
 
         Raises:
@@ -301,67 +301,67 @@ class Informer(Generic[T]):
             async with aclosing(pages):
                 version = decode_page(await anext(pages)).metadata.resource_version
         except KubeError as error:
-            self._not_told(error)
-            if not self._certain.is_set():
+            self._on_version_unknown(error)
+            if not self._confirmed.is_set():
                 raise
             return
         # Only objects show a restored store whose versions were bumped. Nor does the version show
         # one if etcd was away behind the API server, and was written to since.
-        if leaps(version, self._version) or self._failing_since is not None:
+        if is_version_leap(version, self._version) or self._failing_since is not None:
             self._relist = True
         else:
-            self._shown()
+            self._mark_confirmed()
 
-    def _shown(self) -> None:
+    def _mark_confirmed(self) -> None:
         """The API server has shown the store that it has now, or nothing is known of any."""
         self._failing_since = None
-        self._certain.set()
+        self._confirmed.set()
 
-    def _not_told(self, error: KubeError) -> None:
+    def _on_version_unknown(self, error: KubeError) -> None:
         """The server did not show its version. Nobody waits for one that never will."""
         if isinstance(error, RewoundError):
             return
-        if error.status in AWAY:
-            self._away()
+        if error.status in SERVER_AWAY_STATUSES:
+            self._mark_server_away()
         elif error.status == HTTPStatus.FORBIDDEN or error.status >= 500:
             now = clock.monotonic()
             if self._failing_since is None:
                 self._failing_since = now
             if now - self._failing_since < self._failing_s:
-                self._uncertain()
+                self._mark_unconfirmed()
             else:
-                self._certain.set()
-        elif error.status not in PASSING:
-            self._certain.set()
+                self._confirmed.set()
+        elif error.status not in TRANSIENT_STATUSES:
+            self._confirmed.set()
 
-    def _away(self) -> None:
+    def _mark_server_away(self) -> None:
         """The server is away. By the time that it is back, an older store may have passed us."""
         self._relist = True
         self._failing_since = None
-        self._uncertain()
+        self._mark_unconfirmed()
 
-    def _behind(self) -> None:
+    def _mark_behind(self) -> None:
         """The stream cannot go on from here, and neither can one from the same version."""
-        self._due = True
-        self._uncertain()
+        self._list_due = True
+        self._mark_unconfirmed()
 
-    def _uncertain(self) -> None:
+    def _mark_unconfirmed(self) -> None:
         """The store may be another one now; before the first list nothing is known of any."""
         if self.synced.is_set():
-            self._certain.clear()
+            self._confirmed.clear()
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
         """Put the items of one page into `listed`; returns the version of the list."""
         page = decode_page(body)
         for number, raw in enumerate(page.items or ()):
-            self._collect(bytes(raw), listed)
+            self._collect_item(bytes(raw), listed)
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return page.metadata.resource_version
 
-    def _collect(self, raw: bytes, listed: dict[str, T]) -> None:
+    def _collect_item(self, raw: bytes, listed: dict[str, T]) -> None:
         """Put one listed object into `listed`, keeping the known one if nothing changed."""
-        item = self._decoded(raw)
+        item = self._decode_or_log(raw)
         if item is None:
             meta = read_meta(raw)
             known = self._objects.get(meta.key) if meta else None
@@ -375,9 +375,9 @@ class Informer(Generic[T]):
         # What is not known at the version up to which all is known went before it.
         latest = self._version_of(known) if known is not None else self._version
         if is_earlier(version, latest) or (known is None and version and version == latest):
-            raise self._client.versions.went_back("GET", self._path, version, latest)
+            raise self._client.versions.record_rewind("GET", self._path, version, latest)
         # Else a list after a break would hold every object twice until it is complete.
-        listed[key] = known if known is not None and self._same(known, item) else item
+        listed[key] = known if known is not None and self._is_same_version(known, item) else item
 
     async def _replace(self, listed: dict[str, T]) -> None:
         """Deletes first, so that callers free what upserts may need; then the upserts."""
@@ -411,32 +411,32 @@ class Informer(Generic[T]):
         try:
             async with aclosing(stream):
                 async for lines in stream:
-                    self._heard_at = clock.monotonic()
+                    self._last_heard_at = clock.monotonic()
                     self.problem = ""
                     for line in lines:
                         self._event(line)
                         events += 1
                         if events % YIELD_EVERY == 0:
                             await asyncio.sleep(0)
-                    self._client.versions.note(self._path, self._version)
+                    self._client.versions.observe(self._path, self._version)
                     self._backoff.reset()
                     self._failing_since = None
         except TransportError as error:
-            self._uncertain()
+            self._mark_unconfirmed()
             if error.reason == "Unreachable":
-                self._away()
+                self._mark_server_away()
                 raise
-            self._left(events)
+            self._on_stream_end(events)
             if isinstance(error, LineTooLongError) or clock.monotonic() - started <= SHORT_STREAM_S:
                 raise
-            self._failed(error)
+            self._log_failure(error)
             return _reason(error)
-        self._left(events)
-        if clock.monotonic() - started < limit_s - ENDS_EARLY_S:
-            self._uncertain()
+        self._on_stream_end(events)
+        if clock.monotonic() - started < limit_s - EARLY_END_MARGIN_S:
+            self._mark_unconfirmed()
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
 
-    def _left(self, events: int) -> None:
+    def _on_stream_end(self, events: int) -> None:
         """A stream is over. If nothing was heard for long, it may never speak to us."""
         self._relist = self._relist or (not events and self.silence_s() >= self._idle_s)
 
@@ -445,21 +445,21 @@ class Informer(Generic[T]):
             event = read_event(line)
         except ValueError as error:
             # Not even an event: no telling what was missed.
-            self._behind()
+            self._mark_behind()
             raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
         kind = event.type
         if kind in ("ADDED", "MODIFIED"):
-            self._seen(event.object)
+            self._on_modified(event.object)
         elif kind == "DELETED":
-            self._gone(event.object)
+            self._on_deleted(event.object)
         elif kind == "BOOKMARK":
-            self._marked(event.object)
+            self._on_bookmark(event.object)
         elif kind == "ERROR":
-            self._behind()
+            self._mark_behind()
             status = parse_status(event.object)
             raise error_for("WATCH", self._path, status.code, event.object)
 
-    def _marked(self, raw: msgspec.Raw) -> None:
+    def _on_bookmark(self, raw: msgspec.Raw) -> None:
         """Move on to a bookmark; never back, which would repeat what was told.
 
         Raises:
@@ -469,13 +469,13 @@ class Informer(Generic[T]):
         if meta is None:
             return
         if is_earlier(meta.resource_version, self._version):
-            self._uncertain()
+            self._mark_unconfirmed()
             text = f"bookmark {meta.resource_version} after {self._version}"
             raise KubeError("WATCH", self._path, reason="Behind", message=text)
         self._version = meta.resource_version or self._version
 
-    def _seen(self, raw: msgspec.Raw) -> None:
-        item = self._decoded(raw)
+    def _on_modified(self, raw: msgspec.Raw) -> None:
+        item = self._decode_or_log(raw)
         if item is not None:
             self._upsert(self._key_of(item), item)
             self._version = self._version_of(item) or self._version
@@ -489,7 +489,7 @@ class Informer(Generic[T]):
             self._delete(meta.key)
         self._version = meta.resource_version or self._version
 
-    def _gone(self, raw: msgspec.Raw) -> None:
+    def _on_deleted(self, raw: msgspec.Raw) -> None:
         # Only the name matters, so a projection that fails cannot hide a delete.
         meta = read_meta(raw)
         if meta is None:
@@ -510,11 +510,11 @@ class Informer(Generic[T]):
                 return
         self._objects[key] = item
         try:
-            self._upsert_callback(known, item)
+            self._on_upsert(known, item)
         except Exception:  # noqa: BLE001 - the caller's code; others must go on
             self._log.exception("callback_failed", callback="on_upsert", key=key)
 
-    def _same(self, known: T, item: T) -> bool:
+    def _is_same_version(self, known: T, item: T) -> bool:
         if self._version_of(known) != self._version_of(item):
             return False
         return self._uid_of(known) == self._uid_of(item)
@@ -522,11 +522,11 @@ class Informer(Generic[T]):
     def _delete(self, key: str) -> None:
         item = self._objects.pop(key)
         try:
-            self._delete_callback(item)
+            self._on_delete(item)
         except Exception:  # noqa: BLE001 - the caller's code; others must go on
             self._log.exception("callback_failed", callback="on_delete", key=key)
 
-    def _decoded(self, raw: bytes | msgspec.Raw) -> T | None:
+    def _decode_or_log(self, raw: bytes | msgspec.Raw) -> T | None:
         try:
             return self._decode(raw)
         except Exception as error:  # noqa: BLE001 - the caller's code; others must go on

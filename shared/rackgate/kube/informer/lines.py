@@ -19,7 +19,7 @@ class LineSplitter:
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
         self._parts: list[bytes] = []
-        self._held = 0
+        self._buffered_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes, without their ends; empty lines are left out.
@@ -28,20 +28,20 @@ class LineSplitter:
             LineOverflowError: the line under way is longer than the limit.
         """
         if b"\n" not in chunk:
-            self._hold(chunk)
+            self._buffer(chunk)
             return []
         lines = chunk.split(b"\n")
         if self._parts:
-            self._hold(lines[0])
+            self._buffer(lines[0])
             lines[0] = b"".join(self._parts)
             self._parts.clear()
-            self._held = 0
+            self._buffered_bytes = 0
         rest = lines.pop()
         if rest:
-            self._hold(rest)
+            self._buffer(rest)
         return [line for line in lines if line]
 
-    def last(self) -> list[bytes]:
+    def flush(self) -> list[bytes]:
         """After the end of the stream: the last line, if it lacks its end only.
 
         Half an event comes again; a refusal that is taken for half an event never ends.
@@ -53,8 +53,8 @@ class LineSplitter:
             return []
         return [rest]
 
-    def _hold(self, part: bytes) -> None:
-        self._held += len(part)
-        if self._held > self._limit:
+    def _buffer(self, part: bytes) -> None:
+        self._buffered_bytes += len(part)
+        if self._buffered_bytes > self._limit:
             raise LineOverflowError(f"line of more than {self._limit} bytes")
         self._parts.append(part)

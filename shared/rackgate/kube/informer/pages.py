@@ -12,11 +12,11 @@ from rackgate.wire.depth import tolerant
 PAGE_SIZE: Final = 500
 # A page larger than this makes the following ones shorter: Workloads may be of a megabyte each.
 # A page of less than a quarter makes them longer again: it may have been a few of many.
-PAGE_BYTES: Final = 8 * 2**20
+TARGET_PAGE_BYTES: Final = 8 * 2**20
 # A page larger than this is given up and asked for anew: it may be the first one, and
 # `PAGE_SIZE` objects of a megabyte each are more than a service has.
-MOST_BYTES: Final = 4 * PAGE_BYTES
-SHORTER: Final = 8
+MAX_PAGE_BYTES: Final = 4 * TARGET_PAGE_BYTES
+SHRINK_FACTOR: Final = 8
 
 
 class PageOverflowError(Exception):
@@ -53,33 +53,33 @@ def page_meta(body: bytes) -> ListMeta:
     return meta
 
 
-def next_size(size: int, held: int, longest: int) -> int:
+def next_page_size(size: int, read_bytes: int, max_size: int) -> int:
     """How many items the next page may have.
 
     Args:
         size: how many this one was asked to have.
-        held: bytes of this one.
-        longest: how many the first one was asked to have.
+        read_bytes: bytes of this one.
+        max_size: how many the first one was asked to have.
     """
-    if held > PAGE_BYTES:
-        return max(1, size * PAGE_BYTES // held)
-    return min(size * 2, longest) if held < PAGE_BYTES // 4 else size
+    if read_bytes > TARGET_PAGE_BYTES:
+        return max(1, size * TARGET_PAGE_BYTES // read_bytes)
+    return min(size * 2, max_size) if read_bytes < TARGET_PAGE_BYTES // 4 else size
 
 
-async def read_body(response: aiohttp.ClientResponse, most: int | None) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
     """The answer's body.
 
     Raises:
-        PageOverflowError: it has more than `most` bytes. The connection is of no use any more,
+        PageOverflowError: it has more than `max_bytes` bytes. The connection is of no use any more,
             which aiohttp sees to.
     """
-    if most is None:
+    if max_bytes is None:
         return await response.read()
     parts: list[bytes] = []
-    held = 0
+    read_bytes = 0
     async for chunk in response.content.iter_any():
-        held += len(chunk)
-        if held > most:
+        read_bytes += len(chunk)
+        if read_bytes > max_bytes:
             raise PageOverflowError
         parts.append(chunk)
     return b"".join(parts)

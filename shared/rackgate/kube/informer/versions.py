@@ -48,7 +48,7 @@ def version_in(body: bytes) -> str:
         return ""
 
 
-def bound_version(body: bytes | None) -> str:
+def precondition_version(body: bytes | None) -> str:
     """The version that a write is bound to, "" when it is bound to none.
 
     Args:
@@ -80,20 +80,20 @@ class Versions:
     """What was seen of one API server. Shared by all clients of one session.
 
     Attributes:
-        on_back: called once, when versions go back.
+        on_rewind: called once, when versions go back.
     """
 
     def __init__(self) -> None:
-        self.on_back: Callable[[], None] = lambda: None
+        self.on_rewind: Callable[[], None] = lambda: None
         self._highest: dict[str, int] = {}
         self._error: RewoundError | None = None
-        self._told = asyncio.Event()
+        self._rewind_seen = asyncio.Event()
 
     def highest(self, path: str) -> int:
         """The latest version that was seen of the resource under `path`; 0 before any."""
         return self._highest.get(collection(path), 0)
 
-    def note(self, path: str, version: str) -> None:
+    def observe(self, path: str, version: str) -> None:
         """A version was seen: the store has reached it."""
         if version.isdecimal():
             key, number = collection(path), int(version)
@@ -113,43 +113,47 @@ class Versions:
         if self._error is not None:
             raise self._error
 
-    async def rewound(self) -> None:
+    async def wait_rewound(self) -> None:
         """Wait until versions go back, which ends the process.
 
         Raises:
             RewoundError: they did.
         """
-        await self._told.wait()
+        await self._rewind_seen.wait()
         self.check()
 
-    def went_back(self, verb: str, path: str, version: str, known: str) -> RewoundError:
+    def record_rewind(self, verb: str, path: str, version: str, known: str) -> RewoundError:
         """Note that `version` came after `known`; returns the error that says so."""
         if self._error is None:
             text = f"version {version} after {known}: restored from a backup?"
             self._error = RewoundError(verb, path, reason="Rewound", message=text)
-            self._told.set()
-            self.on_back()
+            self._rewind_seen.set()
+            self.on_rewind()
         return self._error
 
-    def listed(self, path: str, params: Mapping[str, str], version: str, floor: int) -> None:
+    def check_list(
+        self, path: str, params: Mapping[str, str], version: str, min_version: int
+    ) -> None:
         """A list came: it is at least as new as what was seen before it was asked for.
 
         Args:
             path: of the collection.
             params: its query.
             version: of the list.
-            floor: the latest version that was seen before.
+            min_version: the latest version that was seen before.
 
         Raises:
             RewoundError: it is not.
         """
         if "resourceVersion" in params or not version.isdecimal():
             return
-        if int(version) < floor:
-            raise self.went_back("GET", path, version, str(floor))
-        self.note(path, version)
+        if int(version) < min_version:
+            raise self.record_rewind("GET", path, version, str(min_version))
+        self.observe(path, version)
 
-    def written(self, verb: str, path: str, answer: bytes, floor: int, body: bytes | None) -> None:
+    def check_write(
+        self, verb: str, path: str, answer: bytes, min_version: int, body: bytes | None
+    ) -> None:
         """A write was answered: if it changed anything, it has a later version than any before.
 
         Raises:
@@ -158,15 +162,15 @@ class Versions:
         version = version_in(answer)
         if not version.isdecimal():
             return
-        if int(version) <= floor:
+        if int(version) <= min_version:
             # A write that changes nothing is answered with the object as it is.
-            bound = "0" if verb == "POST" else bound_version(body)
-            if bound and bound != version and int(version) < floor:
-                raise self.went_back(verb, path, version, str(floor))
+            precondition = "0" if verb == "POST" else precondition_version(body)
+            if precondition and precondition != version and int(version) < min_version:
+                raise self.record_rewind(verb, path, version, str(min_version))
             return
-        self.note(path, version)
+        self.observe(path, version)
 
-    def read(self, path: str, answer: bytes, known: str) -> None:
+    def check_read(self, path: str, answer: bytes, known: str) -> None:
         """An object was read live: it is no earlier than it was known to be.
 
         Raises:
@@ -174,4 +178,4 @@ class Versions:
         """
         version = version_in(answer)
         if version.isdecimal() and known.isdecimal() and int(version) < int(known):
-            raise self.went_back("GET", path, version, known)
+            raise self.record_rewind("GET", path, version, known)

@@ -27,7 +27,7 @@ class Fence(Protocol):
         """Lease `name` is not held any more, and nothing acts under it."""
 
 
-class DeadMan:
+class DeadManTimer:
     """The real fence: one ITIMER_REAL, set to the earliest deadline of all leases.
 
     Main thread only. The process must leave SIGALRM and ITIMER_REAL alone.
@@ -42,14 +42,14 @@ class DeadMan:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         self._deadlines[name] = deadline
-        self._set()
+        self._set_timer()
 
     def disarm(self, name: str) -> None:
         """Forget the deadline of `name`; without any other the timer stops."""
         if self._deadlines.pop(name, None) is not None:
-            self._set()
+            self._set_timer()
 
-    def _set(self) -> None:
+    def _set_timer(self) -> None:
         if not self._deadlines:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             return
@@ -60,9 +60,9 @@ class DeadMan:
             signal.setitimer(signal.ITIMER_REAL, left_s)
             # A stop between the two lines above makes the timer late. The timer is read
             # before the clock: a stop between these two makes it look late, never in time.
-            rings_in_s, _ = signal.getitimer(signal.ITIMER_REAL)
-            if clock.monotonic() + rings_in_s <= deadline + TOLERANCE_S:
+            remaining_s, _ = signal.getitimer(signal.ITIMER_REAL)
+            if clock.monotonic() + remaining_s <= deadline + TOLERANCE_S:
                 return
 
 
-PROCESS_FENCE: Final = DeadMan()
+PROCESS_FENCE: Final = DeadManTimer()

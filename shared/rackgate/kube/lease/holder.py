@@ -36,10 +36,10 @@ from rackgate.kube.lease.record import (
     Lease,
     LeaseMeta,
     LeaseSpec,
-    Sighting,
-    answered,
+    ObservedLease,
+    decode_answer,
     encode_lease,
-    first_sight,
+    observe_first,
 )
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.state_file import StateFile
@@ -48,8 +48,8 @@ from rackgate.runtime.tasks import start
 RENEWALS_PER_DURATION: Final = 3
 POLLS_PER_DURATION: Final = 4
 # Part of the duration that is left for stopping work before the fence strikes.
-STOP_SHARE: Final = 0.15
-TENURES: Final = 16
+STOP_MARGIN_SHARE: Final = 0.15
+MAX_TENURES: Final = 16
 
 log = structlog.get_logger()
 
@@ -99,8 +99,8 @@ class LeaseHolder:
         self._deadline = float("-inf")
         self._lease: Lease | None = None
         # The tenure that we had last, and those we asked for since: an answer may have been lost.
-        self._tenures: deque[LeaseSpec] = deque(maxlen=TENURES)
-        self._sighting: Sighting | None = None
+        self._tenures: deque[LeaseSpec] = deque(maxlen=MAX_TENURES)
+        self._observation: ObservedLease | None = None
         self._log = log.bind(lease=self._key, identity=identity)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         metrics.LEADER.labels(lease=name).set(0)
@@ -122,27 +122,27 @@ class LeaseHolder:
                 return
             await asyncio.sleep(pause_s * (1 + self._rng.random() / 4))
 
-    def free_since(self, sighting: Sighting) -> float:
+    def free_since(self, observation: ObservedLease) -> float:
         """From which monotonic second on this process may take the Lease; it may lie ahead."""
-        if any(sighting.spec.same_tenure(tenure) for tenure in self._tenures):
+        if any(observation.spec.is_same_tenure(tenure) for tenure in self._tenures):
             return float("-inf")  # our own record: an answer came late or never, or time ran out
-        since = sighting.free_since(self._request_timeout_s, self.duration_s)
-        left = self._left(sighting.spec)
+        since = observation.free_since(self._request_timeout_s, self.duration_s)
+        left = self._predecessor_free_at(observation.spec)
         return since if left is None else min(since, left)
 
-    def _left(self, spec: LeaseSpec) -> float | None:
+    def _predecessor_free_at(self, spec: LeaseSpec) -> float | None:
         """From when on we may take back what our predecessor held; None if it did not."""
         if self._state is None or spec.holder_identity != self.identity:
             return None
         acquired, transitions = spec.acquire_time, spec.lease_transitions
         return self._state.free_at(self.name, acquired, transitions, self._request_timeout_s)
 
-    async def take(self, sighting: Sighting) -> bool:
+    async def take(self, observation: ObservedLease) -> bool:
         """Ask once for a Lease that is free; True when it is ours now, and `hold` must follow.
 
-        The request is bound to the version seen, so it fails where the sighting is outdated.
+        The request is bound to the version seen, so it fails where the observation is outdated.
         """
-        if not await self._take(sighting.lease):
+        if not await self._write_tenure(observation.lease):
             return False
         self._log.info("lease_acquired", transitions=self._transitions())
         metrics.LEADER.labels(lease=self.name).set(1)
@@ -165,17 +165,17 @@ class LeaseHolder:
         Returns:
             Whether the work ended by itself; False when the Lease was lost.
         """
-        work = start(_awaited(on_started), name=f"lease {self.name}")
+        work = start(_await_callback(on_started), name=f"lease {self.name}")
         ended = lost = False
         try:
-            ended = await self._keep(work)
+            ended = await self._renew_until(work)
             lost = not ended
             if lost:
                 self._log.warning("lease_lost")
         finally:
             # Work must have stopped before anybody else may begin. If it does not stop
             # in time, the fence ends the process.
-            await _stopped(work)
+            await _cancel_and_wait(work)
             await self.release(clear=not lost and may_clear())
         # A failure is told even when it came while the work was being stopped.
         if ended or not (work.cancelled() or work.exception() is None):
@@ -242,21 +242,21 @@ class LeaseHolder:
             renew_time=rfc3339_micro(clock.now()),
         )
         body = encode_lease(msgspec.structs.replace(lease, spec=spec))
-        self._on_written(answered("PUT", await self._client.replace(self._path, body)))
+        self._on_written(decode_answer("PUT", await self._client.replace(self._path, body)))
 
-    async def _keep(self, work: asyncio.Task[None]) -> bool:
+    async def _renew_until(self, work: asyncio.Task[None]) -> bool:
         """Renew until the work has ended (True) or the time is nearly over (False)."""
         period_s = self.duration_s / RENEWALS_PER_DURATION
         # Leases taken together are renewed apart: the first time early, then with jitter.
         next_s = period_s * (0.3 + 0.7 * self._rng.random())
         while self._lease is not None:
-            left_s = self._work_s()
+            left_s = self._work_left_s()
             if left_s <= 0:
                 return False
             await asyncio.wait((work,), timeout=min(next_s, left_s))
             if work.done():
                 return True
-            left_s = self._work_s()
+            left_s = self._work_left_s()
             if left_s <= 0:
                 return False
             renewed = False
@@ -267,16 +267,16 @@ class LeaseHolder:
             next_s = period_s * (0.9 + self._rng.random() / 5) if renewed else period_s / 8
         return False
 
-    def _work_s(self) -> float:
+    def _work_left_s(self) -> float:
         """Seconds that work may still go on; the rest of our time is for stopping it."""
-        return self._deadline - self.duration_s * STOP_SHARE - clock.monotonic()
+        return self._deadline - self.duration_s * STOP_MARGIN_SHARE - clock.monotonic()
 
     async def _try_acquire(self) -> bool:
         lease: Lease | None = None
         try:
-            seen = self._sighting.lease if self._sighting else None
+            seen = self._observation.lease if self._observation else None
             known = seen.metadata.resource_version if seen else ""
-            lease = answered("GET", await self._client.get(self._path, known=known))
+            lease = decode_answer("GET", await self._client.get(self._path, known=known))
         except NotFoundError:
             pass  # deleted under a holder that we have seen: its time counts on
         except KubeError as error:
@@ -284,11 +284,11 @@ class LeaseHolder:
             return False
         # After the answer, not before: the holder sent this record earlier than now.
         now = clock.monotonic()
-        before = self._sighting
-        self._sighting = before.then(lease, now) if before else first_sight(lease, now)
-        return now >= self.free_since(self._sighting) and await self.take(self._sighting)
+        before = self._observation
+        self._observation = before.observe(lease, now) if before else observe_first(lease, now)
+        return now >= self.free_since(self._observation) and await self.take(self._observation)
 
-    async def _take(self, lease: Lease | None) -> bool:
+    async def _write_tenure(self, lease: Lease | None) -> bool:
         stamp = rfc3339_micro(clock.now())
         before = lease.spec.lease_transitions or 0 if lease else -1
         spec = LeaseSpec(
@@ -299,10 +299,10 @@ class LeaseHolder:
             lease_transitions=before + 1,
         )
         meta = lease.metadata if lease else LeaseMeta(name=self.name, namespace=self._namespace)
-        if len(self._tenures) == TENURES:
+        if len(self._tenures) == MAX_TENURES:
             del self._tenures[1]  # not the first: the last one that we surely had
         self._tenures.append(spec)
-        self._keep_record(spec, clock.monotonic() + self.duration_s)
+        self._save_tenure(spec, clock.monotonic() + self.duration_s)
         try:
             return await self._write(Lease(metadata=meta, spec=spec))
         except ConflictError:
@@ -311,11 +311,11 @@ class LeaseHolder:
             self._log.warning("lease_not_acquired", error=str(error)[:300])
             return False
 
-    def _keep_record(self, spec: LeaseSpec, deadline: float) -> None:
+    def _save_tenure(self, spec: LeaseSpec, deadline: float) -> None:
         """Leave to our successor what it needs to know of a Lease that is ours, or may be."""
         if self._state is not None:
             acquired, transitions = spec.acquire_time or "", spec.lease_transitions or 0
-            self._state.holds(self.name, acquired, transitions, deadline)
+            self._state.record_tenure(self.name, acquired, transitions, deadline)
 
     async def _write(self, lease: Lease) -> bool:
         """Write the record; from the moment of sending, `duration_s` of life are ours."""
@@ -325,32 +325,32 @@ class LeaseHolder:
             answer = await self._client.replace(self._path, body)
         else:
             answer = await self._client.create(LEASES.path(self._namespace), body)
-        written = answered("PUT", answer)
+        written = decode_answer("PUT", answer)
         self._on_written(written)
-        return self._hold(written, sent_at)
+        return self._set_held(written, sent_at)
 
     async def _reread(self, sent: Lease) -> bool:
         """After a conflict or no answer: still ours? Then only the version has moved."""
         try:
             known = sent.metadata.resource_version
-            lease = answered("GET", await self._client.get(self._path, known=known))
+            lease = decode_answer("GET", await self._client.get(self._path, known=known))
         except KubeError:
             return False
-        if not lease.spec.same_tenure(sent.spec):
+        if not lease.spec.is_same_tenure(sent.spec):
             self._log.warning("lease_taken", holder=lease.spec.holder_identity)
             self._lease = None
             return False
         self._lease = lease
         return True
 
-    def _hold(self, lease: Lease, sent_at: float) -> bool:
+    def _set_held(self, lease: Lease, sent_at: float) -> bool:
         deadline = sent_at + self.duration_s
         if clock.monotonic() >= deadline:
             return False
         # The fence first: nothing may believe in a deadline that is not enforced.
         self._fence.arm(self._key, deadline)
         self._lease, self._deadline = lease, deadline
-        self._keep_record(lease.spec, deadline)
+        self._save_tenure(lease.spec, deadline)
         self._tenures.clear()
         self._tenures.append(lease.spec)
         return self.held
@@ -359,11 +359,11 @@ class LeaseHolder:
         return (self._lease.spec.lease_transitions or 0) if self._lease else 0
 
 
-async def _awaited(on_started: Callable[[], Awaitable[None]]) -> None:
+async def _await_callback(on_started: Callable[[], Awaitable[None]]) -> None:
     await on_started()
 
 
-async def _stopped(work: asyncio.Task[None]) -> None:
+async def _cancel_and_wait(work: asyncio.Task[None]) -> None:
     """Cancel the work and wait until it has really ended."""
     work.cancel()
     while not work.done():

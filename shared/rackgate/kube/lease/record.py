@@ -23,7 +23,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     renew_time: str | None = None
     lease_transitions: int | None = None
 
-    def same_tenure(self, other: LeaseSpec) -> bool:
+    def is_same_tenure(self, other: LeaseSpec) -> bool:
         """Whether both were written by one holder since it took the Lease once."""
         return (
             self.holder_identity == other.holder_identity
@@ -56,7 +56,7 @@ decode_lease: Final = msgspec.json.Decoder(Lease).decode
 encode_lease: Final = msgspec.json.Encoder().encode
 
 
-def answered(verb: str, body: bytes) -> Lease:
+def decode_answer(verb: str, body: bytes) -> Lease:
     """The Lease in an answer.
 
     Raises:
@@ -71,7 +71,7 @@ def answered(verb: str, body: bytes) -> Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ObservedLease:
     """What a Lease looks like to this process.
 
     Attributes:
@@ -84,13 +84,13 @@ class Sighting:
     since: float
     lease: Lease | None
 
-    def then(self, lease: Lease | None, now: float) -> Sighting:
-        """The sighting after `lease`, None for its absence, was seen at `now`."""
+    def observe(self, lease: Lease | None, now: float) -> ObservedLease:
+        """The observation after `lease`, None for its absence, was seen at `now`."""
         if lease is None:
             return replace(self, lease=None)
         if lease.spec == self.spec:
             return replace(self, lease=lease)
-        return Sighting(lease.spec, now, lease)
+        return ObservedLease(lease.spec, now, lease)
 
     def free_since(self, request_timeout_s: float, default_s: float) -> float:
         """From which monotonic second on the Lease may be taken; it may lie ahead.
@@ -105,6 +105,6 @@ class Sighting:
         return self.since + theirs_s + request_timeout_s
 
 
-def first_sight(lease: Lease | None, now: float) -> Sighting:
-    """The sighting of a Lease, None for its absence, of which nothing was known before."""
-    return Sighting(lease.spec if lease else LeaseSpec(), now, lease)
+def observe_first(lease: Lease | None, now: float) -> ObservedLease:
+    """The observation of a Lease, None for its absence, of which nothing was known before."""
+    return ObservedLease(lease.spec if lease else LeaseSpec(), now, lease)

@@ -1,6 +1,6 @@
 """All Leases of one namespace as one list and watch shows them, for any number of standbys.
 
-A watch may lag or stall. That is safe: who judges by a late sighting waits longer, and whoever
+A watch may lag or stall. That is safe: who judges by a late observation waits longer, and whoever
 takes a Lease binds the write to the version seen, so a renewal that was missed is a conflict.
 """
 
@@ -15,7 +15,13 @@ from rackgate.api.resources import LEASES
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer.informer import Informer
-from rackgate.kube.lease.record import Lease, Sighting, answered, decode_lease, first_sight
+from rackgate.kube.lease.record import (
+    Lease,
+    ObservedLease,
+    decode_answer,
+    decode_lease,
+    observe_first,
+)
 from rackgate.runtime import clock
 
 log = structlog.get_logger()
@@ -27,7 +33,7 @@ class LeaseWatch:
     Args:
         client: for the list, the watch and single reads.
         namespace: of the Leases.
-        on_change: called after each sighting that differs from the one before.
+        on_change: called after each observation that differs from the one before.
         idle_s: seconds of silence after which the watch counts as dead. Whoever renews a Lease
             there hears of that, so silence longer than a few renewals means it is.
     """
@@ -36,12 +42,12 @@ class LeaseWatch:
         self, client: Client, namespace: str, on_change: Callable[[], None], *, idle_s: float
     ) -> None:
         self._client, self._namespace, self._on_change = client, namespace, on_change
-        self._sightings: dict[str, Sighting] = {}
+        self._observations: dict[str, ObservedLease] = {}
         self._informer = Informer(
             client,
             LEASES,
             decode_lease,
-            on_upsert=lambda _, lease: self.note(lease),
+            on_upsert=lambda _, lease: self.observe(lease),
             on_delete=self._deleted,
             namespace=namespace,
             key_of=lambda lease: f"{lease.metadata.namespace}/{lease.metadata.name}",
@@ -63,49 +69,49 @@ class LeaseWatch:
         """Follow the Leases until cancelled."""
         await self._informer.run()
 
-    def see(self, name: str) -> Sighting | None:
-        """The last sighting of a Lease; None when there never was one."""
-        return self._sightings.get(name)
+    def get(self, name: str) -> ObservedLease | None:
+        """The last observation of a Lease; None when there never was one."""
+        return self._observations.get(name)
 
-    def assume(self, name: str, sighting: Sighting) -> None:
-        """Judge a Lease that is not there by `sighting` until it is seen."""
-        self._sightings.setdefault(name, sighting)
+    def assume(self, name: str, observation: ObservedLease) -> None:
+        """Judge a Lease that is not there by `observation` until it is seen."""
+        self._observations.setdefault(name, observation)
 
-    def note(self, lease: Lease) -> None:
+    def observe(self, lease: Lease) -> None:
         """Take in a Lease that was watched, read or written; an older state changes nothing."""
         name, now = lease.metadata.name, clock.monotonic()
-        known = self._sightings.get(name)
+        known = self._observations.get(name)
         if known is None:
-            self._set(name, first_sight(lease, now))
+            self._set(name, observe_first(lease, now))
         elif known.lease is None or _version(lease) > _version(known.lease):
-            self._set(name, known.then(lease, now))
+            self._set(name, known.observe(lease, now))
 
-    async def look(self, name: str) -> None:
+    async def refresh(self, name: str) -> None:
         """Read one Lease live, for a write was refused: what was seen of it is not true."""
-        before = self._sightings.get(name)
+        before = self._observations.get(name)
         try:
             path = LEASES.path(self._namespace, name)
             seen = before.lease if before else None
             known = seen.metadata.resource_version if seen else ""
-            lease = answered("GET", await self._client.get(path, known=known))
+            lease = decode_answer("GET", await self._client.get(path, known=known))
         except NotFoundError:
             lease = None
         except KubeError as error:
             log.warning("lease_not_read", lease=name, error=str(error)[:300])
             return
-        if before is not None and self._sightings[name] is before:
-            self._set(name, before.then(lease, clock.monotonic()))
+        if before is not None and self._observations[name] is before:
+            self._set(name, before.observe(lease, clock.monotonic()))
         elif lease is not None:
-            self.note(lease)
+            self.observe(lease)
 
     def _deleted(self, lease: Lease) -> None:
         name = lease.metadata.name
-        known = self._sightings[name]
+        known = self._observations[name]
         if known.lease is not None and known.lease.metadata.uid == lease.metadata.uid:
-            self._set(name, known.then(None, clock.monotonic()))
+            self._set(name, known.observe(None, clock.monotonic()))
 
-    def _set(self, name: str, sighting: Sighting) -> None:
-        self._sightings[name] = sighting
+    def _set(self, name: str, observation: ObservedLease) -> None:
+        self._observations[name] = observation
         self._on_change()
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from rackgate.wire.core import Meta
-from rackgate.wire.kueue import FoldedSlice, Workload, WorkloadStatus
+from rackgate.wire.kueue import MergedSlice, Workload, WorkloadStatus
 from rackgate_assigner.workload.status import status_body
 
 PARENT = Workload(
     metadata=Meta(name="job", namespace="team", resource_version="7"),
-    status=WorkloadStatus(folded_slices=(FoldedSlice("u1", "a"), FoldedSlice("u2", "b"))),
+    status=WorkloadStatus(folded_slices=(MergedSlice("u1", "a"), MergedSlice("u2", "b"))),
 )
 
 
@@ -26,4 +26,4 @@ def test_settled_slices_outlive_every_write_of_an_admission_also_its_end() -> No
     entries = [{"uid": "u1", "podSet": "a"}, {"uid": "u2", "podSet": "b"}]
     assert status()["foldedSlices"] == entries
     assert "foldedSlices" not in status(folded=())
-    assert status(folded=[FoldedSlice("u2", "b")])["foldedSlices"] == entries[1:]
+    assert status(folded=[MergedSlice("u2", "b")])["foldedSlices"] == entries[1:]

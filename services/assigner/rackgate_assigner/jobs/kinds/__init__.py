@@ -6,43 +6,53 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.kinds.base import End, JobLike, Kind, StalePart, part_of_owner
-from rackgate_assigner.jobs.kinds.job import JobKind
-from rackgate_assigner.jobs.kinds.jobset import JobSetKind
-from rackgate_assigner.jobs.kinds.raycluster import RayClusterKind
+from rackgate_assigner.jobs.kinds.generic_job import (
+    GenericJob,
+    JobLike,
+    JobOutcome,
+    StaleChildJob,
+    is_child_of_job,
+)
+from rackgate_assigner.jobs.kinds.job import BatchJob
+from rackgate_assigner.jobs.kinds.jobset import JobSetJob
+from rackgate_assigner.jobs.kinds.raycluster import RayClusterJob
 
 __all__ = [
     "JOB",
     "JOBSET",
     "KINDS",
     "RAYCLUSTER",
-    "End",
+    "GenericJob",
     "JobLike",
-    "Kind",
-    "StalePart",
+    "JobOutcome",
+    "StaleChildJob",
+    "is_child_of_job",
     "kind_of",
     "owner_of",
-    "part_of_owner",
 ]
 
-JOB: Final = JobKind()
-JOBSET: Final = JobSetKind()
-RAYCLUSTER: Final = RayClusterKind()
+JOB: Final = BatchJob()
+JOBSET: Final = JobSetJob()
+RAYCLUSTER: Final = RayClusterJob()
 
-KINDS: Final[Mapping[str, Kind[Any]]] = {kind.name: kind for kind in (JOB, JOBSET, RAYCLUSTER)}
-_BY_VIEW: Final[Mapping[type, Kind[Any]]] = {kind.view: kind for kind in KINDS.values()}
+KINDS: Final[Mapping[str, GenericJob[Any]]] = {
+    kind.name: kind for kind in (JOB, JOBSET, RAYCLUSTER)
+}
+_BY_TYPE: Final[Mapping[type, GenericJob[Any]]] = {
+    kind.object_type: kind for kind in KINDS.values()
+}
 
 
-def kind_of(job: JobLike) -> Kind[Any]:
+def kind_of(job: JobLike) -> GenericJob[Any]:
     """The kind of a decoded job.
 
     Raises:
         KeyError: it is of no kind followed here.
     """
-    return _BY_VIEW[type(job)]
+    return _BY_TYPE[type(job)]
 
 
-def owner_of(workload: Workload) -> tuple[Kind[Any], str] | None:
+def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
     """Kind and `namespace/name` of the job that controls a Workload.
 
     None when its controller is no job: a slice belongs to another Workload.

@@ -19,20 +19,20 @@ def has_topology(workload: Workload) -> bool:
     )
 
 
-def pods_given(workload: Workload) -> int:
+def total_pods(workload: Workload) -> int:
     """Pods of all PodSets."""
     return sum(podset.count for podset in workload.spec.pod_sets)
 
 
-def pods_ungated(workload: Workload) -> int:
+def pods_without_gate(workload: Workload) -> int:
     """Pods that were admitted without a topology assignment: no gate holds these."""
     admission = workload.status.admission
-    given = () if admission is None else admission.pod_set_assignments
+    assignments = () if admission is None else admission.pod_set_assignments
     counts = counts_of(workload)
     return sum(
-        counts.get(part.name, 0) if part.count is None else part.count
-        for part in given
-        if part.topology_assignment is None
+        counts.get(assignment.name, 0) if assignment.count is None else assignment.count
+        for assignment in assignments
+        if assignment.topology_assignment is None
     )
 
 
@@ -41,7 +41,7 @@ def counts_of(workload: Workload) -> dict[str, int]:
     return {podset.name: podset.count for podset in workload.spec.pod_sets}
 
 
-def originals_of(workload: Workload | None) -> dict[str, Template]:
+def original_templates(workload: Workload | None) -> dict[str, Template]:
     """The user's templates by PodSet, as the Workload keeps them; none without a Workload."""
     podsets = () if workload is None else workload.spec.pod_sets
     return {podset.name: msgspec.json.decode(podset.template) for podset in podsets}
@@ -57,14 +57,14 @@ def podsets_differ(
         wanted: PodSets as on the wire.
         resizable: counts are no difference; they follow in slices.
     """
-    present = [_plain(podset) for podset in workload.spec.pod_sets]
+    present = [_podset_json(podset) for podset in workload.spec.pod_sets]
     if present == wanted:
         return False
-    shape = _without_counts if resizable else without_empty
-    return [shape(podset) for podset in present] != [shape(podset) for podset in wanted]
+    normalize = _without_counts if resizable else without_empty
+    return [normalize(podset) for podset in present] != [normalize(podset) for podset in wanted]
 
 
-def running_differ(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> str | None:
+def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> str | None:
     """What a running job asks for that its Workload does not say, counts aside.
 
     Other than a waiting one, its templates also carry what its flavor brought. What that was is
@@ -74,26 +74,28 @@ def running_differ(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> s
     Returns:
         What differs, for a message; None when nothing does.
     """
-    present = [_plain(podset) for podset in workload.spec.pod_sets]
+    present = [_podset_json(podset) for podset in workload.spec.pod_sets]
     asked = [podset["name"] for podset in wanted]
     if [podset["name"] for podset in present] != asked:
         return f"podsets {', '.join(asked)}"
     for have, want in zip(present, wanted, strict=True):
-        same = _without_counts(have) == _without_counts(_without_added(have, want))
-        if not same:
+        is_same = _without_counts(have) == _without_counts(_without_added(have, want))
+        if not is_same:
             return f'the template of podset "{have["name"]}"'
     return None
 
 
 def _without_added(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[str, Any]:
     """`want` without the selector keys and tolerations that `have` does not know."""
-    known, template = section(have["template"], "spec"), want["template"]
+    admitted_spec, template = section(have["template"], "spec"), want["template"]
     spec = dict(section(template, "spec"))
     selector, tolerations = section(spec, "nodeSelector"), items(spec, "tolerations")
-    kept = section(known, "nodeSelector")
+    kept = section(admitted_spec, "nodeSelector")
     spec["nodeSelector"] = {key: value for key, value in selector.items() if key in kept}
-    listed = [without_empty(entry) for entry in items(known, "tolerations")]
-    spec["tolerations"] = [entry for entry in tolerations if without_empty(entry) in listed]
+    admitted_tolerations = [without_empty(entry) for entry in items(admitted_spec, "tolerations")]
+    spec["tolerations"] = [
+        entry for entry in tolerations if without_empty(entry) in admitted_tolerations
+    ]
     return {**want, "template": {**template, "spec": spec}}
 
 
@@ -104,17 +106,17 @@ def _without_counts(podset: Mapping[str, Any]) -> dict[str, Any]:
     return without_empty({**podset, "count": None, "topologyRequest": kept})
 
 
-def _plain(podset: PodSet) -> dict[str, Any]:
-    plain: dict[str, Any] = {
+def _podset_json(podset: PodSet) -> dict[str, Any]:
+    podset_json: dict[str, Any] = {
         "name": podset.name,
         "count": podset.count,
         "template": msgspec.json.decode(podset.template),
     }
     if podset.min_count is not None:
-        plain["minCount"] = podset.min_count
+        podset_json["minCount"] = podset.min_count
     if podset.topology_request is not None:
-        plain["topologyRequest"] = without_empty(msgspec.to_builtins(podset.topology_request))
-    return plain
+        podset_json["topologyRequest"] = without_empty(msgspec.to_builtins(podset.topology_request))
+    return podset_json
 
 
 def without_empty(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,16 +124,16 @@ def without_empty(value: Mapping[str, Any]) -> dict[str, Any]:
 
     The API server may store an absent field as empty or the reverse; neither is a change.
     """
-    return {key: kept for key, item in value.items() if not _empty(kept := _compact(item))}
+    return {key: kept for key, item in value.items() if not _is_empty(kept := _drop_empty(item))}
 
 
-def _compact(value: Any) -> Any:
+def _drop_empty(value: Any) -> Any:
     if isinstance(value, Mapping):
         return without_empty(value)
     if isinstance(value, (list, tuple)):
-        return [_compact(item) for item in value]
+        return [_drop_empty(item) for item in value]
     return value
 
 
-def _empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, (dict, list)) and not value)

@@ -22,8 +22,8 @@ from rackgate.jobframework.templates import section
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs.kinds.base import Kind, copied
-from rackgate_assigner.jobs.kinds.podsets import counts_of, running_differ
+from rackgate_assigner.jobs.kinds.generic_job import GenericJob, copy_raw
+from rackgate_assigner.jobs.kinds.podsets import counts_of, describe_running_change
 from rackgate_assigner.workload_slices.model import Asked
 
 _SUSPENDING: Final = "RayClusterSuspending"
@@ -33,7 +33,7 @@ _HEAD_READY: Final = "HeadPodReady"
 # most, and looks again only at an event or after five minutes. A pod with a gate goes the moment it
 # is deleted, so one that is suspended right after it was made is never seen.
 _EXPECTS_S: Final = 31.0
-_AT_REST: Final = ("", "suspended")
+_INACTIVE_STATES: Final = ("", "suspended")
 
 _decode = msgspec.json.Decoder(RayCluster).decode
 
@@ -43,22 +43,22 @@ def decode_raycluster(raw: bytes | msgspec.Raw) -> RayCluster:
     found = _decode(raw)
     spec = msgspec.structs.replace(
         found.spec,
-        autoscaler_options=copied(found.spec.autoscaler_options),
-        head_group_spec=copied(found.spec.head_group_spec),
-        worker_group_specs=copied(found.spec.worker_group_specs),
+        autoscaler_options=copy_raw(found.spec.autoscaler_options),
+        head_group_spec=copy_raw(found.spec.head_group_spec),
+        worker_group_specs=copy_raw(found.spec.worker_group_specs),
     )
     return msgspec.structs.replace(found, spec=spec)
 
 
-class RayClusterKind(Kind[RayCluster]):
+class RayClusterJob(GenericJob[RayCluster]):
     """A RayCluster: PodSet `head`, and one for each worker group. It ends by being deleted."""
 
     resource: ClassVar[Resource] = RAY_CLUSTERS
     controller: ClassVar[str] = "ray.io/kuberay-operator"
-    view: ClassVar[type] = RayCluster
-    remarks: ClassVar[bool] = True
-    edited: ClassVar[bool] = True
-    forgets_s: ClassVar[float | None] = _EXPECTS_S
+    object_type: ClassVar[type] = RayCluster
+    needs_reinjection: ClassVar[bool] = True
+    mutable_while_running: ClassVar[bool] = True
+    reconcile_after_s: ClassVar[float | None] = _EXPECTS_S
 
     def decode(self, raw: bytes | msgspec.Raw) -> RayCluster:
         """See `decode_raycluster`."""
@@ -68,7 +68,7 @@ class RayClusterKind(Kind[RayCluster]):
         """`spec.managedBy`."""
         return job.spec.managed_by
 
-    def suspended(self, job: RayCluster) -> bool:
+    def is_suspended(self, job: RayCluster) -> bool:
         """Whether `spec.suspend` is true."""
         return job.spec.suspend is True
 
@@ -80,7 +80,7 @@ class RayClusterKind(Kind[RayCluster]):
         """PodSet `head`, then one for each worker group."""
         return podsets_of(_manifest(job))
 
-    def asked(self, job: RayCluster) -> dict[str, Asked]:
+    def requested_counts(self, job: RayCluster) -> dict[str, Asked]:
         """The head, then the worker groups at the size that they are to have now."""
         groups = {
             name.lower(): Asked(pod_count(group), hosts_per_replica(group))
@@ -88,7 +88,7 @@ class RayClusterKind(Kind[RayCluster]):
         }
         return {HEAD: Asked(1), **groups}
 
-    def leaving(self, job: RayCluster) -> frozenset[str]:
+    def pods_to_delete(self, job: RayCluster) -> frozenset[str]:
         """Workers that the autoscaler names."""
         named: set[str] = set()
         for index, _, group in worker_groups(_manifest(job)):
@@ -97,7 +97,7 @@ class RayClusterKind(Kind[RayCluster]):
             named.update(str(name) for name in (listed if isinstance(listed, list) else ()))
         return frozenset(named)
 
-    def settled(self, job: RayCluster, parts: Sequence[Job]) -> bool:
+    def is_inactive(self, job: RayCluster, children: Sequence[Job]) -> bool:
         """No pod is left of it, or it never had one.
 
         Its conditions tell: they leave Suspended before the first pod is made, and come back to
@@ -105,29 +105,29 @@ class RayClusterKind(Kind[RayCluster]):
         `observedGeneration` says nothing here: it is only written along with something else, so
         it stays behind when a suspended cluster is edited.
         """
-        del parts
+        del children
         suspended, suspending = job.condition(_SUSPENDED), job.condition(_SUSPENDING)
         if suspended is not None or suspending is not None:
             return suspended is not None and suspended.status == "True"
-        return job.status.state in _AT_REST
+        return job.status.state in _INACTIVE_STATES
 
-    def ready(self, job: RayCluster, given: Mapping[str, int]) -> bool:
+    def pods_ready(self, job: RayCluster, admitted: Mapping[str, int]) -> bool:
         """The head is ready, and as many workers as were admitted and are wanted."""
         head = job.condition(_HEAD_READY)
         if head is None:
             return job.status.state == "ready"
         wanted = sum(
-            min(asked.pods, given.get(name, 0))
-            for name, asked in self.asked(job).items()
+            min(asked.pods, admitted.get(name, 0))
+            for name, asked in self.requested_counts(job).items()
             if name != HEAD
         )
         return head.status == "True" and job.status.ready_worker_replicas >= wanted
 
-    def elastic(self, job: RayCluster, features: Features) -> bool:
+    def is_elastic(self, job: RayCluster, features: Features) -> bool:
         """Ray's autoscaler resizes it, behind the gate of elastic jobs."""
         return features.elastic_jobs and job.spec.enable_in_tree_autoscaling is True
 
-    def changed(
+    def find_change(
         self,
         job: RayCluster,
         workload: Workload,
@@ -136,21 +136,23 @@ class RayClusterKind(Kind[RayCluster]):
         elastic: bool,
     ) -> str | None:
         """Another template or worker group in any case; another size unless it is elastic."""
-        different = running_differ(workload, podsets)
-        if different is not None:
-            return f"the running RayCluster was changed: {different}"
+        change = describe_running_change(workload, podsets)
+        if change is not None:
+            return f"the running RayCluster was changed: {change}"
         if elastic:
             return None
-        given = counts_of(workload)
+        admitted = counts_of(workload)
         for podset in podsets:
             name, asked = podset["name"], podset["count"]
-            if asked != given.get(name, 0):
-                return f'podset "{name}" asks for {asked} pods, {given.get(name, 0)} were admitted'
+            if asked != admitted.get(name, 0):
+                return (
+                    f'podset "{name}" asks for {asked} pods, {admitted.get(name, 0)} were admitted'
+                )
         return None
 
 
 def _manifest(job: RayCluster) -> dict[str, Any]:
-    """The part of a RayCluster that `govern` reads, as plain JSON."""
+    """The part of a RayCluster that `inject_raycluster` reads, as plain JSON."""
     spec = job.spec
     return {
         "spec": {

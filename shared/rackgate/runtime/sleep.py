@@ -9,10 +9,10 @@ from typing import Final
 from rackgate.runtime import clock
 
 # How soon it is noticed that a deadline was brought forward: nothing tells of that.
-LOOK_S: Final = 0.25
+RECHECK_S: Final = 0.25
 
 
-async def pause(wait_s: float, deadline: Callable[[], float] | None = None) -> None:
+async def sleep_until(wait_s: float, deadline: Callable[[], float] | None = None) -> None:
     """Let time pass, but no longer than until a deadline.
 
     Args:
@@ -24,7 +24,7 @@ async def pause(wait_s: float, deadline: Callable[[], float] | None = None) -> N
     while (left_s := until - clock.monotonic()) > 0:
         if deadline is None:
             await asyncio.sleep(left_s)
-        elif (time_s := deadline() - clock.monotonic()) <= 0:
+        elif (deadline_in_s := deadline() - clock.monotonic()) <= 0:
             return
         else:
-            await asyncio.sleep(min(left_s, time_s, LOOK_S))
+            await asyncio.sleep(min(left_s, deadline_in_s, RECHECK_S))

@@ -13,7 +13,7 @@ from rackgate.api import names
 from rackgate.api.names import FinishedReason
 from rackgate.api.resources import FLAVORS, JOBS, WORKLOADS, Resource
 from rackgate.jobframework.injection import StartConflict, StopPhase
-from rackgate.jobframework.jsonpatch import JsonPatchOp, guarded
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     AlreadyExistsError,
@@ -28,23 +28,28 @@ from rackgate.wire.core import Meta, PriorityClass, View
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs import actions as steps
-from rackgate_assigner.jobs.facts import Priority, owned_by, remind_ops, resolve_priority
-from rackgate_assigner.jobs.kinds import JobLike, Kind, kind_of
-from rackgate_assigner.jobs.start import FlavorMissingError, start_patch, template_ops
+from rackgate_assigner.jobs import actions
+from rackgate_assigner.jobs.kinds import GenericJob, JobLike, kind_of
+from rackgate_assigner.jobs.start import FlavorMissingError, start_patch, started_template_ops
+from rackgate_assigner.jobs.state import (
+    Priority,
+    is_owned_by,
+    request_reconcile_ops,
+    resolve_priority,
+)
 from rackgate_assigner.own_writes import OwnWrites
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
-_Starting = Callable[
+_PatchBuilder = Callable[
     [JobLike, Workload, Mapping[str, ResourceFlavor]], list[JsonPatchOp] | StartConflict
 ]
 
 
-class _Bare(View, frozen=True):
+class _MetadataOnly(View, frozen=True):
     metadata: Meta = Meta()
 
 
-_decode_bare = msgspec.json.Decoder(_Bare).decode
+_decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 log = structlog.get_logger()
 
@@ -55,19 +60,19 @@ class Stores:
 
     Attributes:
         jobs: governed jobs by kind, then by `namespace/name`.
-        parts: child Jobs of JobSets.
+        child_jobs: child Jobs of JobSets.
     """
 
     jobs: Mapping[str, Mapping[str, JobLike]]
-    parts: Mapping[str, Job]
+    child_jobs: Mapping[str, Job]
     workloads: Mapping[str, Workload]
     flavors: Mapping[str, ResourceFlavor]
-    workload_classes: Mapping[str, WorkloadPriorityClass]
-    classes: Mapping[str, PriorityClass]
+    workload_priority_classes: Mapping[str, WorkloadPriorityClass]
+    priority_classes: Mapping[str, PriorityClass]
 
 
-class StepTaker:
-    """Carries out one step at a time; the watches tell what came of it."""
+class ActionExecutor:
+    """Carries out one action at a time; the watches tell what came of it."""
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class StepTaker:
         writer: WorkloadWriter,
         reporter: Reporter,
         *,
-        waits_for: Callable[[JobLike, str], None],
+        on_missing: Callable[[JobLike, str], None],
     ) -> None:
         """Prepare.
 
@@ -85,14 +90,14 @@ class StepTaker:
             client: for jobs.
             writer: for Workloads.
             reporter: for Events.
-            waits_for: told that a job waits for `kind/name` to appear.
+            on_missing: told that a job waits for `kind/name` to appear.
         """
         self._stores, self._client = stores, client
         self._writer, self._report = writer, reporter
-        self._waits_for = waits_for
-        self.own_writes = OwnWrites()
+        self._on_missing = on_missing
+        self.assumed_writes = OwnWrites()
 
-    async def read_job(self, kind: Kind[Any], key: str) -> JobLike | None:
+    async def read_job(self, kind: GenericJob[Any], key: str) -> JobLike | None:
         """A job as stored now, None when there is none."""
         namespace, _, name = key.partition("/")
         seen = self._stores.jobs.get(kind.name, {}).get(key)
@@ -104,103 +109,108 @@ class StepTaker:
         job: JobLike = kind.decode(raw)
         return job
 
-    async def take(self, job: JobLike | None, step: steps.Step) -> None:
-        """Carry out one step. Steps about a Workload alone come without a job."""
-        if isinstance(step, steps.Nothing):
+    async def execute(self, job: JobLike | None, action: actions.Action) -> None:
+        """Carry out one action. Steps about a Workload alone come without a job."""
+        if isinstance(action, actions.NoAction):
             return
-        name = type(step).__name__
+        name = type(action).__name__
         try:
-            if not await self._take_workload_step(job, step) and job is not None:
-                await self._take_job_step(job, step)
+            if not await self._execute_workload_action(job, action) and job is not None:
+                await self._execute_job_action(job, action)
         except Exception:
             metrics.JOB_STEPS.labels(step=name, result="failed").inc()
             raise
         metrics.JOB_STEPS.labels(step=name, result="done").inc()
 
-    async def _take_workload_step(self, job: JobLike | None, step: steps.Step) -> bool:
+    async def _execute_workload_action(self, job: JobLike | None, action: actions.Action) -> bool:
         """Steps that write the Workload; False for the others."""
-        match step:
-            case steps.DeleteWorkload(workload, why):
-                self._written(workload, await self._writer.delete(workload))
+        match action:
+            case actions.DeleteWorkload(workload, why):
+                self._assume_write(workload, await self._writer.delete(workload))
                 log.info("workload_deleted", workload=workload.metadata.key, reason=why)
-                self._tell(job, "DeletedWorkload", f"deleted {workload.metadata.key}: {why}")
-            case steps.ReleaseFinalizer(workload):
+                self._report_event(
+                    job, "DeletedWorkload", f"deleted {workload.metadata.key}: {why}"
+                )
+            case actions.ReleaseFinalizer(workload):
                 await self._writer.release_finalizer(workload)
-            case steps.FinishWorkload(workload, reason, message):
+            case actions.FinishWorkload(workload, reason, message):
                 answer = await self._writer.finish(workload, reason, message)
-                self._written(workload, answer.metadata)
-            case steps.UpdateWorkload(workload, ops):
+                self._assume_write(workload, answer.metadata)
+            case actions.UpdateWorkload(workload, ops):
                 answer = await self._writer.patch(workload, ops)
-                self._written(workload, answer.metadata)
-                self._tell(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
-            case steps.EvictWorkload(workload, reason, message, requeue):
+                self._assume_write(workload, answer.metadata)
+                self._report_event(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
+            case actions.EvictWorkload(workload, reason, message, requeue):
                 await self._writer.evict(workload, reason, message, requeue=requeue)
-            case steps.QueueAgain(workload):
+            case actions.RequeueWorkload(workload):
                 answer = await self._writer.queue_again(workload)
-                self._written(workload, answer.metadata)
+                self._assume_write(workload, answer.metadata)
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
-            case steps.ReleaseQuota(workload):
+            case actions.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
-                self._written(workload, answer.metadata)
-            case steps.MarkPods(workload, ready):
+                self._assume_write(workload, answer.metadata)
+            case actions.UpdatePodsReady(workload, ready):
                 answer = await self._writer.mark_pods(workload, ready=ready)
-                self._written(workload, answer.metadata)
-            case steps.ForgetPods(workload):
+                self._assume_write(workload, answer.metadata)
+            case actions.RemovePodsReady(workload):
                 answer = await self._writer.forget_pods(workload)
-                self._written(workload, answer.metadata)
-            case steps.Reclaim(workload, done):
-                answer = await self._writer.reclaim(workload, done)
-                self._written(workload, answer.metadata)
+                self._assume_write(workload, answer.metadata)
+            case actions.UpdateReclaimablePods(workload, counts):
+                answer = await self._writer.reclaim(workload, counts)
+                self._assume_write(workload, answer.metadata)
             case _:
                 return False
         return True
 
-    def _written(self, workload: Workload, answer: Meta) -> None:
+    def _assume_write(self, workload: Workload, answer: Meta) -> None:
         """Note a write on a Workload, unless the watch has shown already that it is gone."""
         if workload.metadata.key in self._stores.workloads:
-            self.own_writes.written(WORKLOADS.kind, workload.metadata, answer)
+            self.assumed_writes.written(WORKLOADS.kind, workload.metadata, answer)
 
-    async def _take_job_step(self, job: JobLike, step: steps.Step) -> None:
-        match step:
-            case steps.CreateWorkload():
-                await self._create(job, step)
-            case steps.StopJob(following, why):
-                await self._patch_job(job, following.operations)
-                log.info("job_stopping", job=job.metadata.key, phase=following.phase, reason=why)
-                if following.phase is StopPhase.SUSPEND:
+    async def _execute_job_action(self, job: JobLike, action: actions.Action) -> None:
+        match action:
+            case actions.CreateWorkload():
+                await self._create(job, action)
+            case actions.StopJob(stop, why):
+                await self._patch_job(job, stop.operations)
+                log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
+                if stop.phase is StopPhase.SUSPEND:
                     self._report.job(job, "Stopped", why)
-            case steps.CleanParts():
-                await self._clean(job, step)
-            case steps.StartJob(workload):
+            case actions.RestoreChildJobs():
+                await self._restore_child_jobs(job, action)
+            case actions.StartJob(workload):
                 await self._start(job, workload)
-            case steps.MarkAgain(workload):
-                await self._mark_again(job, workload)
-            case steps.Remind(workload, after_s):
-                await self._remind(job, workload, after_s)
-            case steps.WarnResize(_, asked, given):
+            case actions.ReapplyInjection(workload):
+                await self._reapply_injection(job, workload)
+            case actions.RequestReconcile(workload, after_s):
+                await self._request_reconcile(job, workload, after_s)
+            case actions.WarnResize(_, requested, admitted):
                 kind = kind_of(job).name
                 note = (
-                    f"the {kind} asks for {asked} pods, {given} were admitted: {asked - given} "
+                    f"the {kind} asks for {requested} pods, {admitted} were admitted: "
+                    f"{requested - admitted} "
                     f"stay gated; to resize, suspend the {kind} (spec.suspend: true) and it is "
                     "queued again at its new size, or delete it and submit it anew"
                 )
                 self._report.job(job, "ResizeNotSupported", note, warning=True)
 
-    def _tell(self, job: JobLike | None, reason: str, note: str) -> None:
+    def _report_event(self, job: JobLike | None, reason: str, note: str) -> None:
         if job is not None:
             self._report.job(job, reason, note)
 
-    async def _create(self, job: JobLike, step: steps.CreateWorkload) -> None:
-        name, namespace = step.name, job.metadata.namespace
-        priority = resolve_priority(job, self._stores.workload_classes, self._stores.classes)
-        body = workload_body(job, name, priority, elastic=step.elastic)
+    async def _create(self, job: JobLike, action: actions.CreateWorkload) -> None:
+        name, namespace = action.name, job.metadata.namespace
+        priority = resolve_priority(
+            job, self._stores.workload_priority_classes, self._stores.priority_classes
+        )
+        body = workload_body(job, name, priority, elastic=action.elastic)
         try:
             await self._writer.create(body)
         except AlreadyExistsError:
             found = await self._writer.read(namespace, name)
             if found is None:
                 raise  # it went in between: the name is free now
-            if not owned_by(found, job.metadata.uid):
+            if not is_owned_by(found, job.metadata.uid):
                 note = f'the name "{name}" is taken by a Workload of another owner'
                 self._report.job(job, "ErrWorkloadCompose", note, warning=True)
                 raise
@@ -220,39 +230,41 @@ class StepTaker:
         admission = workload.status.admission
         if admission is None or not admission.pod_set_assignments:
             return
-        ops = self._starting(job, workload, start_patch)
-        if ops is None or not await self._let_run(job, workload, ops):
+        ops = self._build_patch(job, workload, start_patch)
+        if ops is None or not await self._apply_start_patch(job, workload, ops):
             return
         log.info("job_started", job=job.metadata.key, workload=workload.metadata.key)
         self._report.job(job, "Started", f"admitted by ClusterQueue {admission.cluster_queue}")
 
-    async def _remind(self, job: JobLike, workload: Workload, after_s: float) -> None:
-        await self._patch_job(job, remind_ops(job))
+    async def _request_reconcile(self, job: JobLike, workload: Workload, after_s: float) -> None:
+        await self._patch_job(job, request_reconcile_ops(job))
         key, kind = job.metadata.key, kind_of(job)
-        log.info("operator_reminded", job=key, workload=workload.metadata.key, after_s=after_s)
+        log.info(
+            "operator_reconcile_requested", job=key, workload=workload.metadata.key, after_s=after_s
+        )
         note = (
             f"not all pods are ready {after_s:g} s after the spec of the {kind.name} last changed: "
             f"asked its operator ({kind.controller}) to look again"
         )
         self._report.job(job, "OperatorReminded", note)
 
-    async def _mark_again(self, job: JobLike, workload: Workload) -> None:
-        ops = self._starting(job, workload, template_ops)
-        if ops and await self._let_run(job, workload, ops):
-            log.info("job_marked_again", job=job.metadata.key, workload=workload.metadata.key)
+    async def _reapply_injection(self, job: JobLike, workload: Workload) -> None:
+        ops = self._build_patch(job, workload, started_template_ops)
+        if ops and await self._apply_start_patch(job, workload, ops):
+            log.info("injection_reapplied", job=job.metadata.key, workload=workload.metadata.key)
 
-    def _starting(
-        self, job: JobLike, workload: Workload, operations: _Starting
+    def _build_patch(
+        self, job: JobLike, workload: Workload, operations: _PatchBuilder
     ) -> list[JsonPatchOp] | StartConflict | None:
         """What a start writes; None while a flavor that was assigned is not there."""
         try:
             return operations(job, workload, self._stores.flavors)
         except FlavorMissingError as error:
-            self._waits_for(job, f"{FLAVORS.kind}/{error.name}")
+            self._on_missing(job, f"{FLAVORS.kind}/{error.name}")
             log.warning("flavor_missing", flavor=error.name, job=job.metadata.key)
             return None
 
-    async def _let_run(
+    async def _apply_start_patch(
         self, job: JobLike, workload: Workload, ops: list[JsonPatchOp] | StartConflict
     ) -> bool:
         """Write what lets a job run; False when its Workload failed to start instead."""
@@ -281,21 +293,21 @@ class StepTaker:
             self._report.job(job, f"{kind_of(job).name}UpdateRefused", error.message, warning=True)
             raise
 
-    async def _clean(self, job: JobLike, step: steps.CleanParts) -> None:
+    async def _restore_child_jobs(self, job: JobLike, action: actions.RestoreChildJobs) -> None:
         """Patch the children one by one; those that changed meanwhile are looked at again."""
-        for part in step.parts:
-            await self._patch(JOBS, part.job.metadata, part.operations)
-        count = len(step.parts)
-        log.info("parts_cleaned", job=job.metadata.key, parts=count, reason=step.why)
+        for child in action.children:
+            await self._patch(JOBS, child.job.metadata, child.operations)
+        count = len(action.children)
+        log.info("child_jobs_restored", job=job.metadata.key, children=count, reason=action.why)
 
     async def _patch(self, resource: Resource, meta: Meta, ops: list[JsonPatchOp]) -> None:
-        body = guarded(ops, uid=meta.uid, resource_version=meta.resource_version)
+        body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         path = resource.path(meta.namespace, meta.name)
         answer = await self._client.patch(path, msgspec.json.encode(body), PatchType.JSON)
         # As of Workloads: nobody would ever take back what is noted of one that is gone.
         jobs = self._stores.jobs.get(resource.kind, {})
-        if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.parts):
-            self.own_writes.written(resource.kind, meta, _decode_bare(answer).metadata)
+        if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.child_jobs):
+            self.assumed_writes.written(resource.kind, meta, _decode_metadata(answer).metadata)
 
 
 def workload_body(
@@ -305,7 +317,7 @@ def workload_body(
 
     Args:
         job: of any kind; it carries the queue label.
-        name: of the Workload, see `name_of`.
+        name: of the Workload, see `workload_name_of`.
         priority: as resolved.
         elastic: it may be resized while its job runs.
     """

@@ -15,10 +15,16 @@ import msgspec
 
 from rackgate.api.resources import Resource
 from rackgate.features import Features
-from rackgate.jobframework.injection import Given, NextStep, PodTemplate, StopPhase, restore_ops
+from rackgate.jobframework.injection import (
+    PodSetInfo,
+    PodTemplate,
+    StopAction,
+    StopPhase,
+    restore_ops,
+)
 from rackgate.jobframework.job.podsets import SUSPEND
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.managed import is_owning_kind
+from rackgate.jobframework.managed import is_parent_kind
 from rackgate.jobframework.templates import Template
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
@@ -38,7 +44,7 @@ V = TypeVar("V", bound=JobLike)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class JobOutcome:
     """How a job ended."""
 
     failed: bool
@@ -46,7 +52,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class StalePart:
+class StaleChildJob:
     """A child of a stopped job that still carries what an admission brought.
 
     Attributes:
@@ -58,28 +64,29 @@ class StalePart:
     operations: list[JsonPatchOp]
 
 
-class Kind(ABC, Generic[V]):
+class GenericJob(ABC, Generic[V]):
     """One kind of job: a small adaptor.
 
     Attributes:
         resource: how the API server serves it.
         controller: the value of `spec.managedBy` that stands for the kind's own controller.
-        view: the class of its objects.
-        remarks: the marks of a start may get lost while the job runs, because its templates
-            may be written then.
-        edited: its users may write its templates before it has come to rest.
+        object_type: the class of its objects.
+        needs_reinjection: the marks of a start may get lost while the job runs, because its
+            templates may be written then.
+        mutable_while_running: its users may write its templates before it has come to rest.
         built_in: every API server serves it.
-        forgets_s: its operator may wait in vain for pods of its own that were deleted before it
-            saw them. After that many seconds it gives up, but looks only when something changes.
+        reconcile_after_s: its operator may wait in vain for pods of its own that were deleted
+            before it saw them. After that many seconds it gives up, but looks only when something
+        changes.
     """
 
     resource: ClassVar[Resource]
     controller: ClassVar[str]
-    view: ClassVar[type]
-    remarks: ClassVar[bool] = False
-    edited: ClassVar[bool] = False
+    object_type: ClassVar[type]
+    needs_reinjection: ClassVar[bool] = False
+    mutable_while_running: ClassVar[bool] = False
     built_in: ClassVar[bool] = False
-    forgets_s: ClassVar[float | None] = None
+    reconcile_after_s: ClassVar[float | None] = None
 
     @property
     def name(self) -> str:
@@ -99,7 +106,7 @@ class Kind(ABC, Generic[V]):
         """`spec.managedBy`."""
 
     @abstractmethod
-    def suspended(self, job: V) -> bool:
+    def is_suspended(self, job: V) -> bool:
         """Whether `spec.suspend` is true."""
 
     @abstractmethod
@@ -111,34 +118,34 @@ class Kind(ABC, Generic[V]):
         """What it asks for now, as a Workload stores it."""
 
     @abstractmethod
-    def settled(self, job: V, parts: Sequence[Job]) -> bool:
+    def is_inactive(self, job: V, children: Sequence[Job]) -> bool:
         """Whether a suspended job runs nothing, so that its templates may be written.
 
         Args:
             job: as stored, suspended.
-            parts: its child Jobs, for the kinds that have any.
+            children: its child Jobs, for the kinds that have any.
         """
 
-    def pods_left(self, job: V, parts: Sequence[Job]) -> int:
+    def remaining_pods(self, job: V, children: Sequence[Job]) -> int:
         """Pods of a suspended or leaving job that its status tells of, as far as it does.
 
         Args:
             job: as stored.
-            parts: its child Jobs, for the kinds that have any.
+            children: its child Jobs, for the kinds that have any.
         """
-        del job, parts
+        del job, children
         return 0
 
     @abstractmethod
-    def ready(self, job: V, given: Mapping[str, int]) -> bool:
+    def pods_ready(self, job: V, admitted: Mapping[str, int]) -> bool:
         """Whether all pods that should run by now are ready, or have succeeded.
 
         Args:
             job: as stored, not suspended.
-            given: pods admitted, by PodSet.
+            admitted: pods admitted, by PodSet.
         """
 
-    def staged(self, job: V) -> bool:
+    def starts_in_stages(self, job: V) -> bool:
         """Whether pods may come to be due after others were ready: missing ones need not be lost.
 
         Args:
@@ -147,7 +154,7 @@ class Kind(ABC, Generic[V]):
         del job
         return False
 
-    def waits_for_ends(self, job: V) -> list[JsonPatchOp]:
+    def wait_for_termination_ops(self, job: V) -> list[JsonPatchOp]:
         """Operations after which a pod of the job is made only when the one before it has ended.
 
         Written at the start of a job whose pods no gate holds; none where a kind cannot say so.
@@ -155,7 +162,7 @@ class Kind(ABC, Generic[V]):
         del job
         return []
 
-    def end(self, job: V) -> End | None:
+    def finished(self, job: V) -> JobOutcome | None:
         """How it ended; None while it has not. Some kinds only end by being deleted."""
         del job
         return None
@@ -164,21 +171,21 @@ class Kind(ABC, Generic[V]):
         """Pods that it asks for now."""
         return sum(podset["count"] for podset in self.podsets(job))
 
-    def asked(self, job: V) -> dict[str, Asked]:
+    def requested_counts(self, job: V) -> dict[str, Asked]:
         """What it asks for now, by PodSet: pods, and how many of them come together."""
         return {podset["name"]: Asked(podset["count"]) for podset in self.podsets(job)}
 
-    def leaving(self, job: V) -> frozenset[str]:
+    def pods_to_delete(self, job: V) -> frozenset[str]:
         """Names of pods that are to be deleted first when it shrinks, for kinds that say so."""
         del job
         return frozenset()
 
-    def elastic(self, job: V, features: Features) -> bool:
+    def is_elastic(self, job: V, features: Features) -> bool:
         """Whether it may be resized while it runs."""
         del job, features
         return False
 
-    def changed(
+    def find_change(
         self, job: V, workload: Workload, podsets: Sequence[Mapping[str, Any]], *, elastic: bool
     ) -> str | None:
         """Why a running job has to be stopped and queued again; None when it has not.
@@ -192,52 +199,52 @@ class Kind(ABC, Generic[V]):
         del job, workload, podsets, elastic
         return None
 
-    def reclaimable(self, job: V) -> Mapping[str, int]:
+    def reclaimable_pods(self, job: V) -> Mapping[str, int]:
         """Pods that are done and come no more, by PodSet; PodSets without any are left out."""
         del job
         return {}
 
-    def stale_parts(self, job: V, parts: Sequence[Job]) -> list[StalePart]:
-        """Children of a suspended, settled job that carry more than its templates now say."""
-        del job, parts
+    def stale_child_jobs(self, job: V, children: Sequence[Job]) -> list[StaleChildJob]:
+        """Children of a suspended, inactive job that carry more than its templates now say."""
+        del job, children
         return []
 
-    def stop(
+    def next_stop_action(
         self,
         job: V,
         originals: Mapping[str, Template],
-        parts: Sequence[Job],
-        given: Mapping[str, Given],
-    ) -> NextStep:
+        children: Sequence[Job],
+        podset_infos: Mapping[str, PodSetInfo],
+    ) -> StopAction:
         """What a stop must do next, judged from what is stored, so that a crash can be resumed.
 
         Args:
             job: as stored.
             originals: its user's templates by PodSet, as the Workload keeps them.
-            parts: its child Jobs.
-            given: what the start brought into templates, where that is certain; by PodSet.
+            children: its child Jobs.
+            podset_infos: what the start brought into templates, where that is certain; by PodSet.
         """
-        if not self.suspended(job):
-            return NextStep(StopPhase.SUSPEND, [dict(SUSPEND)])
-        if not self.settled(job, parts):
-            return NextStep(StopPhase.WAIT, [])
-        operations = restore_ops(self.templates(job), originals, given)
-        return NextStep(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
+        if not self.is_suspended(job):
+            return StopAction(StopPhase.SUSPEND, [dict(SUSPEND)])
+        if not self.is_inactive(job, children):
+            return StopAction(StopPhase.WAIT, [])
+        operations = restore_ops(self.templates(job), originals, podset_infos)
+        return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
 
 
-def pods_of_job(job: Job) -> int:
+def stopping_pods(job: Job) -> int:
     """Pods that a Job which is suspended, or being deleted, still has; 0 for all others."""
     if not (job.spec.suspend or job.metadata.deletion_timestamp) or job.finished is not None:
         return 0
     return job.status.active + job.status.terminating
 
 
-def part_of_owner(meta: Meta) -> bool:
+def is_child_of_job(meta: Meta) -> bool:
     """Whether a JobSet or a RayCluster controls the object: it starts and stops with that."""
     owner = meta.controller
-    return owner is not None and is_owning_kind(owner.api_version, owner.kind)
+    return owner is not None and is_parent_kind(owner.api_version, owner.kind)
 
 
-def copied(raw: msgspec.Raw) -> msgspec.Raw:
+def copy_raw(raw: msgspec.Raw) -> msgspec.Raw:
     """The same JSON in memory of its own, so that it keeps no event of a watch alive."""
     return msgspec.Raw(bytes(raw))
