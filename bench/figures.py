@@ -147,7 +147,7 @@ def table(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def verdict(found: dict[str, Any]) -> tuple[list[str], bool]:
+def evaluate_targets(found: dict[str, Any]) -> tuple[list[str], bool]:
     """Aims met or missed, and whether the floor holds."""
     limit = found["rackgate_against"]["limit"]["median"]
     total = found["pss_mib"]["total"]

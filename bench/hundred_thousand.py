@@ -44,14 +44,14 @@ STANDS_STILL = "kube-controller-manager"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AdmittedPods:
     """What one Job was admitted with: pods by host."""
 
     job: str
     hosts: Mapping[str, int]
 
 
-def faults(given: Iterable[Given], racks: Mapping[str, str], size: Size) -> list[str]:
+def faults(given: Iterable[AdmittedPods], racks: Mapping[str, str], size: Size) -> list[str]:
     """What is wrong with all admissions together, as lines. Pure.
 
     Args:
@@ -77,7 +77,7 @@ def faults(given: Iterable[Given], racks: Mapping[str, str], size: Size) -> list
     return lines
 
 
-def elsewhere(given: Iterable[Given], bound: Mapping[tuple[str, str], int]) -> list[str]:
+def elsewhere(given: Iterable[AdmittedPods], bound: Mapping[tuple[str, str], int]) -> list[str]:
     """Which Jobs have other pods on other hosts than they were admitted with. Pure."""
     wanted = {(one.job, host): pods for one in given for host, pods in one.hosts.items()}
     differ = sorted({job for (job, _host), _pods in wanted.items() ^ bound.items()})
@@ -160,18 +160,18 @@ async def _bound(client: Client) -> Counter[tuple[str, str]]:
     return Counter(await _all(client, kinds.PODS, place))
 
 
-async def _given(client: Client) -> list[Given]:
+async def _admitted_pods(client: Client) -> list[AdmittedPods]:
     found = []
     for item in await _all(client, kinds.WORKLOADS):
         if "admission" not in item.get("status", {}):
             continue
         (part,) = item["status"]["admission"]["podSetAssignments"]
         hosts = {domain[-1]: count for domain, count in decode(part["topologyAssignment"]).domains}
-        found.append(Given(item["metadata"]["ownerReferences"][0]["name"], hosts))
+        found.append(AdmittedPods(item["metadata"]["ownerReferences"][0]["name"], hosts))
     return found
 
 
-async def _one_more(client: Client) -> list[str]:
+async def _admit_one_more(client: Client) -> list[str]:
     """Ask for one pod more; what is wrong with the answer."""
     await create(client, kinds.JOBS, job(EXTRA, 1, queue="bench", cpu="1", required=RACK))
     said: list[str] = []
@@ -225,12 +225,12 @@ async def measure(running: Playground, size: Size, *, pods: bool) -> dict[str, A
             item["metadata"]["name"]: item["metadata"]["labels"][RACK]
             for item in await _all(client, kinds.NODES)
         }
-        given = await _given(client)
+        given = await _admitted_pods(client)
         figures["wrong"] = [
             *faults(given, racks, size),
             *(elsewhere(given, await _bound(client)) if pods else ()),
             *await _usage(client, size),
-            *await _one_more(client),
+            *await _admit_one_more(client),
         ]
         (pid,) = running.pids("assigner")
         figures["assigner_mib"] = round(pss_mib({"assigner-0": pid})["assigner"])

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench import floors
-from bench.figures import foreign_share, summary, table, verdict
+from bench.figures import evaluate_targets, foreign_share, summary, table
 from bench.flapping import flapping
 from bench.placed import look
 from bench.processes import pss_mib
@@ -157,7 +157,7 @@ def main() -> int:
             "rounds": [asdict(one) for one in measured.rounds],
         }
         arguments.json.write_text(json.dumps(document, indent=1))
-    lines, holds = verdict(found)
+    lines, holds = evaluate_targets(found)
     ratio = {ratio_name(arguments): found["rackgate_against"]["limit"]["median"]}
     said, kept = floors.judge(ratio, SECTION, arguments)
     wrong = measured.wrong or ["every pod of ours is bound, in its Job's one rack, by its rank"]

@@ -32,7 +32,7 @@ from bench.profiles_world import (
     requests,
     run,
     stream,
-    until_refused,
+    until_rejected,
 )
 from rackgate.features import Features
 from rackgate.wire.core import Taint, Toleration
@@ -82,7 +82,7 @@ def figures_of(
     for seed in SEEDS:
         coming = stream(count, sorts, arrivals, seed)
         run(count, coming, gates, figures)
-        figures.first_refusal.append(until_refused(count, coming, gates))
+        figures.first_refusal.append(until_rejected(count, coming, gates))
     return figures
 
 
@@ -123,7 +123,7 @@ def gains(count: int, arrivals: int, console: Console) -> None:
         console.print(table)
 
 
-def stuck_leaders(count: int, gates: Mapping[str, bool]) -> tuple[int, int, int]:
+def misplaced_leaders(count: int, gates: Mapping[str, bool]) -> tuple[int, int, int]:
     """Leaders placed, those on hosts that they do not tolerate, and groups refused.
 
     All hosts but one of each rack carry a taint that only workers tolerate.
@@ -157,7 +157,7 @@ def stuck_leaders(count: int, gates: Mapping[str, bool]) -> tuple[int, int, int]
     return placed, stuck, refused
 
 
-def homeless_pods(count: int, gates: Mapping[str, bool]) -> tuple[int, int]:
+def unschedulable_pods(count: int, gates: Mapping[str, bool]) -> tuple[int, int]:
     """Pods of 5 GPUs admitted where racks are the lowest level, and those that no host can take.
 
     A rack has the GPUs of 25 such pods and 16 hosts that take one each; a job has 24.
@@ -181,10 +181,10 @@ def promises(count: int, console: Console) -> None:
     for name in ("gates", "admitted", "never runs", "refused"):
         table.add_column(name, justify="right")
     for gates in ({}, {"RackgateLeaderRules": True}):
-        placed, stuck, refused = stuck_leaders(count, gates)
+        placed, stuck, refused = misplaced_leaders(count, gates)
         table.add_row(f"{_name(gates)}: leaders", str(placed), str(stuck), str(refused))
     for gates in ({}, {"RackgateNodesBelowLeaves": True}):
-        pods, homeless = homeless_pods(count, gates)
+        pods, homeless = unschedulable_pods(count, gates)
         table.add_row(f"{_name(gates)}: pods of 5 GPUs", str(pods), str(homeless), "")
     console.print(table)
 

@@ -174,7 +174,7 @@ def run(
             cluster.sample(figures)
 
 
-def until_refused(count: int, arrivals: Sequence[Arrival], gates: Mapping[str, bool]) -> int:
+def until_rejected(count: int, arrivals: Sequence[Arrival], gates: Mapping[str, bool]) -> int:
     """Jobs placed on an empty cluster, none of which ends, before the first refusal."""
     cluster = Cluster(nodes(count), gates)
     for placed, arrival in enumerate(arrivals):

@@ -87,7 +87,7 @@ def registration(reach: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def wishes() -> tuple[dict[str, Any], dict[str, Any]]:
+def sample_objects() -> tuple[dict[str, Any], dict[str, Any]]:
     """A Job and a pod of a started Job, as a user and the Job controller would send them."""
     job, born = training_job(), pod(0, bound=False)
     for made in (job, born):
@@ -100,7 +100,7 @@ def wishes() -> tuple[dict[str, Any], dict[str, Any]]:
 
 async def record(started: Playground) -> Reviews:
     found: Reviews = {}
-    job, born = wishes()
+    job, born = sample_objects()
     async with started.client() as client, recorder(found) as reach:
         await create(client, kinds.MUTATING_CONFIGS, registration(reach))
         for _ in range(ATTEMPTS):  # the API server takes a moment to follow
@@ -112,10 +112,10 @@ async def record(started: Playground) -> Reviews:
     raise SystemExit(f"the API server sent no review of { ({'job', 'pod'} - set(found)) }")
 
 
-async def _try(client: Client, kind: kinds.Resource, wish: dict[str, Any]) -> None:
+async def _try(client: Client, kind: kinds.Resource, sample: dict[str, Any]) -> None:
     # The policies refuse both: a Job that nothing suspended, a pod without its gate.
     with contextlib.suppress(KubeError):
-        await client.create(kind.path(NAMESPACE), json.dumps(wish).encode(), {"dryRun": "All"})
+        await client.create(kind.path(NAMESPACE), json.dumps(sample).encode(), {"dryRun": "All"})
 
 
 def main() -> int:

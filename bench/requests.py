@@ -61,7 +61,9 @@ class Flow:
         name = found.metadata.name
         self.there.add(name)
         self.most = max(self.most, len(self.there))
-        done = any(c.type in ("Complete", "Failed") and c.status == "True" for c in _told(found))
+        done = any(
+            c.type in ("Complete", "Failed") and c.status == "True" for c in _reason_of(found)
+        )
         if done and name not in self.known:
             self.known.add(name)
             self.finished.put_nowait(name)
@@ -78,12 +80,12 @@ class Flow:
         self.workloads -= 1
 
 
-def _told(found: Job) -> tuple[Any, ...]:
+def _reason_of(found: Job) -> tuple[Any, ...]:
     return tuple(found.status.conditions)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ArrivalRate:
     """How Jobs come."""
 
     jobs: int
@@ -94,7 +96,7 @@ class Course:
     limit_s: float
 
 
-async def play(client: Client, part: str, course: Course) -> Flow:
+async def play(client: Client, part: str, course: ArrivalRate) -> Flow:
     """Create all Jobs at their rate, delete each that has ended; return when nothing is left."""
     flow = Flow()
     jobs = Informer(
@@ -127,7 +129,7 @@ async def play(client: Client, part: str, course: Course) -> Flow:
     return flow
 
 
-async def _delete(client: Client, flow: Flow, course: Course) -> None:
+async def _delete(client: Client, flow: Flow, course: ArrivalRate) -> None:
     """Delete Jobs some time after they ended, as `ttlSecondsAfterFinished` does."""
     options = json.dumps({"propagationPolicy": "Background"}).encode()
 
@@ -144,7 +146,7 @@ async def measure(
     arguments: argparse.Namespace, started: Playground
 ) -> dict[str, dict[str, float]]:
     """Figures of each part."""
-    course = Course(
+    course = ArrivalRate(
         arguments.jobs,
         arguments.pods,
         arguments.rate,
@@ -162,7 +164,7 @@ async def measure(
         )
         await create(client, kinds.LOCAL_QUEUES, local_queue(NARROW, NARROW))
         for part in arguments.parts:
-            await play(client, part, Course(5, course.pods, 5.0, 1.0, 1.0, course.limit_s))
+            await play(client, part, ArrivalRate(5, course.pods, 5.0, 1.0, 1.0, course.limit_s))
             log = RequestLog(started.audit_log)
             flow = await play(client, part, course)
             found[part] = per_job(log.take(), course.jobs)

@@ -183,7 +183,7 @@ class Resizes(Observer):
         self.workloads.pop(workload.metadata.uid, None)
         self._judge()
 
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         if self.mode != OURS:
             return True
         if len(self.workloads) != 1:
@@ -192,7 +192,7 @@ class Resizes(Observer):
         return parent.counts(self.kind.podset) == (self._size, self._size)
 
     def _judge(self) -> None:
-        if not self._settled():
+        if not self._is_settled():
             self.marks.pop("settled", None)
             return
         self.marks.setdefault("settled", time.perf_counter())

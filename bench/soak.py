@@ -159,7 +159,7 @@ def _start(service: str, url: str, port: int, folder: Path, *, trace: bool) -> C
 
 
 @dataclass
-class Soaked:
+class SoakResult:
     """What one service shows.
 
     Attributes:
@@ -172,7 +172,7 @@ class Soaked:
     lines: list[dict[str, int]]
 
 
-async def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, Soaked]:
+async def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, SoakResult]:
     """Let all Jobs pass."""
     async with SoakWorld() as world:
         furnish(world)
@@ -223,7 +223,7 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, Soaked]
             assert not world.workloads()
             say("  requests per Job: " + _requests(world, arguments.jobs))
         return {
-            child.service: Soaked(
+            child.service: SoakResult(
                 child.samples,
                 [found["types"] for found in heaps[child.service]],
                 [found.get("bytes", {}) for found in heaps[child.service]],
@@ -241,7 +241,7 @@ def _requests(world: SoakWorld, jobs: int) -> str:
     return ", ".join(parts)
 
 
-def report(found: Mapping[str, Soaked], jobs: int) -> tuple[list[str], bool]:
+def report(found: Mapping[str, SoakResult], jobs: int) -> tuple[list[str], bool]:
     """What is told, and whether memory stays level."""
     lines, holds = [], True
     half = jobs - jobs // 2

@@ -18,7 +18,7 @@ from tests.wire.assigner_world import NAMESPACE, World
 HISTORY: Final = 5_000
 
 
-class _Forgotten(list[Request]):
+class _DiscardingList(list[Request]):
     """Takes requests, and keeps none."""
 
     def append(self, item: Request, /) -> None:
@@ -34,7 +34,7 @@ class SoakWorld(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requests = _Forgotten()
+        self.requests = _DiscardingList()
         self.counted: Counter[str] = Counter()
         self._signals: dict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 

@@ -139,7 +139,7 @@ class Found:
             for name, ms in self.taken_in_ms.items()
         }
 
-    def missed(self) -> Iterator[str]:
+    def missed_targets(self) -> Iterator[str]:
         """Aims that were not reached."""
         if self.count > AIMS_UP_TO:
             return
@@ -230,10 +230,10 @@ def measure(count: int) -> Found:
     return found
 
 
-def complaints(found: Found, recorded: Mapping[str, floors.Range]) -> list[str]:
+def failed_targets(found: Found, recorded: Mapping[str, floors.Range]) -> list[str]:
     """Aims missed and ratios lost."""
     lost = floors.losses(found.ratios, recorded)
-    return [*found.missed(), *map(str, lost)]
+    return [*found.missed_targets(), *map(str, lost)]
 
 
 def best_of_tries(count: int, recorded: Mapping[str, floors.Range]) -> tuple[Found, list[str]]:
@@ -245,7 +245,7 @@ def best_of_tries(count: int, recorded: Mapping[str, floors.Range]) -> tuple[Fou
             found = measure(count)
         finally:
             gc.enable()
-        bad = complaints(found, recorded)
+        bad = failed_targets(found, recorded)
         if not (bad and left):
             return found, bad
     raise AssertionError("the last try always answers")

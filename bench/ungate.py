@@ -259,7 +259,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def verdict(released: list[Release]) -> tuple[float, bool]:
+def evaluate_targets(released: list[Release]) -> tuple[float, bool]:
     """Print how the aims fared; returns the ratio, and whether every pod is in its place."""
     found = ratios(released)
     ratio = statistics.median(found)
@@ -282,7 +282,7 @@ def main() -> int:
     with playground(("ungater",)) as started:
         released = asyncio.run(measure(arguments, started))
         lost = leases_lost(started)
-    ratio, placed = verdict(released)
+    ratio, placed = evaluate_targets(released)
     if lost:
         say(f"the ungater lost a Lease {lost} times: it began again then")
     document["released"] = [asdict(one) for one in released]

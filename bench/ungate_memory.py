@@ -34,7 +34,7 @@ READY_LIMIT_S: Final = 600.0
 REST_S: Final = 3.0
 
 
-class MadeUp(FakeApiServer):
+class SyntheticServer(FakeApiServer):
     """Plays pods and Workloads that nobody stores, page by page; the rest is stored."""
 
     def __init__(self, pods: int) -> None:
@@ -118,7 +118,7 @@ async def memory(pods: int) -> Memory:
     Raises:
         TimeoutError: it was not ready in time.
     """
-    async with MadeUp(pods) as server:
+    async with SyntheticServer(pods) as server:
         with ports.reserved({"health": None}) as chosen:
             port = chosen["health"]
         began = time.perf_counter()

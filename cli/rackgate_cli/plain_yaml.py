@@ -27,7 +27,7 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
         UsageError: it holds what no API server could be sent.
     """
     try:
-        _refuse_bombs(raw)
+        _reject_yaml_bombs(raw)
         return [_as_json(document) for document in yaml.load_all(raw, Loader=_Loader)]
     except (AttributeError, LookupError) as error:  # of the parser, which names no line for it
         said = "a value does not fit the tag before it, such as !!bool or !!timestamp"
@@ -37,7 +37,7 @@ def plain_documents(name: str, raw: bytes) -> list[Any]:
         raise UsageError(f'"{name}" is no YAML of plain data: {said}') from error
 
 
-def _refuse_bombs(raw: bytes) -> None:
+def _reject_yaml_bombs(raw: bytes) -> None:
     """Refuse what is small as text, and huge as data or slow to read.
 
     Raises:
@@ -89,14 +89,14 @@ _NO_TEXT: Final = {f"{_TAG}{name}" for name in ("bool", "float", "int", "null")}
 _NUMBERS: Final = {f"{_TAG}float", f"{_TAG}int"}
 
 
-def _no_time(pattern: re.Pattern[str]) -> re.Pattern[str]:
+def _without_base60(pattern: re.Pattern[str]) -> re.Pattern[str]:
     """A pattern of numbers without those to the base of 60, such as 12:30 for 750."""
     return re.compile(f"(?![^:]*:)(?:{pattern.pattern})", pattern.flags)
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [
-        (tag, _no_time(pattern) if tag in _NUMBERS else pattern)
+        (tag, _without_base60(pattern) if tag in _NUMBERS else pattern)
         for tag, pattern in pairs
         if tag != f"{_TAG}timestamp"
     ]

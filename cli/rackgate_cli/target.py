@@ -21,7 +21,7 @@ from rackgate_cli.playground import playground
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ClusterTarget:
     """Which cluster is asked: a playground's folder, or connection settings.
 
     Attributes:
@@ -39,7 +39,7 @@ class Door:
     user_agent: str = "rackgate-explain"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Which cluster it is, for whom who is asked before something is done to it."""
         if self.settings is None:
             return f"the playground in {state_dir(self.state)}"
@@ -68,7 +68,7 @@ class Door:
             await client.close()
 
 
-def door(state: str | None, kubeconfig: str | None, context: str | None) -> Door:
+def cluster_target(state: str | None, kubeconfig: str | None, context: str | None) -> ClusterTarget:
     """Choose the cluster: what the command line names, else the user's environment.
 
     In order: --state, --kubeconfig, KUBECONFIG, RACKGATE_STATE, ~/.kube/config, the default
@@ -78,31 +78,31 @@ def door(state: str | None, kubeconfig: str | None, context: str | None) -> Door
         UsageError: none of them is there.
     """
     if state is not None:
-        return Door(state)
+        return ClusterTarget(state)
     if kubeconfig is not None:
         return _by_kubeconfig(Path(kubeconfig), context)
     listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     if listed:
         return _by_kubeconfig(next((p for p in listed if p.exists()), listed[0]), context)
     if os.environ.get(STATE_VARIABLE):
-        return Door()
+        return ClusterTarget()
     usual = Path.home() / ".kube" / "config"
     if usual.exists():
         return _by_kubeconfig(usual, context)
     if StateFolder(state_dir(None)).record.exists():
-        return Door()
+        return ClusterTarget()
     raise UsageError(
         "no cluster to ask: name one with --kubeconfig FILE or --state DIR, or set KUBECONFIG"
     )
 
 
-def _by_kubeconfig(path: Path, context: str | None) -> Door:
+def _by_kubeconfig(path: Path, context: str | None) -> ClusterTarget:
     settings = ConnectionSettings(kubeconfig=path, context=context, request_timeout=30)
     document = _document(path)
     name = context or document.get("current-context")
     chosen = _named(document, "contexts", "context", name)
     cluster = _named(document, "clusters", "cluster", chosen.get("cluster"))
-    return Door(
+    return ClusterTarget(
         settings=settings,
         namespace=str(chosen.get("namespace") or "default"),
         context=None if name is None else str(name),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rackgate.api.workload_names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_invariants.owners import Owners
+from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rows.rows import (
     FlavorRow,
     JobRow,
@@ -19,7 +19,7 @@ from rackgate_invariants.rows.rows import (
     TopologyRow,
     WorkloadRow,
 )
-from rackgate_invariants.running_pods import Lives
+from rackgate_invariants.running_pods import RunningPods
 
 # A deletion so many seconds after its grace period is one that its node cannot finish.
 OVERDUE_S = 30.0
@@ -55,7 +55,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class WorkloadWithSlices:
     """A Workload with its slices, where it has any.
 
     Attributes:
@@ -66,47 +66,51 @@ class Family:
 
     parent: WorkloadRow
     slices: tuple[WorkloadRow, ...] = ()
-    settled: tuple[WorkloadRow, ...] = ()
+    merged: tuple[WorkloadRow, ...] = ()
 
-    def pieces(self, podset: str, *, granting: bool) -> list[PodSetRow]:
+    def slice_podsets(self, podset: str, *, may_ungate: bool) -> list[PodSetRow]:
         """What slices hold for a PodSet of their parent beside it.
 
         Args:
             podset: its name.
-            granting: only of those whose pods may be released now.
+            may_ungate: only of those whose pods may be released now.
         """
         return [
-            piece
+            slice_podset
             for one in self.slices
-            if (one.granting if granting else one.holds)
-            for piece in one.podsets
-            if piece.name == podset
+            if (one.may_ungate if may_ungate else one.holds)
+            for slice_podset in one.podsets
+            if slice_podset.name == podset
         ]
 
-    def granted(self, podset: PodSetRow) -> int:
+    def admitted_count(self, podset: PodSetRow) -> int:
         """Pods that a PodSet may have at once."""
-        return podset.granted + sum(
-            piece.granted for piece in self.pieces(podset.name, granting=True)
+        return podset.admitted_count + sum(
+            slice_podset.admitted_count
+            for slice_podset in self.slice_podsets(podset.name, may_ungate=True)
         )
 
-    def domains(self, podset: PodSetRow, *, granting: bool) -> dict[Domain, int]:
+    def domains(self, podset: PodSetRow, *, may_ungate: bool) -> dict[Domain, int]:
         """Pods by domain, those of slices with the same levels added."""
         if podset.assignment is None:
             return {}
         counts = dict(podset.assignment.domains)
-        for piece in self.pieces(podset.name, granting=granting):
-            if piece.assignment is not None and piece.assignment.levels == podset.assignment.levels:
-                for domain, count in piece.assignment.domains:
+        for slice_podset in self.slice_podsets(podset.name, may_ungate=may_ungate):
+            if (
+                slice_podset.assignment is not None
+                and slice_podset.assignment.levels == podset.assignment.levels
+            ):
+                for domain, count in slice_podset.assignment.domains:
                     counts[domain] = counts.get(domain, 0) + count
         return counts
 
-    def apart(self, podset: PodSetRow) -> list[TopologyAssignment]:
-        """Places of slices that have other levels than their parent: they run beside it."""
+    def separate_assignments(self, podset: PodSetRow) -> list[TopologyAssignment]:
+        """NodeIndex of slices that have other levels than their parent: they run beside it."""
         own = podset.assignment.levels if podset.assignment is not None else ()
         return [
-            piece.assignment
-            for piece in self.pieces(podset.name, granting=False)
-            if piece.assignment is not None and piece.assignment.levels != own
+            slice_podset.assignment
+            for slice_podset in self.slice_podsets(podset.name, may_ungate=False)
+            if slice_podset.assignment is not None and slice_podset.assignment.levels != own
         ]
 
     @property
@@ -115,12 +119,12 @@ class Family:
         parent = self.parent
         if not parent.elastic:
             return parent.placed_at
-        lost = [one.changed_at for one in self.slices if one.holds and not one.granting]
+        lost = [one.changed_at for one in self.slices if one.holds and not one.may_ungate]
         return max(parent.placed_at, parent.evicted_at, *lost)
 
 
 @dataclass(slots=True)
-class Placed:
+class PlacedPodSet:
     """A PodSet with an assignment, and its pods.
 
     Attributes:
@@ -136,9 +140,9 @@ class Placed:
     levels: tuple[str, ...]
     counts: dict[Domain, int]
     charged: dict[Domain, int]
-    granted: int
+    admitted_count: int
     changed_at: float
-    apart: list[TopologyAssignment] = field(default_factory=list)
+    separate_assignments: list[TopologyAssignment] = field(default_factory=list)
     live: list[PodRow] = field(default_factory=list)
     gated: list[PodRow] = field(default_factory=list)
 
@@ -150,28 +154,28 @@ class Placed:
     @property
     def cap(self) -> int:
         """Most pods that may be ungated at once."""
-        return min(self.granted, sum(self.counts.values()))
+        return min(self.admitted_count, sum(self.counts.values()))
 
-    def earlier(self, pod: PodRow) -> bool:
+    def has_earlier_assignment(self, pod: PodRow) -> bool:
         """Whether a pod got its place before the assignment was written as it is now.
 
         Resizes may follow each other within a second, which is as exact as these times are.
         """
         slack = 1.0 if self.workload.elastic else 0.0
-        return 0 < pod.sent_at < self.changed_at + slack
+        return 0 < pod.assigned_at < self.changed_at + slack
 
-    def is_apart(self, pod: PodRow) -> bool:
+    def is_in_separate_assignment(self, pod: PodRow) -> bool:
         """Whether a pod is in a place of a slice that runs beside its parent."""
-        return any(pod.domain(one.levels) in dict(one.domains) for one in self.apart)
+        return any(pod.domain(one.levels) in dict(one.domains) for one in self.separate_assignments)
 
-    def given_up(self, pod: PodRow, now: float) -> bool:
+    def is_stuck_terminating(self, pod: PodRow, now: float) -> bool:
         """Whether nobody waits for this pod: its host was given up and cannot end it."""
         overdue = 0 < pod.ends_at <= now - OVERDUE_S
         return overdue and pod.domain(self.levels) not in self.counts
 
 
 @dataclass(slots=True)
-class Group:
+class ObjectGroup:
     """What belongs to one owner: a Job, JobSet or RayCluster, its Workloads and its pods.
 
     Attributes:
@@ -180,22 +184,22 @@ class Group:
         parts: child Jobs of a JobSet or RayCluster, by `namespace/name`.
         workloads: also the slices of its Workload.
         pods: also those of its parts, and those that lost their controller.
-        lives: what its pods take, once somebody asked; forgotten when anything of it changes.
+        pods_in_use: what its pods take, once somebody asked; forgotten when anything of it changes.
         account: so is that in the words of its queues, with what was asked of them.
     """
 
     root: str = ""
     job: JobRow | None = None
-    parts: dict[str, JobRow] = field(default_factory=dict)
+    child_jobs: dict[str, JobRow] = field(default_factory=dict)
     workloads: dict[str, WorkloadRow] = field(default_factory=dict)
     pods: dict[str, PodRow] = field(default_factory=dict)
-    lives: Lives | None = None
-    account: tuple[Any, Any] | None = None
+    pods_in_use: RunningPods | None = None
+    job_usage: tuple[Any, Any] | None = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left of it."""
-        return self.job is None and not (self.parts or self.workloads or self.pods)
+        return self.job is None and not (self.child_jobs or self.workloads or self.pods)
 
     @property
     def own(self) -> list[WorkloadRow]:
@@ -203,11 +207,11 @@ class Group:
         return [one for one in self.workloads.values() if not one.is_slice]
 
     @property
-    def governed(self) -> bool:
+    def managed(self) -> bool:
         """Whether Rackgate acts on its job."""
-        return self.job is not None and self.job.governed
+        return self.job is not None and self.job.managed
 
-    def gave_up(self, workload: WorkloadRow) -> bool:
+    def is_releasing_quota(self, workload: WorkloadRow) -> bool:
         """Whether a Workload holds no more than its pods take: it is deleted, and its job is gone.
 
         No pod comes any more, and each that ends gives back its part. Its finalizer may stay for
@@ -216,29 +220,33 @@ class Group:
         owned = bool(workload.owner) and not workload.is_slice
         return self.job is None and workload.deleting and owned
 
-    def replicated(self) -> dict[str, str]:
+    def podset_by_child_job(self) -> dict[str, str]:
         """PodSet of each child Job, by uid."""
-        return {part.uid: part.replicated for part in self.parts.values()}
+        return {part.uid: part.podset_by_child_job for part in self.child_jobs.values()}
 
-    def families(self) -> list[Family]:
+    def workloads_with_slices(self) -> list[WorkloadWithSlices]:
         """Its Workloads with their slices. Only of an elastic Workload a slice counts."""
         found = []
         slices = [one for one in self.workloads.values() if one.is_slice and not one.finished]
         slices.sort(key=lambda one: (slice_ordinal(one.name), one.uid))
         for parent in self.own:
             if not slices:
-                found.append(Family(parent))
+                found.append(WorkloadWithSlices(parent))
                 continue
-            settled = {uid for uid, _ in parent.folded}
+            merged_uids = {uid for uid, _ in parent.merged_slices}
             mine = [one for one in slices if parent.elastic and one.owner == parent.uid]
-            here = tuple(one for one in mine if one.uid not in settled)
-            found.append(Family(parent, here, tuple(one for one in mine if one.uid in settled)))
+            here = tuple(one for one in mine if one.uid not in merged_uids)
+            found.append(
+                WorkloadWithSlices(
+                    parent, here, tuple(one for one in mine if one.uid in merged_uids)
+                )
+            )
         return found
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[PlacedPodSet]:
         """PodSets that hold an assignment, with their pods."""
-        found: dict[str, list[Placed]] = {}
-        for family in self.families():
+        found: dict[str, list[PlacedPodSet]] = {}
+        for family in self.workloads_with_slices():
             for podset in family.parent.podsets if family.parent.holds else ():
                 if podset.assignment is not None:
                     found.setdefault(podset.name, []).append(_placed(family, podset))
@@ -256,48 +264,48 @@ class Group:
         return every
 
 
-def _placed(family: Family, podset: PodSetRow) -> Placed:
-    return Placed(
+def _placed(family: WorkloadWithSlices, podset: PodSetRow) -> PlacedPodSet:
+    return PlacedPodSet(
         family.parent,
         podset,
         podset.assignment.levels if podset.assignment else (),
-        family.domains(podset, granting=True),
-        family.domains(podset, granting=False),
-        family.granted(podset),
+        family.domains(podset, may_ungate=True),
+        family.domains(podset, may_ungate=False),
+        family.admitted_count(podset),
         family.changed_at,
-        family.apart(podset),
+        family.separate_assignments(podset),
     )
 
 
-def groups_of(cluster: Cluster) -> dict[str, Group]:
+def group_by_job(cluster: Cluster) -> dict[str, ObjectGroup]:
     """Objects by the uid of the job that they belong to; "" gathers what has none.
 
     A pod of a child Job belongs to the JobSet, a slice to the job of its parent.
     """
-    found: dict[str, Group] = {}
-    owners = Owners(cluster.unread)
+    found: dict[str, ObjectGroup] = {}
+    owners = OwnerIndex(cluster.unread)
 
-    def group(uid: str) -> Group:
-        return found.setdefault(uid, Group(uid))
+    def group(uid: str) -> ObjectGroup:
+        return found.setdefault(uid, ObjectGroup(uid))
 
-    owners.know((*cluster.jobsets, *cluster.rayclusters))
+    owners.add_parents((*cluster.jobsets, *cluster.rayclusters))
     for job in (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters):
-        if owners.made(job):
-            owners.join(job)
-            group(job.part_of).parts[job.key] = job
+        if owners.is_child_job(job):
+            owners.add_child_job(job)
+            group(job.parent_uid).child_jobs[job.key] = job
         else:
             group(job.uid).job = job
     for workload in cluster.workloads:
-        if workload.lead and not workload.is_slice:
-            owners.roots[workload.uid] = workload.lead
+        if workload.owning_uid and not workload.is_slice:
+            owners.roots[workload.uid] = workload.owning_uid
     for workload in cluster.workloads:
-        group(owners.root(workload.lead)).workloads[workload.key] = workload
+        group(owners.root(workload.owning_uid)).workloads[workload.key] = workload
     for pod in cluster.pods:
-        group(owners.home(pod)).pods[pod.key] = pod
+        group(owners.group_key_of(pod)).pods[pod.key] = pod
     return found
 
 
-def shown(domain: Domain | None) -> str:
+def format_domain(domain: Domain | None) -> str:
     """A domain in words."""
     return "/".join(domain) if domain else "none"
 

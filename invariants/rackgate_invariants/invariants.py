@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.judge import at_once, judge
+from rackgate_invariants.judge import judge, without_patient
 from rackgate_invariants.rules.catalog import RULES, Breach, Rule
 from rackgate_invariants.tracker import Change, Tracker
 
@@ -32,7 +32,7 @@ def breaches(cluster: Cluster) -> list[Breach]:
     What a correct cluster shows for a while (a Job that is about to be started) is left out: a
     `Tracker` over readings of `judge` tells when that lasts too long.
     """
-    return at_once(judge(cluster))
+    return without_patient(judge(cluster))
 
 
 def lasting(first: Iterable[Breach], second: Iterable[Breach]) -> list[Breach]:

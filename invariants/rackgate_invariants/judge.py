@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rackgate_invariants.cluster import Cluster, Group, groups_of
-from rackgate_invariants.nodes import Places
+from rackgate_invariants.cluster import Cluster, ObjectGroup, group_by_job
+from rackgate_invariants.node_index import NodeIndex
 from rackgate_invariants.rows.rows import WorkloadRow
-from rackgate_invariants.rules import assignments, jobs, podsets, quota
-from rackgate_invariants.rules import capacity as room
-from rackgate_invariants.rules import excess_pods as beyond
-from rackgate_invariants.rules import orphans as strays
+from rackgate_invariants.rules import (
+    assignments,
+    capacity,
+    excess_pods,
+    jobs,
+    orphans,
+    podsets,
+    quota,
+)
 from rackgate_invariants.rules import workload_slices as slices
-from rackgate_invariants.rules.catalog import EVERYWHERE, RULES, Breach
-from rackgate_invariants.rules.charges import Terms, accounts, terms_of
+from rackgate_invariants.rules.catalog import ALL_NAMESPACES, RULES, Breach
+from rackgate_invariants.rules.job_usage import QueueIndex, job_usages, queue_index_of
 
 
-def unable(cluster: Cluster) -> dict[str, str]:
+def skipped_rules(cluster: Cluster) -> dict[str, str]:
     """Rules that this reading cannot judge, each with the reason.
 
     That a single reading shows no changes is no reason here.
@@ -24,7 +29,7 @@ def unable(cluster: Cluster) -> dict[str, str]:
     found: dict[str, str] = {}
     for rule in RULES.values():
         reasons = [why for kind, why in cluster.unread.items() if kind in rule.needs]
-        if EVERYWHERE in rule.needs and not cluster.whole:
+        if ALL_NAMESPACES in rule.needs and not cluster.whole:
             reasons.append("only one namespace was read")
         if reasons:
             found[rule.id] = "; ".join(dict.fromkeys(reasons))
@@ -33,25 +38,25 @@ def unable(cluster: Cluster) -> dict[str, str]:
 
 def judge(cluster: Cluster) -> list[Breach]:
     """Everything that one reading shows, sorted; also what a correct cluster shows for a while."""
-    groups = groups_of(cluster)
-    places = Places(cluster.nodes, cluster.flavors, cluster.topologies)
+    groups = group_by_job(cluster)
+    node_index = NodeIndex(cluster.nodes, cluster.flavors, cluster.topologies)
     workloads = {workload.key: workload for workload in cluster.workloads}
-    found = [*of_all(cluster, groups, places, terms_of(cluster))]
+    found = [*check_cluster(cluster, groups, node_index, queue_index_of(cluster))]
     for group in groups.values():
-        found += of_group(group, groups, places, workloads, cluster.read_at)
-    return judged(found, cluster)
+        found += check_group(group, groups, node_index, workloads, cluster.read_at)
+    return without_skipped(found, cluster)
 
 
-def judged(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
+def without_skipped(found: Iterable[Breach], cluster: Cluster) -> list[Breach]:
     """Without what cannot be told from what was read; sorted."""
-    left_out = unable(cluster)
+    left_out = skipped_rules(cluster)
     return sorted(breach for breach in found if breach.rule not in left_out)
 
 
-def of_group(
-    group: Group,
-    groups: Mapping[str, Group],
-    places: Places,
+def check_group(
+    group: ObjectGroup,
+    groups: Mapping[str, ObjectGroup],
+    node_index: NodeIndex,
     workloads: Mapping[str, WorkloadRow],
     now: float,
 ) -> list[Breach]:
@@ -60,65 +65,68 @@ def of_group(
     Args:
         group: the owner and what belongs to it.
         groups: all of them by root.
-        places: nodes and flavors.
+        node_index: nodes and flavors.
         workloads: all of them by `namespace/name`.
         now: Unix time of the reading.
     """
-    return list(_of_group(group, groups, places, workloads, now))
+    return list(_check_group(group, groups, node_index, workloads, now))
 
 
-def _of_group(
-    group: Group,
-    groups: Mapping[str, Group],
-    places: Places,
+def _check_group(
+    group: ObjectGroup,
+    groups: Mapping[str, ObjectGroup],
+    node_index: NodeIndex,
     workloads: Mapping[str, WorkloadRow],
     now: float,
 ) -> Iterator[Breach]:
     for placed in group.placed():
-        yield from podsets.counts(placed, now)
-        yield from podsets.places(placed, places)
-        yield from podsets.ranks(placed, group)
-        yield from jobs.released(placed, group, now)
-        yield from jobs.gone(placed, places)
+        yield from podsets.check_counts(placed, now)
+        yield from podsets.check_domains(placed, node_index)
+        yield from podsets.check_ranks(placed, group)
+        yield from jobs.check_ungated(placed, group, now)
+        yield from jobs.check_domain_gone(placed, node_index)
     for workload in group.workloads.values():
         if workload.holds:
-            yield from assignments.shape(workload)
-            yield from assignments.charges(workload, group, places)
-    for family in group.families():
+            yield from assignments.check_assignments(workload)
+            yield from assignments.check_usage(workload, group, node_index)
+    for family in group.workloads_with_slices():
         if family.parent.holds:
-            yield from assignments.levels(family, places)
-    yield from slices.judged(group)
-    yield from assignments.twice(group)
-    yield from podsets.before_admission(group)
-    yield from jobs.course(group)
-    yield from jobs.ended(group, groups, places)
-    yield from beyond.judged(group)
-    yield from strays.judged(group)
-    yield from jobs.orphans(group, workloads)
+            yield from assignments.check_levels(family, node_index)
+    yield from slices.check(group)
+    yield from assignments.check_admitted_once(group)
+    yield from podsets.check_before_admission(group)
+    yield from jobs.check_job_state(group)
+    yield from jobs.check_quota_after_end(group, groups, node_index)
+    yield from excess_pods.check(group)
+    yield from orphans.check(group)
+    yield from jobs.check_orphaned_pods(group, workloads)
     if group.job is not None:
-        yield from jobs.marks(group.job)
+        yield from jobs.check_injected(group.job)
 
 
-def of_all(
-    cluster: Cluster, groups: Mapping[str, Group], places: Places, terms: Terms
+def check_cluster(
+    cluster: Cluster,
+    groups: Mapping[str, ObjectGroup],
+    node_index: NodeIndex,
+    queue_index: QueueIndex,
 ) -> list[Breach]:
     """What shows only when all owners are looked at together: room and quota.
 
     Args:
         cluster: one reading.
         groups: its owners by root.
-        places: its nodes and flavors.
-        terms: its queues; the same object as before while they offer the same.
+        node_index: its nodes and flavors.
+        queue_index: its queues; the same object as before while they offer the same.
     """
-    living = accounts(terms, groups, places)
+    running_usage = job_usages(queue_index, groups, node_index)
     return [
-        *room.capacity(groups, places),
-        *quota.nominal(cluster, groups, living),
-        *quota.uncharged(cluster, living),
-        *quota.statuses(cluster, groups, living),
+        *capacity.check_capacity(groups, node_index),
+        *quota.check_nominal_quota(cluster, groups, running_usage),
+        *quota.check_uncharged(cluster, running_usage),
+        *quota.check_queue_statuses(cluster, groups, running_usage),
     ]
 
 
-def at_once(found: Iterable[Breach]) -> list[Breach]:
+def without_patient(found: Iterable[Breach]) -> list[Breach]:
     """Those that are never right, not even for a while."""
     return [breach for breach in found if not RULES[breach.rule].patient]

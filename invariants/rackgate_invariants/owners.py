@@ -19,7 +19,7 @@ RAY_CLUSTER: Final = "RayCluster"
 
 
 @dataclass(slots=True)
-class Owners:
+class OwnerIndex:
     """Which uid leads to which job.
 
     Attributes:
@@ -30,53 +30,57 @@ class Owners:
     """
 
     unread: Mapping[str, str] = field(default_factory=dict)
-    makers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    parents: dict[str, tuple[str, str]] = field(default_factory=dict)
     roots: dict[str, str] = field(default_factory=dict)
-    cleaners: set[str] = field(default_factory=set)
+    cleanup_jobs: set[str] = field(default_factory=set)
 
-    def know(self, jobs: Iterable[JobRow]) -> None:
+    def add_parents(self, jobs: Iterable[JobRow]) -> None:
         """These JobSets and RayClusters exist."""
-        self.makers |= {job.uid: (job.namespace, job.kind) for job in jobs}
+        self.parents |= {job.uid: (job.namespace, job.kind) for job in jobs}
 
-    def made(self, job: JobRow) -> bool:
+    def is_child_job(self, job: JobRow) -> bool:
         """Whether a job is a part of the one that it names as its controller."""
-        if not job.part_of:
+        if not job.parent_uid:
             return False
-        if _PLURALS.get(job.part_kind, "") in self.unread:
+        if _PLURALS.get(job.parent_kind, "") in self.unread:
             return True
-        return self.makers.get(job.part_of) == (job.namespace, job.part_kind)
+        return self.parents.get(job.parent_uid) == (job.namespace, job.parent_kind)
 
-    def join(self, job: JobRow) -> None:
+    def add_child_job(self, job: JobRow) -> None:
         """Follow a part to its job."""
-        self.roots[job.uid] = job.part_of
-        if job.part_kind == RAY_CLUSTER:
-            self.cleaners.add(job.uid)
+        self.roots[job.uid] = job.parent_uid
+        if job.parent_kind == RAY_CLUSTER:
+            self.cleanup_jobs.add(job.uid)
 
-    def leave(self, job: JobRow) -> None:
+    def remove_child_job(self, job: JobRow) -> None:
         """Follow it no more."""
         self.roots.pop(job.uid, None)
-        self.cleaners.discard(job.uid)
+        self.cleanup_jobs.discard(job.uid)
 
     def root(self, uid: str) -> str:
         """The uid of the job behind a uid; itself where nothing is known."""
         return self.roots.get(uid, uid)
 
-    def state(self, uid: str) -> tuple[str, bool]:
+    def grouping_state(self, uid: str) -> tuple[str, bool]:
         """All that decides where what follows a uid belongs."""
-        return self.root(uid), uid in self.cleaners
+        return self.root(uid), uid in self.cleanup_jobs
 
-    def home(self, pod: PodRow) -> str:
+    def group_key_of(self, pod: PodRow) -> str:
         """Which group a pod belongs to.
 
         What cleans up after a RayCluster inherits the marks of its head, and is nobody's pod. A
         pod without a controller belongs to the Workload that it names, under a name of its own.
         """
-        lead = pod.lead
-        if not lead:
-            return claimed(pod.namespace, pod.workload) if pod.workload else ""
-        return "" if pod.cleanup and lead in self.cleaners else self.roots.get(lead, lead)
+        owning_uid = pod.owning_uid
+        if not owning_uid:
+            return orphan_group_key(pod.namespace, pod.workload) if pod.workload else ""
+        return (
+            ""
+            if pod.cleanup and owning_uid in self.cleanup_jobs
+            else self.roots.get(owning_uid, owning_uid)
+        )
 
 
-def claimed(namespace: str, workload: str) -> str:
+def orphan_group_key(namespace: str, workload: str) -> str:
     """Name of the group of pods without a controller that name a Workload."""
     return f"={namespace}/{workload}"

@@ -12,7 +12,7 @@ from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundE
 from rackgate.runtime import clock
 from rackgate.wire.depth import tolerant
 from rackgate_invariants.invariants import Cluster
-from rackgate_invariants.rows.jobs import left_alone
+from rackgate_invariants.rows.jobs import mark_unmanaged
 from rackgate_invariants.rows.sources import JOBS, SOURCES, Source
 
 TRIES = 3
@@ -30,7 +30,7 @@ async def read_cluster(
     namespace: str | None = None,
     *,
     unmanaged: frozenset[str] = frozenset(),
-    told: Callable[[str, int], None] = lambda _kind, _count: None,
+    on_page: Callable[[str, int], None] = lambda _kind, _count: None,
 ) -> Cluster:
     """One reading of everything the invariants speak of.
 
@@ -41,7 +41,7 @@ async def read_cluster(
         client: only asked to list.
         namespace: of namespaced kinds only this one; all by default.
         unmanaged: namespaces whose jobs are left alone.
-        told: called with a kind and a number of objects whenever a page has come.
+        on_page: called with a kind and a number of objects whenever a page has come.
 
     Raises:
         KubeError: the API server does not answer, or not in this way.
@@ -50,12 +50,12 @@ async def read_cluster(
     unread: dict[str, str] = {}
     for source in SOURCES:
         try:
-            found[source.attribute] = await _rows(client, source, namespace, told)
+            found[source.attribute] = await _rows(client, source, namespace, on_page)
         except (ForbiddenError, NotFoundError) as error:
             if not await is_absent(client, source, error):
-                unread[source.resource.plural] = why_not(source, error)
+                unread[source.resource.plural] = unreadable_reason(source, error)
     for attribute in JOBS if unmanaged else ():
-        found[attribute] = [left_alone(job, unmanaged) for job in found.get(attribute, ())]
+        found[attribute] = [mark_unmanaged(job, unmanaged) for job in found.get(attribute, ())]
     moment = clock.now().timestamp()
     return Cluster(**found, read_at=moment, unread=unread, whole=namespace is None)
 
@@ -80,7 +80,7 @@ async def is_absent(client: Client, source: Source, error: KubeError) -> bool:
     return False
 
 
-def why_not(source: Source, error: KubeError) -> str:
+def unreadable_reason(source: Source, error: KubeError) -> str:
     """Why a collection could not be read, in words."""
     if isinstance(error, NotFoundError):
         return f"the cluster has no {source.resource.full_name}"
@@ -96,7 +96,7 @@ def _items(source: Source, page: bytes) -> tuple[msgspec.Raw, ...]:
 
 
 async def _rows(
-    client: Client, source: Source, namespace: str | None, told: Callable[[str, int], None]
+    client: Client, source: Source, namespace: str | None, on_page: Callable[[str, int], None]
 ) -> list[Any]:
     """All objects of a collection; from the start again when the list ran out of time."""
     for attempt in range(TRIES):
@@ -105,7 +105,7 @@ async def _rows(
             async for page in client.list_pages(source.path(namespace), source.params):
                 items = _items(source, page)
                 rows += [row for row in map(source.row, items) if row is not None]
-                told(source.resource.plural, len(items))
+                on_page(source.resource.plural, len(items))
         except GoneError:
             if attempt == TRIES - 1:
                 raise

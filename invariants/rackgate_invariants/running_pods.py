@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rackgate_invariants.nodes import Places
+from rackgate_invariants.node_index import NodeIndex
 from rackgate_invariants.rows.rows import Amounts, JobRow, PodRow, PodSetRow, QueueRow
 
 PODS = "pods"
@@ -20,7 +20,7 @@ Shape = tuple[str, Amounts, frozenset[str]]
 
 
 @dataclass(slots=True)
-class Lives:
+class RunningPods:
     """Pods of one job that live, counted by shape.
 
     Attributes:
@@ -29,36 +29,38 @@ class Lives:
         bound_at: when the latest of them was bound.
     """
 
-    staying: Counter[Shape] = field(default_factory=Counter)
-    leaving: Counter[Shape] = field(default_factory=Counter)
+    non_terminating: Counter[Shape] = field(default_factory=Counter)
+    terminating: Counter[Shape] = field(default_factory=Counter)
     bound_at: float = 0.0
 
     @property
     def total(self) -> int:
         """How many pods."""
-        return self.staying.total() + self.leaving.total()
+        return self.non_terminating.total() + self.terminating.total()
 
     def by_podset(self) -> Counter[str]:
         """Pods that are not being deleted, by PodSet."""
         found: Counter[str] = Counter()
-        for (podset, _, _), count in self.staying.items():
+        for (podset, _, _), count in self.non_terminating.items():
             found[podset] += count
         return found
 
     def requests(self, podset: str) -> set[Amounts]:
         """What single pods of a PodSet ask for."""
-        return {asked for name, asked, _ in (*self.staying, *self.leaving) if name == podset}
+        return {
+            asked for name, asked, _ in (*self.non_terminating, *self.terminating) if name == podset
+        }
 
 
-def podset_of(pod: PodRow, job: JobRow | None, replicated: Mapping[str, str]) -> str:
+def podset_of(pod: PodRow, job: JobRow | None, podset_by_child_job: Mapping[str, str]) -> str:
     """The PodSet of a pod: as its controller says, or as its labels do where that has several.
 
     Args:
         pod: of the job.
         job: None when it is gone.
-        replicated: PodSet of each child Job, by uid.
+        podset_by_child_job: PodSet of each child Job, by uid.
     """
-    found = replicated.get(pod.owner)
+    found = podset_by_child_job.get(pod.owner)
     if found is not None:
         return found
     kind = job.kind if job is not None else pod.owner_kind
@@ -67,26 +69,29 @@ def podset_of(pod: PodRow, job: JobRow | None, replicated: Mapping[str, str]) ->
     return (pod.group or pod.podset) if kind == "RayCluster" else pod.podset
 
 
-def lives_of(
-    pods: Iterable[PodRow], job: JobRow | None, replicated: Mapping[str, str], places: Places
-) -> Lives:
+def count_running_pods(
+    pods: Iterable[PodRow],
+    job: JobRow | None,
+    podset_by_child_job: Mapping[str, str],
+    node_index: NodeIndex,
+) -> RunningPods:
     """What lives of the pods of one job; a pod of another namespace is not its own."""
-    found = Lives()
-    alone = not replicated and job is not None and job.kind == "Job"
+    found = RunningPods()
+    alone = not podset_by_child_job and job is not None and job.kind == "Job"
     for pod in pods:
-        if not pod.node or (pod.terminating and not places.lives(pod)):
+        if not pod.node or (pod.terminating and not node_index.uses_quota(pod)):
             continue
         if job is not None and pod.namespace != job.namespace:
             continue
-        podset = MAIN if alone else podset_of(pod, job, replicated)
-        shape = (podset, pod.requests, places.offered(pod.node))
-        (found.leaving if pod.terminating else found.staying)[shape] += 1
+        podset = MAIN if alone else podset_of(pod, job, podset_by_child_job)
+        shape = (podset, pod.requests, node_index.flavors_of_node(pod.node))
+        (found.terminating if pod.terminating else found.non_terminating)[shape] += 1
         found.bound_at = max(found.bound_at, pod.scheduled_at)
     return found
 
 
 @dataclass(slots=True)
-class Flavors:
+class FlavorResolver:
     """Which flavor the pods of one job take of each resource.
 
     Attributes:
@@ -95,35 +100,35 @@ class Flavors:
     """
 
     offered: Mapping[str, tuple[str, ...]]
-    given: dict[tuple[str, str], str] = field(default_factory=dict)
+    assigned: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def prefer(self, podsets: Iterable[PodSetRow]) -> None:
+    def add_assigned(self, podsets: Iterable[PodSetRow]) -> None:
         """What was given to PodSets counts where several flavors fit a node."""
         for podset in podsets:
             for resource, flavor in podset.flavors.items():
-                self.given[podset.name, resource] = flavor
-                self.given.setdefault(("", resource), flavor)
+                self.assigned[podset.name, resource] = flavor
+                self.assigned.setdefault(("", resource), flavor)
 
     def amounts(self, counts: Mapping[Shape, int]) -> Counter[tuple[str, str]]:
         """What pods take, by flavor and resource; resources without quota are left out."""
         found: Counter[tuple[str, str]] = Counter()
-        for (podset, requests, here), count in counts.items():
+        for (podset, requests, node_flavors), count in counts.items():
             for resource, amount in (*requests, (PODS, 1)):
-                flavor = self._flavor(podset, resource, here) if amount else ""
+                flavor = self._flavor(podset, resource, node_flavors) if amount else ""
                 if flavor:
                     found[flavor, resource] += amount * count
         return found
 
-    def _flavor(self, podset: str, resource: str, here: frozenset[str]) -> str:
+    def _flavor(self, podset: str, resource: str, node_flavors: frozenset[str]) -> str:
         """The queue's flavor that a node is of; where several fit, the one that was given."""
         offered = self.offered.get(resource, ())
-        given = self.given.get((podset, resource)) or self.given.get(("", resource), "")
-        fitting = [name for name in offered if name in here] or offered
+        given = self.assigned.get((podset, resource)) or self.assigned.get(("", resource), "")
+        fitting = [name for name in offered if name in node_flavors] or offered
         return given if given in fitting or not fitting else fitting[0]
 
 
-def offered_by(queue: QueueRow | None) -> dict[str, tuple[str, ...]]:
-    """Flavors of a ClusterQueue by resource, in its order."""
+def flavors_by_resource(queue: QueueRow | None) -> dict[str, tuple[str, ...]]:
+    """FlavorResolver of a ClusterQueue by resource, in its order."""
     found: dict[str, list[str]] = defaultdict(list)
     for flavor, resource in queue.nominal if queue is not None else ():
         found[resource].append(flavor)

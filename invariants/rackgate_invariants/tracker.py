@@ -29,7 +29,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _TrackedBreach:
     breach: Breach
     first: float
     counts: bool = False
@@ -41,18 +41,18 @@ class Tracker:
     """Remembers what is seen until it counts, and what counts until it is gone.
 
     Attributes:
-        settle_s: how long a breach must stay.
+        min_duration_s: how long a breach must stay.
         patience_s: how long one must stay that a correct cluster shows for a while.
         hasty: what the objects tell of the time before the first reading counts, too. They do not
             tell of what vanished (a pod that had the place until now), so who can wait sees more.
         total: breaches that ever counted.
     """
 
-    settle_s: float
+    min_duration_s: float
     patience_s: float
-    hasty: bool = False
+    trust_object_times: bool = False
     total: int = 0
-    _seen: dict[tuple[str, str], _Seen] = field(default_factory=dict)
+    _seen: dict[tuple[str, str], _TrackedBreach] = field(default_factory=dict)
 
     def update(self, now: float, found: Iterable[Breach]) -> list[Change]:
         """Take one reading.
@@ -75,21 +75,21 @@ class Tracker:
         self.total += 1
         return Change(breach, now, now)
 
-    def interrupted(self) -> None:
+    def reset_unconfirmed(self) -> None:
         """Readings stopped for a while: what did not count yet has to stay anew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen.counts}
 
     @property
-    def standing(self) -> list[Breach]:
+    def active_breaches(self) -> list[Breach]:
         """Breaches that count and were there in the last reading."""
         return sorted(seen.breach for seen in self._seen.values() if seen.counts)
 
-    def _end(self, key: tuple[str, str], seen: _Seen, now: float) -> Change | None:
+    def _end(self, key: tuple[str, str], seen: _TrackedBreach, now: float) -> Change | None:
         del self._seen[key]
         return Change(seen.breach, seen.since, now, ended=True) if seen.counts else None
 
     def _keep(self, key: tuple[str, str], breach: Breach, now: float) -> Change | None:
-        seen = self._seen.setdefault(key, _Seen(breach, now))
+        seen = self._seen.setdefault(key, _TrackedBreach(breach, now))
         seen.breach = breach
         if seen.counts:
             return None
@@ -97,10 +97,10 @@ class Tracker:
         if RULES[breach.rule].patient:
             # What the objects tell may also begin later than seen first: they moved on.
             since = breach.since or seen.first
-            since = since if self.hasty else max(since, seen.first)
+            since = since if self.trust_object_times else max(since, seen.first)
             if now - since < self.patience_s:
                 return None
-        if now - seen.first < self.settle_s:
+        if now - seen.first < self.min_duration_s:
             return None
         seen.counts, seen.since = True, since
         self.total += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rackgate_osmo.check import Warning_, check
+from rackgate_osmo.check import KaiWarning, check
 from rackgate_osmo.model.model import (
     Built,
     KaiVersion,
-    PodMarks,
+    PodMembership,
     Pool,
     Profile,
     Requirement,
@@ -17,38 +17,38 @@ from rackgate_osmo.model.model import (
     TopologyKey,
     Workflow,
 )
-from rackgate_osmo.model.reach import tolerates, tolerations_of
 from rackgate_osmo.model.reading import read_pool, read_workflow
-from rackgate_osmo.model.rejections import Refusal, RefusedError
+from rackgate_osmo.model.rejections import RejectedError, Rejection
+from rackgate_osmo.model.tolerations import tolerates, tolerations_of
 from rackgate_osmo.render.node import Kind, Node
 from rackgate_osmo.render.podgroups import build_podgroups, topology_of
-from rackgate_osmo.render.tree import shared, tree_of
+from rackgate_osmo.render.tree import shared, subgroup_tree_of
 
 __all__ = [
     "Built",
     "KaiVersion",
+    "KaiWarning",
     "Kind",
     "Node",
-    "PodMarks",
+    "PodMembership",
     "Pool",
     "Profile",
-    "Refusal",
-    "RefusedError",
+    "RejectedError",
+    "Rejection",
     "Requirement",
     "Resource",
     "Task",
     "TaskGroup",
     "Toleration",
     "TopologyKey",
-    "Warning_",
     "Workflow",
     "build_podgroups",
     "check",
     "read_pool",
     "read_workflow",
     "shared",
+    "subgroup_tree_of",
     "tolerates",
     "tolerations_of",
     "topology_of",
-    "tree_of",
 ]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rackgate_osmo.model.model import KaiVersion, Pool, Profile, Workflow
-from rackgate_osmo.model.sizes import Requests, blown_up, requests_of
-from rackgate_osmo.render.parts import Part, hides_level, levels_of, part_of
+from rackgate_osmo.model.sizes import Requests, is_overcounted, requests_of
 from rackgate_osmo.render.podgroups import build_podgroups
+from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 
 Labels = Mapping[str, str]
 
@@ -23,7 +23,7 @@ MANY_TASKS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Warning_:  # noqa: N801 - `Warning` is taken by the language
+class KaiWarning:
     """A trap.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Case:
     """
 
     path: str
-    top: Part
+    top: SubGroup
     sizes: Mapping[str, Requests]
     levels: Sequence[str]
     profile: Profile
@@ -67,7 +67,7 @@ def check(
     profile: Profile = Profile.SEED,
     kai: KaiVersion = KaiVersion.V0_13,
     nodes: Sequence[Labels] | None = None,
-) -> tuple[Warning_, ...]:
+) -> tuple[KaiWarning, ...]:
     """What KAI would do wrong with a workflow: each cause once, with the first place it is at.
 
     Args:
@@ -78,7 +78,7 @@ def check(
         nodes: labels of every node of the pool; None: not known.
 
     Raises:
-        RefusedError: as `build_podgroups`.
+        RejectedError: as `build_podgroups`.
     """
     # Without `nodes`: what is applied lists every key of the pool, in any profile.
     built = build_podgroups(pool, workflow, profile=profile, kai=kai)
@@ -88,8 +88,8 @@ def check(
     whole = None if nodes is None else _carrying(nodes, levels)
     cases = []
     for index, group in enumerate(workflow.groups):
-        top = part_of(built, index, group.name)
-        if any(part.constrained for part in top.walk()):
+        top = subgroup_of_built(built, index, group.name)
+        if any(subgroup.constrained for subgroup in top.walk()):
             sizes = {task.name: requests_of(workflow.resource_of(task)) for task in group.tasks}
             path = f"groups[{index}]"
             cases.append(_Case(path, top, sizes, levels, profile, kai, whole))
@@ -106,8 +106,8 @@ def check(
 
 
 def _once(
-    cases: Sequence[_Case], find: Callable[[_Case], Iterator[Warning_]]
-) -> Iterator[Warning_]:
+    cases: Sequence[_Case], find: Callable[[_Case], Iterator[KaiWarning]]
+) -> Iterator[KaiWarning]:
     """The first trap of a kind; the others are counted."""
     found = [one for case in cases for one in find(case)]
     more = len(found) - 1
@@ -127,12 +127,12 @@ def _carrying(nodes: Sequence[Labels], levels: Sequence[str]) -> list[tuple[str,
     ]
 
 
-def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[Warning_]:
+def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[KaiWarning]:
     bare = sum(any(level not in node for level in levels) for node in nodes)
     if bare:
         lacking = {level: sum(level not in node for node in nodes) for level in levels}
         shown = ", ".join(f"{level} on {count}" for level, count in lacking.items() if count)
-        yield Warning_(
+        yield KaiWarning(
             "unlabelled-nodes",
             "topology_keys",
             f"{bare} of {len(nodes)} nodes lack a label of the pool's keys ({shown}); KAI counts "
@@ -144,7 +144,7 @@ def _unlabelled(levels: Sequence[str], nodes: Sequence[Labels]) -> Iterator[Warn
 
 def _dots(
     pool: Pool, levels: Sequence[str], nodes: Sequence[tuple[str, ...]]
-) -> Iterator[Warning_]:
+) -> Iterator[KaiWarning]:
     positions = {key.label: index for index, key in enumerate(pool.topology_keys)}
     for depth, level in enumerate(levels, start=1):
         domains: dict[str, set[tuple[str, ...]]] = {}
@@ -154,7 +154,7 @@ def _dots(
         if alike:
             one = alike[0]
             other = max(domains[".".join(one)])
-            yield Warning_(
+            yield KaiWarning(
                 "dots",
                 f"topology_keys[{positions[level]}].label",
                 f"KAI joins label values with dots and takes {'/'.join(one)} and "
@@ -165,22 +165,22 @@ def _dots(
             return  # finer levels clash with it
 
 
-def _one_domain(case: _Case) -> Iterator[Warning_]:
+def _one_domain(case: _Case) -> Iterator[KaiWarning]:
     finest = len(case.levels) - 1
 
-    def visit(part: Part, depths: Sequence[int], nested: bool) -> Iterator[Warning_]:
-        level = part.required if part.required is not None else part.preferred
-        if level is not None and hides_level(part, finest, case.kai, nested=nested):
-            spot = _single(case.nodes, depths, level)
-            if spot is not None:
-                yield _told(case, part, level, spot)
+    def visit(subgroup: SubGroup, depths: Sequence[int], nested: bool) -> Iterator[KaiWarning]:
+        level = subgroup.required if subgroup.required is not None else subgroup.preferred
+        if level is not None and hides_level(subgroup, finest, case.kai, nested=nested):
+            finer_domain = _single(case.nodes, depths, level)
+            if finer_domain is not None:
+                yield _kai_result(case, subgroup, level, finer_domain)
         inner = depths
-        if part.required is not None:
-            inner = range(part.required + 1, (part.preferred or part.required) + 2)
-        elif part.preferred is not None:
-            inner = range(part.preferred + 2)
-        for below in part.parts:
-            yield from visit(below, inner, nested or part.constrained)
+        if subgroup.required is not None:
+            inner = range(subgroup.required + 1, (subgroup.preferred or subgroup.required) + 2)
+        elif subgroup.preferred is not None:
+            inner = range(subgroup.preferred + 2)
+        for below in subgroup.children:
+            yield from visit(below, inner, nested or subgroup.constrained)
 
     yield from visit(case.top, (0,), False)
 
@@ -201,16 +201,18 @@ def _single(
     return None
 
 
-def _told(case: _Case, part: Part, level: int, spot: tuple[str, ...]) -> Warning_:
+def _kai_result(
+    case: _Case, subgroup: SubGroup, level: int, finer_domain: tuple[str, ...]
+) -> KaiWarning:
     label, finer = case.levels[level], case.levels[level + 1]
-    who = f'subgroup "{part.name}"' if part.name else "the whole group"
-    asks = "requires" if part.required is not None else "prefers"
+    who = f'subgroup "{subgroup.name}"' if subgroup.name else "the whole group"
+    asks = "requires" if subgroup.required is not None else "prefers"
     when = (
-        f"as is the case with {'/'.join(spot)}"
-        if spot
+        f"as is the case with {'/'.join(finer_domain)}"
+        if finer_domain
         else f"for instance a {label} with a single {finer}"
     )
-    return Warning_(
+    return KaiWarning(
         "one-domain",
         case.path,
         f"{who} {asks} one {label}; when all nodes that KAI can choose from lie in one {finer}, "
@@ -221,12 +223,12 @@ def _told(case: _Case, part: Part, level: int, spot: tuple[str, ...]) -> Warning
     )
 
 
-def _sibling_order(case: _Case) -> Iterator[Warning_]:
-    for part in case.top.walk():
-        smallest: Part | None = None
-        for one in part.order():
+def _sibling_order(case: _Case) -> Iterator[KaiWarning]:
+    for subgroup in case.top.walk():
+        smallest: SubGroup | None = None
+        for one in subgroup.order():
             if smallest is not None and len(one.tasks) > len(smallest.tasks) and _requires(one):
-                yield Warning_(
+                yield KaiWarning(
                     "sibling-order",
                     case.path,
                     f'KAI places subgroup "{smallest.name}" ({len(smallest.tasks)} tasks) before '
@@ -242,15 +244,15 @@ def _sibling_order(case: _Case) -> Iterator[Warning_]:
                 smallest = one
 
 
-def _requires(part: Part) -> bool:
-    return any(one.required is not None for one in part.walk())
+def _requires(subgroup: SubGroup) -> bool:
+    return any(one.required is not None for one in subgroup.walk())
 
 
-def _mixed_sizes(case: _Case) -> Iterator[Warning_]:
-    for part in case.top.walk():
-        if part.constrained and blown_up([case.sizes[task] for task in part.tasks]):
-            who = f'subgroup "{part.name}"' if part.name else "the whole group"
-            yield Warning_(
+def _mixed_sizes(case: _Case) -> Iterator[KaiWarning]:
+    for subgroup in case.top.walk():
+        if subgroup.constrained and is_overcounted([case.sizes[task] for task in subgroup.tasks]):
+            who = f'subgroup "{subgroup.name}"' if subgroup.name else "the whole group"
+            yield KaiWarning(
                 "mixed-sizes",
                 case.path,
                 f"the tasks of {who} are of several sizes, and KAI counts each as large as the "
@@ -258,19 +260,21 @@ def _mixed_sizes(case: _Case) -> Iterator[Warning_]:
                 "them pending where they would fit, also for a mere preference",
                 "give them one size, or put tasks of another size into a task group of their own"
                 + (
-                    "; where nothing is required, use the robust profile" if _mendable(case) else ""
+                    "; where nothing is required, use the robust profile"
+                    if _is_fixable(case)
+                    else ""
                 ),
             )
             return  # parts inside are of the same tasks
 
 
-def _mendable(case: _Case) -> bool:
+def _is_fixable(case: _Case) -> bool:
     return case.profile is Profile.SEED and not _requires(case.top)
 
 
-def _long_cycle(case: _Case) -> Iterator[Warning_]:
-    if len(case.top.tasks) >= MANY_TASKS and case.top.parts:
-        yield Warning_(
+def _long_cycle(case: _Case) -> Iterator[KaiWarning]:
+    if len(case.top.tasks) >= MANY_TASKS and case.top.children:
+        yield KaiWarning(
             "long-cycle",
             f"{case.path}.tasks",
             f"KAI places all {len(case.top.tasks)} tasks of the group in one scheduling cycle and "

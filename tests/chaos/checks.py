@@ -16,8 +16,8 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.composites import SetPlan, set_manifest
 from tests.chaos.endings import finished
-from tests.chaos.fates import Fate
 from tests.chaos.fleet import Exit, Fleet, Replica
+from tests.chaos.job_options import UserAction
 from tests.chaos.scenario import JobPlan
 from tests.chaos.users import Users, manifest
 from tests.support.cluster import Cluster, WaitedTooLongError, until
@@ -29,10 +29,10 @@ CLEAN_LIMIT_S = 120.0
 # Marks that the Job controller puts on templates, different for every Job.
 OF_THE_CONTROLLER = ("controller-uid", "job-name")
 JOB_KINDS = (kinds.JOBSETS, kinds.RAY_CLUSTERS, kinds.JOBS)
-FENCED = -signal.SIGALRM
+LEASE_EXPIRED_SIGNAL = -signal.SIGALRM
 
 
-async def all_end(users: Users) -> tuple[list[str], set[str]]:
+async def wait_all_finished(users: Users) -> tuple[list[str], set[str]]:
     """Wait until every Job and JobSet is complete that completes.
 
     Returns:
@@ -58,7 +58,7 @@ async def all_end(users: Users) -> tuple[list[str], set[str]]:
     except WaitedTooLongError:
         found = await _read(cluster) or {}
         late = sorted(wanted - {name for name in found if finished(found[name])})
-        return [await _story(cluster, name, found.get(name)) for name in late], last
+        return [await _explain_unfinished(cluster, name, found.get(name)) for name in late], last
     return [], last
 
 
@@ -70,7 +70,7 @@ async def templates_restored(users: Users) -> list[str]:
     wrong = []
     plans: list[JobPlan | SetPlan] = [*users.scenario.jobs, *users.scenario.sets]
     for plan in plans:
-        if plan.fate is Fate.DEACTIVATE and plan.name in users.created:
+        if plan.user_action is UserAction.DEACTIVATE and plan.name in users.created:
             wrong += [fault async for fault in _differences(users.cluster, plan)]
     return wrong
 
@@ -244,7 +244,7 @@ def _lines(log: Path, offset: int) -> list[str]:
 
 def odd_exits(exits: list[Exit]) -> list[str]:
     """Ends that neither a kill, nor the fence, nor a clean stop explains."""
-    fine = {-signal.SIGKILL, FENCED}
+    fine = {-signal.SIGKILL, LEASE_EXPIRED_SIGNAL}
     return [
         f"{e.name} ended with code {e.code}"
         for e in exits
@@ -261,7 +261,7 @@ async def _read(cluster: Cluster) -> dict[str, Object] | None:
         return None
 
 
-async def _story(cluster: Cluster, name: str, found: Object | None) -> str:
+async def _explain_unfinished(cluster: Cluster, name: str, found: Object | None) -> str:
     """Why a Job may not have ended, for people."""
     if found is None:
         return f"Job {name} is gone"

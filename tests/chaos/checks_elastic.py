@@ -14,12 +14,12 @@ from tests.support.cluster import Cluster, WaitedTooLongError, until
 from tests.support.composite_views import live_pods, ray_selector, usage
 from tests.support.objects import Object
 
-SETTLED_LIMIT_S = 180.0
+RESIZED_LIMIT_S = 180.0
 MAIN = "main"
 JOB_LABEL = "batch.kubernetes.io/job-name"
 
 
-async def all_settled(users: Users) -> list[str]:
+async def wait_all_resized(users: Users) -> list[str]:
     """Wait until every elastic job is as large as it asks, placed, and counted exactly.
 
     To be asked when nothing else runs.
@@ -43,7 +43,7 @@ async def all_settled(users: Users) -> list[str]:
 
     if users.scenario.elastic:
         try:
-            await until("all elastic jobs are settled", settled, timeout_s=SETTLED_LIMIT_S)
+            await until("all elastic jobs are settled", settled, timeout_s=RESIZED_LIMIT_S)
         except WaitedTooLongError:
             return list(wrong)
     return []

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from rackgate.api import names
-from tests.chaos.fates import Fate, Wish
+from tests.chaos.job_options import TopologyMode, UserAction
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
 from tests.support.objects import BLOCK, RACK, Object, job
 
@@ -36,16 +36,16 @@ class SetPlan:
     replicas: int
     pods: int
     cpu: int
-    wish: Wish
+    topology_mode: TopologyMode
     level: str
     run_s: float
-    fate: Fate
+    user_action: UserAction
     fate_at: float
 
     @property
     def ends(self) -> bool:
         """Whether it completes by itself."""
-        return self.fate not in (Fate.DELETE, Fate.DEACTIVATE)
+        return self.user_action not in (UserAction.DELETE, UserAction.DEACTIVATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class ElasticPlan:
     at: float
     size: int
     cpu: int
-    wish: Wish
+    topology_mode: TopologyMode
     level: str
     sizes: tuple[tuple[float, int], ...]
     together: bool
-    fate: Fate
+    user_action: UserAction
     fate_at: float
 
     @property
@@ -92,7 +92,9 @@ class ElasticPlan:
 def draw_set(dice: random.Random, index: int, seconds: float) -> SetPlan:
     """One JobSet."""
     at = round(dice.uniform(0, seconds * 0.5), 1)
-    fate = dice.choice((Fate.NONE, Fate.SUSPEND, Fate.DEACTIVATE, Fate.DELETE))
+    user_action = dice.choice(
+        (UserAction.NONE, UserAction.SUSPEND, UserAction.DEACTIVATE, UserAction.DELETE)
+    )
     replicas, pods, cpu = dice.choice(((1, 4, 2), (2, 2, 4), (2, 4, 1), (3, 4, 2), (2, 8, 2)))
     return SetPlan(
         name=f"set-{index:02}",
@@ -100,11 +102,11 @@ def draw_set(dice: random.Random, index: int, seconds: float) -> SetPlan:
         replicas=replicas,
         pods=pods,
         cpu=cpu,
-        wish=dice.choice(list(Wish)),
+        topology_mode=dice.choice(list(TopologyMode)),
         level=dice.choice((RACK, BLOCK)),
-        run_s=KEPT_S if fate is Fate.DEACTIVATE else round(dice.uniform(1, 6), 1),
-        fate=fate,
-        fate_at=_fate_at(dice, at, fate, seconds),
+        run_s=KEPT_S if user_action is UserAction.DEACTIVATE else round(dice.uniform(1, 6), 1),
+        user_action=user_action,
+        fate_at=_user_action_at(dice, at, user_action, seconds),
     )
 
 
@@ -112,34 +114,44 @@ def draw_elastic(dice: random.Random, name: str, seconds: float, *, ray: bool) -
     """One elastic job that is resized three to six times."""
     at = round(dice.uniform(0, seconds * 0.2), 1)
     times = sorted(round(dice.uniform(at + 2, seconds), 1) for _ in range(dice.randint(3, 6)))
-    fate = dice.choice((Fate.NONE, Fate.NONE, Fate.NONE, Fate.SUSPEND, Fate.DELETE))
+    user_action = dice.choice(
+        (UserAction.NONE, UserAction.NONE, UserAction.NONE, UserAction.SUSPEND, UserAction.DELETE)
+    )
     return ElasticPlan(
         name=name,
         ray=ray,
         at=at,
         size=dice.randint(1, LARGEST_SIZE // 2),
         cpu=dice.choice((1, 2)),
-        wish=dice.choice(list(Wish)),
+        topology_mode=dice.choice(list(TopologyMode)),
         level=dice.choice((RACK, BLOCK)),
         sizes=tuple((time, dice.randint(1, LARGEST_SIZE)) for time in times),
         together=dice.random() < 0.5,
-        fate=fate,
-        fate_at=_fate_at(dice, at, fate, seconds),
+        user_action=user_action,
+        fate_at=_user_action_at(dice, at, user_action, seconds),
     )
 
 
-def _fate_at(dice: random.Random, at: float, fate: Fate, seconds: float) -> float:
+def _user_action_at(
+    dice: random.Random, at: float, user_action: UserAction, seconds: float
+) -> float:
     moment = min(at + dice.uniform(4, max(5.0, seconds * 0.6)), seconds)
-    return round(moment, 1) if fate is not Fate.NONE else 0.0
+    return round(moment, 1) if user_action is not UserAction.NONE else 0.0
 
 
-def wishes(wish: Wish, level: str, run_s: float | None = None) -> dict[str, str]:
+def topology_annotations(
+    topology_mode: TopologyMode, level: str, run_s: float | None = None
+) -> dict[str, str]:
     """Annotations of a pod template."""
-    more = {names.UNCONSTRAINED_TOPOLOGY: "true"} if wish is Wish.UNCONSTRAINED else None
+    more = (
+        {names.UNCONSTRAINED_TOPOLOGY: "true"}
+        if topology_mode is TopologyMode.UNCONSTRAINED
+        else None
+    )
     return marks(
         more,
-        required=level if wish is Wish.REQUIRED else None,
-        preferred=level if wish is Wish.PREFERRED else None,
+        required=level if topology_mode is TopologyMode.REQUIRED else None,
+        preferred=level if topology_mode is TopologyMode.PREFERRED else None,
         run_seconds=run_s,
     )
 
@@ -154,7 +166,7 @@ def set_manifest(plan: SetPlan) -> Object:
         plan.pods,
         replicas=plan.replicas,
         cpu=str(plan.cpu),
-        annotations=wishes(plan.wish, plan.level, plan.run_s),
+        annotations=topology_annotations(plan.topology_mode, plan.level, plan.run_s),
         spec={"completionMode": "Indexed", **patient},
     )
     return jobset(plan.name, [leader, workers])
@@ -162,7 +174,7 @@ def set_manifest(plan: SetPlan) -> Object:
 
 def elastic_manifest(plan: ElasticPlan) -> Object:
     """The elastic job as its user writes it."""
-    annotations = wishes(plan.wish, plan.level)
+    annotations = topology_annotations(plan.topology_mode, plan.level)
     if plan.ray:
         group = worker_group(GROUP, plan.size, cpu=str(plan.cpu), annotations=annotations)
         return raycluster(plan.name, [group], autoscaling=True, head_cpu=str(HEAD_CPU))

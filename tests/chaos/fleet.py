@@ -23,7 +23,7 @@ import yaml
 from rackgate_cli.controlplane import ports, readiness
 from tests.support.cluster import until
 from tests.support.playground import SERVICES, Playground
-from tests.support.proxy import Door, Proxy
+from tests.support.proxy import Proxy, ProxyListener
 
 # A full machine started three replicas of each service in more than two minutes once.
 READY_LIMIT_S = 300.0
@@ -41,7 +41,7 @@ class Replica:
 
     service: str
     name: str
-    door: Door
+    listener: ProxyListener
     config: Path
     log: Path
     health_url: str
@@ -136,7 +136,7 @@ class Fleet:
             replica.signal(signal.SIGKILL)
             self.exits.append(Exit(replica.name, 1, asked=True))
         await self._gone(replica)
-        self.proxy.close(replica.door)
+        self.proxy.close(replica.listener)
         self.replicas.pop(replica.name, None)
 
     async def end_all(self) -> None:
@@ -167,8 +167,8 @@ class Fleet:
 
     def _new(self, service: str, name: str) -> Replica:
         folder, document = self.playground.state, self._document(service)
-        door = self.proxy.open(name, self.seed)
-        document["connection"]["server"] = door.url
+        listener = self.proxy.open(name, self.seed)
+        document["connection"]["server"] = listener.url
         if service != "webhook":
             document["leaderElection"]["stateDir"] = str(folder / "services" / f"{name}.chaos")
         document["clockOffset"] = self.offsets.get(name, 0.0)
@@ -179,7 +179,7 @@ class Fleet:
         config.write_text(yaml.safe_dump(document, sort_keys=False))
         url = f"http://{ports.LOOPBACK}:{document['health']['port']}/readyz"
         log = folder / "logs" / f"{name}.chaos.log"
-        replica = Replica(service, name, door, config, log, url)
+        replica = Replica(service, name, listener, config, log, url)
         self.replicas[name] = replica
         return replica
 
@@ -198,7 +198,7 @@ class Fleet:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        replica.door.pid = replica.process.pid
+        replica.listener.pid = replica.process.pid
         replica.restart_at = None
 
     def _note_exit(self, replica: Replica) -> None:

@@ -14,7 +14,7 @@ from rackgate_cli.controlplane.state import StateFolder
 from tests.chaos.fleet import Fleet, Replica
 from tests.chaos.scenario import Fault, FaultPlan, Scenario
 from tests.support.playground import Playground
-from tests.support.proxy import Door, Proxy
+from tests.support.proxy import Proxy, ProxyListener
 from tests.support.proxy_faults import Kind, Trap, When
 from tests.support.proxy_records import senders
 
@@ -56,11 +56,11 @@ class Injector:
             for plan in self.scenario.faults:
                 group.create_task(self._at(plan, begun))
 
-    def heal(self) -> None:
+    def stop_faults(self) -> None:
         """No faults any more: traps, windows, stalls and stopped processes are undone."""
         for replica in self.fleet.replicas.values():
-            replica.door.faults.clear()
-            self.proxy.resume_watches(replica.door)
+            replica.listener.faults.clear()
+            self.proxy.resume_watches(replica.listener)
             replica.signal(signal.SIGCONT)
 
     async def _at(self, plan: FaultPlan, begun: float) -> None:
@@ -85,16 +85,18 @@ class Injector:
             case Fault.CUT:
                 await self._streams(plan, self.proxy.cut_watches)
             case Fault.EXPIRE:
-                await self._streams(plan, lambda door: self.proxy.end_watches(door, 410))
+                await self._streams(plan, lambda listener: self.proxy.end_watches(listener, 410))
             case Fault.WATCH_500:
-                await self._streams(plan, lambda door: self.proxy.end_watches(door, 500))
+                await self._streams(plan, lambda listener: self.proxy.end_watches(listener, 500))
             case Fault.STALL:
-                await self._streams(plan, lambda door: self.proxy.stall_watches(door, plan.seconds))
+                await self._streams(
+                    plan, lambda listener: self.proxy.stall_watches(listener, plan.seconds)
+                )
             case Fault.SCALE:
                 await self.fleet.scale(plan.service, plan.number)
                 self.injected[plan.fault.value] += 1
 
-    def _struck(self, plan: FaultPlan) -> list[Replica]:
+    def _count_injected(self, plan: FaultPlan) -> list[Replica]:
         return self.fleet.of(plan.service) if plan.all_replicas else [self._busiest(plan.service)]
 
     def _busiest(self, service: str) -> Replica:
@@ -102,12 +104,12 @@ class Injector:
         last = senders(self.proxy.writes)
         replicas = self.fleet.of(service)
         awake = [replica for replica in replicas if replica.name not in self._paused]
-        return max(awake or replicas, key=lambda replica: last.get(replica.door.sender, 0.0))
+        return max(awake or replicas, key=lambda replica: last.get(replica.listener.sender, 0.0))
 
     def _open(self, plan: FaultPlan) -> None:
         self.injected[plan.fault.value] += 1
-        for replica in self._struck(plan):
-            replica.door.faults.open(
+        for replica in self._count_injected(plan):
+            replica.listener.faults.open(
                 WINDOWS[plan.fault],
                 start=time.monotonic(),
                 seconds=plan.seconds,
@@ -115,12 +117,12 @@ class Injector:
                 value=plan.value,
             )
 
-    async def _streams(self, plan: FaultPlan, action: Callable[[Door], int]) -> None:
+    async def _streams(self, plan: FaultPlan, action: Callable[[ProxyListener], int]) -> None:
         """Strike the open watches; wait a little when there are none, as after a restart."""
         deadline = time.monotonic() + TRAP_LIMIT_S
         struck = 0
         while not struck and time.monotonic() < deadline:
-            struck = sum(action(replica.door) for replica in self._struck(plan))
+            struck = sum(action(replica.listener) for replica in self._count_injected(plan))
             await asyncio.sleep(0.2)
         self.injected[plan.fault.value] += bool(struck)
 
@@ -135,10 +137,10 @@ class Injector:
         if plan.number:
             trap = Trap(plan.number, when, lambda: replica.signal(number))
             trap.breaks = number == signal.SIGKILL
-            replica.door.faults.set_trap(trap)
-            if not await _sprung(trap):
+            replica.listener.faults.set_trap(trap)
+            if not await _trap_triggered(trap):
                 self.at_no_write += 1
-                replica.door.faults.drop_trap(trap)
+                replica.listener.faults.drop_trap(trap)
                 replica.signal(number)
         else:
             replica.signal(number)
@@ -163,8 +165,8 @@ class Injector:
         self.injected[plan.fault.value] += 1
 
 
-async def _sprung(trap: Trap) -> bool:
+async def _trap_triggered(trap: Trap) -> bool:
     deadline = time.monotonic() + TRAP_LIMIT_S
-    while not trap.sprung.is_set() and time.monotonic() < deadline:
+    while not trap.triggered.is_set() and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-    return trap.sprung.is_set()
+    return trap.triggered.is_set()

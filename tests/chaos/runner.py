@@ -20,9 +20,9 @@ from typing import Any
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
 from tests.chaos import checks
-from tests.chaos.checks_elastic import all_settled
+from tests.chaos.checks_elastic import wait_all_resized
+from tests.chaos.elastic_users import ElasticUsers
 from tests.chaos.fleet import Exit, Fleet
-from tests.chaos.growers import Growers
 from tests.chaos.injector import Injector
 from tests.chaos.leases import lease_of
 from tests.chaos.limits import SCENARIO_LIMIT_S
@@ -83,9 +83,9 @@ class Report:
     last: set[str] = field(default_factory=set)
 
     @property
-    def fenced(self) -> int:
+    def lease_expired_exits(self) -> int:
         """Processes that ended themselves because their lease had run out."""
-        return sum(end.code == checks.FENCED for end in self.exits)
+        return sum(end.code == checks.LEASE_EXPIRED_SIGNAL for end in self.exits)
 
 
 @contextlib.contextmanager
@@ -197,11 +197,11 @@ class _Run:
                 await self.fleet.ready()
                 # A scenario that failed may have left jobs.
                 await checks.nothing_left(self.cluster)
-            growers = Growers(users)
+            growers = ElasticUsers(users)
             async with _background(watcher.run(), users.lift_gates(), growers.autoscale()):
                 with self._phase("fire"):
-                    await self._fire(users, growers, injector)
-                await self._peace(users)
+                    await self._inject_faults(users, growers, injector)
+                await self._wait_for_recovery(users)
         with self._phase("end"):
             await self.fleet.end_all()
 
@@ -215,7 +215,7 @@ class _Run:
         """Folder for what a failure leaves behind."""
         return self.playground.state.parent / f"evidence-{self.report.scenario.seed}"
 
-    async def _fire(self, users: Users, growers: Growers, injector: Injector) -> None:
+    async def _inject_faults(self, users: Users, growers: ElasticUsers, injector: Injector) -> None:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
@@ -225,15 +225,15 @@ class _Run:
                 if self.beside is not None:
                     group.create_task(self.beside(self.cluster))
         finally:
-            injector.heal()
+            injector.stop_faults()
 
-    async def _peace(self, users: Users) -> None:
+    async def _wait_for_recovery(self, users: Users) -> None:
         """No faults any more: all must come to its end."""
         report, problems = self.report, self.report.problems
         with self._phase("recover"):
             await self.fleet.ready()
-            unfinished, report.last = await checks.all_end(users)
-            unsettled = await all_settled(users) if not unfinished else []
+            unfinished, report.last = await checks.wait_all_finished(users)
+            unsettled = await wait_all_resized(users) if not unfinished else []
         report.unfinished = len(unfinished)
         problems += unfinished + unsettled
         with self._phase("check"):

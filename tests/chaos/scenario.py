@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.chaos.composites import KEPT_S, ElasticPlan, SetPlan, draw_elastic, draw_set
-from tests.chaos.fates import Fate, Wish
+from tests.chaos.job_options import TopologyMode, UserAction
 from tests.support.objects import BLOCK, RACK
 from tests.support.playground import SERVICES
 
@@ -64,18 +64,18 @@ class JobPlan:
     at: float
     pods: int
     cpu: int
-    wish: Wish
+    topology_mode: TopologyMode
     level: str
     indexed: bool
     run_s: float
     linger_s: int
-    fate: Fate = Fate.NONE
+    user_action: UserAction = UserAction.NONE
     fate_at: float = 0.0
 
     @property
     def ends(self) -> bool:
         """Whether it completes by itself."""
-        return self.fate not in (Fate.DELETE, Fate.DEACTIVATE)
+        return self.user_action not in (UserAction.DELETE, UserAction.DEACTIVATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +154,25 @@ class Scenario:
             f"{len(self.jobs)} Jobs, {pods} pods; {len(self.flaps)} nodes flap"
         )
         for jobset in self.sets:
-            yield f"  {jobset.at:5.1f} s  {_told(jobset)}, {jobset.replicas} x {jobset.pods} pods"
+            yield (
+                f"  {jobset.at:5.1f} s  {_describe(jobset)}, {jobset.replicas} x {jobset.pods} pods"
+            )
         for plan in self.elastic:
             sizes = ", ".join(f"{size} at {at:g} s" for at, size in plan.sizes)
-            yield f"  {plan.at:5.1f} s  {_told(plan)}, {plan.size} pods; {sizes}"
+            yield f"  {plan.at:5.1f} s  {_describe(plan)}, {plan.size} pods; {sizes}"
         for fault in self.faults:
             yield f"  {fault}"
 
 
-def _told(plan: SetPlan | ElasticPlan) -> str:
-    words = f"{plan.name}, {plan.cpu} CPU, {plan.wish.value} {plan.level.rpartition('-')[2]}"
-    return words if plan.fate is Fate.NONE else f"{words}, {plan.fate} at {plan.fate_at:g} s"
+def _describe(plan: SetPlan | ElasticPlan) -> str:
+    words = (
+        f"{plan.name}, {plan.cpu} CPU, {plan.topology_mode.value} {plan.level.rpartition('-')[2]}"
+    )
+    return (
+        words
+        if plan.user_action is UserAction.NONE
+        else f"{words}, {plan.user_action} at {plan.fate_at:g} s"
+    )
 
 
 def draw(seed: int, *, seconds: float = 35.0, jobs: int = 22, faults: int = 8) -> Scenario:
@@ -209,23 +217,25 @@ def _composites(seed: int, seconds: float) -> tuple[tuple[SetPlan, ...], tuple[E
 def _job(dice: random.Random, index: int, jobs: int, seconds: float) -> JobPlan:
     at = round(seconds * 0.8 * index / jobs, 1)
     pods, cpu = dice.choice(((1, 4), (2, 8), (4, 2), (8, 4), (12, 1), (16, 2), (16, 4), (24, 1)))
-    wish = dice.choice(list(Wish))
+    topology_mode = dice.choice(list(TopologyMode))
     # The first ones have the fates, so that they come about under fire.
-    fates = (Fate.DEACTIVATE, Fate.HOLD, Fate.SUSPEND, Fate.DELETE)
-    fate = fates[index] if index < len(fates) else dice.choice((Fate.NONE,) * 9 + fates[2:])
+    fates = (UserAction.DEACTIVATE, UserAction.HOLD, UserAction.SUSPEND, UserAction.DELETE)
+    user_action = (
+        fates[index] if index < len(fates) else dice.choice((UserAction.NONE,) * 9 + fates[2:])
+    )
     fate_at = min(at + dice.uniform(4, max(5.0, seconds * 0.6)), seconds)
     return JobPlan(
         name=f"job-{index:02}",
         at=at,
         pods=pods,
         cpu=cpu,
-        wish=wish,
+        topology_mode=topology_mode,
         level=dice.choice((RACK, BLOCK)),
         indexed=dice.random() < 0.7,
-        run_s=KEPT_S if fate is Fate.DEACTIVATE else round(dice.uniform(1, 6), 1),
+        run_s=KEPT_S if user_action is UserAction.DEACTIVATE else round(dice.uniform(1, 6), 1),
         linger_s=dice.choice((0, 0, 2, 5)),
-        fate=fate,
-        fate_at=round(fate_at if fate is not Fate.NONE else 0.0, 1),
+        user_action=user_action,
+        fate_at=round(fate_at if user_action is not UserAction.NONE else 0.0, 1),
     )
 
 
@@ -287,11 +297,11 @@ BRIEF_ELASTIC = ElasticPlan(
     at=0.0,
     size=2,
     cpu=2,
-    wish=Wish.REQUIRED,
+    topology_mode=TopologyMode.REQUIRED,
     level=RACK,
     sizes=((3.0, 6), (7.0, 3), (10.5, 8), (14.0, 5)),
     together=True,
-    fate=Fate.NONE,
+    user_action=UserAction.NONE,
     fate_at=0.0,
 )
 

@@ -10,9 +10,9 @@ from tests.chaos.runner import Report
 from tests.chaos.scenario import Fault
 from tests.support.proxy_faults import Kind
 
-HELD = (Kind.LATENCY, Kind.HANG)
-LOST = (Kind.DROP, Kind.LOSE, Kind.HANG)
-REFUSED = (Kind.CONFLICT, Kind.THROTTLE, Kind.FAIL)
+DELAYED_KINDS = (Kind.LATENCY, Kind.HANG)
+UNANSWERED_KINDS = (Kind.DROP, Kind.LOSE, Kind.HANG)
+REJECTED_KINDS = (Kind.CONFLICT, Kind.THROTTLE, Kind.FAIL)
 
 COLUMNS = (
     "seed",
@@ -45,10 +45,13 @@ def row(report: Report) -> list[str]:
         f"{report.seconds:.0f}",
         str(counts["requests"]),
         str(report.writes),
-        *(str(sum(counts[kind.value] for kind in group)) for group in (HELD, LOST, REFUSED)),
+        *(
+            str(sum(counts[kind.value] for kind in group))
+            for group in (DELAYED_KINDS, UNANSWERED_KINDS, REJECTED_KINDS)
+        ),
         str(report.faults.total()),
         str(len(report.exits)),
-        str(report.fenced),
+        str(report.lease_expired_exits),
         str(len(jobs)),
         str(sum(job.pods for job in jobs)),
         str(len(report.scenario.sets)),
@@ -94,7 +97,7 @@ def table(reports: Sequence[Report]) -> str:
     return "\n".join(lines)
 
 
-def never_struck(reports: Sequence[Report]) -> list[str]:
+def never_injected(reports: Sequence[Report]) -> list[str]:
     """Faults that befell nobody in any scenario.
 
     A storm that was announced has struck only when it met a request.

@@ -17,7 +17,7 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError
 from tests.chaos.endings import finished
-from tests.chaos.fates import Fate, Wish
+from tests.chaos.job_options import TopologyMode, UserAction
 from tests.chaos.scenario import FlapPlan, JobPlan, Scenario
 from tests.support.cluster import Cluster, until
 from tests.support.objects import Object, job
@@ -34,16 +34,18 @@ def manifest(plan: JobPlan) -> Object:
         plan.name,
         plan.pods,
         cpu=str(plan.cpu),
-        required=plan.level if plan.wish is Wish.REQUIRED else None,
-        preferred=plan.level if plan.wish is Wish.PREFERRED else None,
+        required=plan.level if plan.topology_mode is TopologyMode.REQUIRED else None,
+        preferred=plan.level if plan.topology_mode is TopologyMode.PREFERRED else None,
         indexed=plan.indexed,
         run_seconds=plan.run_s,
         # Pods of drained nodes fail; that is no reason to give the Job up.
         spec={"backoffLimit": 1000},
-        pod={"schedulingGates": [{"name": OWN_GATE}]} if plan.fate is Fate.HOLD else None,
+        pod={"schedulingGates": [{"name": OWN_GATE}]}
+        if plan.user_action is UserAction.HOLD
+        else None,
     )
     marks = found["spec"]["template"]["metadata"].setdefault("annotations", {})
-    if plan.wish is Wish.UNCONSTRAINED:
+    if plan.topology_mode is TopologyMode.UNCONSTRAINED:
         marks[names.UNCONSTRAINED_TOPOLOGY] = "true"
     if plan.linger_s:
         marks["rackgate.dev/terminate-seconds"] = str(plan.linger_s)
@@ -82,7 +84,7 @@ class Users:
 
     async def lift_gates(self) -> None:
         """Take own gates off pods whose time has come, and watch over the others, for ever."""
-        held = {plan.name for plan in self.scenario.jobs if plan.fate is Fate.HOLD}
+        held = {plan.name for plan in self.scenario.jobs if plan.user_action is UserAction.HOLD}
         while held:
             await asyncio.sleep(LIFT_EVERY_S)
             try:
@@ -99,14 +101,16 @@ class Users:
 
     async def _live(self, plan: JobPlan, begun: float) -> None:
         await at_loop_time(begun + plan.at)
-        await self.insist(
+        await self.retry_until_done(
             f"Job {plan.name} is created", lambda: self.create(kinds.JOBS, manifest(plan))
         )
         self.created.add(plan.name)
-        if plan.fate is Fate.NONE:
+        if plan.user_action is UserAction.NONE:
             return
         await at_loop_time(begun + plan.fate_at)
-        await self.insist(f"Job {plan.name} meets its fate", lambda: self._meet(plan))
+        await self.retry_until_done(
+            f"Job {plan.name} meets its fate", lambda: self._handle_user_action(plan)
+        )
 
     async def create(self, kind: Resource, made: Object) -> None:
         """Create an object; one that is there already is fine."""
@@ -117,19 +121,19 @@ class Users:
             if error.status != 409:
                 raise
 
-    async def _meet(self, plan: JobPlan) -> None:
-        match plan.fate:
-            case Fate.DELETE:
+    async def _handle_user_action(self, plan: JobPlan) -> None:
+        match plan.user_action:
+            case UserAction.DELETE:
                 await self.cluster.delete(kinds.JOBS, plan.name)
                 self.deleted.add(plan.name)
-            case Fate.SUSPEND:
+            case UserAction.SUSPEND:
                 if not finished(await self.cluster.get(kinds.JOBS, plan.name)):
                     await self.cluster.merge(kinds.JOBS, plan.name, {"spec": {"suspend": True}})
-            case Fate.DEACTIVATE:
+            case UserAction.DEACTIVATE:
                 await self.deactivate(plan.name, active=False)
-            case Fate.HOLD:
+            case UserAction.HOLD:
                 self._may_lift.add(plan.name)
-            case Fate.NONE:
+            case UserAction.NONE:
                 return
 
     async def _lift(self, name: str) -> None:
@@ -157,17 +161,17 @@ class Users:
         async def change(spec: Object) -> None:
             await self.cluster.merge(kinds.NODES, name, {"spec": spec})
 
-        await self.insist(f"node {name} is out", lambda: change(out))
+        await self.retry_until_done(f"node {name} is out", lambda: change(out))
         if flap.kind == "drain":
-            await self.insist(f"node {name} is drained", lambda: self._drain(name))
+            await self.retry_until_done(f"node {name} is drained", lambda: self._drain(name))
         await asyncio.sleep(flap.seconds)
-        await self.insist(f"node {name} is back", lambda: change(back))
+        await self.retry_until_done(f"node {name} is back", lambda: change(back))
 
     async def _drain(self, node: str) -> None:
         for pod in await self.cluster.list_all(kinds.PODS, fieldSelector=f"spec.nodeName={node}"):
             await self.cluster.delete(kinds.PODS, pod["metadata"]["name"])
 
-    async def insist(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+    async def retry_until_done(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
         """Try an action until it succeeds, or what it is about is gone."""
 
         async def done() -> bool:

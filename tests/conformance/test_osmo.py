@@ -15,8 +15,8 @@ from rackgate_osmo import (
     Built,
     KaiVersion,
     Pool,
-    Refusal,
-    RefusedError,
+    RejectedError,
+    Rejection,
     Workflow,
     build_podgroups,
     read_pool,
@@ -156,10 +156,10 @@ def test_the_pods_carry_what_is_expected(name: str) -> None:
 @pytest.mark.parametrize("name", PATHS)
 def test_the_refusal_is_the_expected_one(name: str) -> None:
     case = cases()[name]
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RejectedError) as caught:
         read(case)
-    refusal: Refusal
-    (refusal,) = caught.value.refusals
+    refusal: Rejection
+    (refusal,) = caught.value.rejections
     wanted = case["refused"]
     assert (refusal.at, refusal.why, refusal.path) == (wanted["at"], wanted["why"], PATHS[name])
     for text in wanted["mentions"]:

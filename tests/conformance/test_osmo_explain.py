@@ -22,7 +22,7 @@ from rackgate_osmo import (
     read_workflow,
 )
 from rackgate_osmo.check import check
-from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.answer import ExplainRequest, explain
 from rackgate_osmo.explain.explanation import Group, WorkflowExplanation
 
 CASES = Path(__file__).parent / "data" / "osmo" / "cases.json.gz"
@@ -67,7 +67,7 @@ def asked(
     case = next(case for case in cases() if case["id"] == identity)
     cluster = next(one for one in case["scheduling"] if one["title"] == title)
     pool, workflow = read(case)
-    question = Question(pool, workflow, profile, kai, names=case["podGroupNames"])
+    question = ExplainRequest(pool, workflow, profile, kai, names=case["podGroupNames"])
     return explain(question, short_nodes("case", cluster["nodes"]))
 
 

@@ -21,7 +21,7 @@ from rackgate_osmo import (
     read_pool,
     read_workflow,
 )
-from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.answer import ExplainRequest, explain
 from rackgate_osmo.model.model import POD_GROUP_ANNOTATION, SUBGROUP_LABEL
 
 SEEDS = Path(__file__).parents[1] / "seeds" / "osmo"
@@ -62,7 +62,7 @@ def placed(case: int, nodes: Mapping[str, int]) -> dict[str, list[tuple[str, ...
         {"count": count, "labels": dict(zip(LABELS, path.split("/"), strict=True))}
         for path, count in nodes.items()
     ]
-    question = Question(pool(), workflow(case), Profile.SEED, KaiVersion.V0_13)
+    question = ExplainRequest(pool(), workflow(case), Profile.SEED, KaiVersion.V0_13)
     (group,) = explain(question, short_nodes("case", entries)).groups
     if group.answer != "scheduled":
         return None

@@ -18,7 +18,7 @@ from tests.support import evidence
 from tests.support.cluster import Cluster
 from tests.support.identities import JOB_CONTROLLER, acting_as
 from tests.support.playground import Playground, start_playground
-from tests.support.rights import Record, asked
+from tests.support.rights import Record, audited_requests
 
 # They start control planes of their own; while they are first, that of their process does not run.
 OWN_PLANES = (
@@ -89,7 +89,7 @@ def playground(
         with running.webhooks_port():
             yield running
         if record is not None:
-            record.write(asked(running.audit_log))
+            record.write(audited_requests(running.audit_log))
     finally:
         running.stop()
 
@@ -114,7 +114,7 @@ async def cluster(playground: Playground, request: pytest.FixtureRequest) -> Asy
         cluster = Cluster(client, pool, pool)
         yield cluster
         # A service that is gone must not fail all the tests after this one as well.
-        ended = await asyncio.to_thread(playground.bring_back)
+        ended = await asyncio.to_thread(playground.restart_ended)
         await cluster.leave()
         assert not ended, "\n".join(ended)
 

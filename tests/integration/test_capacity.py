@@ -41,7 +41,7 @@ async def run_foreign(cluster: Cluster, host: str, cpu: str) -> None:
         },
     )
     await running(cluster, "daemon")
-    await cluster.pods_heard()
+    await cluster.wait_pods_seen()
 
 
 async def patch_pod(
@@ -84,7 +84,7 @@ async def leaving(cluster: Cluster, name: str) -> None:
         return bool(pod["metadata"].get("deletionTimestamp"))
 
     await until(f"pod {name} is on its way out", is_leaving)
-    await cluster.pods_heard()
+    await cluster.wait_pods_seen()
 
 
 async def two_running(cluster: Cluster, job: str) -> list[Object]:
@@ -167,7 +167,7 @@ async def resize(cluster: Cluster, cpu: str) -> None:
     container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
     change = {"spec": {"containers": [container]}}
     await patch_pod(cluster, "daemon", change, PatchType.STRATEGIC, "resize")
-    await cluster.pods_heard()
+    await cluster.wait_pods_seen()
 
 
 async def holds(cluster: Cluster, cpu: str) -> None:

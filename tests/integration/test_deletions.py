@@ -121,7 +121,7 @@ async def test_pods_left_behind_by_their_job_hold_room_and_quota(cluster: Cluste
         return not any(pod["metadata"].get("ownerReferences") for pod in pods)
 
     await until("the pods have no controller", freed)
-    await cluster.pods_heard()
+    await cluster.wait_pods_seen()
     held = await cluster.get(kinds.WORKLOADS, workload)
     assert held["metadata"]["deletionTimestamp"]
     assert held["status"]["admission"]
@@ -218,7 +218,7 @@ async def test_what_is_in_use_stays_until_its_last_user_is_gone(cluster: Cluster
 
 async def test_a_flavor_and_its_topology_go_when_no_queue_offers_them(cluster: Cluster) -> None:
     name = await prepare(cluster)
-    await cluster.queues_heard()  # else nobody is known to offer the flavor
+    await cluster.wait_queues_seen()  # else nobody is known to offer the flavor
     await leaving(cluster, kinds.FLAVORS, name)
     await leaving(cluster, kinds.TOPOLOGIES, name)
     await cluster.submit("train", 1, required=RACK)
@@ -252,7 +252,7 @@ async def test_a_running_job_keeps_the_levels_it_was_given(cluster: Cluster) -> 
     await cluster.create(kinds.TOPOLOGIES, topology_object(name, (HOST,)))
     await cluster.create(kinds.FLAVORS, flavor(name, cluster.pool, name))
     await offer(cluster, name)
-    await cluster.queues_heard()
+    await cluster.wait_queues_seen()
     await active(cluster, "True")
     await cluster.submit("new", 1, required=HOST)
     (other,) = await cluster.bound("new", 1)

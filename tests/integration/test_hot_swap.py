@@ -135,7 +135,7 @@ async def recovery(cluster: Cluster) -> None:
         await cluster.merge(kinds.NODES, shaky, change)
         await state(cluster, shaky, ready)
     # Whoever hears that the pod is gone before it hears that the node is back swaps it, rightly.
-    await cluster.nodes_heard()
+    await cluster.wait_nodes_seen()
     await cluster.delete(kinds.PODS, pods[shaky]["metadata"]["name"])
 
     async def back() -> bool:

@@ -269,7 +269,7 @@ async def set_quota(cluster: Cluster, cpu: dict[str, str]) -> None:
         ]
 
     await cluster.replace(kinds.CLUSTER_QUEUES, f"{cluster.pool}-queue", edit)
-    await cluster.queues_heard()
+    await cluster.wait_queues_seen()
 
 
 async def test_a_child_job_of_a_governed_jobset_has_no_workload_of_its_own(

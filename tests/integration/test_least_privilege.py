@@ -11,7 +11,7 @@ import pytest
 from tests.support.cluster import Cluster, until
 from tests.support.objects import RACK
 from tests.support.playground import Playground
-from tests.support.rights import SERVICES, USER, asked, granted
+from tests.support.rights import SERVICES, USER, audited_requests, granted
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +24,7 @@ async def test_no_request_of_a_service_was_refused(
     await cluster.add_queue()
     await cluster.submit("train", 4, required=RACK)
     await cluster.bound("train", 4)
-    found = asked(playground.audit_log)
+    found = audited_requests(playground.audit_log)
     assert {service: found[service].refused for service in SERVICES} == {
         service: [] for service in SERVICES
     }
@@ -33,7 +33,7 @@ async def test_no_request_of_a_service_was_refused(
 @pytest.mark.requirement("OPS-05")
 def test_every_use_of_a_right_is_granted_by_a_role(playground: Playground) -> None:
     """On this control plane so far; `whole_run.py` judges the whole run, in both directions."""
-    found, rights = asked(playground.audit_log), granted()
+    found, rights = audited_requests(playground.audit_log), granted()
     beyond = {service: sorted(found[service].used - rights[service]) for service in SERVICES}
     assert beyond == {service: [] for service in SERVICES}
 

@@ -43,7 +43,7 @@ async def cordon(cluster: Cluster, *, on: bool) -> None:
     """Nothing new goes to the nodes of this test while they are cordoned."""
     for node in await cluster.list_all(kinds.NODES, labelSelector=f"{POOL_LABEL}={cluster.pool}"):
         await cluster.merge(kinds.NODES, node["metadata"]["name"], {"spec": {"unschedulable": on}})
-    await cluster.nodes_heard()
+    await cluster.wait_nodes_seen()
 
 
 async def taken_over(cluster: Cluster, job: str, *fields: str, **more: object) -> None:

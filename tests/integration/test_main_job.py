@@ -228,7 +228,7 @@ async def test_a_plain_pod_on_a_node_takes_room(cluster: Cluster) -> None:
         "spec": {"nodeName": host, "containers": [container]},
     }
     await cluster.create(kinds.PODS, plain)
-    await cluster.pods_heard()
+    await cluster.wait_pods_seen()
     await cluster.submit("train", 4, required=RACK)
     places = await cluster.places("train", 4)
     assert {(block, rack) for block, rack, _ in places} != {("block-1", "rack-1")}

@@ -38,7 +38,7 @@ async def test_a_cordoned_node_takes_no_job_until_it_is_uncordoned(cluster: Clus
     await two_racks(cluster)
     cordoned = name(cluster, "rack-1-1")
     await cluster.merge(kinds.NODES, cordoned, {"spec": {"unschedulable": True}})
-    await cluster.nodes_heard()
+    await cluster.wait_nodes_seen()
     await cluster.submit("first", 4, required=RACK)
     assert await racks_of(cluster, "first", 4) == {THERE}
     await cluster.submit("second", 4, required=RACK)
@@ -64,7 +64,7 @@ async def test_a_node_that_is_not_ready_takes_no_job_and_running_ones_stay(
         return any(c["type"] == "Ready" and c["status"] != "True" for c in _conditions(found))
 
     await until("a node is not ready", not_ready)
-    await cluster.nodes_heard()
+    await cluster.wait_nodes_seen()
     await cluster.submit("second", 4, required=RACK)
     await cluster.condition("second", "QuotaReserved", "False", "TopologyPlacementFailed")
     assert (await cluster.workload_of("first"))["status"]["admission"] == before

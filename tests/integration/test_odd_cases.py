@@ -69,7 +69,7 @@ async def test_a_drained_node_under_a_gang_is_left_within_its_rack_and_its_quota
     await cluster.condition("next", "QuotaReserved", "False", "WaitingForQuota")
     cordoned, leaves, stays = sorted(pods)
     await cluster.merge(kinds.NODES, cordoned, {"spec": {"unschedulable": True}})
-    await cluster.nodes_heard()
+    await cluster.wait_nodes_seen()
     done = asyncio.Event()
     counting = asyncio.create_task(most_live(cluster, done))
     await asyncio.gather(

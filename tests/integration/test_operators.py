@@ -163,7 +163,7 @@ async def test_a_service_that_died_is_told_and_brought_back(playground: Playgrou
         return playground.pids("ungater") == []
 
     await until("the ungater has ended", gone)
-    (told,) = playground.bring_back()
+    (told,) = playground.restart_ended()
     assert told.startswith("ungater-0 ended by itself; its log ends:\n{")
     assert playground.components()["ungater-0"]["ready"]
-    assert playground.bring_back() == []
+    assert playground.restart_ended() == []

@@ -67,7 +67,7 @@ async def test_no_tenant_is_kept_waiting_by_a_head_that_can_never_fit(cluster: C
     await cluster.add_fx_a()
     await cluster.add_queue(quota={"cpu": "16"}, queueingStrategy="StrictFIFO")
     await cluster.create(kinds.LOCAL_QUEUES, local_queue("other", f"{cluster.pool}-queue"))
-    await cluster.queues_heard()
+    await cluster.wait_queues_seen()
     await cluster.submit("beyond", 5, required=BLOCK)
     await cluster.condition("beyond", "QuotaReserved", "False", "ExceedsMaxQuota", "(20) > ")
     await cluster.submit("nowhere", 1, required=RACK, pod={"nodeSelector": {"no": "node"}})

@@ -120,7 +120,7 @@ async def test_services_notice_at_once_and_go_on_with_what_the_older_store_says(
         assert found == []
         workload = await cluster.workload_of(JOB)
         assert "admission" not in workload.get("status", {}), "as in the copy"
-        assert await asyncio.to_thread(running.bring_back)
+        assert await asyncio.to_thread(running.restart_ended)
         await asyncio.to_thread(others_anew, running)
         await admits(client, "None")
         await cluster.bound(JOB, PODS)

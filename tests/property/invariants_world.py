@@ -108,13 +108,13 @@ class Correct:
             "team",
             name,
             name,
-            labelled=True,
-            governed=True,
+            has_queue_label=True,
+            managed=True,
             queue=QUEUE,
             suspended=True,
             count=count,
             whole=frozenset({"main"} if self.dice.random() < 0.8 else ()),
-            settled_at=self.now,
+            suspend_changed_at=self.now,
         )
         podset = PodSetRow("main", count, True, requests, required=RACK, indexed=True)
         workload = WorkloadRow(
@@ -133,14 +133,14 @@ class Correct:
             return
         podset = life.workload.podsets[0]
         used = sum(one.cpu * one.job.count for one in self._holding())
-        places = self._fit(podset.asked, life.cpu)
-        if places is None or used + life.cpu * podset.asked > QUOTA:
+        places = self._fit(podset.requested_count, life.cpu)
+        if places is None or used + life.cpu * podset.requested_count > QUOTA:
             return
         given = replace(
             podset,
-            granted=podset.asked,
+            admitted_count=podset.requested_count,
             flavors={"cpu": "tas"},
-            usage={"cpu": life.cpu * podset.asked},
+            usage={"cpu": life.cpu * podset.requested_count},
             assignment=TopologyAssignment(self.levels, tuple(places)),
         )
         life.workload = replace(
@@ -154,14 +154,14 @@ class Correct:
         )
 
     def start(self) -> None:
-        life = self._one(lambda one: one.job.suspended and one.workload.granting)
+        life = self._one(lambda one: one.job.suspended and one.workload.may_ungate)
         if life is not None:
             life.job = replace(life.job, suspended=False, started=True)
             for index in range(life.job.count):
                 self._add_pod(life, index)
 
     def release(self) -> None:
-        life = self._one(lambda one: one.workload.granting and self._gated(one))
+        life = self._one(lambda one: one.workload.may_ungate and self._gated(one))
         if life is None:
             return
         pod = self.dice.choice(self._gated(life))
@@ -185,7 +185,7 @@ class Correct:
         domain = next((domain for domain in wanted if room[domain] > 0), None)
         if domain is not None and left > 0:
             selector = dict(zip(self.levels, domain, strict=True))
-            sent = replace(pod, gates=(), selector=selector, released_at=self.now)
+            sent = replace(pod, gates=(), selector=selector, ungater_wrote_at=self.now)
             life.pods[pod.name] = sent
 
     def bind(self) -> None:
@@ -206,7 +206,7 @@ class Correct:
 
     def lose(self) -> None:
         """A pod of a running Job fails, or is deleted; the Job makes another."""
-        life = self._one(lambda one: one.workload.granting and one.job.started and one.pods)
+        life = self._one(lambda one: one.workload.may_ungate and one.job.started and one.pods)
         if life is None:
             return
         staying = [pod for pod in life.pods.values() if not pod.terminating]
@@ -231,7 +231,7 @@ class Correct:
             del life.pods[pod.name]
 
     def evict(self) -> None:
-        life = self._one(lambda one: one.workload.granting)
+        life = self._one(lambda one: one.workload.may_ungate)
         if life is not None:
             life.workload = replace(life.workload, evicted=True, evicted_at=self.now)
 
@@ -240,14 +240,16 @@ class Correct:
         if life is None:
             return
         if not life.job.suspended:
-            life.job = replace(life.job, suspended=True, settled_at=self.now)
+            life.job = replace(life.job, suspended=True, suspend_changed_at=self.now)
             for pod in list(life.pods.values()):
                 if pod.node and not pod.terminating:
                     self._terminate(life, pod)
                 elif not pod.terminating:
                     del life.pods[pod.name]
             return
-        podset = replace(life.workload.podsets[0], granted=0, flavors={}, usage={}, assignment=None)
+        podset = replace(
+            life.workload.podsets[0], admitted_count=0, flavors={}, usage={}, assignment=None
+        )
         life.workload = replace(
             life.workload,
             reserved=False,
@@ -260,7 +262,7 @@ class Correct:
         life.job = replace(life.job, started=False)
 
     def finish(self) -> None:
-        life = self._one(lambda one: one.workload.granting and one.job.started)
+        life = self._one(lambda one: one.workload.may_ungate and one.job.started)
         if life is not None:
             life.pods = {name: pod for name, pod in life.pods.items() if pod.terminating}
             life.job = replace(life.job, finished=True)
@@ -268,7 +270,7 @@ class Correct:
 
     def swap(self) -> None:
         """Give up a host none of whose pods stays, or one that somebody named by hand."""
-        life = self._one(lambda one: one.workload.granting and one.places)
+        life = self._one(lambda one: one.workload.may_ungate and one.places)
         if life is None or self.levels != (HOST,):
             return
         place = self.dice.randrange(len(life.places))

@@ -47,12 +47,12 @@ class Resizing:
         self.job = JobRow(
             *("team", JOB, JOB),
             kind="RayCluster",
-            labelled=True,
-            governed=True,
+            has_queue_label=True,
+            managed=True,
             suspended=True,
-            scales=True,
+            is_elastic_job=True,
             count=1,
-            settled_at=self.now,
+            suspend_changed_at=self.now,
         )
         self._want(self.dice.randint(0, 4))
         self.parent = WorkloadRow(
@@ -90,7 +90,7 @@ class Resizing:
         self.job = replace(self.job, listed=listed, written_at=self.now)
 
     def _want(self, count: int) -> None:
-        self.job = replace(self.job, wants={"head": 1, "w": count}, count=1 + count)
+        self.job = replace(self.job, podset_counts={"head": 1, "w": count}, count=1 + count)
 
     def operate(self) -> None:
         """KubeRay: pods that are listed go, missing ones come, all gated."""
@@ -100,7 +100,7 @@ class Resizing:
             self._end(name)
         if not any(pod.podset == "head" and not pod.terminating for pod in self.pods.values()):
             self._make("head")
-        for _ in range(self.job.wants["w"] - len(self._staying())):
+        for _ in range(self.job.podset_counts["w"] - len(self._staying())):
             self._make("w")
 
     def lose(self) -> None:
@@ -124,15 +124,15 @@ class Resizing:
     def admit(self) -> None:
         if self.parent.reserved or not self.job.suspended or self._staying():
             return
-        if self.slices or self.pods or self.parent.folded:
+        if self.slices or self.pods or self.parent.merged_slices:
             return
         self.parent = replace(self.parent, podsets=self._asked())
         given: list[PodSetRow] = []
         for podset in self.parent.podsets:
-            places = self._places(podset, podset.asked, given)
+            places = self._places(podset, podset.requested_count, given)
             if places is None:
                 return
-            given.append(self._given(podset, podset.asked, places))
+            given.append(self._given(podset, podset.requested_count, places))
         if sum(one.usage["cpu"] for one in given) <= QUOTA:
             self.parent = replace(
                 self.parent,
@@ -145,15 +145,15 @@ class Resizing:
             )
 
     def start(self) -> None:
-        if self.parent.granting and self.job.suspended:
-            self.job = replace(self.job, suspended=False, started=True, settled_at=self.now)
+        if self.parent.may_ungate and self.job.suspended:
+            self.job = replace(self.job, suspended=False, started=True, suspend_changed_at=self.now)
 
     def ask(self) -> None:
         """Slices for what is missing; the surplus that waits goes, the last one first."""
-        if not self.parent.granting:
+        if not self.parent.may_ungate:
             return
         worker = self.parent.podsets[1]
-        gap = self.job.wants["w"] - worker.granted - len(self._open())
+        gap = self.job.podset_counts["w"] - worker.admitted_count - len(self._open())
         waiting = sorted(n for n, one in self.slices.items() if not one.reserved)
         while len(waiting) > max(gap, 0):
             del self.slices[waiting.pop()]
@@ -166,14 +166,14 @@ class Resizing:
                 owner_kind="Workload",
                 owner_name=PARENT,
                 elastic=True,
-                podsets=(replace(_plain(worker), asked=1),),
+                podsets=(replace(_plain(worker), requested_count=1),),
                 changed_at=self.now,
             )
 
     def admit_slice(self) -> None:
         waiting = sorted(n for n, one in self.slices.items() if not one.reserved)
         used = sum(p.usage["cpu"] for one in self._holding() for p in one.podsets)
-        if not waiting or not self.parent.granting or used + WORKER > QUOTA:
+        if not waiting or not self.parent.may_ungate or used + WORKER > QUOTA:
             return
         name = self.dice.choice(waiting)
         one = self.slices[name]
@@ -197,15 +197,15 @@ class Resizing:
         head, worker = self.parent.podsets
         joining = self._open()
         present = {one.uid for one in self.slices.values()}
-        kept = tuple(entry for entry in self.parent.folded if entry[0] in present)
+        kept = tuple(entry for entry in self.parent.merged_slices if entry[0] in present)
         places = dict(worker.assignment.domains) if worker.assignment else {}
         for one in joining:
             own = one.podsets[0].assignment
             for domain, count in own.domains if own is not None else ():
                 places[domain] = places.get(domain, 0) + count
-        count = worker.granted + len(joining)
-        fewer = max(0, count - self.job.wants["w"]) if self.parent.granting else 0
-        if not (joining or fewer or kept != self.parent.folded):
+        count = worker.admitted_count + len(joining)
+        fewer = max(0, count - self.job.podset_counts["w"]) if self.parent.may_ungate else 0
+        if not (joining or fewer or kept != self.parent.merged_slices):
             return
         for _ in range(fewer if self.topology else 0):
             live = [pod.selector.get(HOST) for pod in self.pods.values() if not pod.gates]
@@ -215,25 +215,27 @@ class Resizing:
         worker = self._given(worker, count - fewer, places)
         self.parent = replace(
             self.parent,
-            podsets=(head, replace(worker, asked=self.parent.podsets[1].asked)),
-            folded=(*kept, *((one.uid, "w") for one in joining)),
+            podsets=(head, replace(worker, requested_count=self.parent.podsets[1].requested_count)),
+            merged_slices=(*kept, *((one.uid, "w") for one in joining)),
             placed_at=self.now,
         )
 
     def follow(self) -> None:
-        if self.parent.granting:
-            podsets = tuple(replace(one, asked=one.granted) for one in self.parent.podsets)
+        if self.parent.may_ungate:
+            podsets = tuple(
+                replace(one, requested_count=one.admitted_count) for one in self.parent.podsets
+            )
             self.parent = replace(self.parent, podsets=podsets)
 
     def delete_slice(self) -> None:
-        settled = {uid for uid, _ in self.parent.folded}
+        settled = {uid for uid, _ in self.parent.merged_slices}
         for name, one in sorted(self.slices.items()):
-            if one.uid in settled or (not one.reserved and not self.parent.granting):
+            if one.uid in settled or (not one.reserved and not self.parent.may_ungate):
                 del self.slices[name]
                 return
 
     def evict(self) -> None:
-        if self.parent.granting and self.dice.random() < 0.3:
+        if self.parent.may_ungate and self.dice.random() < 0.3:
             self.parent = replace(self.parent, evicted=True, evicted_at=self.now)
 
     def stop(self) -> None:
@@ -241,7 +243,11 @@ class Resizing:
             return
         if not self.job.suspended:
             self.job = replace(
-                self.job, suspended=True, started=False, settled_at=self.now, listed=frozenset()
+                self.job,
+                suspended=True,
+                started=False,
+                suspend_changed_at=self.now,
+                listed=frozenset(),
             )
         for name in list(self.pods):
             self._end(name)
@@ -253,7 +259,7 @@ class Resizing:
             admitted=False,
             evicted=False,
             cluster_queue="",
-            folded=(),
+            merged_slices=(),
             placed_at=self.now,
             changed_at=self.now,
             podsets=self._asked(),
@@ -262,14 +268,14 @@ class Resizing:
     # The ungater.
 
     def release(self) -> None:
-        if not self.parent.granting:
+        if not self.parent.may_ungate:
             return
         for podset in self.parent.podsets:
             beside = [one.podsets[0] for one in self._open()] if podset.name == "w" else []
             mine = [pod for pod in self.pods.values() if pod.podset == podset.name]
             live = [pod for pod in mine if not pod.gates]
             waiting = [pod for pod in mine if pod.gates and not pod.terminating]
-            if not waiting or len(live) >= podset.granted + len(beside):
+            if not waiting or len(live) >= podset.admitted_count + len(beside):
                 continue
             pod = self.dice.choice(waiting)
             if not self.topology:
@@ -284,7 +290,9 @@ class Resizing:
                 room[host,] = room.get((host,), 0) - 1
             free = [domain for domain, count in room.items() if count > 0]
             if free:
-                sent = replace(pod, gates=(), selector={HOST: free[0][0]}, released_at=self.now)
+                sent = replace(
+                    pod, gates=(), selector={HOST: free[0][0]}, ungater_wrote_at=self.now
+                )
                 self.pods[pod.name] = sent
 
     ACTS = (
@@ -322,7 +330,7 @@ class Resizing:
         return sorted(pod.name for pod in every if pod.podset == "w" and not pod.terminating)
 
     def _open(self) -> list[WorkloadRow]:
-        settled = {uid for uid, _ in self.parent.folded}
+        settled = {uid for uid, _ in self.parent.merged_slices}
         return [o for _, o in sorted(self.slices.items()) if o.reserved and o.uid not in settled]
 
     def _holding(self) -> list[WorkloadRow]:
@@ -331,13 +339,15 @@ class Resizing:
     def _asked(self) -> tuple[PodSetRow, ...]:
         required = RACK if self.topology else ""
         head = PodSetRow("head", 1, self.topology, (("cpu", HEAD),), required)
-        wanted = self.job.wants["w"]
+        wanted = self.job.podset_counts["w"]
         return head, PodSetRow("w", wanted, self.topology, (("cpu", WORKER),), required)
 
     def _given(self, podset: PodSetRow, count: int, places: dict[Domain, int]) -> PodSetRow:
         placed = TopologyAssignment((HOST,), tuple(places.items())) if places else None
         usage = {"cpu": dict(podset.requests)["cpu"] * count}
-        return replace(podset, granted=count, flavors={"cpu": "f"}, usage=usage, assignment=placed)
+        return replace(
+            podset, admitted_count=count, flavors={"cpu": "f"}, usage=usage, assignment=placed
+        )
 
     def _places(
         self, podset: PodSetRow, count: int, others: list[PodSetRow]
@@ -392,4 +402,4 @@ class Resizing:
 
 
 def _plain(podset: PodSetRow) -> PodSetRow:
-    return replace(podset, granted=0, flavors={}, usage={}, assignment=None)
+    return replace(podset, admitted_count=0, flavors={}, usage={}, assignment=None)

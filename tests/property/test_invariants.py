@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.invariants import breaches, judge
 from rackgate_invariants.rows.rows import Counts, JobRow, PodRow, PodSetRow, WorkloadRow
-from rackgate_invariants.world import World
 from tests.property.invariants_world import QUEUE, Correct, Life
 from tests.support.sound_cluster import OF_STATUS
 
@@ -34,8 +34,10 @@ def test_a_correct_cluster_shows_no_breach(seed: int, hosts: bool) -> None:
 
 def _forge(world: Correct) -> None:
     """A Job that names a JobSet that is nowhere."""
-    forged = JobRow("team", "forged", "forged", labelled=True, governed=True, queue=QUEUE)
-    forged = replace(forged, part_of="nobody", part_kind="JobSet", part_name="nobody", count=1)
+    forged = JobRow("team", "forged", "forged", has_queue_label=True, managed=True, queue=QUEUE)
+    forged = replace(
+        forged, parent_uid="nobody", parent_kind="JobSet", parent_name="nobody", count=1
+    )
     world.lives["forged"] = Life(forged, _workload("forged"))
     _bind(world, "forged", owner="forged", owner_kind="Job", owner_name="forged")
 
@@ -100,7 +102,7 @@ def test_what_somebody_plants_beside_a_correct_cluster_is_found(seed: int, hosts
         world = Correct(random.Random(seed), hosts=hosts)
         for _ in range(4000):
             world.act()
-            if any(one.workload.granting and one.pods for one in world.lives.values()):
+            if any(one.workload.may_ungate and one.pods for one in world.lives.values()):
                 break
         before = {one.rule for one in judge(world.cluster())}
         assert before.isdisjoint(rules - {"not-stopped"})
@@ -138,7 +140,7 @@ def test_the_correct_cluster_does_all_that_it_can_do() -> None:
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), hosts=st.booleans())
 def test_followed_event_by_event_or_read_at_once_shows_the_same(seed: int, hosts: bool) -> None:
-    correct, followed = Correct(random.Random(seed), hosts=hosts), World()
+    correct, followed = Correct(random.Random(seed), hosts=hosts), ClusterState()
     dice = random.Random(seed)
     for _ in range(60):
         correct.act()
@@ -158,7 +160,7 @@ def _spoil(world: Correct, dice: random.Random) -> None:
         life.pods[pod.name] = replace(pod, gates=(), selector=elsewhere)
 
 
-def _follow(followed: World, correct: Correct) -> None:
+def _follow(followed: ClusterState, correct: Correct) -> None:
     cluster = correct.cluster()
     for attribute in (
         *("nodes", "topologies", "flavors", "pods", "workloads", "jobs"),

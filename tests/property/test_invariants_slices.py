@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.invariants import breaches, judge
-from rackgate_invariants.rules.workload_slices import grown
-from rackgate_invariants.world import World
+from rackgate_invariants.rules.workload_slices import check_growth
 from tests.property.slices_world import Resizing
 
 ACTS = 150
@@ -28,7 +28,7 @@ def test_a_correct_resize_shows_no_breach(seed: int, topology: bool) -> None:
         before, slices = world.parent, {one.uid: one for one in world.slices.values()}
         story.append(world.act())
         assert breaches(world.cluster()) == [], story
-        assert list(grown(before, world.parent, slices)) == [], story
+        assert list(check_growth(before, world.parent, slices)) == [], story
 
 
 @settings(max_examples=20)
@@ -40,7 +40,7 @@ def test_at_rest_nothing_is_left_to_be_patient_about(seed: int, topology: bool) 
     world.come_to_rest()
     left = [one for one in judge(world.cluster()) if one.rule not in QUEUES]
     assert left == []
-    assert not world.parent.folded
+    assert not world.parent.merged_slices
 
 
 @pytest.mark.parametrize("topology", [True, False])
@@ -54,14 +54,14 @@ def test_the_correct_resize_does_all_that_it_can_do(topology: bool) -> None:
         after = world.cluster()
         same = list(before.pods) == list(after.pods) and before.rayclusters == after.rayclusters
         seen[act] += not same or list(before.workloads) != list(after.workloads)
-        had, now = (one.podsets[1].granted for one in (parent, world.parent))
+        had, now = (one.podsets[1].admitted_count for one in (parent, world.parent))
         if parent.reserved and world.parent.reserved:
             seen["grew"] += now > had
             seen["shrank"] += now < had
         live = sum(not pod.gates for pod in world.pods.values() if pod.podset == "w")
-        seen["more than granted"] += live > now + len(world.slices) and world.parent.granting
+        seen["more than granted"] += live > now + len(world.slices) and world.parent.may_ungate
         seen["settled and there"] += any(
-            one.uid in dict(world.parent.folded) for one in world.slices.values()
+            one.uid in dict(world.parent.merged_slices) for one in world.slices.values()
         )
     assert all(seen[act.__name__] for act in Resizing.ACTS), seen
     assert all(
@@ -72,7 +72,7 @@ def test_the_correct_resize_does_all_that_it_can_do(topology: bool) -> None:
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), topology=st.booleans())
 def test_a_resize_followed_or_read_at_once_shows_the_same(seed: int, topology: bool) -> None:
-    correct, followed = Resizing(random.Random(seed), topology), World()
+    correct, followed = Resizing(random.Random(seed), topology), ClusterState()
     dice = random.Random(seed)
     for _ in range(60):
         correct.act()
@@ -86,12 +86,12 @@ def _spoil(world: Resizing, dice: random.Random) -> None:
     """Break something now and then, so that there is something to show."""
     if world.pods and dice.random() < 0.2:
         name = dice.choice(sorted(world.pods))
-        world.pods[name] = replace(world.pods[name], gates=(), released_at=world.now + 5)
+        world.pods[name] = replace(world.pods[name], gates=(), ungater_wrote_at=world.now + 5)
     if dice.random() < 0.1:
         world.parent = replace(world.parent, elastic=not world.parent.elastic)
 
 
-def _follow(followed: World, correct: Resizing, dice: random.Random) -> None:
+def _follow(followed: ClusterState, correct: Resizing, dice: random.Random) -> None:
     cluster = correct.cluster()
     attributes = ["nodes", "topologies", "flavors", "pods", "workloads", "rayclusters"]
     attributes.append("cluster_queues")

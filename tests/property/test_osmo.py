@@ -15,14 +15,14 @@ from rackgate_osmo import (
     Kind,
     Node,
     Profile,
-    RefusedError,
+    RejectedError,
     build_podgroups,
     read_pool,
     read_workflow,
-    tree_of,
+    subgroup_tree_of,
 )
 from rackgate_osmo.model.model import SUBGROUP_LABEL
-from rackgate_osmo.render.parts import Part, part_of
+from rackgate_osmo.render.subgroups import SubGroup, subgroup_of_built
 from tests.support import osmo_oracle as oracle
 from tests.support.osmo_cases import SUBGROUP_NAME, leaf_tasks, structure
 from tests.support.osmo_drawing import Document, submissions
@@ -59,9 +59,9 @@ def test_the_objects_are_those_of_the_oracle(drawn: tuple[Document, Document]) -
     try:
         wanted = [oracle.answer(pool, document, one) for one in document["workflow"]["groups"]]
     except oracle.ConflictError:
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(RejectedError) as caught:
             built(pool, document)
-        assert {refusal.why for refusal in caught.value.refusals} == {"conflict"}
+        assert {refusal.why for refusal in caught.value.rejections} == {"conflict"}
         return
     found = built(pool, document)
     for group, pod_group, one in zip(
@@ -236,27 +236,27 @@ def test_in_robust_only_what_is_required_is_of_several_sizes(
             assert resource is not None
             gpus[task.name] = resource.gpu
 
-        def check(part: Part, bound: bool, gpus: dict[str, Any] = gpus) -> None:
+        def check(part: SubGroup, bound: bool, gpus: dict[str, Any] = gpus) -> None:
             bound = bound or part.required is not None
             sizes = {gpus[task] for task in part.tasks}
             assert bound or not part.constrained or len(sizes) == 1
-            for below in part.parts:
+            for below in part.children:
                 check(below, bound)
 
-        check(part_of(robust, index, group.name), bound=False)
+        check(subgroup_of_built(robust, index, group.name), bound=False)
         # Nothing is kept together that was not, and what is required is the same.
         assert required(robust, index, group.name) == required(seed, index, group.name)
-        for part in part_of(robust, index, group.name).walk():
+        for part in subgroup_of_built(robust, index, group.name).walk():
             assert not part.constrained or any(
                 set(part.tasks) <= set(one.tasks)
-                for one in part_of(seed, index, group.name).walk()
+                for one in subgroup_of_built(seed, index, group.name).walk()
                 if one.constrained
             )
 
 
 def required(found: Built, index: int, group: str) -> set[tuple[int, frozenset[str]]]:
     """Required levels with their tasks."""
-    parts = part_of(found, index, group).walk()
+    parts = subgroup_of_built(found, index, group).walk()
     return {(one.required, frozenset(one.tasks)) for one in parts if one.required is not None}
 
 
@@ -294,7 +294,7 @@ def test_robust_names_siblings_in_the_order_of_placing(drawn: tuple[Document, Do
     read = read_pool(pool)
     workflow = read_workflow(document, read)
     for group in workflow.groups:
-        pending = [tree_of(group, workflow, read, Profile.ROBUST)]
+        pending = [subgroup_tree_of(group, workflow, read, Profile.ROBUST)]
         while pending:
             node = pending.pop()
             pending += node.children

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_osmo import (
     Profile,
-    RefusedError,
+    RejectedError,
     TaskGroup,
     Workflow,
     build_podgroups,
     read_pool,
     read_workflow,
 )
-from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.answer import ExplainRequest, explain
 from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.model import SUBGROUP_LABEL
 from tests.support.osmo_chance import GPU, ChanceKai, Machine
@@ -76,7 +76,7 @@ def drawn_workflow(random: Random, *, busy: bool) -> Workflow:
         body = {"workflow": {"name": "w", "groups": groups}, "resources": resources}
         try:
             return read_workflow(body, POOL)
-        except RefusedError:
+        except RejectedError:
             continue
 
 
@@ -196,7 +196,7 @@ Judged: TypeAlias = tuple[str, set[bool | None], Any]
 def judged(seed: int, profile: Profile, *, busy: bool) -> list[Judged]:
     """What is said of each PodGroup, and what became of it by chance."""
     world = drawn_world(seed, busy=busy)
-    said = explain(Question(POOL, world.workflow, profile), Nodes(world.nodes, world.bound))
+    said = explain(ExplainRequest(POOL, world.workflow, profile), Nodes(world.nodes, world.bound))
     seen = list(chances(world, profile, seed))
     return [
         (group.kai.result, {draw[group.pod_group] for draw in seen}, group.kai)

@@ -13,12 +13,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_osmo import Pool, RefusedError, Workflow, read_pool, read_workflow
+from rackgate_osmo import Pool, RejectedError, Workflow, read_pool, read_workflow
 from rackgate_osmo.explain.packing import Lot, Packing
-from rackgate_osmo.explain.placing import find_spots, solve
-from rackgate_osmo.explain.requests import Wishes, wishes_of
+from rackgate_osmo.explain.placement import find_placement, solve
+from rackgate_osmo.explain.requests import TaskGroupRequests, task_group_requests_of
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, Item, Tables
+from rackgate_osmo.explain.search import Budget, FitTables, Item
 
 KEYS = ("zone", "rack")
 POOL = read_pool({"name": "p", "topology_keys": [{"key": key, "label": key} for key in KEYS]})
@@ -32,8 +32,8 @@ class World:
     workflow: Workflow
     nodes: tuple[NodeFacts, ...]
 
-    def wishes(self) -> Wishes:
-        return wishes_of(self.workflow.groups[0], self.workflow, self.pool)
+    def wishes(self) -> TaskGroupRequests:
+        return task_group_requests_of(self.workflow.groups[0], self.workflow, self.pool)
 
     def room(self) -> Room:
         return Room([key.label for key in self.pool.topology_keys], self.nodes)
@@ -67,7 +67,7 @@ def worlds(draw: st.DrawFn) -> World:
     body = {"workflow": {"name": "w", "groups": [{"name": "g", "tasks": tasks}]}}
     try:
         workflow = read_workflow({**body, "resources": resources}, POOL)
-    except RefusedError:
+    except RejectedError:
         assume(False)
         raise
     values = st.sampled_from(["1", "1", "2", None])
@@ -141,7 +141,7 @@ def is_one(world: World, key: str, picks: Sequence[int]) -> bool:
 def found_picks(world: World) -> tuple[int, ...] | None:
     """The search's answer as nodes of the tasks, in their order."""
     wishes, room = world.wishes(), world.room()
-    spots = find_spots(room, wishes)
+    spots = find_placement(room, wishes)
     if spots is None:
         return None
     number = {facts.name: at for at, facts in enumerate(world.nodes)}
@@ -310,5 +310,5 @@ def test_domains_are_found_exactly_when_there_are_some(seed: int) -> None:
     root = drawn_item(random, 0, len(sizes))
     assume(len(list(root.walk())) <= 6)
     shapes = [Shape((("cpu", size),)) for size in sizes]
-    found = solve(Tables(room, shapes), root, Budget(100_000))
+    found = solve(FitTables(room, shapes), root, Budget(100_000))
     assert (found is not None) == can(room, root, sizes)

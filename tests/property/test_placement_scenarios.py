@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.support.oracle import expected
 from tests.support.oracle.amounts import per_pod, read
-from tests.support.oracle.asking import unit_of
 from tests.support.oracle.nodes import HOST, Hierarchy
+from tests.support.oracle.request import unit_of
 from tests.support.placement_differences import engine
 from tests.support.placement_generator import GATES, scenario, scenario_of, scenarios
 from tests.support.placement_history import history

@@ -69,7 +69,7 @@ class Checker:
 
     def __init__(self, playground: Playground) -> None:
         self._playground = playground
-        self._standing: dict[tuple[str, str], str] = {}
+        self._active_breaches: dict[tuple[str, str], str] = {}
         self._error = "it has not begun"
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ class Checker:
         assert not self._error, f"rackgate invariants: {self._error}"
         return [
             f"{rule} {name}: {found}"
-            for (rule, name), found in self._standing.items()
+            for (rule, name), found in self._active_breaches.items()
             if word in name or word in found
         ]
 
@@ -112,9 +112,9 @@ class Checker:
                     self._error = ""
                     started.set()
                 case "breach":
-                    self._standing[event["rule"], event["object"]] = event["found"]
+                    self._active_breaches[event["rule"], event["object"]] = event["found"]
                 case "ended":
-                    self._standing.pop((event["rule"], event["object"]), None)
+                    self._active_breaches.pop((event["rule"], event["object"]), None)
         self._error = f"ended with {await process.wait()}"
         started.set()
 
@@ -136,22 +136,22 @@ async def judged(world: World, checker: Checker) -> Outcome:
     except (AssertionError, KubeError):
         problems.append(traceback.format_exc())
     await asyncio.sleep(HOLD_S)
-    problems += await _standing(world, checker, "after the attack")
+    problems += await _active_breaches(world, checker, "after the attack")
     if problems or ledger.peak > QUOTA_CPU * MILLI:
         outcome.evidence = await _evidence(world)
-    problems += await _given_back(world)
-    problems += await _standing(world, checker, "at the end")
+    problems += await _quota_released(world)
+    problems += await _active_breaches(world, checker, "at the end")
     outcome.peak = ledger.peak
     if ledger.peak > QUOTA_CPU * MILLI:
         pods = ", ".join(ledger.peak_pods)
         problems.insert(0, f"{ledger.peak / MILLI:g} CPU lived on {QUOTA_CPU}: {pods}")
     problems += ledger.misplaced()
-    problems += _refusals(world)
-    outcome.defence = _defence(world)
+    problems += _rejection_problems(world)
+    outcome.defence = _defense(world)
     return outcome
 
 
-async def _standing(world: World, checker: Checker, when: str) -> list[str]:
+async def _active_breaches(world: World, checker: Checker, when: str) -> list[str]:
     """Breaches that `rackgate invariants` goes on showing."""
     await asyncio.sleep(NOTICED_S)
     loop = asyncio.get_running_loop()
@@ -161,7 +161,7 @@ async def _standing(world: World, checker: Checker, when: str) -> list[str]:
     return [f"invariants {when}: {one}" for one in found]
 
 
-async def _given_back(world: World) -> list[str]:
+async def _quota_released(world: World) -> list[str]:
     """Without pods nothing is held, and the other tenant's Job runs."""
     found: list[str] = []
     try:
@@ -183,22 +183,22 @@ async def _given_back(world: World) -> list[str]:
     return found
 
 
-def _refusals(world: World) -> list[str]:
+def _rejection_problems(world: World) -> list[str]:
     """Refusals that are no defence, and attacks that have shown nothing."""
-    refusals = world.attacker.refusals
+    rejections = world.attacker.rejections
     found = [
         f"refused for another reason: {one.what}: {one.words[:300]}"
-        for one in refusals
+        for one in rejections
         if one.by == "validation" and not any(word in one.words for word in world.attack.words)
     ]
     ledger = world.ledger
-    if not (refusals or ledger.ever_bound or ledger.queued or ledger.gated):
+    if not (rejections or ledger.ever_bound or ledger.queued or ledger.gated):
         found.append("nothing was refused, queued, gated or bound: the attack shows nothing")
     return found
 
 
-def _defence(world: World) -> str:
-    counted = Counter(one.by for one in world.attacker.refusals)
+def _defense(world: World) -> str:
+    counted = Counter(one.by for one in world.attacker.rejections)
     words = [f"{count} refused by {who}" for who, count in sorted(counted.items())]
     if not words:
         words = ["stopped by the services" if world.ledger.ever_bound else "queued"]
@@ -211,7 +211,7 @@ async def _evidence(world: World) -> str:
             text = await evidence.shown(world.admin.client, world.admin.namespace)
     except Exception as error:  # noqa: BLE001 - the findings matter more
         text = f"cannot be read: {error!r}"
-    refusals = [
-        f"  {one.by}: {one.what}: {one.words[:400]}" for one in world.attacker.refusals[:20]
+    rejections = [
+        f"  {one.by}: {one.what}: {one.words[:400]}" for one in world.attacker.rejections[:20]
     ]
-    return "\n".join([text, "refusals:", *refusals])
+    return "\n".join([text, "refusals:", *rejections])

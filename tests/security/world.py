@@ -24,8 +24,8 @@ from rackgate.kube.errors import (
     TransportError,
 )
 from rackgate_cli.controlplane.state import StateFolder
+from tests.security.attacker_client import AttackerClient
 from tests.security.catalog import Attack, Phase
-from tests.security.hand import Hand
 from tests.security.ledger import UNMANAGED, Ledger, Observer
 from tests.support import composite_jobs, objects
 from tests.support.cluster import Cluster, until
@@ -83,7 +83,7 @@ class World:
     phase: Phase
     playground: Playground
     pool: str
-    attacker: Hand
+    attacker: AttackerClient
     admin: Cluster
     tenant: Cluster
     ledger: Ledger
@@ -406,7 +406,7 @@ class Gate:
                 await self.client.create(kinds.NAMESPACES.path(), body)
             await _queue(admin, tenant, attack)
             user = await _user(self.playground, admin)
-            hand = Hand(user, admin.namespace)
+            hand = AttackerClient(user, admin.namespace)
             yield World(attack, phase, self.playground, pool, hand, admin, tenant, ledger, [])
         finally:
             if user is not None:

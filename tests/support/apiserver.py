@@ -31,7 +31,7 @@ from rackgate.kube.transport import Credentials, Transport
 from rackgate_cli.controlplane import ports
 from tests.support.apiserver_faults import Fault, Request
 from tests.support.apiserver_objects import (
-    Refused,
+    RejectedRequest,
     Target,
     apply_patch,
     merged,
@@ -193,7 +193,7 @@ class FakeApiServer:
 
     def bookmark(self) -> None:
         """Send a bookmark of the current version on every stream."""
-        for stream in self._behind():
+        for stream in self._streams_to_notify():
             stream.event("BOOKMARK", {"metadata": {"resourceVersion": str(self._version)}})
 
     # Requests.
@@ -224,7 +224,7 @@ class FakeApiServer:
             if seen.watch:
                 return await self._watch(request, target, seen)
             code, body = self._do(target, seen)
-        except Refused as refused:
+        except RejectedRequest as refused:
             self.refused.append(seen)
             return web.Response(status=refused.code, body=refused.body)
         return web.Response(status=code, body=json.dumps(body).encode())
@@ -232,7 +232,7 @@ class FakeApiServer:
     def _authenticate(self, seen: Request) -> None:
         token = seen.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens is not None and token not in self.tokens:
-            raise Refused(401, "Unauthorized", "token is not valid")
+            raise RejectedRequest(401, "Unauthorized", "token is not valid")
 
     def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
         objects = self._objects.setdefault(target.full_name, {})
@@ -247,7 +247,7 @@ class FakeApiServer:
         if known is None and seen.method == "PATCH" and applied:
             return 201, self._create(target, json.loads(seen.body))
         if known is None:
-            raise Refused(404, "NotFound", f'{target.plural} "{target.name}" not found')
+            raise RejectedRequest(404, "NotFound", f'{target.plural} "{target.name}" not found')
         if seen.method == "GET":
             return 200, known
         if seen.method == "PUT":
@@ -265,7 +265,7 @@ class FakeApiServer:
             if not options.get("dryRun"):
                 self._drop(target.full_name, target.key)
             return 200, known
-        raise Refused(405, "MethodNotAllowed", seen.method)
+        raise RejectedRequest(405, "MethodNotAllowed", seen.method)
 
     def _list(self, target: Target, query: Mapping[str, str]) -> Object:
         """Items in key order; the continue token is `version:offset`."""
@@ -273,7 +273,7 @@ class FakeApiServer:
         if "continue" in query:
             version, start = (int(part) for part in query["continue"].split(":"))
             if version < self._oldest:
-                raise Refused(410, "Expired", "the provided continue parameter is too old")
+                raise RejectedRequest(410, "Expired", "the provided continue parameter is too old")
         objects = self._objects.get(target.full_name, {})
         items = [
             objects[key]
@@ -296,7 +296,7 @@ class FakeApiServer:
             meta["namespace"] = target.namespace
         key = f"{target.namespace}/{meta['name']}"
         if key in self._objects.get(target.full_name, {}):
-            raise Refused(409, "AlreadyExists", f'"{meta["name"]}" already exists')
+            raise RejectedRequest(409, "AlreadyExists", f'"{meta["name"]}" already exists')
         return self._store(target, item, None)
 
     def _replace(self, target: Target, known: Object, item: Object) -> Object:
@@ -333,11 +333,11 @@ class FakeApiServer:
 
     def _publish(self, kind: str, full_name: str, item: Object) -> None:
         self._history.append((self._version, kind, full_name, copy.deepcopy(item)))
-        for stream in self._behind():
+        for stream in self._streams_to_notify():
             if stream.follows(full_name, item):
                 stream.event(kind, item)
 
-    def _behind(self) -> list[Stream]:
+    def _streams_to_notify(self) -> list[Stream]:
         """Streams that are told of the current version: none hears of one it has passed."""
         return [stream for stream in self.streams if stream.since < self._version]
 
@@ -350,7 +350,7 @@ class FakeApiServer:
         )
         if version < self._oldest:
             if self.gone_as_status:
-                raise Refused(410, "Expired", "too old resource version")
+                raise RejectedRequest(410, "Expired", "too old resource version")
             stream.expire()
         for at, kind, full_name, item in self._history:
             if at > version and stream.follows(full_name, item):
@@ -380,6 +380,6 @@ def _not_created(item: Object) -> Object:
 def _check_preconditions(known: Object, wanted: Mapping[str, Any]) -> None:
     version, uid = wanted.get("resourceVersion"), wanted.get("uid")
     if version and version != known["metadata"]["resourceVersion"]:
-        raise Refused(409, "Conflict", "the object has been modified")
+        raise RejectedRequest(409, "Conflict", "the object has been modified")
     if uid and uid != known["metadata"]["uid"]:
-        raise Refused(409, "Conflict", "the UID in the precondition does not match")
+        raise RejectedRequest(409, "Conflict", "the UID in the precondition does not match")

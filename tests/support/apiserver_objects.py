@@ -25,7 +25,7 @@ def status_body(code: int, reason: str, message: str) -> bytes:
     ).encode()
 
 
-class Refused(Exception):  # noqa: N818 - a refusal on the wire, not an error of the test
+class RejectedRequest(Exception):  # noqa: N818 - a refusal on the wire, not an error of the test
     """The answer is this Status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
@@ -61,7 +61,7 @@ class Target:
         if len(rest) > 2 and rest[0] == "namespaces":
             namespace, rest = rest[1], rest[2:]
         if not rest or parts[0] not in ("api", "apis"):
-            raise Refused(404, "NotFound", f"the server could not find {path}")
+            raise RejectedRequest(404, "NotFound", f"the server could not find {path}")
         plural, name, sub = [*rest, "", ""][:3]
         return cls(f"{plural}.{group}" if group else plural, plural, namespace, name, sub)
 
@@ -140,7 +140,9 @@ def _json_patched(item: Object, operations: list[Object]) -> Object:
                 parent = parent[int(part)] if isinstance(parent, list) else parent[part]
             _json_operation(parent, parts[-1], operation)
         except (KeyError, IndexError, TypeError) as error:
-            raise Refused(422, "Invalid", f"{operation['op']} {operation['path']}") from error
+            raise RejectedRequest(
+                422, "Invalid", f"{operation['op']} {operation['path']}"
+            ) from error
     return item
 
 
@@ -152,7 +154,7 @@ def _json_operation(parent: Any, last: str, operation: Object) -> None:
     match operation["op"]:
         case "test":
             if parent[at] != value:
-                raise Refused(422, "Invalid", f"test of {operation['path']} failed")
+                raise RejectedRequest(422, "Invalid", f"test of {operation['path']} failed")
         case "add" if isinstance(parent, list):
             parent.insert(at, value)
         case "add":

@@ -17,7 +17,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, ForbiddenError, NotFoundError
-from tests.support import beacon, in_short
+from tests.support import assigner_sync, in_short
 from tests.support.deadlines import DEADLINE_S, WaitedTooLongError, until
 from tests.support.objects import (
     BLOCK,
@@ -186,22 +186,22 @@ class Cluster:
             return not wanted
 
         await until("nodes are ready", ready)
-        await self.nodes_heard()
+        await self.wait_nodes_seen()
 
-    async def nodes_heard(self) -> None:
+    async def wait_nodes_seen(self) -> None:
         """Wait until the assigner has heard of all that was written about nodes so far.
 
         Else it may judge a Job by the nodes that it knows yet.
         """
-        await beacon.nodes_heard(self.client)
+        await assigner_sync.wait_nodes_seen(self.client)
 
-    async def queues_heard(self) -> None:
-        """As `nodes_heard`, for what was written about nodes, Topologies, flavors and queues."""
-        await beacon.queues_heard(self.client)
+    async def wait_queues_seen(self) -> None:
+        """As `wait_nodes_seen`, for nodes, Topologies, flavors and queues."""
+        await assigner_sync.wait_queues_seen(self.client)
 
-    async def pods_heard(self) -> None:
-        """As `nodes_heard`, for what was written about bound pods."""
-        await beacon.pods_heard(self.client)
+    async def wait_pods_seen(self) -> None:
+        """As `wait_nodes_seen`, for what was written about bound pods."""
+        await assigner_sync.wait_pods_seen(self.client)
 
     async def add_node(self, block: str, rack: str, name: str, **more: Any) -> None:
         """Create one node of this test's pool."""

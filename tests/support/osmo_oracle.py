@@ -43,7 +43,7 @@ def answer(pool: Document, document: Document, group: Document) -> Answer:
         ConflictError: rule 4 refuses the workflow.
     """
     paths = {task["name"]: steps_of(pool, document, group, task) for task in group["tasks"]}
-    _refuse_conflicts(paths)
+    _reject_conflicts(paths)
     depth = len(next(iter(paths.values())))
     hoisted = 0
     while hoisted < depth and len({_place(path[: hoisted + 1]) for path in paths.values()}) == 1:
@@ -59,22 +59,24 @@ def steps_of(
     pool: Document, document: Document, group: Document, task: Document
 ) -> tuple[Step, ...]:
     """Rules 1 to 3: a step for every level that any task of the group names."""
-    used = {one["key"] for other in group["tasks"] for one in _wishes(document, other)}
-    own = {one["key"]: one for one in _wishes(document, task)}
+    used = {one["key"] for other in group["tasks"] for one in _requirements(document, other)}
+    own = {one["key"]: one for one in _requirements(document, task)}
     steps = []
     for level in pool["topology_keys"]:
         if level["key"] not in used:
             continue
-        wish = own.get(level["key"])
-        if wish is None:
+        requirement = own.get(level["key"])
+        if requirement is None:
             steps.append(Step(level["label"], FILLER, "preferredTopologyLevel"))
         else:
-            kind = wish.get("requirementType", "required")
-            steps.append(Step(level["label"], wish.get("group", "default"), f"{kind}TopologyLevel"))
+            kind = requirement.get("requirementType", "required")
+            steps.append(
+                Step(level["label"], requirement.get("group", "default"), f"{kind}TopologyLevel")
+            )
     return tuple(steps)
 
 
-def _wishes(document: Document, task: Document) -> list[Document]:
+def _requirements(document: Document, task: Document) -> list[Document]:
     resource = document["resources"].get(task.get("resource", "default")) or {}
     found: list[Document] = resource.get("topology", [])
     return found
@@ -84,7 +86,7 @@ def _place(steps: tuple[Step, ...]) -> Path:
     return tuple(step.group for step in steps)
 
 
-def _refuse_conflicts(paths: dict[str, tuple[Step, ...]]) -> None:
+def _reject_conflicts(paths: dict[str, tuple[Step, ...]]) -> None:
     kinds: dict[Path, set[str]] = {}
     for path in paths.values():
         for end in range(1, len(path) + 1):

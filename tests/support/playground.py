@@ -80,7 +80,7 @@ class Playground:
         logs = sorted((self.state / "logs").glob("*.log"))
         return {log.stem: log for log in logs if log.stem.rpartition("-")[0] in SERVICES}
 
-    def bring_back(self) -> list[str]:
+    def restart_ended(self) -> list[str]:
         """Start services that ended by themselves, as a kubelet would.
 
         Returns:

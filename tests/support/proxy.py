@@ -48,7 +48,7 @@ class BrokenError(Exception):
     """The connection to the sender is to be broken now."""
 
 
-class Door:
+class ProxyListener:
     """One listener.
 
     Attributes:
@@ -100,7 +100,7 @@ class Proxy:
         self.lag_s = 0.0
         self._server = server
         self._pki = pki
-        self._doors: list[Door] = []
+        self._listeners: list[ProxyListener] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._session: aiohttp.ClientSession
@@ -118,40 +118,40 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def open(self, name: str, seed: str) -> Door:
+    def open(self, name: str, seed: str) -> ProxyListener:
         """Listen for one more replica."""
-        door = Door(name, seed, self.counts)
-        self._call(self._open(door))
-        self._doors.append(door)
-        return door
+        listener = ProxyListener(name, seed, self.counts)
+        self._call(self._open(listener))
+        self._listeners.append(listener)
+        return listener
 
-    def close(self, door: Door) -> None:
+    def close(self, listener: ProxyListener) -> None:
         """Stop listening for a replica."""
-        self._doors.remove(door)
-        self._call(self._close(door))
+        self._listeners.remove(listener)
+        self._call(self._close(listener))
 
     # Faults of streams, from the harness's thread; each returns how many watches it struck.
 
-    def cut_watches(self, door: Door) -> int:
+    def cut_watches(self, listener: ProxyListener) -> int:
         """Break the connections of all open watches."""
-        return self._on_streams(door, Stream.cut)
+        return self._on_streams(listener, Stream.cut)
 
-    def end_watches(self, door: Door, code: int) -> int:
+    def end_watches(self, listener: ProxyListener, code: int) -> int:
         """End all open watches with an ERROR event of that code."""
         line = error_event(code)
-        return self._on_streams(door, lambda stream: stream.end_with(line))
+        return self._on_streams(listener, lambda stream: stream.end_with(line))
 
-    def stall_watches(self, door: Door, seconds: float) -> int:
+    def stall_watches(self, listener: ProxyListener, seconds: float) -> int:
         """No byte on any open watch for that time, then all of them; the connection stays."""
-        return self._on_streams(door, lambda stream: stream.stall(seconds))
+        return self._on_streams(listener, lambda stream: stream.stall(seconds))
 
-    def resume_watches(self, door: Door) -> int:
+    def resume_watches(self, listener: ProxyListener) -> int:
         """End every stall now."""
-        return self._on_streams(door, lambda stream: stream.stall(0))
+        return self._on_streams(listener, lambda stream: stream.stall(0))
 
-    def _on_streams(self, door: Door, action: Any) -> int:
+    def _on_streams(self, listener: ProxyListener, action: Any) -> int:
         async def act() -> int:
-            streams = tuple(door.streams)
+            streams = tuple(listener.streams)
             for stream in streams:
                 action(stream)
             return len(streams)
@@ -172,8 +172,8 @@ class Proxy:
 
     async def _stop(self) -> None:
         self._lag.cancel()
-        for door in self._doors:
-            await self._close(door)
+        for listener in self._listeners:
+            await self._close(listener)
         await self._session.close()
         await self._other.close()
         # Transports of TLS connections close in the next turns of the loop.
@@ -185,35 +185,35 @@ class Proxy:
             await asyncio.sleep(LAG_EVERY_S)
             self.lag_s = max(self.lag_s, time.monotonic() - before - LAG_EVERY_S)
 
-    async def _open(self, door: Door) -> None:
+    async def _open(self, listener: ProxyListener) -> None:
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await self._handle(door, request)
+            return await self._handle(listener, request)
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._pki / "kube-apiserver.crt", self._pki / "kube-apiserver.key")
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{tail:.*}", handle)
-        door.runner = web.AppRunner(
+        listener.runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
-        await door.runner.setup()
-        await web.TCPSite(door.runner, LOOPBACK, 0, ssl_context=context).start()
-        door.url = f"https://{LOOPBACK}:{door.runner.addresses[0][1]}"
+        await listener.runner.setup()
+        await web.TCPSite(listener.runner, LOOPBACK, 0, ssl_context=context).start()
+        listener.url = f"https://{LOOPBACK}:{listener.runner.addresses[0][1]}"
 
-    async def _close(self, door: Door) -> None:
-        for stream in tuple(door.streams):
+    async def _close(self, listener: ProxyListener) -> None:
+        for stream in tuple(listener.streams):
             stream.cut()
-        if door.runner is not None:
-            await door.runner.cleanup()
+        if listener.runner is not None:
+            await listener.runner.cleanup()
 
     # Requests.
 
-    async def _handle(self, door: Door, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, listener: ProxyListener, request: web.Request) -> web.StreamResponse:
         self.counts["requests"] += 1
         try:
             if request.query.get("watch"):
-                return await self._watch(door, request)
-            return await self._pass_on(door, request)
+                return await self._watch(listener, request)
+            return await self._forward(listener, request)
         except (BrokenError, aiohttp.ClientError, OSError):
             # As TCP does when nobody listens behind it, or a line breaks.
             if request.transport is not None:
@@ -223,11 +223,11 @@ class Proxy:
             self.errors.append(f"{request.method} {request.path}: {error!r}")
             raise
 
-    async def _pass_on(self, door: Door, request: web.Request) -> web.StreamResponse:
+    async def _forward(self, listener: ProxyListener, request: web.Request) -> web.StreamResponse:
         """One request and its answer, with all that can befall it."""
         body = await request.read()
-        verb, faults = request.method, door.faults
-        write = Write(door.sender, verb, request.path, time.monotonic())
+        verb, faults = request.method, listener.faults
+        write = Write(listener.sender, verb, request.path, time.monotonic())
         if verb != "GET":
             self.writes.append(write)
         trap = faults.reached() if verb != "GET" and write.counts else None
@@ -235,7 +235,7 @@ class Proxy:
             trap = self.points.trap(write, request.query, body)
         if trap is not None and trap.when == "before":
             write.fault = "trap before"
-            _spring(trap)
+            _trigger_trap(trap)
         late = faults.drawn(Kind.LATENCY, time.monotonic(), verb)
         if late is not None:
             await asyncio.sleep(late.value)
@@ -250,7 +250,7 @@ class Proxy:
             write.note(answer)
         if trap is not None and trap.when == "after":
             write.fault = "trap after"
-            _spring(trap)
+            _trigger_trap(trap)
         await self._after(write, faults)
         headers = _kept(upstream.headers.items())
         return web.Response(status=upstream.status, headers=headers, body=answer)
@@ -299,18 +299,18 @@ class Proxy:
         async with self._other.patch(self._server + path, data=body, headers=headers) as answer:
             await answer.read()
 
-    async def _watch(self, door: Door, request: web.Request) -> web.StreamResponse:
+    async def _watch(self, listener: ProxyListener, request: web.Request) -> web.StreamResponse:
         async with self._send(request, b"") as upstream:
             response = web.StreamResponse(
                 status=upstream.status, headers=_kept(upstream.headers.items())
             )
             await response.prepare(request)
-            stream = Stream(response, request, door.faults)
-            door.streams.add(stream)
+            stream = Stream(response, request, listener.faults)
+            listener.streams.add(stream)
             try:
                 await stream.follow(upstream.content)
             finally:
-                door.streams.discard(stream)
+                listener.streams.discard(stream)
         return response
 
     def _send(self, request: web.Request, body: bytes) -> Any:
@@ -336,9 +336,9 @@ def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
     return session
 
 
-def _spring(trap: Trap) -> None:
+def _trigger_trap(trap: Trap) -> None:
     trap.action()
-    trap.sprung.set()
+    trap.triggered.set()
     if trap.breaks:
         raise BrokenError
 

@@ -72,14 +72,14 @@ class Trap:
         when: before it is applied, or after it was and before the answer.
         action: called in the proxy's thread.
         breaks: whether the connection breaks there, as it does when the sender died.
-        sprung: set once it has happened.
+        triggered: set once it has happened.
     """
 
     number: int
     when: When
     action: Callable[[], None]
     breaks: bool = True
-    sprung: threading.Event = field(default_factory=threading.Event)
+    triggered: threading.Event = field(default_factory=threading.Event)
 
 
 class Faults:

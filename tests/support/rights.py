@@ -46,7 +46,7 @@ UNSEEN: dict[str, dict[Right, str]] = {
 
 
 @dataclass
-class Asked:
+class AuditedRequests:
     """What one service asked for.
 
     Attributes:
@@ -58,16 +58,16 @@ class Asked:
     refused: list[str] = field(default_factory=list)
 
 
-def asked(log: Path) -> dict[str, Asked]:
+def audited_requests(log: Path) -> dict[str, AuditedRequests]:
     """What each service asked for, by an audit log; a line that is being written is left out."""
     with log.open() as lines:
-        return asked_in(lines)
+        return audited_requests_in(lines)
 
 
-def asked_in(lines: Iterable[str]) -> dict[str, Asked]:
+def audited_requests_in(lines: Iterable[str]) -> dict[str, AuditedRequests]:
     """What each service asked for, by the lines of an audit log."""
     users = {USER.format(service): service for service in SERVICES}
-    found = {service: Asked() for service in SERVICES}
+    found = {service: AuditedRequests() for service in SERVICES}
     for line in lines:
         # Most requests are others', and reading each of them as JSON takes its time.
         if USER.format("") not in line or not line.endswith("}\n"):
@@ -139,9 +139,11 @@ class Record:
         record.path.touch()
         return record
 
-    def write(self, found: Mapping[str, Asked]) -> None:
+    def write(self, found: Mapping[str, AuditedRequests]) -> None:
         """Keep what the services asked for."""
-        uses = {service: sorted(asked.used) for service, asked in found.items()}
+        uses = {
+            service: sorted(audited_requests.used) for service, audited_requests in found.items()
+        }
         self.path.write_text(json.dumps(uses))
 
 

@@ -185,7 +185,7 @@ def ray(*, topology: bool = False) -> World:
     return world
 
 
-def fold(world: World, *pieces: Object, places: dict[str, int] | None = None) -> None:
+def merge_slices(world: World, *pieces: Object, places: dict[str, int] | None = None) -> None:
     """Take slices into their parent, in one write of its status and one of its spec."""
     status = world.workload["status"]
     entries = [{"uid": one["metadata"]["uid"], "podSet": "workers"} for one in pieces]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bench.hundred_thousand import Given, elsewhere, faults
+from bench.hundred_thousand import AdmittedPods, elsewhere, faults
 from bench.world import Size
 
 SIZE = Size(nodes=4, rack=2, jobs=2, pods=150)
 RACKS = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
-FIRST = Given("large-0000", {"a1": 100, "a2": 50})
-SECOND = Given("large-0001", {"b1": 100, "b2": 50})
+FIRST = AdmittedPods("large-0000", {"a1": 100, "a2": 50})
+SECOND = AdmittedPods("large-0001", {"b1": 100, "b2": 50})
 
 
 def test_each_job_in_one_rack_and_no_host_too_full_is_right() -> None:
@@ -23,13 +23,13 @@ def test_each_job_in_one_rack_and_no_host_too_full_is_right() -> None:
         ([FIRST], "1 Workloads are admitted"),
         ([FIRST, SECOND, FIRST], "3 Workloads are admitted"),
         ([FIRST, FIRST], "2 Workloads are admitted"),
-        ([FIRST, Given("large-0001", {"b1": 100})], "100 pods have a place, not 150"),
-        ([FIRST, Given("large-0001", {"a2": 50, "b1": 100})], "split over racks a, b"),
-        ([FIRST, Given("large-0001", {"b1": 101, "b2": 49})], "1 hosts have more pods"),
-        ([FIRST, Given("large-0001", {"a2": 60, "a1": 90})], "2 hosts have more pods"),
+        ([FIRST, AdmittedPods("large-0001", {"b1": 100})], "100 pods have a place, not 150"),
+        ([FIRST, AdmittedPods("large-0001", {"a2": 50, "b1": 100})], "split over racks a, b"),
+        ([FIRST, AdmittedPods("large-0001", {"b1": 101, "b2": 49})], "1 hosts have more pods"),
+        ([FIRST, AdmittedPods("large-0001", {"a2": 60, "a1": 90})], "2 hosts have more pods"),
     ],
 )
-def test_what_is_wrong_is_told(given: list[Given], words: str) -> None:
+def test_what_is_wrong_is_told(given: list[AdmittedPods], words: str) -> None:
     assert any(words in line for line in faults(given, RACKS, SIZE))
 
 

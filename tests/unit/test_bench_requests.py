@@ -82,7 +82,7 @@ def samples(rise: float) -> soak.Samples:
 @pytest.mark.parametrize(("rise", "holds"), [(0, True), (5_000, True), (20_000, False)])
 def test_the_second_half_has_to_be_level(rise: float, holds: bool) -> None:
     found = {
-        "assigner": soak.Soaked(samples(rise), [{"rackgate.B": 5}, {"rackgate.B": 9}], [{}, {}])
+        "assigner": soak.SoakResult(samples(rise), [{"rackgate.B": 5}, {"rackgate.B": 9}], [{}, {}])
     }
     lines, kept = soak.report(found, 1000)
     assert kept is holds, lines
@@ -98,7 +98,7 @@ def test_the_second_half_has_to_be_level(rise: float, holds: bool) -> None:
     ],
 )
 def test_objects_that_stay_fail(name: str, jobs: int, holds: bool) -> None:
-    found = {"assigner": soak.Soaked(samples(0), [{name: 5}, {name: 5 + jobs}], [{}, {}])}
+    found = {"assigner": soak.SoakResult(samples(0), [{name: 5}, {name: 5 + jobs}], [{}, {}])}
     lines, kept = soak.report(found, jobs)
     assert kept is holds
     assert f"  2.00 {name} a Job {'more, so far' if holds else 'STAY'}" in lines

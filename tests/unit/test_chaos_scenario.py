@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from tests.chaos import limits
-from tests.chaos.fates import Fate
 from tests.chaos.injector import WINDOWS
+from tests.chaos.job_options import UserAction
 from tests.chaos.runner import Report
 from tests.chaos.scenario import LARGEST_SKEW_S, LEASE_S, Fault, brief, draw
-from tests.chaos.summary import never_struck
+from tests.chaos.summary import never_injected
 from tests.support.playground import SERVICES
 
 
@@ -47,10 +47,10 @@ def test_every_scenario_can_end() -> None:
         assert all(plan.at < scenario.seconds for plan in scenario.faults)
         for job in scenario.jobs:
             assert job.at < scenario.seconds
-            assert job.fate is Fate.NONE or job.at < job.fate_at <= scenario.seconds
+            assert job.user_action is UserAction.NONE or job.at < job.fate_at <= scenario.seconds
             # A Job that asks for a rack finds all hosts of one free some time.
             assert job.pods * job.cpu <= 64
-        assert {job.fate for job in scenario.jobs} >= set(Fate) - {Fate.NONE}
+        assert {job.user_action for job in scenario.jobs} >= set(UserAction) - {UserAction.NONE}
 
 
 def test_a_scenario_tells_all_its_faults_for_replay() -> None:
@@ -66,7 +66,10 @@ def test_every_scenario_has_jobsets_and_elastic_jobs_that_fit() -> None:
         assert scenario.sets
         assert {plan.ray for plan in scenario.elastic} == {False, True}
         for jobset in scenario.sets:
-            assert jobset.fate is Fate.NONE or jobset.at < jobset.fate_at <= scenario.seconds
+            assert (
+                jobset.user_action is UserAction.NONE
+                or jobset.at < jobset.fate_at <= scenario.seconds
+            )
             assert jobset.replicas * jobset.pods * jobset.cpu <= 64
         for plan in scenario.elastic:
             assert plan.at < plan.sizes[0][0]
@@ -98,10 +101,10 @@ def test_a_run_of_twenty_seeds_begins_nothing_that_would_end_after_forty_minutes
 @pytest.mark.requirement("OPS-12")
 def test_a_storm_that_met_no_request_has_struck_nobody() -> None:
     quiet, busy = Report(draw(0)), Report(draw(1))
-    assert never_struck([quiet]) == [fault.value for fault in Fault]
+    assert never_injected([quiet]) == [fault.value for fault in Fault]
     storms = {fault.value for fault in WINDOWS}
     for report in (quiet, busy):
         report.faults.update(fault.value for fault in Fault)
-    assert set(never_struck([quiet, busy])) == storms
+    assert set(never_injected([quiet, busy])) == storms
     busy.counts.update(kind.value for kind in WINDOWS.values())
-    assert never_struck([quiet, busy]) == []
+    assert never_injected([quiet, busy]) == []

@@ -8,7 +8,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate.topology.assignment import TopologyAssignment, encode
-from tests.security.hand import Refusal
+from tests.security.attacker_client import RejectedWrite
 from tests.security.ledger import UNMANAGED, Ledger, lives, pod_cpu
 
 MINE, THEIRS = "attacker", "tenant"
@@ -167,4 +167,4 @@ def test_a_bound_pod_without_marks_is_misplaced_where_a_topology_places() -> Non
     ],
 )
 def test_who_refused_is_told_by_the_words(words: str, by: str) -> None:
-    assert Refusal("create", words).by == by
+    assert RejectedWrite("create", words).by == by

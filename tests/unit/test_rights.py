@@ -15,7 +15,7 @@ from tests.support.rights import (
     USER,
     Record,
     RecordsError,
-    asked,
+    audited_requests,
     granted,
     recorded,
 )
@@ -46,7 +46,7 @@ def test_uses_and_refusals_are_read_from_a_log_that_is_still_written(tmp_path: P
         + entry("ungater", "watch", "jobs", stage="ResponseStarted")
         + entry("ungater", "get", "jobs")[:-1]
     )
-    found = asked(log)
+    found = audited_requests(log)
     assert found["assigner"].used == {("get", "batch", "jobs"), ("patch", "batch", "jobs/status")}
     assert found["webhook"].refused == ["delete /apis/batch/v1/jobs"]
     assert found["ungater"].used == {("watch", "batch", "jobs")}
@@ -61,7 +61,7 @@ def test_the_records_of_a_run_count_together(tmp_path: Path) -> None:
     for name, verb in (("gw0", "get"), ("gw1", "list")):
         log = tmp_path / "audit.log"
         log.write_text(entry("assigner", verb, "jobs"))
-        Record.begin(tmp_path / "records", name).write(asked(log))
+        Record.begin(tmp_path / "records", name).write(audited_requests(log))
     used = recorded(tmp_path / "records")
     assert used["assigner"] == {("get", "batch", "jobs"), ("list", "batch", "jobs")}
     assert used["webhook"] == set()
@@ -74,7 +74,7 @@ def test_without_all_records_nothing_is_judged(tmp_path: Path) -> None:
         recorded(tmp_path / "never-made")
     log = tmp_path / "audit.log"
     log.write_text("")
-    Record.begin(tmp_path / "records", "gw0").write(asked(log))
+    Record.begin(tmp_path / "records", "gw0").write(audited_requests(log))
     Record.begin(tmp_path / "records", "gw1")
     with pytest.raises(RecordsError, match=r"gw1\.json is empty"):
         recorded(tmp_path / "records")

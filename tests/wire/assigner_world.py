@@ -22,7 +22,7 @@ from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Object, Request
-from tests.support.apiserver_objects import Refused, Target
+from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.support.waiting import until
 
 NAMESPACE = "team"
@@ -50,7 +50,7 @@ class World(FakeApiServer):
             manager = seen.query["fieldManager"]
             return 200, self._apply(target, known, json.loads(seen.body), manager)
         if known is None and target.sub == "status":
-            raise Refused(404, "NotFound", f'{target.plural} "{target.name}" not found')
+            raise RejectedRequest(404, "NotFound", f'{target.plural} "{target.name}" not found')
         if known is not None and seen.method == "DELETE" and known["metadata"].get("finalizers"):
             marked = copy.deepcopy(known)
             marked["metadata"]["deletionTimestamp"] = START
@@ -60,7 +60,7 @@ class World(FakeApiServer):
     def _apply(self, target: Target, known: Object, patch: Object, manager: str) -> Object:
         version = patch["metadata"].get("resourceVersion")
         if version and version != known["metadata"]["resourceVersion"]:
-            raise Refused(409, "Conflict", "the object has been modified")
+            raise RejectedRequest(409, "Conflict", "the object has been modified")
         owned = (target.full_name, target.key, manager)
         before, after = self._applied.get(owned, {}), patch.get("status", {})
         status = copy.deepcopy(known.get("status", {}))
@@ -71,7 +71,9 @@ class World(FakeApiServer):
             if kept is None:
                 listed.pop(condition["type"], None)
             elif kept != listed[condition["type"]] and not _names(after, condition["type"]):
-                raise Refused(422, "Invalid", f"status.conditions: {kept['type']} lacks its status")
+                raise RejectedRequest(
+                    422, "Invalid", f"status.conditions: {kept['type']} lacks its status"
+                )
         for condition in after.get("conditions", []):
             listed[condition["type"]] = condition
         for field in before:
@@ -153,7 +155,7 @@ class World(FakeApiServer):
             if not at_rest or not known["spec"].get("suspend", False):
                 started = known["spec"].get("suspend") and not spec.get("suspend")
                 if not started:
-                    raise Refused(422, "Invalid", "spec.template: field is immutable")
+                    raise RejectedRequest(422, "Invalid", "spec.template: field is immutable")
         over = any(c["type"] in ("Complete", "Failed") for c in status.get("conditions", []))
         if over:
             return

@@ -16,7 +16,7 @@ from rackgate_assigner.assigner import Assigner
 from tests.support import composite_jobs as composite
 from tests.support import objects
 from tests.support.apiserver import Object, Request
-from tests.support.apiserver_objects import Refused, Target
+from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.wire.assigner_world import NAMESPACE, World, assigner, settings
 from tests.wire.assigner_world import furnish as furnish_for_jobs
 from tests.wire.kinds_world import KindsWorld
@@ -53,12 +53,12 @@ class ElasticWorld(KindsWorld):
     def _do(self, target: Target, seen: Request) -> tuple[int, Object]:
         known = self._objects.get(target.full_name, {}).get(target.key)
         if known is None and target.sub:
-            raise Refused(404, "NotFound", f'{target.plural} "{target.name}" not found')
+            raise RejectedRequest(404, "NotFound", f'{target.plural} "{target.name}" not found')
         if seen.method == "DELETE" and known is not None:
             wanted = json.loads(seen.body or b"{}").get("preconditions", {})
             version = wanted.get("resourceVersion", known["metadata"]["resourceVersion"])
             if version != known["metadata"]["resourceVersion"]:
-                raise Refused(409, "Conflict", "the object has been modified")
+                raise RejectedRequest(409, "Conflict", "the object has been modified")
         return super()._do(target, seen)
 
     def _store(self, target: Target, item: Object, known: Object | None) -> Object:

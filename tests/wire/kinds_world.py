@@ -15,7 +15,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from tests.support import objects
 from tests.support.apiserver import Object, Request
-from tests.support.apiserver_objects import Refused, Target
+from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.wire.assigner_world import NAMESPACE, World
 from tests.wire.assigner_world import furnish as furnish_for_jobs
 
@@ -61,7 +61,9 @@ class KindsWorld(World):
     def _authenticate(self, seen: Request) -> None:
         super()._authenticate(seen)
         if Target.parse(seen.path).full_name in self.unserved:
-            raise Refused(404, "NotFound", "the server could not find the requested resource")
+            raise RejectedRequest(
+                404, "NotFound", "the server could not find the requested resource"
+            )
 
     def _store(self, target: Target, item: Object, known: Object | None) -> Object:
         act = {
@@ -86,7 +88,7 @@ class KindsWorld(World):
         suspended = known["spec"].get("suspend") or item["spec"].get("suspend")
         same = known["spec"]["replicatedJobs"] == item["spec"]["replicatedJobs"]
         if not suspended and not same:
-            raise Refused(403, "Forbidden", "spec.replicatedJobs: field is immutable")
+            raise RejectedRequest(403, "Forbidden", "spec.replicatedJobs: field is immutable")
 
     def _later(self, act: Any, *given: Any) -> None:
         timer = asyncio.get_running_loop().call_later(STEP_S, act, *given)

@@ -20,7 +20,7 @@ from rackgate_assigner.osmo_pools.controller import PoolController, follow_pools
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.watches import PoolWatches
 from tests.support.apiserver import Object, Request
-from tests.support.apiserver_objects import Refused, Target
+from tests.support.apiserver_objects import RejectedRequest, Target
 from tests.wire.assigner_world import World, eventually, settings, tasks_of
 from tests.wire.kinds_world import KindsWorld
 
@@ -53,7 +53,7 @@ class PoolsWorld(KindsWorld):
     def _store(self, target: Target, item: Object, known: Object | None) -> Object:
         fixed = target.full_name == KAI_TOPOLOGIES.full_name and known is not None
         if fixed and known and known["spec"]["levels"] != item["spec"]["levels"]:
-            raise Refused(422, "Invalid", "spec.levels: Invalid value: field is immutable")
+            raise RejectedRequest(422, "Invalid", "spec.levels: Invalid value: field is immutable")
         return super()._store(target, item, known)
 
     def _drop(self, full_name: str, key: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
-from rackgate_cli.demo.demo import Stage, ailing
+from rackgate_cli.demo.demo import DemoState, not_ready_components
 from rackgate_cli.demo.story import BLOCK, FIRST, RACK
 from tests.support.apiserver import FakeApiServer
 
@@ -17,13 +17,13 @@ HOST = {"name": "n", "labels": {BLOCK: "b1", RACK: "r1"}}
 Objects = tuple[Resource, dict[str, Any]]
 
 
-async def look(*objects: Objects) -> tuple[Stage, list[str]]:
+async def look(*objects: Objects) -> tuple[DemoState, list[str]]:
     """What the demo sees of these objects, and which of them are in its way."""
     async with FakeApiServer() as server:
         for kind, obj in objects:
             server.put(kind, obj)
         client = server.client()
-        stage = Stage(client)
+        stage = DemoState(client)
         await stage.refresh()
         foreign = await stage.foreign()
         await client.close()
@@ -92,4 +92,4 @@ async def test_what_would_take_the_storys_room_is_named() -> None:
 )
 def test_a_failure_names_the_components_that_are_not_ready(ready: bool, words: str) -> None:
     parts = {"etcd": {"ready": True}, "ungater-0": {"ready": ready, "log": "logs/ungater-0.log"}}
-    assert ailing({"components": parts}) == words
+    assert not_ready_components({"components": parts}) == words

@@ -14,7 +14,7 @@ from rackgate.api import resources as kinds
 from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain.questions import Asking
+from rackgate_cli.explain.explainer import WorkloadExplainer
 from tests.support import objects
 from tests.support.apiserver import Fault
 from tests.support.objects import RACK
@@ -36,7 +36,9 @@ class Desk:
     async def _ask(self, method: str, *words: Any) -> Explanation:
         client = self.world.client()
         try:
-            found: Explanation = await getattr(Asking(client, Features(), (), 3), method)(*words)
+            found: Explanation = await getattr(
+                WorkloadExplainer(client, Features(), (), 3), method
+            )(*words)
             return found
         finally:
             await client.close()

@@ -12,7 +12,7 @@ from rackgate.api import resources as kinds
 from rackgate.features import Features
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain.questions import Asking
+from rackgate_cli.explain.explainer import WorkloadExplainer
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import plain
 from rackgate_invariants.invariants import Breach, breaches
@@ -34,7 +34,9 @@ async def world() -> AsyncIterator[ElasticWorld]:
 async def explained(world: ElasticWorld, name: str) -> Explanation:
     client = world.client()
     try:
-        return await Asking(client, Features(elastic_jobs=True), (), 3).named(NAMESPACE, name)
+        return await WorkloadExplainer(client, Features(elastic_jobs=True), (), 3).named(
+            NAMESPACE, name
+        )
     finally:
         await client.close()
 

@@ -22,11 +22,11 @@ from rackgate.runtime import clock
 from rackgate_cli.errors import CommandError
 from rackgate_cli.invariants import command as command_line
 from rackgate_cli.invariants import run as running
-from rackgate_cli.invariants.follow import Following, Heard
-from rackgate_cli.invariants.probe import unreadable
+from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
+from rackgate_cli.invariants.probe import unreadable_collections
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.rows.sources import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
-from rackgate_invariants.world import World
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.objects import mutating_configuration
 from tests.support.sound_cluster import HOST, LATE, NAMESPACE, pod, queue_status, sound
@@ -93,7 +93,7 @@ async def checked(server: FakeApiServer, *words: str) -> int:
     parser = argparse.ArgumentParser()
     command_line.add_parser(parser.add_subparsers())
     arguments = parser.parse_args(["invariants", "--settle", "0.1", *words])
-    tracker = Tracker(arguments.settle, arguments.patience, hasty=True)
+    tracker = Tracker(arguments.settle, arguments.patience, trust_object_times=True)
     client = server.client()
     try:
         return await running.once(client, tracker, arguments)
@@ -190,8 +190,8 @@ async def test_a_job_in_a_namespace_that_is_not_managed_runs_as_it_likes(
 
 async def test_a_watch_leaves_alone_what_is_not_managed(server: FakeApiServer) -> None:
     story = unqueued()
-    world = World(unmanaged=frozenset({NAMESPACE}))
-    seen = World()
+    world = ClusterState(unmanaged=frozenset({NAMESPACE}))
+    seen = ClusterState()
     for source in SOURCES:
         for item in getattr(story, source.attribute):
             row = source.row(json.dumps(item).encode())
@@ -267,9 +267,11 @@ class Desk:
 
     async def watch(self, **more: Any) -> None:
         client = self.server.client()
-        heard = Heard(self.changes.extend, self.connection.append, self.synced.set)
-        tracker = Tracker(settle_s=0.05, patience_s=0.3)
-        following = Following(client, World(), tracker, heard, interval_s=0.02, calm_s=3.0, **more)
+        heard = FollowCallbacks(self.changes.extend, self.connection.append, self.synced.set)
+        tracker = Tracker(min_duration_s=0.05, patience_s=0.3)
+        following = ClusterFollower(
+            client, ClusterState(), tracker, heard, interval_s=0.02, recovery_pause_s=3.0, **more
+        )
         try:
             await following.run(self.stop)
         finally:
@@ -349,7 +351,7 @@ async def test_what_may_be_listed_but_not_watched_is_found_before(server: FakeAp
     server.faults.append(Fault.status(403, "Forbidden", path="/topologies", times=ALWAYS))
     client = server.client()
     try:
-        found = await unreadable(client, None)
+        found = await unreadable_collections(client, None)
     finally:
         await client.close()
     assert found == {

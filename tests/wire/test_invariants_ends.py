@@ -18,13 +18,13 @@ from rackgate.api import resources as kinds
 from rackgate_cli.errors import CommandError
 from rackgate_cli.invariants import probe as probing
 from rackgate_cli.invariants import run as running
-from rackgate_cli.invariants.follow import Following, Heard
+from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.rows.sources import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
-from rackgate_invariants.world import World
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.sound_cluster import NAMESPACE, NOW, pod, sound
-from tests.support.sound_slices import fold, grant, piece, ray, raycluster
+from tests.support.sound_slices import grant, merge_slices, piece, ray, raycluster
 from tests.support.waiting import until
 from tests.wire.test_invariants import (
     ALWAYS,
@@ -171,9 +171,14 @@ class Seat:
 
     def __post_init__(self) -> None:
         self.client = self.server.client()
-        heard = Heard(self.changes.extend, self.connection.append, self.synced.set)
-        self.following = Following(
-            self.client, World(), Tracker(0.05, 0.3), heard, interval_s=0.02, calm_s=0.05
+        heard = FollowCallbacks(self.changes.extend, self.connection.append, self.synced.set)
+        self.following = ClusterFollower(
+            self.client,
+            ClusterState(),
+            Tracker(0.05, 0.3),
+            heard,
+            interval_s=0.02,
+            recovery_pause_s=0.05,
         )
 
     @contextlib.asynccontextmanager
@@ -198,14 +203,14 @@ async def seat(server: FakeApiServer) -> AsyncIterator[Seat]:
 
 
 async def test_a_pause_that_ended_leaves_the_answer_whole_and_is_summed(seat: Seat) -> None:
-    await until(lambda: not seat.following.blind)
+    await until(lambda: not seat.following.disconnected)
     await seat.server.stop()
-    await until(lambda: seat.following.blind)
+    await until(lambda: seat.following.disconnected)
     await seat.server.start()
-    await until(lambda: not seat.following.blind, 60)
+    await until(lambda: not seat.following.disconnected, 60)
     assert seat.connection[0]
     assert seat.connection[1:] == [""]
-    assert seat.following.unjudged_s > 0
+    assert seat.following.unchecked_s > 0
 
 
 async def test_an_interrupt_before_all_was_read_is_no_sound_cluster(server: FakeApiServer) -> None:
@@ -215,7 +220,7 @@ async def test_an_interrupt_before_all_was_read_is_no_sound_cluster(server: Fake
     async with watching.watch():
         await until(lambda: len(watching.connection) == 1)
     assert "500" in watching.connection[0]
-    assert watching.following.blind
+    assert watching.following.disconnected
     assert not watching.synced.is_set()
 
 
@@ -224,16 +229,16 @@ async def test_a_server_that_fell_silent_is_noticed_at_the_end(
 ) -> None:
     """Its watches break no earlier than minutes after it went away."""
     monkeypatch.setattr(probing, "ANSWER_S", 0.2)
-    await until(lambda: not seat.following.blind)
+    await until(lambda: not seat.following.disconnected)
     seat.server.faults.append(Fault.slow(5.0, path="/", times=ALWAYS))
     seat.stop.set()
-    await until(lambda: seat.following.blind)
+    await until(lambda: seat.following.disconnected)
     assert seat.connection == ["no answer within 0.2 s"]
 
 
 async def test_a_list_that_is_refused_after_a_break_is_told(seat: Seat) -> None:
     """The version is too old and the list that must follow is not there: nothing is judged."""
-    await until(lambda: not seat.following.blind)
+    await until(lambda: not seat.following.disconnected)
     seat.server.faults.append(
         Fault.status(500, "Internal", path="/pods", watch=False, times=ALWAYS)
     )
@@ -242,7 +247,7 @@ async def test_a_list_that_is_refused_after_a_break_is_told(seat: Seat) -> None:
         stream.end()
     await until(lambda: len(seat.connection) == 1)
     assert "500" in seat.connection[0]
-    assert seat.following.blind
+    assert seat.following.disconnected
     seat.server.faults.clear()
     await until(lambda: seat.connection[1:] == [""], 60)
 
@@ -263,7 +268,7 @@ async def test_a_right_to_watch_that_is_lost_alone_is_told_and_nothing_old_is_ju
     seat.server.put(kinds.PODS, pod("train", 3, "n2"))
     asked = len(seat.server.requests)
     await until(lambda: len(seat.server.requests) > asked + 10, 60)
-    assert (seat.changes, seat.following.blind) == ([], True)
+    assert (seat.changes, seat.following.disconnected) == ([], True)
     seat.server.faults.clear()
     await until(lambda: seat.connection[1:] == [""], 60)
     await until(lambda: "over-granted" in [one.breach.rule for one in seat.changes], 60)
@@ -295,7 +300,7 @@ async def test_times_in_objects_are_judged_by_the_servers_clock(
 
 async def test_a_watch_tells_times_by_the_servers_clock(seat: Seat) -> None:
     later = Seat(seat.server)
-    later.following.ahead_s = time.time() - NOW
+    later.following.clock_skew_s = time.time() - NOW
     async with later.watch():
         seat.server.put(kinds.PODS, pod("train", 3, "n2"))
         await until(lambda: later.changes != [], 60)
@@ -338,7 +343,7 @@ async def test_a_kind_that_comes_while_it_is_watched_is_followed(server: FakeApi
     server.faults += refuse(404, "NotFound")
     watching = Seat(server)
     async with watching.watch():
-        await until(lambda: not watching.following.blind)
+        await until(lambda: not watching.following.disconnected)
         assert (watching.connection, watching.changes) == ([], [])
         server.faults.clear()
         server.put(kinds.RAY_CLUSTERS, raycluster())
@@ -353,9 +358,9 @@ async def test_a_parent_that_grows_without_a_slice_is_seen_between_two_versions(
     fill(server, story)
     watching = Seat(server)
     async with watching.watch():
-        await until(lambda: not watching.following.blind)
+        await until(lambda: not watching.following.disconnected)
         server.put(kinds.WORKLOADS, piece(0, ""))
-        fold(story, piece(0, ""))
+        merge_slices(story, piece(0, ""))
         server.put(kinds.WORKLOADS, story.workload)
         grant(story, 5)
         server.put(kinds.WORKLOADS, story.workload)

@@ -16,7 +16,7 @@ from rackgate.kube.errors import TransportError
 from rackgate_cli.errors import UsageError
 from rackgate_cli.invariants import command as command_line
 from rackgate_cli.invariants import run as running
-from rackgate_cli.invariants.probe import unreadable
+from rackgate_cli.invariants.probe import unreadable_collections
 from rackgate_invariants.rules.catalog import RULES
 from rackgate_invariants.tracker import Tracker
 from tests.support.apiserver import FakeApiServer, Fault
@@ -69,7 +69,7 @@ async def test_an_answer_that_is_no_list_is_told_from_a_cluster(
     client = server.client()
     try:
         with pytest.raises(ExceptionGroup) as refused:
-            await unreadable(client, None)
+            await unreadable_collections(client, None)
     finally:
         await client.close()
     assert refused.group_contains(TransportError)

@@ -27,8 +27,8 @@ from rackgate_cli.osmo.apply.preconditions import (
     check_served,
     has_pool,
     missing_queue,
+    nodes_outside_pool_warning,
     of_pool,
-    untied,
 )
 from rackgate_cli.osmo.pools import find_pool
 from tests.support.apiserver import FakeApiServer, Request
@@ -403,18 +403,18 @@ async def test_pods_that_no_selector_ties_to_their_pool_are_told(
 ) -> None:
     mine = Wanted().pool
     tied = mine.model_copy(update={"node_selector": {"pool": "a"}})
-    assert await untied(client, mine) is None
+    assert await nodes_outside_pool_warning(client, mine) is None
     api = {"apiVersion": OSMO_POOLS.api_version, "kind": "Pool"}
     server.put(OSMO_POOLS, {**api, "metadata": {"name": "other"}, "spec": {}})
-    warning = await untied(client, mine)
+    warning = await nodes_outside_pool_warning(client, mine)
     assert warning is not None
     assert warning.endswith("may run on nodes of other pools (other)")
-    assert await untied(client, tied) is None
+    assert await nodes_outside_pool_warning(client, tied) is None
     spec = {"node_selector": {"pool": "b"}}
     server.put(OSMO_POOLS, {**api, "metadata": {"name": "my-pool"}, "spec": spec})
     for pool_ in (mine, tied):
-        told = await untied(client, pool_)
+        told = await nodes_outside_pool_warning(client, pool_)
         assert told is not None
         assert 'has another node_selector ({"pool": "b"})' in told
     server.faults.append(Fault.status(403, "Forbidden", path="pools"))
-    assert await untied(client, mine) is None
+    assert await nodes_outside_pool_warning(client, mine) is None

@@ -11,7 +11,7 @@ import pytest
 from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
 from rackgate_cli.errors import CommandError
-from rackgate_cli.osmo.apply import replace as osmo_replacing
+from rackgate_cli.osmo.apply import pod_replacer as osmo_replacing
 from rackgate_cli.osmo.apply.applier import Outcome
 from tests.support.apiserver import FakeApiServer
 from tests.support.apiserver_faults import Fault, Request

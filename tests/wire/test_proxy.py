@@ -24,7 +24,7 @@ from rackgate.kube.transport import Transport
 from rackgate_cli.controlplane.pki import ensure_pki
 from tests.support.apiserver import FakeApiServer
 from tests.support.cluster import until
-from tests.support.proxy import Door, Proxy
+from tests.support.proxy import Proxy, ProxyListener
 from tests.support.proxy_faults import Kind, Trap
 from tests.support.proxy_records import Write, late_writes
 
@@ -34,11 +34,15 @@ LONG_S = 300.0
 class Setup:
     """A fake API server with TLS, a proxy, and a client on the other side."""
 
-    def __init__(self, server: FakeApiServer, proxy: Proxy, door: Door, client: Client) -> None:
-        self.server, self.proxy, self.door, self.client = server, proxy, door, client
+    def __init__(
+        self, server: FakeApiServer, proxy: Proxy, door: ProxyListener, client: Client
+    ) -> None:
+        self.server, self.proxy, self.listener, self.client = server, proxy, door, client
 
     def open(self, kind: Kind, rate: float = 1.0, value: float = 0.0) -> None:
-        self.door.faults.open(kind, start=time.monotonic(), seconds=LONG_S, rate=rate, value=value)
+        self.listener.faults.open(
+            kind, start=time.monotonic(), seconds=LONG_S, rate=rate, value=value
+        )
 
     def put(self, name: str) -> dict[str, Any]:
         return self.server.put(NODES, {"metadata": {"name": name}})
@@ -188,7 +192,7 @@ async def test_rates_are_drawn_from_the_seed(setup: Setup) -> None:
             codes.append(error.status)
     assert 10 < len(codes) < 30
     assert setup.proxy.counts["fail"] == len(codes)
-    setup.door.faults.clear()
+    setup.listener.faults.clear()
     await setup.label("a", "at last")
 
 
@@ -196,7 +200,7 @@ async def test_rates_are_drawn_from_the_seed(setup: Setup) -> None:
 async def test_a_trap_springs_at_exactly_its_write(setup: Setup, when: Any, applied: bool) -> None:
     setup.put("a")
     sprung: list[str] = []
-    setup.door.faults.set_trap(Trap(3, when, lambda: sprung.append(setup.stored("a"))))
+    setup.listener.faults.set_trap(Trap(3, when, lambda: sprung.append(setup.stored("a"))))
     await setup.label("a", "1")
     await setup.client.create(
         LEASES.path("x"), b'{"metadata":{"name":"lease"}}'
@@ -211,7 +215,7 @@ async def test_a_trap_springs_at_exactly_its_write(setup: Setup, when: Any, appl
 
 async def test_watches_are_cut_ended_with_an_error_and_stalled(setup: Setup) -> None:
     setup.put("a")
-    door, proxy = setup.door, setup.proxy
+    door, proxy = setup.listener, setup.proxy
 
     async def open_watch() -> bool:
         return len(door.streams) == 1

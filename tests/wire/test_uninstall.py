@@ -26,7 +26,7 @@ from rackgate.kube.errors import ForbiddenError, KubeError
 from rackgate.wire.core import Meta
 from rackgate_assigner.uninstall.controller import Report, release_all
 from rackgate_assigner.uninstall.plan import Jobs
-from rackgate_cli.uninstall.steps import Uninstalling
+from rackgate_cli.uninstall.steps import Uninstaller
 from rackgate_ungater.uninstall import ReleaseResult, log_release_result, release_pods
 from tests.support import objects
 from tests.support.apiserver import FakeApiServer, Fault, Object
@@ -544,7 +544,7 @@ async def test_the_command_names_a_pod_that_stays_gated(world: World) -> None:
     )
     client = world.client()
     try:
-        command = await Uninstalling.find(client, SYSTEM, jobs="leave", timeout_s=0.1)
+        command = await Uninstaller.find(client, SYSTEM, jobs="leave", timeout_s=0.1)
         done = await command.run(
             delete_crds=False, playground=None, local=False, say=lambda _: None
         )

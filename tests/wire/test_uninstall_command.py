@@ -27,7 +27,7 @@ from rackgate_cli.preflight import command as preflight
 from rackgate_cli.preflight.findings import OLD_NAMES, OURS, PART_OF
 from rackgate_cli.uninstall import command as uninstall
 from rackgate_cli.uninstall.scope import CLAIMS, CRON_JOBS, DAEMON_SETS, STATEFUL_SETS
-from rackgate_cli.uninstall.steps import Done, Survey, Uninstalling
+from rackgate_cli.uninstall.steps import InstallationSurvey, Uninstaller, UninstallResult
 from rackgate_cli.uninstall.view import plan
 from tests.support.apiserver import Fault, Object
 from tests.support.apiserver_objects import Target, status_body
@@ -106,10 +106,10 @@ def stays_with_the_kinds(which: Which, namespace: str) -> bool:
 
 async def uninstalled(
     world: World, namespace: str | None = None, *, delete_crds: bool = False
-) -> tuple[Survey, Done]:
+) -> tuple[InstallationSurvey, UninstallResult]:
     client = world.client()
     try:
-        work = await Uninstalling.find(client, namespace, jobs="leave", timeout_s=1)
+        work = await Uninstaller.find(client, namespace, jobs="leave", timeout_s=1)
         survey = await work.survey()
         options: dict[str, Any] = {"playground": None, "local": False, "say": str}
         return survey, await work.run(delete_crds=delete_crds, **options)
@@ -128,7 +128,7 @@ async def test_a_second_installation_goes_and_nothing_of_the_first_or_of_users(
     before = stored(world)
     put_installation(world, OTHER, acted=False, marked=False)
     survey, done = await uninstalled(world, OTHER, delete_crds=delete_crds)
-    assert (survey.acts, done.left) == (False, [])
+    assert (survey.is_active, done.left) == (False, [])
     world.remove(kinds.CONFIG_MAPS, "kube-root-ca.crt", OTHER)  # goes with its namespace
     left = {kind: found for kind, found in stored(world).items() if found}
     assert left == before
@@ -167,7 +167,7 @@ async def test_an_unfinished_kubectl_delete_is_ended_where_it_was_begun(world: W
     # What users make in their namespaces does not count.
     put_in(world, "team", kinds.SERVICE_ACCOUNTS, "rackgate-assigner", labels={PART_OF: OURS})
     survey, done = await uninstalled(world)
-    assert (survey.namespace, survey.acts) == (OTHER, True)
+    assert (survey.namespace, survey.is_active) == (OTHER, True)
     assert (there(world, held), done.left) == (set(), [])
 
 
@@ -303,7 +303,7 @@ async def test_whatever_it_dies_at_the_next_run_finds_the_same_installation_and_
     world.faults.clear()
     survey, done = await uninstalled(world, delete_crds=delete_crds)
     stays = {one for one in put if not delete_crds and stays_with_the_kinds(one, OTHER)}
-    assert (survey.namespace, survey.acts) == (OTHER, True)
+    assert (survey.namespace, survey.is_active) == (OTHER, True)
     assert (done.left, there(world, put)) == ([], stays)
 
 

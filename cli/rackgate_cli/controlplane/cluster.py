@@ -26,7 +26,7 @@ PORTS_FREE_LIMIT_S: Final = 10.0
 
 # What components see of the user's environment: nothing that could change their settings, as
 # ETCD_* variables or proxies would.
-_PASSED_ON: Final = ("HOME", "PATH", "TMPDIR", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
+_KEPT_VARIABLES: Final = ("HOME", "PATH", "TMPDIR", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _PORTS: Final = {"etcd-peer": "etcd", **{name: name for name in COMPONENTS}}
 
 
@@ -60,7 +60,7 @@ class Cluster:
         from rackgate_cli.controlplane import pki
 
         pki.ensure_pki(self.folder.pki, ("127.0.0.1", "localhost"))
-        self._set_aside_outdated(names)
+        self._end_outdated(names)
         with self._ports(names):
             site = self.site()
             self._write_kubeconfigs(site)
@@ -106,7 +106,7 @@ class Cluster:
         log = self.folder.logs / f"{name}.log"
         try:
             child, record = processes.spawn(
-                name, argv, log=log, ready_url=url, env=_plain_environment() if env is None else env
+                name, argv, log=log, ready_url=url, env=_clean_environment() if env is None else env
             )
         except OSError as error:
             raise CommandError(f'cannot start "{name}" ({argv[0]}): {error.strerror}') from error
@@ -174,7 +174,7 @@ class Cluster:
             audit_log=str(self.folder.audit_log) if self.playground.audit else None,
         )
 
-    def _set_aside_outdated(self, names: Sequence[str]) -> None:
+    def _end_outdated(self, names: Sequence[str]) -> None:
         if not all(port in self.playground.ports for port in _PORTS):
             return
         lines = arguments(self.site())
@@ -221,5 +221,5 @@ def _ready_url(site: Site, name: str) -> str:
     }[name]
 
 
-def _plain_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+def _clean_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

@@ -29,18 +29,18 @@ from rackgate.kube.errors import (
 )
 from rackgate_cli.controlplane.defaults import Document
 from rackgate_cli.controlplane.files import write_private
-from rackgate_cli.controlplane.rights import REVIEWS_PATH, questions
+from rackgate_cli.controlplane.rights import REVIEWS_PATH, access_reviews
 from rackgate_cli.errors import CommandError
 
 T = TypeVar("T")
 
 MANAGER: Final = "rackgate-playground"
-_AT_ONCE: Final = 32
+_MAX_CONCURRENT: Final = 32
 _POLL_S: Final = 0.1
 # A machine that is full takes minutes for what takes an idle one seconds.
 _LIMIT_S: Final = 300.0
 # An API server that has just started, or whose machine stood still, answers soon.
-_PASSING: Final = (ServerError, TooManyRequestsError, TransportError)
+_TRANSIENT_ERRORS: Final = (ServerError, TooManyRequestsError, TransportError)
 _TOKEN_LIFETIME_S: Final = 10 * 365 * 24 * 3600
 
 _KINDS: Final = {
@@ -130,7 +130,7 @@ async def apply_all(client: Client, wanted: Iterable[Document]) -> None:
     Raises:
         CommandError: the API server refused one; names it.
     """
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(document: Document) -> None:
         async with gate:
@@ -151,7 +151,7 @@ async def _apply(client: Client, document: Document) -> None:
     deadline = time.monotonic() + _LIMIT_S
     while True:
         try:
-            await _patiently(lambda: client.apply(path, body, MANAGER))
+            await _with_retries(lambda: client.apply(path, body, MANAGER))
         except NotFoundError as error:
             # A CRD serves its kind a moment after it is established.
             if document["apiVersion"] != names.API_VERSION or time.monotonic() > deadline:
@@ -163,13 +163,13 @@ async def _apply(client: Client, document: Document) -> None:
             return
 
 
-async def _patiently(request: Callable[[], Awaitable[T]]) -> T:
+async def _with_retries(request: Callable[[], Awaitable[T]]) -> T:
     """Send a request that may be sent twice, again while the API server fails to answer it."""
     deadline = time.monotonic() + _LIMIT_S
     while True:
         try:
             return await request()
-        except _PASSING:
+        except _TRANSIENT_ERRORS:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(_POLL_S)
@@ -187,7 +187,7 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         try:
             if await holds():
                 return
-        except _PASSING as error:
+        except _TRANSIENT_ERRORS as error:
             last = f": {error}"
         if time.monotonic() > deadline:
             raise CommandError(f"{what}: not within {_LIMIT_S:.0f} s{last}")
@@ -225,10 +225,10 @@ async def _put(client: Client, document: Document) -> None:
 
     while True:
         try:
-            await _patiently(write)
+            await _with_retries(write)
         except ConflictError:
             # It is there already, or the API server wrote what it has made of a CRD.
-            answer = await _patiently(lambda: client.get(kind.path(None, name)))
+            answer = await _with_retries(lambda: client.get(kind.path(None, name)))
             stored = json.loads(answer)["metadata"]
             version = {"resourceVersion": stored["resourceVersion"]}
             body["metadata"] = {**document["metadata"], **version}
@@ -280,16 +280,16 @@ async def apply_basics(
         elif (entry["apiVersion"], entry["kind"]) in _KINDS and entry["kind"] != "Service":
             wanted.append(entry)
     await apply_all(client, wanted)
-    await _rights_hold(client, rbac)
+    await _roles_authorized(client, rbac)
 
 
-async def _rights_hold(client: Client, rbac: list[Document]) -> None:
-    left = [json.dumps(review).encode() for review in questions(rbac)]
-    gate = asyncio.Semaphore(_AT_ONCE)
+async def _roles_authorized(client: Client, rbac: list[Document]) -> None:
+    left = [json.dumps(review).encode() for review in access_reviews(rbac)]
+    gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def allowed(review: bytes) -> bool:
         async with gate:
-            answer = await _patiently(lambda: client.create(REVIEWS_PATH, review))
+            answer = await _with_retries(lambda: client.create(REVIEWS_PATH, review))
         return bool(json.loads(answer)["status"]["allowed"])
 
     async def all_allowed() -> bool:
@@ -328,10 +328,10 @@ async def queue_active(client: Client, name: str) -> None:
 
 async def webhook_answers(client: Client) -> None:
     """Wait until a governed Job comes back suspended, which only the webhook does."""
-    await until("the API server calls the webhook", lambda: _suspends(client))
+    await until("the API server calls the webhook", lambda: _webhook_suspends(client))
 
 
-async def _suspends(client: Client) -> bool:
+async def _webhook_suspends(client: Client) -> bool:
     container = {"name": "probe", "image": "probe"}
     job = {
         "apiVersion": "batch/v1",
@@ -356,7 +356,7 @@ async def write_token(client: Client, service: str, path: Path) -> None:
     }
     account = kinds.SERVICE_ACCOUNTS.path(names.SYSTEM_NAMESPACE, f"rackgate-{service}", "token")
     try:
-        answer = await _patiently(lambda: client.create(account, json.dumps(request).encode()))
+        answer = await _with_retries(lambda: client.create(account, json.dumps(request).encode()))
     except KubeError as error:
         raise CommandError(f"no token for the {service} service: {error.message}") from error
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

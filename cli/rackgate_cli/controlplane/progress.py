@@ -35,7 +35,7 @@ class Progress:
         self.say(f"{text} ...")
         began = time.monotonic()
         done = threading.Event()
-        beat = threading.Thread(target=self._beat, args=(text, began, done), daemon=True)
+        beat = threading.Thread(target=self._heartbeat, args=(text, began, done), daemon=True)
         beat.start()
         try:
             yield
@@ -44,6 +44,6 @@ class Progress:
             beat.join()
         self.say(f"{text}: done in {time.monotonic() - began:.1f} s")
 
-    def _beat(self, text: str, began: float, done: threading.Event) -> None:
+    def _heartbeat(self, text: str, began: float, done: threading.Event) -> None:
         while not done.wait(self._heartbeat_s):
             self.say(f"{text}: still at it after {time.monotonic() - began:.0f} s")

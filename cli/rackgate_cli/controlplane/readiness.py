@@ -78,7 +78,7 @@ def await_ready(
     with ThreadPoolExecutor(max_workers=max(1, len(waiting))) as pool:
         while waiting:
             for name, (child, record) in waiting.items():
-                _refuse_exited(name, child, record)
+                _raise_if_exited(name, child, record)
             reasons = dict(
                 zip(
                     waiting,
@@ -94,7 +94,7 @@ def await_ready(
             time.sleep(_POLL_S)
 
 
-def _refuse_exited(name: str, child: Child | None, record: ProcessRecord) -> None:
+def _raise_if_exited(name: str, child: Child | None, record: ProcessRecord) -> None:
     code = child.poll() if child is not None else None
     if code is None and alive(record):
         return

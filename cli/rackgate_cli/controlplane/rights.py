@@ -15,7 +15,7 @@ from rackgate_cli.controlplane.defaults import Document
 REVIEWS_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-def questions(rbac: Iterable[Document]) -> list[Document]:
+def access_reviews(rbac: Iterable[Document]) -> list[Document]:
     """Return a SubjectAccessReview for each right that `rbac` binds to a service account."""
     documents = list(rbac)
     rules = {
@@ -36,11 +36,11 @@ def questions(rbac: Iterable[Document]) -> list[Document]:
                 user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
                 # A role of the cluster's own is there from its beginning.
                 for rule in rules.get((role["kind"], where, role["name"]), ()):
-                    found += [_review(user, asked) for asked in _asked(rule, namespace)]
+                    found += [_review(user, asked) for asked in _attributes_of(rule, namespace)]
     return found
 
 
-def _asked(rule: dict[str, Any], namespace: str | None) -> Iterator[dict[str, str]]:
+def _attributes_of(rule: dict[str, Any], namespace: str | None) -> Iterator[dict[str, str]]:
     for group, full, name, verb in itertools.product(
         rule["apiGroups"], rule["resources"], rule.get("resourceNames", ("",)), rule["verbs"]
     ):

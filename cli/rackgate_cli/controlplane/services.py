@@ -50,7 +50,7 @@ def start_services(cluster: Cluster, services: tuple[str, ...]) -> None:
         for name in replica_names(service, playground.replicas.get(service, 0))
     ]
     for service in services:
-        _refuse_missing(service)
+        _raise_if_missing(service)
     own_ports = ["webhook", *(name for _, name in wanted)]
     free = {name: playground.ports.get(name) for name in own_ports if _needs_port(cluster, name)}
     with ports.reserved(free) as chosen:
@@ -135,7 +135,7 @@ def _needs_port(cluster: Cluster, name: str) -> bool:
     return not any(cluster.running(replica) for replica in replicas)
 
 
-def _refuse_missing(service: str) -> None:
+def _raise_if_missing(service: str) -> None:
     module = f"rackgate_{service}"
     if not (importlib.util.find_spec(module) and importlib.util.find_spec(f"{module}.__main__")):
         raise CommandError(

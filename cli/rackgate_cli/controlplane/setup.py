@@ -30,7 +30,7 @@ def prepare(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
     Raises:
         CommandError: the API server refused something.
     """
-    _talk(_prepare(cluster, nodes, services))
+    _run_with_admin_client(_prepare(cluster, nodes, services))
 
 
 def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
@@ -39,10 +39,10 @@ def fill(cluster: Cluster, nodes: int, services: tuple[str, ...]) -> None:
     Raises:
         CommandError: the API server refused something, or a part is not ready in time.
     """
-    _talk(_fill(cluster, nodes, services))
+    _run_with_admin_client(_fill(cluster, nodes, services))
 
 
-def _talk(conversation: Coroutine[Any, Any, None]) -> None:
+def _run_with_admin_client(conversation: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(conversation)
     except KubeError as error:

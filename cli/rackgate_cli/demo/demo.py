@@ -16,20 +16,20 @@ from rich.console import Console
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
-from rackgate_cli.demo.kinds import PLAYS, tell_play
-from rackgate_cli.demo.scene import remove_left_behind, verdict
+from rackgate_cli.demo.kinds import DEMO_KINDS, run_kind_story
+from rackgate_cli.demo.scene import print_result, remove_leftovers
 from rackgate_cli.demo.screen import Screen
 from rackgate_cli.demo.story import (
-    ACTS,
     BLOCK,
+    DEMO_JOBS,
     FIRST,
     SECOND,
     THIRD,
-    Act,
-    Seat,
-    broken_promises,
+    BoundPod,
+    DemoJob,
+    bound_pods_of,
+    failed_checks,
     manifest,
-    seats,
 )
 from rackgate_cli.demo.view import live, picture
 from rackgate_cli.errors import CommandError
@@ -42,12 +42,12 @@ Object: TypeAlias = dict[str, Any]
 
 
 @dataclass
-class Stage:
+class DemoState:
     """What the demo knows: refreshed from the API server, never from its own wishes."""
 
     client: Client
     nodes: dict[str, dict[str, str]] = field(default_factory=dict)
-    taken: dict[str, list[Seat]] = field(default_factory=dict)
+    taken: dict[str, list[BoundPod]] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
 
     async def refresh(self) -> None:
@@ -61,13 +61,13 @@ class Stage:
         pods = await self._list(kinds.PODS)
         jobs = {obj["metadata"]["name"]: obj for obj in await self._list(kinds.JOBS)}
         workloads = await self._list(kinds.WORKLOADS)
-        for act in ACTS:
+        for act in DEMO_JOBS:
             if act.name not in jobs:
                 continue
-            own = [pod for pod in pods if _is_of(pod, act) and not _ended(pod)]
-            self.taken[act.name] = seats(own, self.nodes)
-            ended = any(_is_of(pod, act) and _ended(pod) for pod in pods)
-            workload = _of(workloads, act)
+            own = [pod for pod in pods if _is_pod_of(pod, act) and not _ended(pod)]
+            self.taken[act.name] = bound_pods_of(own, self.nodes)
+            ended = any(_is_pod_of(pod, act) and _ended(pod) for pod in pods)
+            workload = _workload_of(workloads, act)
             bound = len(self.taken[act.name])
             self.states[act.name] = _state(jobs[act.name], workload, bound, act, ended=ended)
 
@@ -92,16 +92,16 @@ class Stage:
         ]
         return sorted(workloads) + sorted(pods)
 
-    async def workload(self, act: Act) -> Object | None:
+    async def workload(self, act: DemoJob) -> Object | None:
         """The Workload of a Job of the story."""
-        return _of(await self._list(kinds.WORKLOADS), act)
+        return _workload_of(await self._list(kinds.WORKLOADS), act)
 
 
 def _full_name(obj: Object) -> str:
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
-def _is_of(pod: Object, act: Act) -> bool:
+def _is_pod_of(pod: Object, act: DemoJob) -> bool:
     labels = pod["metadata"].get("labels", {})
     return bool(labels.get("batch.kubernetes.io/job-name") == act.name)
 
@@ -110,7 +110,7 @@ def _ended(pod: Object) -> bool:
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
-def _of(workloads: list[Object], act: Act) -> Object | None:
+def _workload_of(workloads: list[Object], act: DemoJob) -> Object | None:
     for workload in workloads:
         owners = workload["metadata"].get("ownerReferences", [])
         if any(owner["name"] == act.name for owner in owners):
@@ -118,7 +118,7 @@ def _of(workloads: list[Object], act: Act) -> Object | None:
     return None
 
 
-def _state(job: Object, workload: Object | None, bound: int, act: Act, *, ended: bool) -> str:
+def _state(job: Object, workload: Object | None, bound: int, act: DemoJob, *, ended: bool) -> str:
     """One line for a person: finished, running, starting, or why it waits."""
     for entry in job.get("status", {}).get("conditions", []):
         if entry["type"] in ("Complete", "Failed") and entry["status"] == "True":
@@ -139,20 +139,20 @@ def _conditions(workload: Object) -> dict[str, Object]:
     return {entry["type"]: entry for entry in entries}
 
 
-class Show(Screen):
+class DemoScreen(Screen):
     """Prints the story: a live picture on a terminal, plain lines on a pipe."""
 
-    def __init__(self, console: Console, stage: Stage) -> None:
+    def __init__(self, console: Console, stage: DemoState) -> None:
         super().__init__(console)
         self.stage = stage
-        self._said: dict[str, str] = {}
+        self._last_states: dict[str, str] = {}
 
     def follow(self) -> None:
-        """Show what the stage knows now; say what changed."""
+        """DemoScreen what the stage knows now; say what changed."""
         stage = self.stage
         for name, state in stage.states.items():
-            if self._said.get(name) != state:
-                self._said[name] = state
+            if self._last_states.get(name) != state:
+                self._last_states[name] = state
                 self.say(f"[bold]{name}[/bold] {state}")
         self.update(live(stage.nodes, stage.taken, stage.states))
 
@@ -162,12 +162,12 @@ class Story:
 
     def __init__(self, client: Client, console: Console, limit_s: float) -> None:
         self.client = client
-        self.stage = Stage(client)
-        self.show = Show(console, self.stage)
+        self.stage = DemoState(client)
+        self.show = DemoScreen(console, self.stage)
         self.limit_s = limit_s
-        self.broken: list[str] = []
+        self.failures: list[str] = []
 
-    async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, what: str, condition_met: Callable[[], Awaitable[bool]]) -> None:
         """Refresh and show until a condition holds.
 
         Raises:
@@ -177,7 +177,7 @@ class Story:
         while True:
             await self.stage.refresh()
             self.show.follow()
-            if await holds():
+            if await condition_met():
                 return
             if time.monotonic() > end:
                 seen = "; ".join(f"{name}: {state}" for name, state in self.stage.states.items())
@@ -186,10 +186,10 @@ class Story:
 
     async def clear(self) -> None:
         """Remove the jobs of an earlier demo."""
-        await remove_left_behind(self.client)
+        await remove_leftovers(self.client)
 
         async def gone() -> bool:
-            left = [act for act in ACTS if await self.stage.workload(act) is not None]
+            left = [act for act in DEMO_JOBS if await self.stage.workload(act) is not None]
             return not left and not any(self.stage.taken.values())
 
         self.stage.taken.clear()
@@ -202,7 +202,7 @@ class Story:
                 + "; delete it, or name another folder with --state"
             )
 
-    async def submit(self, act: Act) -> None:
+    async def submit(self, act: DemoJob) -> None:
         """Create one Job of the story."""
         level = act.level.rsplit("-", 1)[-1]
         kind = "required" if "required" in act.annotation else "preferred"
@@ -210,16 +210,16 @@ class Story:
         body = json.dumps(manifest(act)).encode()
         await self.client.create(kinds.JOBS.path(NAMESPACE), body)
 
-    async def bound(self, act: Act) -> None:
+    async def check_bound(self, act: DemoJob) -> None:
         """Wait until all pods of a Job are bound, then check where."""
 
         async def all_bound() -> bool:
             return len(self.stage.taken.get(act.name, [])) == act.count
 
         await self.until(f"all pods of {act.name} are bound", all_bound)
-        self.broken += broken_promises(act, self.stage.taken[act.name])
+        self.failures += failed_checks(act, self.stage.taken[act.name])
 
-    async def waits(self, act: Act) -> None:
+    async def check_pending(self, act: DemoJob) -> None:
         """Wait until a Job says why it waits, and check that it has no pod."""
 
         async def refused() -> bool:
@@ -229,32 +229,32 @@ class Story:
 
         await self.until(f"{act.name} waits with a reason", refused)
         if self.stage.taken.get(act.name):
-            self.broken.append(f"{act.name}: pods are bound though it has to wait")
+            self.failures.append(f"{act.name}: pods are bound though it has to wait")
 
     async def run(self) -> None:
         """Tell the story from an empty cluster to the last pod."""
         await self.clear()
-        with self.show.on():
+        with self.show.live():
             await self.submit(FIRST)
-            await self.bound(FIRST)
+            await self.check_bound(FIRST)
             await self.submit(SECOND)
-            await self.bound(SECOND)
+            await self.check_bound(SECOND)
             await self.submit(THIRD)
-            await self.waits(THIRD)
-            await self.bound(THIRD)
-        self.broken += [str(breach) for breach in breaches(await read_cluster(self.client))]
+            await self.check_pending(THIRD)
+            await self.check_bound(THIRD)
+        self.failures += [str(breach) for breach in breaches(await read_cluster(self.client))]
 
 
-async def tell(client: Client, limit_s: float) -> int:
+async def run_story(client: Client, limit_s: float) -> int:
     """Run the story on a ready playground; 0 only if every promise was seen kept."""
     console = Console()
     story = Story(client, console, limit_s)
     await story.run()
     console.print()
     console.print(picture(story.stage.nodes, story.stage.taken))
-    for act in ACTS:
+    for act in DEMO_JOBS:
         console.print(f"  {act.letter}  {act.name}: {act.promise}")
-    return verdict(console, story.broken)
+    return print_result(console, story.failures)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -274,7 +274,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--state", metavar="DIR", help="folder of the playground")
     parser.add_argument(
-        "--kind", choices=("job", *PLAYS), default="job", help="which story (default: job)"
+        "--kind", choices=("job", *DEMO_KINDS), default="job", help="which story (default: job)"
     )
     parser.add_argument(
         "--limit", type=float, default=90, metavar="SECONDS", help="for each step (default 90)"
@@ -287,7 +287,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.playground.playground import open_client, status, up
 
     begin = time.monotonic()
-    play = PLAYS.get(arguments.kind)
+    play = DEMO_KINDS.get(arguments.kind)
     state = up(
         arguments.state,
         nodes=NODES,
@@ -296,22 +296,22 @@ def run(arguments: argparse.Namespace) -> int:
     )
     sys.stdout.write(f"playground ready after {time.monotonic() - begin:.0f} s: {state}\n")
 
-    async def told() -> int:
+    async def run_on_playground() -> int:
         async with open_client(state) as client:
             if play is not None:
-                return await tell_play(client, play, arguments.limit)
-            return await tell(client, arguments.limit)
+                return await run_kind_story(client, play, arguments.limit)
+            return await run_story(client, arguments.limit)
 
     try:
-        code = asyncio.run(told())
+        code = asyncio.run(run_on_playground())
     except (CommandError, KubeError) as error:
-        raise CommandError(f"{error}{ailing(status(state))}") from error
+        raise CommandError(f"{error}{not_ready_components(status(state))}") from error
     finally:
         sys.stdout.write(f"the playground stays up; end it with: rackgate down --state {state}\n")
     return code
 
 
-def ailing(found: Object) -> str:
+def not_ready_components(found: Object) -> str:
     """Say which components of a playground are not ready, and where to read on; "" for none.
 
     Args:

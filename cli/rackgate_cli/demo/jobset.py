@@ -8,8 +8,15 @@ from typing import Any, Final
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate_cli.demo.scene import JOBSET_NAMES, Part, Scene
-from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE, RACK, RUN_SECONDS_ANNOTATION, Seat
+from rackgate_cli.demo.scene import JOBSET_NAMES, DemoScene, PodGroupView
+from rackgate_cli.demo.story import (
+    BLOCK,
+    GPU,
+    GPUS_PER_NODE,
+    RACK,
+    RUN_SECONDS_ANNOTATION,
+    BoundPod,
+)
 
 PODS_PER_JOB: Final = 8
 RUN_SECONDS: Final = 20
@@ -27,12 +34,12 @@ def rank_of(pod: Mapping[str, Any]) -> int:
     return job * PODS_PER_JOB + int(labels[names.COMPLETION_INDEX_LABEL])
 
 
-def _part(name: str, part: str, letter: str) -> Part:
+def _part(name: str, part: str, letter: str) -> PodGroupView:
     labels = {names.JOBSET_NAME_LABEL: name, names.REPLICATED_JOB_LABEL: part}
-    return Part(f"{name}/{part}", letter, labels, rank_of)
+    return PodGroupView(f"{name}/{part}", letter, labels, rank_of)
 
 
-PARTS: Final = (
+POD_GROUPS: Final = (
     _part(TRAIN, "workers", "A"),
     _part(EVAL, "workers", "B"),
     _part(NEXT, "workers", "C"),
@@ -75,7 +82,9 @@ def _replicated(
     return {"name": name, "replicas": replicas, "template": {"spec": job}}
 
 
-def broken_promises(name: str, workers: Sequence[Seat], leader: Sequence[Seat] = ()) -> list[str]:
+def failed_checks(
+    name: str, workers: Sequence[BoundPod], leader: Sequence[BoundPod] = ()
+) -> list[str]:
     """What the story promised of a JobSet and the objects do not show.
 
     Args:
@@ -83,53 +92,53 @@ def broken_promises(name: str, workers: Sequence[Seat], leader: Sequence[Seat] =
         workers: seats of its workers, by rank.
         leader: seats of its leader.
     """
-    broken = []
+    failures = []
     if [seat.rank for seat in workers] != list(range(JOBS[name] * PODS_PER_JOB)):
-        broken.append(f"{name}: ranks of the workers are {[seat.rank for seat in workers]}")
+        failures.append(f"{name}: ranks of the workers are {[seat.rank for seat in workers]}")
     for job, group in itertools.groupby(workers, lambda seat: seat.rank // PODS_PER_JOB):
         racks = {(seat.block, seat.rack) for seat in group}
         if len(racks) != 1:
-            broken.append(f"{name}: the pods of job {job} sit in {sorted(racks)}")
+            failures.append(f"{name}: the pods of job {job} sit in {sorted(racks)}")
     blocks = {seat.block for seat in (*workers, *leader)}
     if len(blocks) > 1:
-        broken.append(f"{name}: required one block, sits in {sorted(blocks)}")
+        failures.append(f"{name}: required one block, sits in {sorted(blocks)}")
     if name == TRAIN and len(leader) != 1:
-        broken.append(f"{name}: {len(leader)} leaders are bound")
-    return broken
+        failures.append(f"{name}: {len(leader)} leaders are bound")
+    return failures
 
 
-async def tell(scene: Scene) -> list[str]:
+async def run_story(scene: DemoScene) -> list[str]:
     """Tell the story; returns the promises that were not kept."""
-    broken: list[str] = []
+    failures: list[str] = []
     scene.say(f"submit [bold]{TRAIN}[/bold]: a leader and 3 jobs of 8 pods, each job in one rack")
     await scene.create(kinds.JOBSETS, manifest(TRAIN))
     await _bound(scene, TRAIN)
     scene.say(f"[bold]{TRAIN}[/bold] runs: 25 pods, leader and workers in one block")
-    broken += broken_promises(TRAIN, *_seats(scene, TRAIN))
+    failures += failed_checks(TRAIN, *_seats(scene, TRAIN))
 
     scene.say(f"submit [bold]{EVAL}[/bold]: 2 jobs of 8 pods")
     await scene.create(kinds.JOBSETS, manifest(EVAL))
     await _bound(scene, EVAL)
     scene.say(f"[bold]{EVAL}[/bold] runs: 16 pods")
-    broken += broken_promises(EVAL, *_seats(scene, EVAL))
+    failures += failed_checks(EVAL, *_seats(scene, EVAL))
     scene.show()
 
     scene.say(f"submit [bold]{NEXT}[/bold]: 3 jobs of 8 pods; no block has 3 free racks")
     await scene.create(kinds.JOBSETS, manifest(NEXT))
     await _waits(scene, NEXT)
     if scene.bound(f"{NEXT}/workers"):
-        broken.append(f"{NEXT}: pods are bound though it has to wait")
+        failures.append(f"{NEXT}: pods are bound though it has to wait")
     await _bound(scene, NEXT)
     scene.say(f"[bold]{NEXT}[/bold] runs: {TRAIN} has ended")
-    return broken + broken_promises(NEXT, *_seats(scene, NEXT))
+    return failures + failed_checks(NEXT, *_seats(scene, NEXT))
 
 
-def _seats(scene: Scene, name: str) -> tuple[list[Seat], list[Seat]]:
+def _seats(scene: DemoScene, name: str) -> tuple[list[BoundPod], list[BoundPod]]:
     taken = scene.taken
     return taken[f"{name}/workers"], taken.get(f"{name}/leader", [])
 
 
-async def _bound(scene: Scene, name: str) -> None:
+async def _bound(scene: DemoScene, name: str) -> None:
     async def all_bound() -> bool:
         workers, leader = _seats(scene, name)
         return len(workers) == JOBS[name] * PODS_PER_JOB and len(leader) == (name == TRAIN)
@@ -137,7 +146,7 @@ async def _bound(scene: Scene, name: str) -> None:
     await scene.until(f"all pods of {name} are bound", all_bound)
 
 
-async def _waits(scene: Scene, name: str) -> None:
+async def _waits(scene: DemoScene, name: str) -> None:
     async def refused() -> bool:
         quota = await scene.condition(name, "QuotaReserved")
         if quota.get("reason") != "TopologyPlacementFailed":

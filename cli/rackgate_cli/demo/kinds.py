@@ -11,13 +11,13 @@ from rackgate.features import ELASTIC_JOBS
 from rackgate.kube.client import Client
 from rackgate_cli.demo import jobset as demo_jobset
 from rackgate_cli.demo import raycluster as demo_raycluster
-from rackgate_cli.demo.scene import Part, Scene, verdict
+from rackgate_cli.demo.scene import DemoScene, PodGroupView, print_result
 from rackgate_invariants.invariants import breaches
 from rackgate_invariants.reading import read_cluster
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class DemoKind:
     """A story of another kind than Job.
 
     Attributes:
@@ -29,26 +29,26 @@ class Play:
 
     operator: str
     gates: dict[str, bool]
-    parts: tuple[Part, ...]
-    tell: Callable[[Scene], Awaitable[list[str]]]
+    parts: tuple[PodGroupView, ...]
+    run_story: Callable[[DemoScene], Awaitable[list[str]]]
 
 
-PLAYS = {
-    "jobset": Play("jobset", {}, demo_jobset.PARTS, demo_jobset.tell),
-    "raycluster": Play(
-        "kuberay", {ELASTIC_JOBS: True}, demo_raycluster.PARTS, demo_raycluster.tell
+DEMO_KINDS = {
+    "jobset": DemoKind("jobset", {}, demo_jobset.POD_GROUPS, demo_jobset.run_story),
+    "raycluster": DemoKind(
+        "kuberay", {ELASTIC_JOBS: True}, demo_raycluster.POD_GROUPS, demo_raycluster.run_story
     ),
 }
 
 
-async def tell_play(client: Client, play: Play, limit_s: float) -> int:
+async def run_kind_story(client: Client, play: DemoKind, limit_s: float) -> int:
     """Run a story on a ready playground; 0 only if every promise was seen kept."""
     console = Console()
-    scene = Scene(client, console, play.parts, limit_s)
+    scene = DemoScene(client, console, play.parts, limit_s)
     await scene.clear()
-    with scene.on():
-        broken = await play.tell(scene)
+    with scene.live():
+        broken = await play.run_story(scene)
     broken += [str(breach) for breach in breaches(await read_cluster(client))]
     console.print()
     console.print(scene.picture())
-    return verdict(console, broken)
+    return print_result(console, broken)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import PatchType
-from rackgate_cli.demo.scene import NAMESPACE, RAY_NAME, Part, Scene
+from rackgate_cli.demo.scene import NAMESPACE, RAY_NAME, DemoScene, PodGroupView
 from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE
 
 FIRST: Final = 2
@@ -26,9 +26,9 @@ HEAD: Final = "head"
 WORKERS: Final = "workers"
 Object = dict[str, Any]
 
-PARTS: Final = (
-    Part(WORKERS, "B", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_GROUP_LABEL: WORKERS}),
-    Part(HEAD, "H", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_NODE_TYPE_LABEL: "head"}),
+POD_GROUPS: Final = (
+    PodGroupView(WORKERS, "B", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_GROUP_LABEL: WORKERS}),
+    PodGroupView(HEAD, "H", {names.RAY_CLUSTER_LABEL: RAY_NAME, names.RAY_NODE_TYPE_LABEL: "head"}),
 )
 
 
@@ -69,7 +69,7 @@ def _template(cpu: str, gpus: int) -> Object:
     }
 
 
-async def tell(scene: Scene) -> list[str]:
+async def run_story(scene: DemoScene) -> list[str]:
     """Tell the story; returns the promises that were not kept."""
     story = _Story(scene)
     scene.say(f"submit [bold]{RAY_NAME}[/bold]: a head, and {FIRST} workers within one block")
@@ -80,30 +80,30 @@ async def tell(scene: Scene) -> list[str]:
     scene.say(f"Ray asks for {GROWN} workers")
     await story.resize(GROWN)
     await story.bound(GROWN)
-    await story.folded(GROWN)
+    await story.check_merged(GROWN)
 
     scene.say(f"Ray asks for {ASKED} workers; the block has room for {MOST}")
     await story.resize(ASKED)
     await story.bound(MOST)
-    await story.waits()
+    await story.check_pending()
     scene.show()
 
     scene.say(f"Ray is idle: down to {LAST} worker")
     await story.resize(LAST)
     await story.bound(LAST)
-    await story.folded(LAST)
-    return story.broken
+    await story.check_merged(LAST)
+    return story.failures
 
 
 class _Story:
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: DemoScene) -> None:
         self.scene = scene
         self.first: set[str] = set()
-        self.broken: list[str] = []
+        self.failures: list[str] = []
 
     def uids(self) -> set[str]:
         """Of all pods there are."""
-        pods = [pod for part in PARTS for pod in self.scene.pods[part.name]]
+        pods = [pod for part in POD_GROUPS for pod in self.scene.pods[part.name]]
         return {pod["metadata"]["uid"] for pod in pods}
 
     async def bound(self, count: int, head: int = 1) -> None:
@@ -116,14 +116,14 @@ class _Story:
         self.scene.say(f"[bold]{RAY_NAME}[/bold] runs on {count} workers")
         blocks = {seat.block for seat in self.scene.taken[WORKERS]}
         if len(blocks) != 1:
-            self.broken.append(f"{RAY_NAME}: required one block, sits in {sorted(blocks)}")
+            self.failures.append(f"{RAY_NAME}: required one block, sits in {sorted(blocks)}")
         if count >= FIRST and not self.first <= self.uids():
-            self.broken.append(f"{RAY_NAME}: a pod of the first hour was stopped by a resize")
+            self.failures.append(f"{RAY_NAME}: a pod of the first hour was stopped by a resize")
         cluster = await self.scene.get(kinds.RAY_CLUSTERS, RAY_NAME)
         if cluster["spec"].get("suspend"):
-            self.broken.append(f"{RAY_NAME}: suspended by a resize")
+            self.failures.append(f"{RAY_NAME}: suspended by a resize")
 
-    async def folded(self, count: int) -> None:
+    async def check_merged(self, count: int) -> None:
         """Wait until the Workload counts so many workers and the queue's usage says so."""
         gpus = str(count * GPUS_PER_NODE)
 
@@ -136,7 +136,7 @@ class _Story:
         await self.scene.until(f"the queue uses {gpus} GPUs", counted)
         self.scene.say(f"quota follows: {gpus} GPUs used, one Workload, no slice left")
 
-    async def waits(self) -> None:
+    async def check_pending(self) -> None:
         """Wait until the Workload says how many of the workers wait, and why."""
 
         async def said() -> bool:

@@ -17,7 +17,7 @@ from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
 from rackgate_cli.demo.screen import Screen
-from rackgate_cli.demo.story import ACTS, BLOCK, Seat, seats
+from rackgate_cli.demo.story import BLOCK, DEMO_JOBS, BoundPod, bound_pods_of
 from rackgate_cli.demo.view import picture
 from rackgate_cli.errors import CommandError
 
@@ -27,15 +27,15 @@ Object: TypeAlias = dict[str, Any]
 JOBSET_NAMES: Final = ("train", "eval", "next")
 RAY_NAME: Final = "ray"
 # Everything any story leaves behind; parents first, or their operators make children anew.
-LEFT_BEHIND: Final[tuple[tuple[Resource, str], ...]] = (
+LEFTOVERS: Final[tuple[tuple[Resource, str], ...]] = (
     *((kinds.JOBSETS, name) for name in JOBSET_NAMES),
     (kinds.RAY_CLUSTERS, RAY_NAME),
-    *((kinds.JOBS, act.name) for act in ACTS),
+    *((kinds.JOBS, act.name) for act in DEMO_JOBS),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PodGroupView:
     """Pods that the picture shows under one letter.
 
     Attributes:
@@ -50,11 +50,11 @@ class Part:
     rank: Callable[[Object], int] | None = None
 
 
-class Scene(Screen):
+class DemoScene(Screen):
     """What is seen of a story, refreshed from the API server and shown as it changes."""
 
     def __init__(
-        self, client: Client, console: Console, parts: Sequence[Part], limit_s: float
+        self, client: Client, console: Console, parts: Sequence[PodGroupView], limit_s: float
     ) -> None:
         super().__init__(console)
         self.client = client
@@ -64,10 +64,10 @@ class Scene(Screen):
         self.pods: dict[str, list[Object]] = {}
 
     @property
-    def taken(self) -> dict[str, list[Seat]]:
+    def taken(self) -> dict[str, list[BoundPod]]:
         """Seats of the bound pods, by part."""
         return {
-            part.name: seats(self.pods.get(part.name, ()), self.nodes, part.rank)
+            part.name: bound_pods_of(self.pods.get(part.name, ()), self.nodes, part.rank)
             for part in self.parts
         }
 
@@ -91,14 +91,14 @@ class Scene(Screen):
             for obj in await self.listed(kinds.NODES)
             if BLOCK in obj["metadata"].get("labels", {})
         }
-        pods = [pod for pod in await self.listed(kinds.PODS) if not _leaving(pod)]
+        pods = [pod for pod in await self.listed(kinds.PODS) if not _is_terminating(pod)]
         for part in self.parts:
             own = [pod for pod in pods if part.labels.items() <= _labels(pod).items()]
             own.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], _name(pod)))
             self.pods[part.name] = own
         self.update(self.picture())
 
-    async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, what: str, condition_met: Callable[[], Awaitable[bool]]) -> None:
         """Refresh and show until a condition holds.
 
         Raises:
@@ -107,7 +107,7 @@ class Scene(Screen):
         end = time.monotonic() + self.limit_s
         while True:
             await self.refresh()
-            if await holds():
+            if await condition_met():
                 return
             if time.monotonic() > end:
                 seen = ", ".join(f"{part.name}: {self.bound(part.name)}" for part in self.parts)
@@ -152,7 +152,7 @@ class Scene(Screen):
         Raises:
             CommandError: something else takes the story's room.
         """
-        await remove_left_behind(self.client)
+        await remove_leftovers(self.client)
 
         async def gone() -> bool:
             return not await self.listed(kinds.WORKLOADS) and not await self.listed(kinds.PODS)
@@ -166,15 +166,15 @@ class Scene(Screen):
             ) from error
 
 
-async def remove_left_behind(client: Client) -> None:
+async def remove_leftovers(client: Client) -> None:
     """Delete what any story made; kinds that are not installed have nothing to delete."""
     options = json.dumps({"propagationPolicy": "Background"}).encode()
-    for kind, name in LEFT_BEHIND:
+    for kind, name in LEFTOVERS:
         with contextlib.suppress(NotFoundError):
             await client.delete(kind.path(NAMESPACE, name), options)
 
 
-def verdict(console: Console, broken: Sequence[str]) -> int:
+def print_result(console: Console, broken: Sequence[str]) -> int:
     """Print what was promised and not seen; return the exit code."""
     for line in broken:
         console.print(f"[red]broken promise:[/red] {line}")
@@ -192,6 +192,6 @@ def _name(pod: Object) -> str:
     return str(pod["metadata"]["name"])
 
 
-def _leaving(pod: Object) -> bool:
+def _is_terminating(pod: Object) -> bool:
     ended = pod["status"].get("phase") in ("Succeeded", "Failed")
     return ended or "deletionTimestamp" in pod["metadata"]

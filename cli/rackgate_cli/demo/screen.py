@@ -24,7 +24,7 @@ class Screen:
         self.console.print(f"[dim]{time.monotonic() - self.begin:5.1f} s[/dim]  {text}")
 
     @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def live(self) -> Iterator[None]:
         """Keep the live picture on while the story runs; on a pipe there are lines alone."""
         if not self.console.is_terminal:
             yield
@@ -37,6 +37,6 @@ class Screen:
                 self._live = None
 
     def update(self, picture: Any) -> None:
-        """Show another picture, if there is one on."""
+        """DemoScreen another picture, if there is one on."""
         if self._live is not None:
             self._live.update(picture)

@@ -17,7 +17,7 @@ RUN_SECONDS_ANNOTATION = "rackgate.dev/run-seconds"
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class DemoJob:
     """One Job of the story.
 
     Attributes:
@@ -36,17 +36,17 @@ class Act:
     run_seconds: int | None = None
 
 
-FIRST = Act("train-a", "A", 8, names.REQUIRED_TOPOLOGY, RACK, "all 8 pods in one rack", 15)
-SECOND = Act(
+FIRST = DemoJob("train-a", "A", 8, names.REQUIRED_TOPOLOGY, RACK, "all 8 pods in one rack", 15)
+SECOND = DemoJob(
     "train-b", "B", 28, names.PREFERRED_TOPOLOGY, RACK, "no rack is large enough: one block"
 )
-THIRD = Act(
+THIRD = DemoJob(
     "train-c", "C", 28, names.REQUIRED_TOPOLOGY, BLOCK, "waits for a whole block, then starts"
 )
-ACTS = (FIRST, SECOND, THIRD)
+DEMO_JOBS = (FIRST, SECOND, THIRD)
 
 
-def manifest(act: Act) -> dict[str, Any]:
+def manifest(act: DemoJob) -> dict[str, Any]:
     """The Job as an ML engineer would write it: a queue label and one annotation."""
     annotations = {act.annotation: act.level}
     if act.run_seconds is not None:
@@ -74,7 +74,7 @@ def manifest(act: Act) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class BoundPod:
     """Where one pod sits."""
 
     rank: int
@@ -88,11 +88,11 @@ def completion_index(pod: dict[str, Any]) -> int:
     return int(pod["metadata"]["labels"].get(names.COMPLETION_INDEX_LABEL, -1))
 
 
-def seats(
+def bound_pods_of(
     pods: Iterable[Mapping[str, Any]],
     nodes: Mapping[str, Mapping[str, str]],
     rank_of: Callable[[dict[str, Any]], int] | None = completion_index,
-) -> list[Seat]:
+) -> list[BoundPod]:
     """Seats of the bound pods of one job, by rank.
 
     Args:
@@ -106,11 +106,11 @@ def seats(
         if not host or host not in nodes:
             continue
         rank = place if rank_of is None else rank_of(dict(pod))
-        found.append(Seat(rank, nodes[host][BLOCK], nodes[host][RACK], host))
+        found.append(BoundPod(rank, nodes[host][BLOCK], nodes[host][RACK], host))
     return sorted(found, key=lambda seat: seat.rank)
 
 
-def broken_promises(act: Act, taken: Sequence[Seat]) -> list[str]:
+def failed_checks(act: DemoJob, taken: Sequence[BoundPod]) -> list[str]:
     """What the story promised of a Job and the objects do not show."""
     broken = []
     if len(taken) != act.count:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rackgate_cli.demo.story import ACTS, BLOCK, RACK, Seat
+from rackgate_cli.demo.story import BLOCK, DEMO_JOBS, RACK, BoundPod
 
 COLOURS = {
     "A": "bold black on cyan",
@@ -17,12 +17,12 @@ COLOURS = {
     "L": "bold black on magenta",
     "H": "bold black on magenta",
 }
-LETTERS = {act.name: act.letter for act in ACTS}
+LETTERS = {act.name: act.letter for act in DEMO_JOBS}
 
 
 def picture(
     nodes: Mapping[str, Mapping[str, str]],
-    taken: Mapping[str, list[Seat]],
+    taken: Mapping[str, list[BoundPod]],
     letters: Mapping[str, str] = LETTERS,
 ) -> RenderableType:
     """A table of who runs where: a row per rack, a cell per host, `A3` = rank 3 of Job A.
@@ -60,14 +60,14 @@ def picture(
 
 def live(
     nodes: Mapping[str, Mapping[str, str]],
-    taken: Mapping[str, list[Seat]],
+    taken: Mapping[str, list[BoundPod]],
     states: Mapping[str, str],
 ) -> RenderableType:
     """The live view: the picture, and a line per Job with its state."""
     jobs = Table(pad_edge=False)
     for heading in ("job", "asks for", "pods", "state"):
         jobs.add_column(heading)
-    for act in ACTS:
+    for act in DEMO_JOBS:
         if act.name not in states:
             continue
         level = act.level.rsplit("-", 1)[-1]

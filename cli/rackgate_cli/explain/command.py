@@ -151,22 +151,22 @@ def _pretty(value: Any) -> str:
 
 
 async def _explain(arguments: argparse.Namespace) -> Any:
+    from rackgate_cli.explain.explainer import WorkloadExplainer
     from rackgate_cli.explain.manifest import load
-    from rackgate_cli.explain.questions import Asking
-    from rackgate_cli.target import door
+    from rackgate_cli.target import cluster_target
 
     # A bad file is told before any cluster is asked.
     document = load(arguments.file, arguments.workload) if arguments.file is not None else None
     features, excluded = _settings(arguments.config)
-    entrance = door(arguments.state, arguments.kubeconfig, arguments.context)
-    async with entrance.client() as client:
-        asking = Asking(client, features, excluded, arguments.top)
+    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    async with target.client() as client:
+        asking = WorkloadExplainer(client, features, excluded, arguments.top)
         if document is not None:
-            return await asking.manifest(document, arguments.namespace, entrance.namespace)
+            return await asking.manifest(document, arguments.namespace, target.namespace)
         namespace, _, name = arguments.workload.rpartition("/")
         if namespace and arguments.namespace and namespace != arguments.namespace:
             raise UsageError(f'two namespaces: "{namespace}" and "{arguments.namespace}"')
-        namespace = namespace or arguments.namespace or entrance.namespace
+        namespace = namespace or arguments.namespace or target.namespace
         return await asking.named(namespace, name)
 
 

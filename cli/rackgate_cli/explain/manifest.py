@@ -21,7 +21,7 @@ from rackgate_assigner.jobs.executor import workload_body
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob, JobLike, is_child_of_job, kind_of
 from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain.reading import Found
+from rackgate_cli.explain.reading import ClusterReading
 from rackgate_cli.input_files import read_upto
 from rackgate_cli.plain_yaml import plain_documents
 from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
@@ -34,13 +34,13 @@ MAX_BYTES: Final = 8 * 2**20
 LAST: Final = "9999-12-31T23:59:59Z"
 Document = dict[str, Any]
 WORKLOAD: Final = "Workload"
-_FOR_KAI: Final = (
+_KAI_KINDS: Final = (
     f"spec.template.spec.schedulerName is {KAI_SCHEDULER}: the webhook's gate {RENDER_FOR_KAI}"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubmissionPreview:
     """What a manifest would come to.
 
     Attributes:
@@ -48,7 +48,7 @@ class Asked:
         workload: as it would be looked at; None when it is refused, or left alone.
         errors: why it would be refused.
         warnings: what its user would be told.
-        left_alone: why Rackgate would not touch it; "" when it would.
+        unmanaged_reason: why Rackgate would not touch it; "" when it would.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Asked:
     workload: Workload | None = None
     errors: Sequence[FieldError] = ()
     warnings: list[str] = field(default_factory=list)
-    left_alone: str = ""
+    unmanaged_reason: str = ""
 
 
 def load(path: str, name: str | None) -> Document:
@@ -122,9 +122,14 @@ def _name(document: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def asked(
-    document: Document, namespace: str | None, found: Found, default: str, *, stored: bool = False
-) -> Asked:
+def preview_submission(
+    document: Document,
+    namespace: str | None,
+    found: ClusterReading,
+    default: str,
+    *,
+    stored: bool = False,
+) -> SubmissionPreview:
     """What the webhook and the assigner would make of a manifest.
 
     Args:
@@ -139,7 +144,7 @@ def asked(
     """
     kind = _kind(document)
     try:
-        document = _named(document, namespace, default)
+        document = _identity(document, namespace, default)
         meta = document["metadata"]
         key = f"{meta['namespace']}/{meta.get('name') or meta.get('generateName') or '?'}"
         if kind in KINDS:
@@ -147,12 +152,12 @@ def asked(
         both = found.cache.features.required_and_preferred
         return _workload(document, key, [], both_levels=both)
     except MalformedError as error:
-        return Asked(_name(document), kind, errors=[FieldError("", str(error))])
+        return SubmissionPreview(_name(document), kind, errors=[FieldError("", str(error))])
     except msgspec.ValidationError as error:
-        return Asked(_name(document), kind, errors=[_field_error(error)])
+        return SubmissionPreview(_name(document), kind, errors=[_field_error(error)])
 
 
-def _named(document: Document, namespace: str | None, default: str) -> Document:
+def _identity(document: Document, namespace: str | None, default: str) -> Document:
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise MalformedError("metadata", "an object", metadata)
@@ -165,35 +170,43 @@ def _named(document: Document, namespace: str | None, default: str) -> Document:
     return {**document, "metadata": meta}
 
 
-def _job(kind: GenericJob[Any], document: Document, key: str, found: Found, stored: bool) -> Asked:
+def _job(
+    kind: GenericJob[Any], document: Document, key: str, found: ClusterReading, stored: bool
+) -> SubmissionPreview:
     features = found.cache.features
     elastic_kinds = enabled_elastic_kinds(features)
     name = f"{kind.resource.group}/{kind.name}"
     for_kai = kind.name == "Job" and not stored and is_for_kai(document, {})
     if for_kai and features.render_for_kai:
-        return Asked(key, kind.name, left_alone=f"{_FOR_KAI} hands it over to KAI")
+        return SubmissionPreview(
+            key, kind.name, unmanaged_reason=f"{_KAI_KINDS} hands it over to KAI"
+        )
     review = Review("explain", name, "CREATE", document, {})
     change = mutate(review, elastic_kinds=elastic_kinds)
     if for_kai:
-        change.warnings.append(f"{_FOR_KAI}, where it is on, hands the Job over to KAI instead")
+        change.warnings.append(f"{_KAI_KINDS}, where it is on, hands the Job over to KAI instead")
     governed = applied(document, change.operations)
     both = features.required_and_preferred
     judged = replace(review, object=governed)
     errors = validate(judged, both_levels=both, elastic_kinds=elastic_kinds).errors
     if errors:
-        return Asked(key, kind.name, errors=errors, warnings=change.warnings)
+        return SubmissionPreview(key, kind.name, errors=errors, warnings=change.warnings)
     job = kind.decode(msgspec.json.encode(governed))
     templates = kind.templates(job)
     missing = list(_without_template(kind, templates))
     if missing:
-        return Asked(key, kind.name, errors=missing)
+        return SubmissionPreview(key, kind.name, errors=missing)
     if not is_managed(job):
-        return Asked(key, kind.name, warnings=change.warnings, left_alone=why_not_governed(job))
-    unmanaged = why_not_managed(job, found)
+        return SubmissionPreview(
+            key, kind.name, warnings=change.warnings, unmanaged_reason=why_job_not_managed(job)
+        )
+    unmanaged = why_namespace_not_managed(job, found)
     if unmanaged:
-        return Asked(key, kind.name, warnings=change.warnings, left_alone=unmanaged)
+        return SubmissionPreview(
+            key, kind.name, warnings=change.warnings, unmanaged_reason=unmanaged
+        )
     priority = resolve_priority(job, found.workload_classes, found.classes)
-    warnings = [*change.warnings, *_misspelt(templates)]
+    warnings = [*change.warnings, *_misspelled_annotations(templates)]
     if priority.missing is not None:
         class_kind, _, named = priority.missing.partition("/")
         warnings.append(
@@ -216,7 +229,7 @@ def _without_template(
             yield FieldError(part.path, f"a {kind.name} needs a pod template")
 
 
-def _misspelt(templates: Sequence[PodTemplate]) -> Iterator[str]:
+def _misspelled_annotations(templates: Sequence[PodTemplate]) -> Iterator[str]:
     """Annotations that look like a topology request and are none: nothing else tells of them."""
     found = {key for part in templates for key in annotations_of(part.template)}
     for key in sorted(found):
@@ -227,7 +240,7 @@ def _misspelt(templates: Sequence[PodTemplate]) -> Iterator[str]:
             yield f'annotation "{key}" asks for nothing; did you mean "{near[0]}"?'
 
 
-def why_not_governed(job: JobLike) -> str:
+def why_job_not_managed(job: JobLike) -> str:
     """Why Rackgate leaves a job alone, in words."""
     kind = kind_of(job)
     owner = job.metadata.controller
@@ -242,7 +255,7 @@ def why_not_governed(job: JobLike) -> str:
     return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
 
 
-def why_not_managed(job: JobLike, found: Found) -> str:
+def why_namespace_not_managed(job: JobLike, found: ClusterReading) -> str:
     """Why jobs of its namespace are left alone; "" where they are not, or nobody can tell."""
     kind, namespace = kind_of(job), job.metadata.namespace
     selector = found.selectors.get(kind.resource.plural)
@@ -257,17 +270,17 @@ def why_not_managed(job: JobLike, found: Found) -> str:
 
 def _workload(
     document: Document, key: str, warnings: list[str], *, both_levels: bool, kind: str = WORKLOAD
-) -> Asked:
+) -> SubmissionPreview:
     review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
     change = mutate(review)
     governed = applied(document, change.operations)
     errors = validate(replace(review, object=governed), both_levels=both_levels).errors
     if errors:
-        return Asked(key, kind, errors=errors, warnings=warnings)
+        return SubmissionPreview(key, kind, errors=errors, warnings=warnings)
     meta = {**governed["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
     body = {**governed, "metadata": meta, "status": {}}
     workload = msgspec.json.decode(msgspec.json.encode(body), type=Workload)
-    return Asked(key, kind, workload, warnings=[*warnings, *change.warnings])
+    return SubmissionPreview(key, kind, workload, warnings=[*warnings, *change.warnings])
 
 
 def _field_error(error: msgspec.ValidationError) -> FieldError:

@@ -43,7 +43,7 @@ _decode_page: Final = msgspec.json.Decoder(_Page).decode
 
 
 @dataclass(slots=True)
-class Found:
+class ClusterReading:
     """What was read.
 
     Attributes:
@@ -63,7 +63,7 @@ class Found:
     warnings: list[str] = field(default_factory=list)
 
 
-async def read(client: Client, cache: Cache, namespace: str) -> Found:
+async def read(client: Client, cache: Cache, namespace: str) -> ClusterReading:
     """List everything that an explanation needs, in pages, and fold it into a cache.
 
     Workloads are read after pods: a pod is only bound under an admission that was there before,
@@ -78,20 +78,20 @@ async def read(client: Client, cache: Cache, namespace: str) -> Found:
     Raises:
         CommandError: something necessary may not be listed, or Rackgate is not installed.
     """
-    reader = _Reader(client, Found(cache), namespace)
+    reader = _Reader(client, ClusterReading(cache), namespace)
     try:
         await reader.read()
     except BaseExceptionGroup as errors:
-        raise _first(errors) from errors
+        raise _first_error(errors) from errors
     finally:
         reader.progress.done()
     return reader.found
 
 
-_Fold = tuple[Decode, Callable[[Any], None], Mapping[str, str] | None]
+_CacheSetter = tuple[Decode, Callable[[Any], None], Mapping[str, str] | None]
 
 
-def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
+def _cache_setters(found: ClusterReading) -> dict[kinds.Resource, _CacheSetter]:
     """What is listed, how it is decoded and who takes it, in the order of folding."""
     cache = found.cache
 
@@ -130,21 +130,21 @@ def _folds(found: Found) -> dict[kinds.Resource, _Fold]:
 class _Reader:
     """One reading of a cluster."""
 
-    def __init__(self, client: Client, found: Found, namespace: str) -> None:
+    def __init__(self, client: Client, found: ClusterReading, namespace: str) -> None:
         self.client, self.found, self.namespace = client, found, namespace
         self.progress = Progress()
-        self._folds = _folds(found)
+        self._cache_setters = _cache_setters(found)
         self._lists: dict[kinds.Resource, list[Any]] = {}
 
     async def read(self) -> None:
         """List all kinds, Workloads last, then fold them."""
         async with asyncio.TaskGroup() as group:
-            for kind in self._folds:
+            for kind in self._cache_setters:
                 if kind is not kinds.WORKLOADS:
                     spawn(group, self._fetch(kind), f"list {kind.plural}")
             spawn(group, self._selectors(), "list webhook configurations")
         await self._fetch(kinds.WORKLOADS)
-        for kind, (_, fold, _params) in self._folds.items():
+        for kind, (_, fold, _params) in self._cache_setters.items():
             for item in self._lists[kind]:
                 fold(item)
 
@@ -152,16 +152,16 @@ class _Reader:
         self.found.selectors = await selectors(self.client)
 
     async def _fetch(self, kind: kinds.Resource) -> None:
-        decode, _, params = self._folds[kind]
+        decode, _, params = self._cache_setters[kind]
         try:
             found = await _pages(self.client, kind.path(), decode, params, self.progress)
         except (ForbiddenError, NotFoundError) as error:
             if kind not in OPTIONAL:
-                raise _cannot_list(kind, error) from error
-            found = await self._instead(kind, decode)
+                raise _list_error(kind, error) from error
+            found = await self._fallback(kind, decode)
         self._lists[kind] = found
 
-    async def _instead(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
+    async def _fallback(self, kind: kinds.Resource, decode: Decode) -> list[Any]:
         """What stands in for a kind that may not be listed."""
         if kind is kinds.NAMESPACES:
             with contextlib.suppress(KubeError):
@@ -203,7 +203,7 @@ async def podset_pods(client: Client, namespace: str) -> list[core.Pod]:
     return await _pages(client, kinds.PODS.path(namespace), decoder(core.Pod), params)
 
 
-def _cannot_list(kind: kinds.Resource, error: KubeError) -> CommandError:
+def _list_error(kind: kinds.Resource, error: KubeError) -> CommandError:
     if isinstance(error, NotFoundError):
         return CommandError(f"the cluster has no {kind.full_name}: is Rackgate installed there?")
     return CommandError(
@@ -211,7 +211,7 @@ def _cannot_list(kind: kinds.Resource, error: KubeError) -> CommandError:
     )
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first failure of several that were under way together."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Change, Explanation, Resize
 from rackgate_assigner.workload.info import WorkloadRow
 
 
-def resized(
-    told: Explanation, cache: Cache, asked: Mapping[str, int] | None, top: int
+def with_resize(
+    explanation: Explanation, cache: Cache, asked: Mapping[str, int] | None, top: int
 ) -> Explanation:
     """An explanation of an elastic Workload that runs, with its resize.
 
@@ -21,18 +21,22 @@ def resized(
     ask for the same, one after another.
 
     Args:
-        told: about the Workload itself.
+        explanation: about the Workload itself.
         cache: the cluster.
         asked: what its job asks for now, by PodSet; None where that could not be read.
         top: names to list.
     """
-    row = cache.workloads[told.workload]
+    row = cache.workloads[explanation.workload]
     if not row.elastic or row.parent or row.reserved is None:
-        return told
+        return explanation
     mine = [one for one in cache.workloads.values() if one.parent == row.key]
     slices = sorted((one for one in mine if one.owner_uid == row.uid), key=lambda one: one.key)
     first = next((one for one in slices if one.waiting), None)
-    why = None if first is None else facts.explain(cache, first.key, cache.features, top)
+    why = (
+        None
+        if first is None
+        else workload_explanation.explain(cache, first.key, cache.features, top)
+    )
     lines = []
     for part in row.reserved.podsets:
         own = [one for one in slices if any(p.request.name == part.name for p in one.podsets)]
@@ -42,14 +46,14 @@ def resized(
         if why is not None and why.workload in line.slices:
             line = msgspec.structs.replace(line, because=why.summary.rstrip("."))
         lines.append(line)
-    told = msgspec.structs.replace(told, resizes=tuple(lines))
+    explanation = msgspec.structs.replace(explanation, resizes=tuple(lines))
     if why is None:
-        return told
-    grows = "; ".join(_words(line) for line in lines if line.waiting)
+        return explanation
+    grows = "; ".join(_resize_text(line) for line in lines if line.waiting)
     return msgspec.structs.replace(
-        told,
+        explanation,
         summary=f"It is admitted, and grows: {grows}.",
-        changes=_changes(told.workload, why),
+        changes=_changes(explanation.workload, why),
         quota=why.quota,
         flavors=why.flavors,
         queue=why.queue,
@@ -84,7 +88,7 @@ def _line(
     row: WorkloadRow, podset: str, count: int, slices: Sequence[WorkloadRow], top: int
 ) -> Resize:
     """One PodSet and its slices, asking for no more than they do."""
-    beside = sum(_pods(one) for one in slices if one.uid not in row.folded and _grants(one))
+    beside = sum(_pods(one) for one in slices if one.uid not in row.folded and _is_admitted(one))
     waiting = [one for one in slices if one.waiting]
     pods = sum(_pods(one) for one in waiting)
     return Resize(
@@ -98,7 +102,7 @@ def _line(
     )
 
 
-def _grants(row: WorkloadRow) -> bool:
+def _is_admitted(row: WorkloadRow) -> bool:
     return row.reserved is not None and row.admitted and not (row.evicted or row.deleting)
 
 
@@ -108,7 +112,7 @@ def _pods(row: WorkloadRow) -> int:
     return sum(podset.request.count for podset in row.podsets)
 
 
-def _words(line: Resize) -> str:
+def _resize_text(line: Resize) -> str:
     because = f" because {line.because[:1].lower()}{line.because[1:]}" if line.because else ""
     return (
         f"{line.podset} asked {line.asked}, granted {line.granted}, "

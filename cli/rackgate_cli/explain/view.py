@@ -40,7 +40,7 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
         levels: level keys (or their last parts) to show; empty for all.
     """
     yield Line(_title(found), "bold")
-    yield Line(found.summary, "green" if _well(found) else "yellow")
+    yield Line(found.summary, "green" if _is_good(found) else "yellow")
     yield from (Line(f"warning: {text}", "red") for text in found.warnings)
     if found.errors:
         yield Heading("REFUSED")
@@ -72,7 +72,7 @@ def blocks(found: Explanation, levels: Sequence[str] = ()) -> Iterator[Block]:
         yield Grid((), list(_queue(found.queue)))
 
 
-def _well(found: Explanation) -> bool:
+def _is_good(found: Explanation) -> bool:
     return found.state in ("admitted", "finished") or bool(found.fits and not found.in_turn)
 
 
@@ -84,10 +84,12 @@ def _title(found: Explanation) -> str:
 
 def _flavor(view: FlavorView, levels: Sequence[str]) -> Iterator[Block]:
     yield Heading(f"TOPOLOGY {view.topology or '-'} (flavor {view.flavor})")
-    yield Grid((), list(_facts(view)))
-    yield from _places(view)
-    shown = [level for level in view.levels if not levels or _named(level.level, levels)]
-    unknown = [name for name in levels if not any(_named(key, [name]) for key in view.level_keys)]
+    yield Grid((), list(_flavor_facts(view)))
+    yield from _domain_rows(view)
+    shown = [level for level in view.levels if not levels or _identity(level.level, levels)]
+    unknown = [
+        name for name in levels if not any(_identity(key, [name]) for key in view.level_keys)
+    ]
     if unknown:
         yield Line(
             f"--levels: topology {view.topology} has no level {', '.join(unknown)}", "yellow"
@@ -116,7 +118,7 @@ def _flavor(view: FlavorView, levels: Sequence[str]) -> Iterator[Block]:
         )
 
 
-def _facts(view: FlavorView) -> Iterator[tuple[str, str]]:
+def _flavor_facts(view: FlavorView) -> Iterator[tuple[str, str]]:
     yield "levels", ", ".join(view.level_keys)
     yield "nodes", str(view.nodes)
     if view.asked:
@@ -136,7 +138,7 @@ def _facts(view: FlavorView) -> Iterator[tuple[str, str]]:
         yield "message", view.message
 
 
-def _places(view: FlavorView) -> Iterator[Block]:
+def _domain_rows(view: FlavorView) -> Iterator[Block]:
     if not (view.fits and view.places):
         return
     rows = [
@@ -154,7 +156,7 @@ def _more_domains(count: int) -> str:
     return "and 1 more domain" if count == 1 else f"and {count} more domains"
 
 
-def _named(level: str, wanted: Sequence[str]) -> bool:
+def _identity(level: str, wanted: Sequence[str]) -> bool:
     return level in wanted or level.rpartition("/")[2] in wanted
 
 

@@ -15,19 +15,19 @@ from rackgate.runtime import clock
 
 # A `Date` has whole seconds and is written before the answer arrives: less than this is no
 # difference of clocks.
-AGREE_S: Final = 5.0
+TOLERANCE_S: Final = 5.0
 # Any path that needs no right of its own.
-ASKED: Final = "/version"
+VERSION_PATH: Final = "/version"
 
 
-async def ahead_s(client: Client) -> float:
+async def clock_skew_s(client: Client) -> float:
     """Seconds that this machine's clock is ahead of the API server's; 0.0 while they agree.
 
     Raises:
         KubeError: the API server does not answer.
     """
     try:
-        await client.get(ASKED)
+        await client.get(VERSION_PATH)
     except KubeError as error:
         # A refusal has a date like any other answer.
         if not error.status:
@@ -50,15 +50,15 @@ def difference(date: str, own: float) -> float:
         found = own - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         return 0.0
-    return found if abs(found) > AGREE_S else 0.0
+    return found if abs(found) > TOLERANCE_S else 0.0
 
 
-def warning(ahead: float) -> str:
+def warning(clock_skew: float) -> str:
     """Words for a difference that was found; "" for none."""
-    if not ahead:
+    if not clock_skew:
         return ""
-    way = "ahead of" if ahead > 0 else "behind"
+    way = "ahead of" if clock_skew > 0 else "behind"
     return (
-        f"this machine's clock is {abs(ahead):.0f} s {way} the API server's, "
+        f"this machine's clock is {abs(clock_skew):.0f} s {way} the API server's, "
         "whose time is used instead"
     )

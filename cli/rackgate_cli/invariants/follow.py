@@ -14,22 +14,22 @@ from rackgate.kube.client import Client
 from rackgate.kube.informer.informer import Informer
 from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
-from rackgate_cli.invariants.probe import absent, silence, why_not_now
+from rackgate_cli.invariants.probe import absent_kinds, read_failure, reason_to_stop
+from rackgate_invariants.cluster_state import ClusterState, check_removed_gates
 from rackgate_invariants.rows.rows import PodRow, WorkloadRow
 from rackgate_invariants.rows.sources import SOURCES, Source
 from rackgate_invariants.rules.catalog import Breach
-from rackgate_invariants.rules.workload_slices import grown
+from rackgate_invariants.rules.workload_slices import check_growth
 from rackgate_invariants.tracker import Change, Tracker
-from rackgate_invariants.world import World, gates_taken
 
 # A judgement of a large cluster takes a second: at least this many times as long is rested.
-REST = 3.0
+REST_FACTOR = 3.0
 # After an interruption every watch has been tried again by then (their pauses end at 5 s).
-CALM_S = 10.0
+RECOVERY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FollowCallbacks:
     """What is told while a cluster is followed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Heard:
 
 
 @dataclass(slots=True)
-class _Follower:
+class _CollectionHandler:
     """Folds one collection into the world.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Follower:
             a list several writes may lie between two versions, and nobody can tell who did what.
     """
 
-    world: World
+    world: ClusterState
     attribute: str
     event: Callable[[Breach], None]
     decode_row: Callable[[bytes | msgspec.Raw], Any]
@@ -72,9 +72,9 @@ class _Follower:
     def _between(self, before: Any, row: Any) -> Iterable[Breach]:
         """What only the step from one version to the next shows."""
         if isinstance(row, PodRow):
-            return gates_taken(before, row)
+            return check_removed_gates(before, row)
         if isinstance(row, WorkloadRow) and row.elastic:
-            return grown(before, row, self.world.slices_of(row))
+            return check_growth(before, row, self.world.slices_of(row))
         return ()
 
     def delete(self, row: Any) -> None:
@@ -87,56 +87,56 @@ def _key(row: Any) -> str:
 
 
 @dataclass(slots=True)
-class Following:
+class ClusterFollower:
     """Judges a cluster until it is told to stop.
 
     Attributes:
         interval_s: least time between two judgements.
         namespace: of namespaced kinds only this one.
-        calm_s: after an interruption, the rest before the next judgement.
-        ahead_s: how far this machine's clock is ahead of the API server's.
+        recovery_pause_s: after an interruption, the rest before the next judgement.
+        clock_skew_s: how far this machine's clock is ahead of the API server's.
         blind: nothing was judged since the cluster could not be read, or not at all yet.
-        unjudged_s: seconds since all was read once for which that was so.
+        unchecked_s: seconds since all was read once for which that was so.
     """
 
     client: Client
-    world: World
+    world: ClusterState
     tracker: Tracker
-    heard: Heard
+    callbacks: FollowCallbacks
     interval_s: float = 1.0
     namespace: str | None = None
-    calm_s: float = CALM_S
-    ahead_s: float = 0.0
-    blind: bool = True
-    unjudged_s: float = 0.0
+    recovery_pause_s: float = RECOVERY_PAUSE_S
+    clock_skew_s: float = 0.0
+    disconnected: bool = True
+    unchecked_s: float = 0.0
     _failure: str = ""
-    _calm_at: float = 0.0
+    _recovered_at: float = 0.0
     _judged_at: float = 0.0
-    _zero: float = 0.0
+    _clock_offset: float = 0.0
     _absent: frozenset[str] = frozenset()
     _informers: list[tuple[Source, Informer[Any]]] = field(default_factory=list)
 
     async def run(self, stop: asyncio.Event, limit_s: float | None = None) -> None:
         """Follow until `stop` is set, or for `limit_s` seconds after all was read once."""
         # Steps of this machine's wall clock while it watches change nothing.
-        self._zero = clock.now().timestamp() - self.ahead_s - clock.monotonic()
+        self._clock_offset = clock.now().timestamp() - self.clock_skew_s - clock.monotonic()
         async with self._watching():
             # Nothing is waited for of a kind that the cluster does not serve; it may come later.
-            self._absent = await absent(self.client, self.namespace)
+            self._absent = await absent_kinds(self.client, self.namespace)
             while not all(one.synced.is_set() for one in self._expected()):
-                self._tell_failure(self._problem())
+                self._report_failure(self._problem())
                 if await _set_within(stop, 0.1):
                     return
-            self._tell_failure("")
-            self.heard.synced()
+            self._report_failure("")
+            self.callbacks.synced()
             self._judged_at = clock.monotonic()
-            await self._look_until(stop, limit_s)
+            await self._check_until(stop, limit_s)
             await self._end()
 
-    async def _look_until(self, stop: asyncio.Event, limit_s: float | None) -> None:
+    async def _check_until(self, stop: asyncio.Event, limit_s: float | None) -> None:
         end = None if limit_s is None else clock.monotonic() + limit_s
         while True:
-            rest = await self._look()
+            rest = await self._check()
             if end is not None:
                 rest = min(rest, end - clock.monotonic())
             if rest <= 0 or await _set_within(stop, rest):
@@ -144,20 +144,20 @@ class Following:
 
     async def _end(self) -> None:
         """Find out whether what was judged last was still so: silence alone does not tell."""
-        if not self.blind and self._informers:
+        if not self.disconnected and self._informers:
             source, _ = self._informers[0]
-            why = await silence(self.client, source, self.namespace)
+            why = await read_failure(self.client, source, self.namespace)
             if why:
-                self._lose(why)
-        if self.blind:
-            self.unjudged_s += clock.monotonic() - self._judged_at
+                self._mark_disconnected(why)
+        if self.disconnected:
+            self.unchecked_s += clock.monotonic() - self._judged_at
 
     @contextlib.asynccontextmanager
     async def _watching(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 spawn(group, informer.run(), f"follow {informer.resource.plural}")
-                for _, informer in self._follow()
+                for _, informer in self._start_informers()
             ]
             try:
                 yield
@@ -165,11 +165,11 @@ class Following:
                 for task in tasks:
                     task.cancel()
 
-    def _follow(self) -> list[tuple[Source, Informer[Any]]]:
+    def _start_informers(self) -> list[tuple[Source, Informer[Any]]]:
         for source in SOURCES:
             if source.resource.plural in self.world.unread:
                 continue
-            follower = _Follower(self.world, source.attribute, self._event, source.decode)
+            follower = _CollectionHandler(self.world, source.attribute, self._event, source.decode)
             informer: Informer[Any] = Informer(
                 self.client,
                 source.resource,
@@ -195,25 +195,25 @@ class Following:
 
     def _now(self) -> float:
         """The API server's time, as far as it is known: Unix seconds."""
-        return self._zero + clock.monotonic()
+        return self._clock_offset + clock.monotonic()
 
     def _event(self, breach: Breach) -> None:
-        self.heard.changed([self.tracker.event(self._now(), breach)])
+        self.callbacks.changed([self.tracker.event(self._now(), breach)])
 
-    async def _look(self) -> float:
+    async def _check(self) -> float:
         """Judge once; returns the seconds to rest."""
         if not await self._connected():
             return self.interval_s
         started = clock.monotonic()
-        if self.blind:
-            self.unjudged_s += started - self._judged_at
-            self.blind = False
+        if self.disconnected:
+            self.unchecked_s += started - self._judged_at
+            self.disconnected = False
         self._judged_at = started
         now = self._now()
         changes = self.tracker.update(now, self.world.judge(now))
         if changes:
-            self.heard.changed(changes)
-        return max(self.interval_s, REST * (clock.monotonic() - started))
+            self.callbacks.changed(changes)
+        return max(self.interval_s, REST_FACTOR * (clock.monotonic() - started))
 
     def _problem(self) -> str:
         return next((one.problem for one in self._expected() if _failed(one)), "")
@@ -225,34 +225,34 @@ class Following:
         minute on a quiet collection: so the API server is asked whether it may go on.
         """
         if any(informer.listing for informer in self._expected()):
-            self._lose(self._problem())
+            self._mark_disconnected(self._problem())
             return False
         failed = [(one, source, one.problem) for source, one in self._informers if _failed(one)]
         if failed:
             # Each of them: a right may have been taken away for one kind alone.
             sources = [source for _, source, _ in failed]
-            why = await why_not_now(self.client, self.namespace, sources)
+            why = await reason_to_stop(self.client, self.namespace, sources)
             if why:
-                self._lose(why)
-                self._calm_at = clock.monotonic() + self.calm_s
+                self._mark_disconnected(why)
+                self._recovered_at = clock.monotonic() + self.recovery_pause_s
                 return False
             for informer, _, problem in failed:
                 if informer.problem == problem:
                     informer.problem = ""  # a watch that fails again says so again
-        self._tell_failure("")
-        return clock.monotonic() >= self._calm_at
+        self._report_failure("")
+        return clock.monotonic() >= self._recovered_at
 
-    def _lose(self, why: str) -> None:
+    def _mark_disconnected(self, why: str) -> None:
         """What is known is behind: nothing is judged until it is certain again."""
-        self.blind = True
-        self.tracker.interrupted()
+        self.disconnected = True
+        self.tracker.reset_unconfirmed()
         if why:
-            self._tell_failure(why)
+            self._report_failure(why)
 
-    def _tell_failure(self, words: str) -> None:
-        if bool(words) != bool(self._failure):
-            self.heard.connection(words)
-        self._failure = words
+    def _report_failure(self, message: str) -> None:
+        if bool(message) != bool(self._failure):
+            self.callbacks.connection(message)
+        self._failure = message
 
 
 def _failed(informer: Informer[Any]) -> bool:

@@ -13,7 +13,7 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, TransportError
 from rackgate.runtime.tasks import spawn
 from rackgate_cli.errors import CommandError
-from rackgate_invariants.reading import is_absent, why_not
+from rackgate_invariants.reading import is_absent, unreadable_reason
 from rackgate_invariants.rows.sources import SOURCES, Source
 
 PROBE_S = 2.0
@@ -51,7 +51,7 @@ async def namespace_is_known(client: Client, namespace: str) -> bool:
     return True
 
 
-async def unreadable(
+async def unreadable_collections(
     client: Client, namespace: str | None, sources: Iterable[Source] = SOURCES
 ) -> dict[str, str]:
     """What cannot be followed, plural to reason.
@@ -62,14 +62,14 @@ async def unreadable(
     async with asyncio.TaskGroup() as group:
         asked = {
             source.resource.plural: spawn(
-                group, _refusal(client, source, namespace), f"probe {source.resource.plural}"
+                group, _denied_reason(client, source, namespace), f"probe {source.resource.plural}"
             )
             for source in sources
         }
     return {plural: task.result() for plural, task in asked.items() if task.result()}
 
 
-async def absent(client: Client, namespace: str | None) -> frozenset[str]:
+async def absent_kinds(client: Client, namespace: str | None) -> frozenset[str]:
     """Plurals of kinds that a cluster may lack, and does."""
     found = []
     for source in SOURCES:
@@ -82,13 +82,13 @@ async def absent(client: Client, namespace: str | None) -> frozenset[str]:
     return frozenset(found)
 
 
-async def _refusal(client: Client, source: Source, namespace: str | None) -> str:
+async def _denied_reason(client: Client, source: Source, namespace: str | None) -> str:
     """Why a collection cannot be listed or watched; "" when it can, or when there is none."""
     path = source.path(namespace)
     try:
         answer = _list(await client.get(path, {**source.params, "limit": "1"}))
     except (ForbiddenError, NotFoundError) as error:
-        return "" if await is_absent(client, source, error) else why_not(source, error)
+        return "" if await is_absent(client, source, error) else unreadable_reason(source, error)
     except msgspec.DecodeError as error:
         raise TransportError("GET", path, reason="Garbage", message=str(error)) from error
     if not answer.metadata.resource_version:
@@ -108,24 +108,24 @@ async def _refusal(client: Client, source: Source, namespace: str | None) -> str
     return ""
 
 
-async def why_not_now(client: Client, namespace: str | None, sources: Iterable[Source]) -> str:
+async def reason_to_stop(client: Client, namespace: str | None, sources: Iterable[Source]) -> str:
     """Why these collections, followed until now, cannot be followed further; "" when they can.
 
     Both rights are asked for: one may be taken away without the other.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
-            return "; ".join((await unreadable(client, namespace, sources)).values())
+            return "; ".join((await unreadable_collections(client, namespace, sources)).values())
     except TimeoutError:
         return f"no answer within {ANSWER_S:g} s"
     except ExceptionGroup as errors:
         _, others = errors.split(KubeError)
         if others is not None:
             raise
-        return str(first_of(errors))
+        return str(first_error(errors))
 
 
-async def silence(client: Client, source: Source, namespace: str | None) -> str:
+async def read_failure(client: Client, source: Source, namespace: str | None) -> str:
     """Why the API server does not give one collection; "" when it does."""
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -137,7 +137,7 @@ async def silence(client: Client, source: Source, namespace: str | None) -> str:
     return ""
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """The first of the errors that a group holds."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

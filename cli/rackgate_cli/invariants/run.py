@@ -18,22 +18,22 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.invariants import view
-from rackgate_cli.invariants.clocks import ahead_s
+from rackgate_cli.invariants.clocks import clock_skew_s
 from rackgate_cli.invariants.clocks import warning as clock_warning
-from rackgate_cli.invariants.follow import Following, Heard
-from rackgate_cli.invariants.probe import first_of, namespace_is_known, unreadable
+from rackgate_cli.invariants.follow import ClusterFollower, FollowCallbacks
+from rackgate_cli.invariants.probe import first_error, namespace_is_known, unreadable_collections
 from rackgate_cli.managed import unmanaged
 from rackgate_cli.tables import show
-from rackgate_cli.target import Progress, door
+from rackgate_cli.target import Progress, cluster_target
 from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.judge import judge, unable
+from rackgate_invariants.cluster_state import ClusterState
+from rackgate_invariants.judge import judge, skipped_rules
 from rackgate_invariants.reading import read_cluster
 from rackgate_invariants.rows.sources import ESSENTIAL
 from rackgate_invariants.rules.catalog import RULES
 from rackgate_invariants.tracker import Change, Tracker
-from rackgate_invariants.world import World
 
-SILENT = logging.CRITICAL
+NO_LOGS = logging.CRITICAL
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,13 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     # Most of what is kept lives as long as the command; looking through it often finds nothing.
     gc.set_threshold(50_000, 50, 100)
     # The client's own lines are for services: here the printer tells what matters.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(SILENT))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(NO_LOGS))
     try:
         return asyncio.run(_run(arguments))
     except KubeError as error:
         raise _unreadable(error) from error
     except BaseExceptionGroup as errors:
-        first = first_of(errors)
+        first = first_error(errors)
         if isinstance(first, KubeError):
             raise _unreadable(first) from errors
         raise first from errors
@@ -62,10 +62,10 @@ def _unreadable(error: KubeError) -> CommandError:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    entrance = door(arguments.state, arguments.kubeconfig, arguments.context)
-    entrance = dataclasses.replace(entrance, user_agent="rackgate-invariants")
-    tracker = Tracker(arguments.settle, arguments.patience, hasty=not arguments.watch)
-    async with entrance.client() as client:
+    target = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    target = dataclasses.replace(target, user_agent="rackgate-invariants")
+    tracker = Tracker(arguments.settle, arguments.patience, trust_object_times=not arguments.watch)
+    async with target.client() as client:
         if arguments.watch:
             return await watch(client, tracker, arguments)
         return await once(client, tracker, arguments)
@@ -78,52 +78,57 @@ async def once(client: Client, tracker: Tracker, arguments: argparse.Namespace) 
         CommandError: nothing can be checked.
         KubeError: the API server does not answer.
     """
-    ahead = await ahead_s(client)
-    known = await _known(client, arguments.namespace)
-    alone = await unmanaged(client, arguments.namespace)
-    cluster = await _read(client, arguments.namespace, ahead, alone)
+    clock_skew = await clock_skew_s(client)
+    namespace_known = await _namespace_known(client, arguments.namespace)
+    unmanaged_namespaces = await unmanaged(client, arguments.namespace)
+    cluster = await _read(client, arguments.namespace, clock_skew, unmanaged_namespaces)
     candidates = judge(cluster)
     if candidates:
         tracker.update(cluster.read_at, candidates)
         await asyncio.sleep(arguments.settle)
-        cluster = await _read(client, arguments.namespace, ahead, alone)
+        cluster = await _read(client, arguments.namespace, clock_skew, unmanaged_namespaces)
         tracker.update(cluster.read_at, judge(cluster))
-    answer = view.Answer(
-        cluster, tracker.standing, unable(cluster), _warnings(cluster, ahead, known)
+    result = view.CheckResult(
+        cluster,
+        tracker.active_breaches,
+        skipped_rules(cluster),
+        _warnings(cluster, clock_skew, namespace_known),
     )
     if arguments.json:
         # Escaped, so that no name from a cluster can steer a terminal.
-        sys.stdout.write(json.dumps(view.document(answer), indent=2) + "\n")
+        sys.stdout.write(json.dumps(view.document(result), indent=2) + "\n")
     else:
-        show(view.once(answer))
-    return 1 if answer.found else 0
+        show(view.result_blocks(result))
+    return 1 if result.found else 0
 
 
-async def _known(client: Client, namespace: str | None) -> bool:
+async def _namespace_known(client: Client, namespace: str | None) -> bool:
     return namespace is None or await namespace_is_known(client, namespace)
 
 
-def _warnings(cluster: Cluster, ahead: float, known: bool) -> list[str]:
+def _warnings(cluster: Cluster, clock_skew: float, namespace_known: bool) -> list[str]:
     """What makes an answer less certain, in words."""
-    found = [clock_warning(ahead)] if ahead else []
-    if not (known or cluster.pods or cluster.workloads or cluster.jobs):
+    found = [clock_warning(clock_skew)] if clock_skew else []
+    if not (namespace_known or cluster.pods or cluster.workloads or cluster.jobs):
         found.append("nothing is there, and whether there is such a namespace may not be asked")
     return found
 
 
 async def _read(
-    client: Client, namespace: str | None, ahead: float, alone: frozenset[str]
+    client: Client, namespace: str | None, clock_skew: float, unmanaged_namespaces: frozenset[str]
 ) -> Cluster:
     progress = Progress()
     try:
-        cluster = await read_cluster(client, namespace, unmanaged=alone, told=progress.add)
+        cluster = await read_cluster(
+            client, namespace, unmanaged=unmanaged_namespaces, on_page=progress.add
+        )
     finally:
         progress.done()
-    _check_enough(cluster.unread)
-    return dataclasses.replace(cluster, read_at=cluster.read_at - ahead)
+    _require_essential(cluster.unread)
+    return dataclasses.replace(cluster, read_at=cluster.read_at - clock_skew)
 
 
-def _check_enough(unread: Mapping[str, str]) -> None:
+def _require_essential(unread: Mapping[str, str]) -> None:
     if all(kind.plural in unread for kind in ESSENTIAL):
         reasons = "; ".join(unread[kind.plural] for kind in ESSENTIAL)
         raise CommandError(f"nothing can be checked: {reasons}")
@@ -139,35 +144,39 @@ async def watch(client: Client, tracker: Tracker, arguments: argparse.Namespace)
         CommandError: nothing can be checked.
         KubeError: the API server does not answer.
     """
-    ahead = await ahead_s(client)
-    known = await _known(client, arguments.namespace)
-    unread = await unreadable(client, arguments.namespace)
-    _check_enough(unread)
+    clock_skew = await clock_skew_s(client)
+    namespace_known = await _namespace_known(client, arguments.namespace)
+    unread = await unreadable_collections(client, arguments.namespace)
+    _require_essential(unread)
     # From here on; until then an interrupt ends the command as it ends any other.
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    alone = await unmanaged(client, arguments.namespace)
-    world = World(unread=unread, whole=arguments.namespace is None, unmanaged=alone)
+    unmanaged_namespaces = await unmanaged(client, arguments.namespace)
+    world = ClusterState(
+        unread=unread, whole=arguments.namespace is None, unmanaged=unmanaged_namespaces
+    )
     printer = view.Printer(for_programs=arguments.json)
-    telling = _Telling(printer, world, tracker, _too_short(arguments), ahead, known)
-    following = Following(
+    watch_printer = _WatchPrinter(
+        printer, world, tracker, _rules_longer_than_watch(arguments), clock_skew, namespace_known
+    )
+    following = ClusterFollower(
         client,
         world,
         tracker,
-        Heard(telling.changed, telling.connection, telling.synced),
+        FollowCallbacks(watch_printer.changed, watch_printer.connection, watch_printer.synced),
         arguments.interval,
         arguments.namespace,
-        ahead_s=ahead,
+        clock_skew_s=clock_skew,
     )
     await following.run(stop, arguments.limit)
-    telling.end(following.unjudged_s, blind=following.blind)
+    watch_printer.end(following.unchecked_s, disconnected=following.disconnected)
     if tracker.total:
         return 1
-    return 2 if following.blind else 0
+    return 2 if following.disconnected else 0
 
 
-def _too_short(arguments: argparse.Namespace) -> dict[str, str]:
+def _rules_longer_than_watch(arguments: argparse.Namespace) -> dict[str, str]:
     """Rules that cannot count before the watch ends, each with the reason."""
     limit, patience = arguments.limit, arguments.patience
     if limit is None or limit > patience:
@@ -177,21 +186,21 @@ def _too_short(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Telling:
+class _WatchPrinter:
     """What is printed while a cluster is followed.
 
     Attributes:
-        too_short: rules that cannot count before the end, each with the reason.
+        rules_longer_than_watch: rules that cannot count before the end, each with the reason.
         ahead: seconds that this machine's clock is ahead of the API server's.
         known: the namespace, if there is one, is there for certain.
     """
 
     printer: view.Printer
-    world: World
+    world: ClusterState
     tracker: Tracker
-    too_short: Mapping[str, str]
-    ahead: float
-    known: bool
+    rules_longer_than_watch: Mapping[str, str]
+    clock_skew: float
+    namespace_known: bool
 
     def changed(self, changes: list[Change]) -> None:
         for change in changes:
@@ -206,38 +215,38 @@ class _Telling:
 
     def synced(self) -> None:
         cluster = self.world.cluster(0.0)
-        left_out = {**self.too_short, **unable(cluster)}
-        warnings = _warnings(cluster, self.ahead, self.known)
-        self.printer.blocks([*view.warned(warnings), *view.left_out(left_out)])
+        left_out = {**self.rules_longer_than_watch, **skipped_rules(cluster)}
+        warnings = _warnings(cluster, self.clock_skew, self.namespace_known)
+        self.printer.blocks([*view.warning_blocks(warnings), *view.skipped_blocks(left_out)])
         more = {
             "apiVersion": view.API_VERSION,
             "checked": view.checked(cluster),
             "notChecked": left_out,
             "warnings": warnings,
         }
-        self.printer.line(f"watching {view.extent(cluster)}", "watching", more)
+        self.printer.line(f"watching {view.format_extent(cluster)}", "watching", more)
 
-    def end(self, unjudged_s: float, *, blind: bool) -> None:
+    def end(self, unchecked_s: float, *, disconnected: bool) -> None:
         """The summary.
 
         Args:
-            unjudged_s: for how long nothing was judged.
-            blind: so it was at the end.
+            unchecked_s: for how long nothing was judged.
+            disconnected: so it was at the end.
         """
         cluster, total = self.world.cluster(0.0), self.tracker.total
-        standing = len(self.tracker.standing)
-        text = f"watched {view.extent(cluster)}: {view.breaches_of(total)}"
+        active_breaches = len(self.tracker.active_breaches)
+        text = f"watched {view.format_extent(cluster)}: {view.format_breaches(total)}"
         if total:
-            text += f", {standing} of them still there"
-        if blind:
+            text += f", {active_breaches} of them still there"
+        if disconnected:
             text += ", but the cluster could not be read to the end"
-        if unjudged_s >= 1:
-            text += f"; not judged for {unjudged_s:.0f} s"
+        if unchecked_s >= 1:
+            text += f"; not judged for {unchecked_s:.0f} s"
         more = {
             "checked": view.checked(cluster),
             "breaches": total,
-            "standing": standing,
-            "complete": not blind,
-            "notJudgedSeconds": round(unjudged_s, 1),
+            "standing": active_breaches,
+            "complete": not disconnected,
+            "notJudgedSeconds": round(unchecked_s, 1),
         }
         self.printer.line(text, "summary", more)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rackgate.api.timestamps import rfc3339
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, show
 from rackgate_invariants.cluster import Cluster
-from rackgate_invariants.owners import Owners
+from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rules.catalog import RULES, Breach, Rule
 from rackgate_invariants.tracker import Change
 
@@ -20,7 +20,7 @@ API_VERSION: Final = "invariants.rackgate.dev/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckResult:
     """What one check found.
 
     Attributes:
@@ -31,68 +31,68 @@ class Answer:
 
     cluster: Cluster
     found: Sequence[Breach]
-    unable: Mapping[str, str]
+    skipped_rules: Mapping[str, str]
     warnings: Sequence[str] = ()
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A Unix time as Kubernetes writes it."""
     return rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
-def extent(cluster: Cluster) -> str:
+def format_extent(cluster: Cluster) -> str:
     """What was looked at, in words."""
-    parts = [
+    child_jobs = [
         _count(len(cluster.pods), "pod"),
-        f"of {_count(_governed(cluster), 'governed Job')}",
+        f"of {_count(_managed_jobs(cluster), 'governed Job')}",
         f"and {_count(len(cluster.workloads), 'Workload')}",
     ]
     if cluster.nodes:
-        parts.append(f"on {_count(len(cluster.nodes), 'node')}")
-    return " ".join(parts)
+        child_jobs.append(f"on {_count(len(cluster.nodes), 'node')}")
+    return " ".join(child_jobs)
 
 
-def _governed(cluster: Cluster) -> int:
+def _managed_jobs(cluster: Cluster) -> int:
     """Jobs of all kinds that Rackgate acts on; the parts of a JobSet are not counted again."""
-    owners = Owners(cluster.unread)
-    owners.know((*cluster.jobsets, *cluster.rayclusters))
+    owners = OwnerIndex(cluster.unread)
+    owners.add_parents((*cluster.jobsets, *cluster.rayclusters))
     every = (*cluster.jobs, *cluster.jobsets, *cluster.rayclusters)
-    return sum(job.governed and not owners.made(job) for job in every)
+    return sum(job.managed and not owners.is_child_job(job) for job in every)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def breaches_of(number: int) -> str:
+def format_breaches(number: int) -> str:
     """A number of breaches in words."""
     return "no breach" if not number else f"{number} breach{'' if number == 1 else 'es'}"
 
 
-def once(answer: Answer) -> list[Block]:
+def result_blocks(result: CheckResult) -> list[Block]:
     """The answer of one check."""
-    found = answer.found
+    found = result.found
     blocks: list[Block] = []
     if found:
-        rows = [(b.rule, b.subject, _told(b.found, b.since)) for b in found]
+        rows = [(b.rule, b.subject, _with_since(b.found, b.since)) for b in found]
         blocks += [Grid(("RULE", "OBJECT", "FOUND"), rows), Heading("What must hold")]
         broken = dict.fromkeys(breach.rule for breach in found)
         blocks.append(Grid((), [_sentence(RULES[rule]) for rule in broken]))
         blocks.append(Line(""))
-    blocks += [*warned(answer.warnings), *left_out(answer.unable)]
-    words = f"checked {extent(answer.cluster)}: {breaches_of(len(found))}"
+    blocks += [*warning_blocks(result.warnings), *skipped_blocks(result.skipped_rules)]
+    words = f"checked {format_extent(result.cluster)}: {format_breaches(len(found))}"
     return [*blocks, Line(words, "bold red" if found else "bold green")]
 
 
-def warned(warnings: Iterable[str]) -> list[Block]:
+def warning_blocks(warnings: Iterable[str]) -> list[Block]:
     """Lines about what makes the answer less certain."""
     return [Line(f"warning: {words}", "yellow") for words in warnings]
 
 
-def left_out(unable: Mapping[str, str]) -> list[Block]:
+def skipped_blocks(skipped_rules: Mapping[str, str]) -> list[Block]:
     """Lines about rules that could not be judged, by reason."""
     by_reason: dict[str, list[str]] = {}
-    for rule, reason in unable.items():
+    for rule, reason in skipped_rules.items():
         by_reason.setdefault(reason, []).append(rule)
     return [
         Line(f"not checked: {', '.join(rules)} ({reason})", "yellow")
@@ -113,18 +113,18 @@ def _sentence(rule: Rule) -> tuple[str, str]:
     return rule.id, f"{rule.sentence} (invariant {rule.invariant})"
 
 
-def _told(found: str, since: float) -> str:
-    return f"{found}, since {moment(since)}" if since else found
+def _with_since(found: str, since: float) -> str:
+    return f"{found}, since {format_time(since)}" if since else found
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(result: CheckResult) -> dict[str, Any]:
     """The answer of one check for programs."""
     return {
         "apiVersion": API_VERSION,
-        "checked": checked(answer.cluster),
-        "breaches": [as_json(breach) for breach in answer.found],
-        "notChecked": dict(answer.unable),
-        "warnings": list(answer.warnings),
+        "checked": checked(result.cluster),
+        "breaches": [as_json(breach) for breach in result.found],
+        "notChecked": dict(result.skipped_rules),
+        "warnings": list(result.warnings),
     }
 
 
@@ -132,7 +132,7 @@ def checked(cluster: Cluster) -> dict[str, int]:
     """Numbers of what was looked at."""
     return {
         "pods": len(cluster.pods),
-        "governedJobs": _governed(cluster),
+        "governedJobs": _managed_jobs(cluster),
         "workloads": len(cluster.workloads),
         "nodes": len(cluster.nodes),
     }
@@ -147,7 +147,7 @@ def as_json(breach: Breach) -> dict[str, Any]:
         "object": breach.subject,
         "found": breach.found,
     }
-    return {**told, "since": moment(breach.since)} if breach.since else told
+    return {**told, "since": format_time(breach.since)} if breach.since else told
 
 
 class Printer:
@@ -158,7 +158,7 @@ class Printer:
 
     def line(self, text: str, event: str, more: Mapping[str, Any] | None = None) -> None:
         """One line: the text for people, or the event with `more` for programs."""
-        now = moment(datetime.now(UTC).timestamp())
+        now = format_time(datetime.now(UTC).timestamp())
         if self._json:
             told = {"event": event, "at": now, **(more or {})}
             sys.stdout.write(json.dumps(told) + "\n")
@@ -170,11 +170,11 @@ class Printer:
         """A breach that began to count, or ended."""
         breach = change.breach
         where = f"{breach.rule} {breach.subject}"
-        told = {**as_json(breach), "since": moment(change.since)}
+        told = {**as_json(breach), "since": format_time(change.since)}
         if change.ended:
             self.line(f"ended   {where}", "ended", told)
         else:
-            since = f", since {moment(change.since)}" if change.at - change.since >= 1 else ""
+            since = f", since {format_time(change.since)}" if change.at - change.since >= 1 else ""
             self.line(f"BREACH  {where}: {breach.found}{since}", "breach", told)
 
     def blocks(self, blocks: list[Block]) -> None:

@@ -87,7 +87,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reach(parser: argparse.ArgumentParser) -> None:
+def add_tolerations(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what the pods tolerate beside what the pool says."""
     parser.add_argument(
         "--tolerate",
@@ -105,24 +105,26 @@ def add_reach(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def verb(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def with_json_errors(
+    run: Callable[[argparse.Namespace], int],
+) -> Callable[[argparse.Namespace], int]:
     """A verb that tells its refusals to programs, too, when `--json` is given.
 
     What the API server refuses becomes a `CommandError`.
     """
 
-    def told(arguments: argparse.Namespace) -> int:
+    def run_verb(arguments: argparse.Namespace) -> int:
         from rackgate.kube.errors import KubeError
-        from rackgate_cli.osmo.rejections import RefusedInputError
+        from rackgate_cli.osmo.rejections import RejectedInputError
         from rackgate_cli.tables import clean
 
         try:
             return run(arguments)
-        except RefusedInputError as error:
+        except RejectedInputError as error:
             if getattr(arguments, "json", getattr(arguments, "output", "") == "json"):
                 sys.stdout.write(json.dumps(error.document(), indent=2, default=str) + "\n")
             raise
         except KubeError as error:
             raise CommandError(f"the cluster cannot be read: {clean(str(error))}") from error
 
-    return told
+    return run_verb

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from rackgate_cli.osmo.arguments import add_cluster, add_kai, add_workflow, verb
+from rackgate_cli.osmo.arguments import add_cluster, add_kai, add_workflow, with_json_errors
 from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from rackgate_cli.tables import Block
-    from rackgate_osmo.check import Warning_
+    from rackgate_osmo.check import KaiWarning
 
 _DESCRIPTION: Final = (
     "Warns of traps of the KAI scheduler that no schema and no webhook tells of: nodes without a "
@@ -54,7 +54,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     add_cluster(parser)
-    parser.set_defaults(run=verb(run))
+    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found and arguments.strict_exit else 0
 
 
-def _blocks(workflow: str, found: Sequence[Warning_], nodes: bool) -> Iterator[Block]:
+def _blocks(workflow: str, found: Sequence[KaiWarning], nodes: bool) -> Iterator[Block]:
     from rackgate_cli.tables import Grid, Line
 
     if found:

@@ -13,9 +13,9 @@ from rackgate_cli.osmo.arguments import (
     add_cluster,
     add_kai,
     add_names,
-    add_reach,
+    add_tolerations,
     add_workflow,
-    verb,
+    with_json_errors,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_workflow(parser)
     add_nodes(parser)
     add_kai(parser)
-    add_reach(parser)
+    add_tolerations(parser)
     add_names(parser)
     parser.add_argument(
         "-n",
@@ -105,7 +105,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="tries of a domain before a search is cut off (default %(default)s)",
     )
     add_cluster(parser)
-    parser.set_defaults(run=verb(run))
+    parser.set_defaults(run=with_json_errors(run))
 
 
 def add_nodes(parser: argparse.ArgumentParser, default: str = "those of the cluster") -> None:
@@ -159,12 +159,12 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.osmo.objects import names_of
     from rackgate_cli.tables import show
     from rackgate_osmo import KaiVersion, Profile
-    from rackgate_osmo.explain.answer import Question, explain
+    from rackgate_osmo.explain.answer import ExplainRequest, explain
 
     check_streams(arguments)
     inputs = read_inputs(arguments)
     nodes = nodes_of(arguments, inputs.pool)
-    question = Question(
+    request = ExplainRequest(
         inputs.pool,
         inputs.workflow,
         Profile(arguments.profile),
@@ -174,7 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         top=arguments.top,
     )
-    found = explain(question, nodes)
+    found = explain(request, nodes)
     if arguments.json:
         # Escaped, so that no name from a cluster can steer a terminal.
         sys.stdout.write(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
@@ -199,11 +199,11 @@ def check_streams(arguments: argparse.Namespace) -> None:
 def _namespace(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
     """Where the workflow's pods are; None where nothing tells."""
     from rackgate_cli.osmo.objects import namespace_of
-    from rackgate_cli.osmo.pools import entrance
+    from rackgate_cli.osmo.pools import target_of
 
     found = namespace_of(arguments.namespace, inputs.namespace)
     if found is None and arguments.nodes is None:
-        return entrance(arguments).namespace
+        return target_of(arguments).namespace
     return found
 
 
@@ -223,12 +223,12 @@ def nodes_of(arguments: argparse.Namespace, pool: Pool | None = None) -> Nodes:
     from dataclasses import replace
 
     from rackgate_cli.osmo.nodes import nodes_of_cluster, nodes_of_file
-    from rackgate_cli.osmo.pools import entrance
+    from rackgate_cli.osmo.pools import target_of
 
     if arguments.nodes is not None:
         found = nodes_of_file(arguments.nodes)
     else:
-        found = asyncio.run(nodes_of_cluster(entrance(arguments)))
+        found = asyncio.run(nodes_of_cluster(target_of(arguments)))
     chosen = {**(pool.node_selector if pool is not None else {}), **arguments.selector}.items()
     mine = tuple(node for node in found.nodes if chosen <= node.labels.items())
     others = tuple(node for node in found.nodes if not chosen <= node.labels.items())

@@ -12,7 +12,7 @@ from rackgate_cli.errors import UsageError
 from rackgate_cli.input_files import STDIN
 from rackgate_cli.osmo.documents import read_documents
 from rackgate_cli.osmo.pools import pool_of_cluster, pool_of_file
-from rackgate_cli.osmo.rejections import judged
+from rackgate_cli.osmo.rejections import read_or_reject
 from rackgate_cli.tables import clean
 from rackgate_osmo import Pool, Toleration, Workflow, read_workflow
 
@@ -56,13 +56,13 @@ def read_inputs(arguments: argparse.Namespace) -> Inputs:
         raise UsageError(
             f'"{arguments.file}" is a Workflow of pool "{clean(named)}", --pool says "{pool.name}"'
         )
-    workflow = judged(
+    workflow = read_or_reject(
         arguments.file, lambda: read_workflow(document, pool, strict=arguments.strict)
     )
-    return Inputs(_reaching(pool, arguments), workflow, not in_file, document, namespace)
+    return Inputs(_with_tolerations(pool, arguments), workflow, not in_file, document, namespace)
 
 
-def _reaching(pool: Pool, arguments: argparse.Namespace) -> Pool:
+def _with_tolerations(pool: Pool, arguments: argparse.Namespace) -> Pool:
     """The pool with what the command line says of taints."""
     more = tuple(
         Toleration(key=key, operator="Exists") for key in getattr(arguments, "tolerate", ())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rackgate_cli.osmo.arguments import add_cluster, verb
+from rackgate_cli.osmo.arguments import add_cluster, with_json_errors
 
 if TYPE_CHECKING:
     # What add_verbs gets; argparse has no public name for it.
@@ -52,7 +52,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--json", action="store_const", const="json", dest="output", help="as -o json"
     )
     add_cluster(parser)
-    parser.set_defaults(run=verb(run))
+    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:

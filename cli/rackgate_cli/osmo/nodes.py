@@ -18,7 +18,7 @@ from rackgate_assigner.watches import BOUND
 from rackgate_assigner.workload.info import node_facts, pod_row
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.osmo.documents import read_documents
-from rackgate_cli.target import Door, Progress
+from rackgate_cli.target import ClusterTarget, Progress
 from rackgate_osmo.explain.room import BoundPod, Nodes
 from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
 
@@ -51,7 +51,7 @@ def nodes_of_file(path: str) -> Nodes:
     return (_printed if kubectl else short_nodes)(path, documents)
 
 
-async def nodes_of_cluster(entrance: Door) -> Nodes:
+async def nodes_of_cluster(target: ClusterTarget) -> Nodes:
     """Nodes and bound pods that an API server shows.
 
     Raises:
@@ -59,7 +59,7 @@ async def nodes_of_cluster(entrance: Door) -> Nodes:
         KubeError: the cluster cannot be read.
     """
     progress = Progress()
-    async with entrance.client() as client:
+    async with target.client() as client:
         try:
             nodes = await _listed(client, kinds.NODES, core.Node, None, progress)
             pods = await _listed(client, kinds.PODS, core.Pod, BOUND, progress)
@@ -133,10 +133,10 @@ def _objects(path: str, documents: list[Any]) -> list[tuple[str, dict[str, Any]]
             raise UsageError(f"{where}.items is not a list")
         implied = str(kind).removesuffix("List")
         for index, item in enumerate(items):
-            spot = f"{where}.items[{index}]"
+            finer_domain = f"{where}.items[{index}]"
             if not isinstance(item, dict) or item.get("kind", implied) not in ("Node", "Pod"):
-                raise UsageError(f"{spot} is neither a Node nor a Pod")
-            found.append((spot, {"kind": implied, **item}))
+                raise UsageError(f"{finer_domain} is neither a Node nor a Pod")
+            found.append((finer_domain, {"kind": implied, **item}))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rackgate_cli.errors import UsageError
 from rackgate_cli.osmo.inputs import Inputs, read_inputs
-from rackgate_cli.osmo.rejections import judged
+from rackgate_cli.osmo.rejections import read_or_reject
 from rackgate_cli.tables import clean
 from rackgate_osmo import Built, KaiVersion, Profile, Workflow, build_podgroups
 from rackgate_osmo.render.pods import build_pods, left_out
@@ -71,7 +71,7 @@ def objects_of(
             return built, []
         return built, build_pods(inputs.pool, inputs.workflow, built, inputs.document, namespace)
 
-    built, pods = judged(arguments.file, build)
+    built, pods = read_or_reject(arguments.file, build)
     rest = left_out(inputs.workflow) if pods else []
     return Objects(inputs, built, tuple(pods), tuple(rest))
 

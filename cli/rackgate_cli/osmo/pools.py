@@ -14,9 +14,9 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.osmo.documents import read_documents
-from rackgate_cli.osmo.rejections import judged
+from rackgate_cli.osmo.rejections import read_or_reject
 from rackgate_cli.tables import clean
-from rackgate_cli.target import Door, door
+from rackgate_cli.target import ClusterTarget, cluster_target
 from rackgate_osmo import Pool, read_pool
 from rackgate_osmo.model.model import MAX_NAME
 
@@ -52,7 +52,7 @@ def pool_of_file(path: str) -> Pool:
     return pools[0]
 
 
-def entrance(arguments: argparse.Namespace) -> Door:
+def target_of(arguments: argparse.Namespace) -> ClusterTarget:
     """The cluster that `--state`, `--kubeconfig` and `--context` choose.
 
     Raises:
@@ -62,8 +62,8 @@ def entrance(arguments: argparse.Namespace) -> Door:
         raise UsageError(
             "--context chooses in a kubeconfig; a playground (--state) has one cluster"
         )
-    chosen = door(arguments.state, arguments.kubeconfig, arguments.context)
-    return Door(chosen.state, chosen.settings, chosen.namespace, USER_AGENT)
+    chosen = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
+    return ClusterTarget(chosen.state, chosen.settings, chosen.namespace, USER_AGENT)
 
 
 def pools_of_cluster(arguments: argparse.Namespace) -> list[Pool]:
@@ -73,7 +73,7 @@ def pools_of_cluster(arguments: argparse.Namespace) -> list[Pool]:
         CommandError: the cluster serves no pools, or they may not be listed.
         KubeError: it cannot be read.
     """
-    return asyncio.run(_listed(entrance(arguments)))
+    return asyncio.run(_listed(target_of(arguments)))
 
 
 def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
@@ -83,7 +83,7 @@ def pool_of_cluster(arguments: argparse.Namespace, name: str) -> Pool:
         CommandError: there is none, or it may not be read.
         KubeError: the cluster cannot be read.
     """
-    return asyncio.run(_named(entrance(arguments), name))
+    return asyncio.run(_named(target_of(arguments), name))
 
 
 async def find_pool(client: Client, name: str) -> Pool | None:
@@ -101,8 +101,8 @@ async def find_pool(client: Client, name: str) -> Pool | None:
     return _pool(f"pool {name} of the cluster", document)
 
 
-async def _named(entrance: Door, name: str) -> Pool:
-    async with entrance.client() as client:
+async def _named(target: ClusterTarget, name: str) -> Pool:
+    async with target.client() as client:
         try:
             pool = await find_pool(client, name)
             if pool is not None:
@@ -116,8 +116,8 @@ async def _named(entrance: Door, name: str) -> Pool:
     )
 
 
-async def _listed(entrance: Door) -> list[Pool]:
-    async with entrance.client() as client:
+async def _listed(target: ClusterTarget) -> list[Pool]:
+    async with target.client() as client:
         try:
             return await _all(client)
         except ForbiddenError as error:
@@ -142,7 +142,7 @@ async def _all(client: Client) -> list[Pool]:
 
 def _pool(source: str, document: Any) -> Pool:
     plain = _plain(source, document)
-    return judged(source, lambda: read_pool(plain))
+    return read_or_reject(source, lambda: read_pool(plain))
 
 
 def _plain(source: str, document: Any) -> Any:

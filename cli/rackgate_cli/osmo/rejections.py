@@ -8,14 +8,14 @@ from typing import Any, Final, TypeVar
 from rackgate_cli.errors import UsageError
 from rackgate_cli.input_files import STDIN
 from rackgate_cli.tables import clean
-from rackgate_osmo import Refusal, RefusedError
+from rackgate_osmo import RejectedError, Rejection
 
 T = TypeVar("T")
 
 _SHOWN: Final = 50  # refusals in one message
 
 
-class RefusedInputError(UsageError):
+class RejectedInputError(UsageError):
     """A pool or a workflow breaks rules.
 
     Attributes:
@@ -23,13 +23,13 @@ class RefusedInputError(UsageError):
         refusals: each of them.
     """
 
-    def __init__(self, source: str, refusals: Sequence[Refusal]) -> None:
-        lines = [_line(refusal) for refusal in refusals[:_SHOWN]]
-        if len(refusals) > _SHOWN:
-            lines.append(f"and {len(refusals) - _SHOWN} more")
+    def __init__(self, source: str, rejections: Sequence[Rejection]) -> None:
+        lines = [_line(rejection) for rejection in rejections[:_SHOWN]]
+        if len(rejections) > _SHOWN:
+            lines.append(f"and {len(rejections) - _SHOWN} more")
         label = "standard input" if source == STDIN else f'"{clean(source)}"'
         super().__init__("\n  ".join([f"{label} is refused:", *lines]))
-        self.source, self.refusals = source, tuple(refusals)
+        self.source, self.rejections = source, tuple(rejections)
 
     def document(self) -> dict[str, Any]:
         """The refusals for programs."""
@@ -37,29 +37,29 @@ class RefusedInputError(UsageError):
             "refused": [
                 {
                     "file": self.source,
-                    "at": refusal.at,
-                    "why": refusal.why,
-                    "path": refusal.path,
-                    "value": refusal.value,
-                    "message": refusal.message,
+                    "at": rejection.at,
+                    "why": rejection.why,
+                    "path": rejection.path,
+                    "value": rejection.value,
+                    "message": rejection.message,
                 }
-                for refusal in self.refusals
+                for rejection in self.rejections
             ]
         }
 
 
-def _line(refusal: Refusal) -> str:
+def _line(rejection: Rejection) -> str:
     # By character: a message may be longer than a cell of a table.
-    return "".join(map(clean, str(refusal)))
+    return "".join(map(clean, str(rejection)))
 
 
-def judged(source: str, read: Callable[[], T]) -> T:
+def read_or_reject(source: str, read: Callable[[], T]) -> T:
     """What `read` returns.
 
     Raises:
-        RefusedInputError: it raised `RefusedError`; names `source`.
+        RejectedInputError: it raised `RejectedError`; names `source`.
     """
     try:
         return read()
-    except RefusedError as error:
-        raise RefusedInputError(source, error.refusals) from error
+    except RejectedError as error:
+        raise RejectedInputError(source, error.rejections) from error

@@ -13,9 +13,9 @@ from rackgate_cli.osmo.arguments import (
     add_cluster,
     add_kai,
     add_objects,
-    add_reach,
+    add_tolerations,
     add_workflow,
-    verb,
+    with_json_errors,
 )
 from rackgate_cli.osmo.explain import add_nodes, check_streams, nodes_of
 
@@ -56,10 +56,10 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("-n", "--namespace", help="of PodGroups and Pods (default: none written)")
     add_kai(parser)
     add_nodes(parser, "not known; only --profile robust heeds them")
-    add_reach(parser)
+    add_tolerations(parser)
     add_objects(parser)
     add_cluster(parser)
-    parser.set_defaults(run=verb(run))
+    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = objects_of(arguments, nodes=_labels(arguments))
     # Everything before the first line: who is refused anything gets nothing to apply.
     text = json.dumps(_document(found), indent=2) + "\n" if arguments.json else _yaml(found)
-    tell_left_out(found)
+    print_left_out(found)
     sys.stdout.write(text)
     return 0
 
@@ -94,7 +94,7 @@ def _labels(arguments: argparse.Namespace) -> list[Mapping[str, str]] | None:
     return [node.labels for node in nodes_of(arguments).nodes]
 
 
-def tell_left_out(found: Objects) -> None:
+def print_left_out(found: Objects) -> None:
     """Name the fields of tasks that no Pod carries, on stderr."""
     from rackgate_cli.tables import clean
 
@@ -108,11 +108,11 @@ def _document(found: Objects) -> dict[str, Any]:
         "topology": found.built.topology,
         "podGroups": list(found.built.pod_groups),
         "pods": list(found.pods),
-        "marks": _marks(found, frozenset()),
+        "marks": _memberships(found, frozenset()),
     }
 
 
-def _marks(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
+def _memberships(found: Objects, without: Collection[tuple[str, str]]) -> list[dict[str, Any]]:
     """What the pods of tasks must carry; tasks of equal marks are one entry."""
     entries: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Any]] = {}
     selector = found.inputs.pool.node_selector
@@ -151,7 +151,7 @@ def _comments(found: Objects) -> Iterator[str]:
         for task in group.tasks
         if task.image is not None and found.pods
     )
-    entries = _marks(found, made)
+    entries = _memberships(found, made)
     if entries:
         name = entries[0]["schedulerName"]
         yield "No Pods here of these tasks: they have no image, or none was asked for. Their pods"

@@ -69,7 +69,7 @@ def up(
     """
     progress = progress or Progress()
     folder = StateFolder(state_dir(None if state is None else str(state)))
-    _refuse_foreign(folder)
+    _reject_foreign(folder)
     source = source or download_source(None, None)
     with folder.exclusive():
         playground = folder.load() or Playground()
@@ -142,7 +142,7 @@ def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = 
     folder = StateFolder(state_dir(None if state is None else str(state)))
     if not folder.path.is_dir():
         return
-    _refuse_foreign(folder)
+    _reject_foreign(folder)
     with folder.exclusive():
         playground = folder.load()
         if playground is not None:
@@ -153,7 +153,7 @@ def down(state: str | Path | None = None, *, purge: bool = False, quiet: bool = 
 
 def scale(state: str | Path | None, service: str, count: int) -> None:
     """Set the replicas of a service, and start or end what that takes."""
-    with _changing(state) as cluster:
+    with _locked_playground(state) as cluster:
         cluster.playground.replicas[service] = count
         cluster.folder.save(cluster.playground)
         end_surplus(cluster, service)
@@ -162,14 +162,14 @@ def scale(state: str | Path | None, service: str, count: int) -> None:
 
 def stop(state: str | Path | None, component: str) -> None:
     """End all replicas of a service, one component or an operator; a set count stays."""
-    with _changing(state) as cluster:
+    with _locked_playground(state) as cluster:
         names = running_replicas(cluster, component) if component in SERVICES else [component]
         cluster.end(names)
 
 
 def start(state: str | Path | None, component: str) -> None:
     """Bring back the missing replicas of a service, one component or an operator."""
-    with _changing(state) as cluster:
+    with _locked_playground(state) as cluster:
         if component in OPERATORS:
             _start_operator(cluster, component)
             return
@@ -222,7 +222,7 @@ def _webhook_ports(cluster: Cluster) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def _changing(state: str | Path | None) -> Iterator[Cluster]:
+def _locked_playground(state: str | Path | None) -> Iterator[Cluster]:
     folder = StateFolder(state_dir(None if state is None else str(state)))
     require(folder)
     with folder.exclusive():
@@ -283,7 +283,7 @@ def _cluster(folder: StateFolder, playground: Playground, progress: Progress) ->
     return Cluster(folder, playground, deploy_dir() / "controlplane", progress)
 
 
-def _refuse_foreign(folder: StateFolder) -> None:
+def _reject_foreign(folder: StateFolder) -> None:
     if folder.path.exists() and not folder.path.is_dir():
         raise CommandError(f"{folder.path} is not a folder; name another one with --state")
     if folder.path.is_dir() and not folder.record.exists():

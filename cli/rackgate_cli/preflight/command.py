@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rackgate.api.resources import Resource
     from rackgate.kube.client import Client
-    from rackgate_cli.preflight.findings import Finding, Seen
+    from rackgate_cli.preflight.findings import ClusterSnapshot, Finding
 
 CONFLICT: Final = 3
 _DESCRIPTION: Final = (
@@ -68,15 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate.api.names import SYSTEM_NAMESPACE
 
     namespace = arguments.namespace or SYSTEM_NAMESPACE
-    found = asyncio.run(_look(arguments, namespace))
+    found = asyncio.run(_check_cluster(arguments, namespace))
     if arguments.json:
         print(json.dumps([asdict(one) for one in found], indent=2))
     else:
-        print("\n".join(told(found, namespace)))
+        print("\n".join(format_findings(found, namespace)))
     return CONFLICT if any(one.conflict for one in found) else 0
 
 
-def told(found: Iterable[Finding], namespace: str) -> list[str]:
+def format_findings(found: Iterable[Finding], namespace: str) -> list[str]:
     """The findings as lines; conflicts first."""
     listed = sorted(found, key=lambda one: not one.conflict)
     lines = [
@@ -87,12 +87,12 @@ def told(found: Iterable[Finding], namespace: str) -> list[str]:
     return lines
 
 
-async def _look(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
+async def _check_cluster(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
     from rackgate.kube.errors import KubeError
     from rackgate_cli.preflight.findings import findings
-    from rackgate_cli.target import door
+    from rackgate_cli.target import cluster_target
 
-    asked = door(arguments.state, arguments.kubeconfig, arguments.context)
+    asked = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
     asked = replace(asked, user_agent="rackgate-preflight")
     async with asked.client() as client:
         try:
@@ -101,7 +101,7 @@ async def _look(arguments: argparse.Namespace, namespace: str) -> list[Finding]:
             raise CommandError(f"the cluster cannot be read: {error}") from error
 
 
-async def read(client: Client, namespace: str) -> Seen:
+async def read(client: Client, namespace: str) -> ClusterSnapshot:
     """Read what `findings` judges.
 
     Raises:
@@ -109,31 +109,35 @@ async def read(client: Client, namespace: str) -> Seen:
     """
     from rackgate.api import names
     from rackgate.api import resources as kinds
-    from rackgate_cli.preflight.findings import API_SERVICES, KUEUE_LEASE, Seen
+    from rackgate_cli.preflight.findings import API_SERVICES, KUEUE_LEASE, ClusterSnapshot
 
-    crds = await listed(client, kinds.CRDS)
-    spaces = await listed(client, kinds.NAMESPACES, fieldSelector=f"metadata.name={namespace}")
-    return Seen(
+    crds = await list_objects(client, kinds.CRDS)
+    spaces = await list_objects(
+        client, kinds.NAMESPACES, fieldSelector=f"metadata.name={namespace}"
+    )
+    return ClusterSnapshot(
         version=json.loads(await client.get("/version")),
         webhooks=[
-            *await listed(client, kinds.MUTATING_CONFIGS),
-            *await listed(client, kinds.VALIDATING_CONFIGS),
+            *await list_objects(client, kinds.MUTATING_CONFIGS),
+            *await list_objects(client, kinds.VALIDATING_CONFIGS),
         ],
         crds=[crd for crd in crds if crd["spec"]["group"] == names.GROUP],
         policies=[
-            *await listed(client, kinds.ADMISSION_POLICIES),
-            *await listed(client, kinds.ADMISSION_POLICY_BINDINGS),
+            *await list_objects(client, kinds.ADMISSION_POLICIES),
+            *await list_objects(client, kinds.ADMISSION_POLICY_BINDINGS),
         ],
-        api_services=await listed(client, API_SERVICES),
-        deployments=await listed(client, kinds.DEPLOYMENTS),
-        leases=await listed(client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"),
-        bindings=await listed(client, kinds.CLUSTER_ROLE_BINDINGS),
+        api_services=await list_objects(client, API_SERVICES),
+        deployments=await list_objects(client, kinds.DEPLOYMENTS),
+        leases=await list_objects(
+            client, kinds.LEASES, fieldSelector=f"metadata.name={KUEUE_LEASE}"
+        ),
+        bindings=await list_objects(client, kinds.CLUSTER_ROLE_BINDINGS),
         namespace=spaces[0] if spaces else None,
         now=datetime.now(UTC),
     )
 
 
-async def listed(
+async def list_objects(
     client: Client, kind: Resource, *, namespace: str | None = None, **params: str
 ) -> list[dict[str, Any]]:
     """All objects of a kind, or those of a namespace, each with its kind's name."""

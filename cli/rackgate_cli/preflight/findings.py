@@ -20,10 +20,10 @@ Object = Mapping[str, Any]
 PART_OF: Final = "app.kubernetes.io/part-of"
 OURS: Final = "rackgate"
 # Oldest API server whose ValidatingAdmissionPolicies and selectable fields suffice.
-OLDEST: Final = (1, 30)
+OLDEST_VERSION: Final = (1, 30)
 # Kueue's own, of its manifests and of its chart; and whose renewal tells that somebody acts.
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
-FRESH: Final = timedelta(seconds=60)
+LEASE_FRESHNESS: Final = timedelta(seconds=60)
 # Kueue serves the order of its queues by itself: until these are gone the API server calls it.
 KUEUE_SERVED: Final = "visibility.kueue.x-k8s.io"
 API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", False, "APIService")
@@ -60,7 +60,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Seen:
+class ClusterSnapshot:
     """What was read of a cluster: objects as JSON.
 
     Attributes:
@@ -88,15 +88,15 @@ class Seen:
     now: datetime | None = None
 
 
-def findings(seen: Seen, namespace: str) -> list[Finding]:
+def findings(seen: ClusterSnapshot, namespace: str) -> list[Finding]:
     """Everything that stands in the way of an installation into `namespace`, or beside it."""
     return [
         *_version(seen),
         *_kueue(seen),
         *_kueue_crds(seen),
-        *_others(seen, namespace),
-        *_ending(seen, namespace),
-        *_old_names(seen, namespace),
+        *_other_installations(seen, namespace),
+        *_uninstall_in_progress(seen, namespace),
+        *_old_name_objects(seen, namespace),
     ]
 
 
@@ -108,7 +108,7 @@ def _is_ours(found: Object) -> bool:
     return (found["metadata"].get("labels") or {}).get(PART_OF) == OURS
 
 
-def _version(seen: Seen) -> Iterator[Finding]:
+def _version(seen: ClusterSnapshot) -> Iterator[Finding]:
     digits = [
         "".join(c for c in str(seen.version.get(key, "")) if c.isdigit())
         for key in ("major", "minor")
@@ -116,15 +116,15 @@ def _version(seen: Seen) -> Iterator[Finding]:
     if not all(digits):
         return
     found = (int(digits[0]), int(digits[1]))
-    if found < OLDEST:
+    if found < OLDEST_VERSION:
         yield Finding(
             True,
             f"the API server is of Kubernetes {found[0]}.{found[1]}",
-            f"Rackgate needs {OLDEST[0]}.{OLDEST[1]} or newer",
+            f"Rackgate needs {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer",
         )
 
 
-def _kueue(seen: Seen) -> Iterator[Finding]:
+def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Kueue that lives: it would admit the same Workloads."""
     remedy = (
         "both would admit the same Workloads, and each would change the other's kinds: remove "
@@ -167,10 +167,10 @@ def _is_fresh(lease: Object, now: datetime | None) -> bool:
     renewed = lease["spec"].get("renewTime")
     if now is None or not renewed or not lease["spec"].get("holderIdentity"):
         return False
-    return now - datetime.fromisoformat(renewed) < FRESH
+    return now - datetime.fromisoformat(renewed) < LEASE_FRESHNESS
 
 
-def _kueue_crds(seen: Seen) -> Iterator[Finding]:
+def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Kinds that Kueue left: to take them over is a decision."""
     ours = [crd for crd in seen.crds if _name(crd) in OUR_KINDS]
     old = sorted(
@@ -201,7 +201,7 @@ def _is_converted(crd: Object) -> bool:
     return bool(conversion.get("strategy", "None") == "Webhook")
 
 
-def _others(seen: Seen, namespace: str) -> Iterator[Finding]:
+def _other_installations(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """Another installation of Rackgate."""
     others: dict[str, list[str]] = {}
     for binding in seen.bindings:
@@ -224,7 +224,7 @@ def _others(seen: Seen, namespace: str) -> Iterator[Finding]:
             )
 
 
-def _ending(seen: Seen, namespace: str) -> Iterator[Finding]:
+def _uninstall_in_progress(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """An uninstall that is under way, or was left unfinished."""
     leaving = [
         f"ClusterRoleBinding {_name(found)}"
@@ -244,7 +244,7 @@ def _ending(seen: Seen, namespace: str) -> Iterator[Finding]:
         )
 
 
-def _old_names(seen: Seen, namespace: str) -> Iterator[Finding]:
+def _old_name_objects(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """Objects of a version whose cluster-wide names did not carry the namespace."""
     old = [
         f"{found['kind']} {_name(found)}"

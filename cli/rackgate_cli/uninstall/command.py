@@ -84,23 +84,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     from rackgate.kube.errors import KubeError
-    from rackgate_cli.target import door
-    from rackgate_cli.uninstall.steps import Uninstalling
+    from rackgate_cli.target import cluster_target
+    from rackgate_cli.uninstall.steps import Uninstaller
     from rackgate_cli.uninstall.view import outcome, plan
 
-    asked = door(arguments.state, arguments.kubeconfig, arguments.context)
+    asked = cluster_target(arguments.state, arguments.kubeconfig, arguments.context)
     asked = replace(asked, user_agent="rackgate-uninstall")
     async with asked.client() as client:
         try:
-            work = await Uninstalling.find(
+            work = await Uninstaller.find(
                 client, arguments.namespace, jobs=arguments.jobs, timeout_s=arguments.timeout
             )
             survey = await work.survey()
             lines = plan(survey, arguments.jobs, delete_crds=arguments.delete_crds)
-            print("\n".join((f"Cluster: {asked.told}.", *lines)))
+            print("\n".join((f"Cluster: {asked.description}.", *lines)))
             if arguments.dry_run:
                 return 0
-            if not arguments.yes and not _agreed():
+            if not arguments.yes and not _confirmed():
                 return 1
             done = await work.run(
                 delete_crds=arguments.delete_crds,
@@ -114,7 +114,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     return 1 if done.left else 0
 
 
-def _agreed() -> bool:
+def _confirmed() -> bool:
     if not sys.stdin.isatty():
         raise CommandError("this is no terminal to ask at; agree with --yes")
     return input('Uninstall? Only "yes" does it: ').strip() == "yes"

@@ -47,7 +47,7 @@ FOREIGN_KINDS: Final = (
 )
 # What services make themselves, without labels: the certificate, by our webhook or, with the
 # overlay, by cert-manager; the Leases.
-MADE: Final[Mapping[Resource, frozenset[str]]] = {
+CREATED_BY_SERVICES: Final[Mapping[Resource, frozenset[str]]] = {
     kinds.SECRETS: frozenset(
         {"rackgate-webhook-tls", "rackgate-webhook-ca", "rackgate-webhook-certificate"}
     ),
@@ -80,7 +80,7 @@ class Scope:
     """
 
     namespace: str
-    acts: bool = True
+    is_active: bool = True
     old_names: bool = False
 
     def owns(self, found: Object) -> bool:
@@ -94,25 +94,25 @@ class Scope:
             or (self.old_names and name in OLD_NAMES)
         )
 
-    def stays(self, found: Object, *, delete_crds: bool) -> bool:
+    def is_kept(self, found: Object, *, delete_crds: bool) -> bool:
         """Whether a role or binding stays: with the kinds, or because others use it."""
-        if self.acts and delete_crds:
+        if self.is_active and delete_crds:
             return False
         name = name_of(found)
-        return name.startswith(USERS) or (self.acts and name == f"{_ENDING}.{self.namespace}")
+        return name.startswith(USERS) or (self.is_active and name == f"{_ENDING}.{self.namespace}")
 
-    def made(self, kind: Resource, found: Object) -> bool:
+    def is_created_by_services(self, kind: Resource, found: Object) -> bool:
         """Whether an object of the namespace was made by our services."""
-        return name_of(found) in MADE.get(kind, ())
+        return name_of(found) in CREATED_BY_SERVICES.get(kind, ())
 
-    def foreign(self, kind: Resource, found: Object) -> bool:
+    def is_foreign(self, kind: Resource, found: Object) -> bool:
         """Whether an object of the namespace is of others, so that the namespace must stay."""
         metadata = found["metadata"]
         token_of = (metadata.get("annotations") or {}).get(_TOKEN_OF)
         return not (
             (metadata.get("labels") or {}).get(PART_OF) == OURS
             or metadata.get("deletionTimestamp")
-            or self.made(kind, found)
+            or self.is_created_by_services(kind, found)
             or (kind, name_of(found)) in _EVERYWHERE
             or (kind == kinds.SECRETS and token_of in _ACCOUNTS)
         )
@@ -141,7 +141,7 @@ def scope_of(chosen: str | None, bindings: Iterable[Object], roles: Iterable[Obj
     namespace = chosen or _only(next(found for found in signs if found))
     return Scope(
         namespace,
-        acts=not acting or namespace in acting,
+        is_active=not acting or namespace in acting,
         old_names=namespace in old if old else not acting or namespace in acting,
     )
 

@@ -20,7 +20,7 @@ from rackgate_assigner.uninstall.controller import Report, release_all, release_
 from rackgate_assigner.uninstall.plan import Jobs
 from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.playground import playground as local_playground
-from rackgate_cli.preflight.command import listed
+from rackgate_cli.preflight.command import list_objects
 from rackgate_cli.preflight.findings import OURS, PART_OF
 from rackgate_cli.uninstall.scope import FOREIGN_KINDS, Scope, name_of, scope_of
 from rackgate_ungater.uninstall import gated_pods, release_pods
@@ -54,11 +54,11 @@ _QUEUES: Final = (
     kinds.TOPOLOGIES,
 )
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass
-class Survey:
+class InstallationSurvey:
     """What there is before anything is done.
 
     Attributes:
@@ -77,11 +77,11 @@ class Survey:
     gated: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     shared: list[str] = field(default_factory=list)
-    acts: bool = True
+    is_active: bool = True
 
 
 @dataclass
-class Done:
+class UninstallResult:
     """What was done, and what is left to do.
 
     Attributes:
@@ -99,7 +99,7 @@ class Done:
     left: list[str] = field(default_factory=list)
 
 
-class Uninstalling:
+class Uninstaller:
     """One uninstall."""
 
     def __init__(self, client: Client, scope: Scope, jobs: str, timeout_s: float) -> None:
@@ -109,35 +109,37 @@ class Uninstalling:
     @classmethod
     async def find(
         cls, client: Client, namespace: str | None, *, jobs: str, timeout_s: float
-    ) -> Uninstalling:
+    ) -> Uninstaller:
         """The installation in `namespace`, by default the one that acts in the cluster.
 
         Raises:
             UsageError: there are signs of several, and none is named.
         """
-        bindings = await listed(client, kinds.CLUSTER_ROLE_BINDINGS)
-        roles = await listed(client, kinds.CLUSTER_ROLES, labelSelector=_LABEL)
+        bindings = await list_objects(client, kinds.CLUSTER_ROLE_BINDINGS)
+        roles = await list_objects(client, kinds.CLUSTER_ROLES, labelSelector=_LABEL)
         return cls(client, scope_of(namespace, bindings, roles), jobs, timeout_s)
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> InstallationSurvey:
         """What there is; only reads."""
-        found = Survey(self._namespace, shared=await self._shared(), acts=self._scope.acts)
-        if not self._scope.acts:
+        found = InstallationSurvey(
+            self._namespace, shared=await self._shared(), is_active=self._scope.is_active
+        )
+        if not self._scope.is_active:
             return found
         found.gated = await gated_pods(self._client)
         for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
             for job in await self._found(kind, labelSelector=names.QUEUE_LABEL):
                 if job["spec"].get("suspend"):
                     found.waiting += 1
-                elif not _ended(job):
+                elif not _has_ended(job):
                     found.running += 1
         for kind in _QUEUES:
             found.counts[kind.kind] = len(await self._found(kind))
         return found
 
     async def run(
-        self, *, delete_crds: bool, playground: str | None, local: bool, say: Say
-    ) -> Done:
+        self, *, delete_crds: bool, playground: str | None, local: bool, say: PrintLine
+    ) -> UninstallResult:
         """Do it all.
 
         Args:
@@ -146,10 +148,10 @@ class Uninstalling:
             local: the services are processes of a playground.
             say: told of each step.
         """
-        done = Done()
+        done = UninstallResult()
         say("policies and webhook configurations: nothing is refused or called any more")
         for kind in _BLOCKING:
-            done.deleted += await self._delete(kind, await self._mine(kind))
+            done.deleted += await self._delete(kind, await self._owned(kind))
         say("services: they stop")
         if local:
             for service in SERVICES:
@@ -158,10 +160,10 @@ class Uninstalling:
         # Whatever still runs, on a node that does not answer perhaps, may write no more. The mark
         # stays to the end: it tells the next run whose the installation is. What users are granted
         # is not of one installation.
-        bindings = await self._going(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
+        bindings = await self._to_delete(kinds.CLUSTER_ROLE_BINDINGS, delete_crds=False)
         rights = [one for one in bindings if name_of(one) != MARK]
         done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
-        if self._scope.acts:
+        if self._scope.is_active:
             say("jobs, Workloads, queues: what was held is given back")
             done.report = await release_all(
                 self._client,
@@ -176,14 +178,14 @@ class Uninstalling:
             done.left += [f"Pod {pod} stays gated: {why}" for pod, why in released.gated.items()]
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
         done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
-        if delete_crds and self._scope.acts:
+        if delete_crds and self._scope.is_active:
             say("kinds: they are deleted with all their objects")
             done.crds = await self._delete_crds(done)
         say("roles, accounts, namespace")
         await self._delete_rest(done, delete_crds=delete_crds)
         return done
 
-    async def _stop_services(self, done: Done) -> list[str]:
+    async def _stop_services(self, done: UninstallResult) -> list[str]:
         own = await self._labelled(kinds.DEPLOYMENTS)
         done.deleted += await self._delete(kinds.DEPLOYMENTS, own)
 
@@ -193,40 +195,40 @@ class Uninstalling:
 
         return await self._until_empty(gone)
 
-    async def _delete_crds(self, done: Done) -> int:
-        crds = await listed(self._client, kinds.CRDS)
+    async def _delete_crds(self, done: UninstallResult) -> int:
+        crds = await list_objects(self._client, kinds.CRDS)
         own = [crd for crd in crds if crd["spec"]["group"] in (names.GROUP, names.OSMO_GROUP)]
         count = await self._delete(kinds.CRDS, own)
 
         async def gone() -> list[str]:
             wanted = {name_of(crd) for crd in own}
-            left = await listed(self._client, kinds.CRDS)
+            left = await list_objects(self._client, kinds.CRDS)
             return [f"CustomResourceDefinition {n}" for n in map(name_of, left) if n in wanted]
 
         done.left += await self._until_empty(gone)
         return count
 
-    async def _delete_rest(self, done: Done, *, delete_crds: bool) -> None:
+    async def _delete_rest(self, done: UninstallResult, *, delete_crds: bool) -> None:
         shared = await self._shared()
         for kind in _NAMESPACED:
             done.deleted += await self._delete(kind, await self._labelled(kind))
         for kind in (kinds.SECRETS, kinds.LEASES):
-            there = await self._there(kind)
-            made = [one for one in there if self._scope.made(kind, one)]
+            there = await self._in_namespace(kind)
+            made = [one for one in there if self._scope.is_created_by_services(kind, one)]
             done.deleted += await self._delete(kind, made)
         if not shared:
-            done.deleted += await self._delete(kinds.NAMESPACES, await self._space())
+            done.deleted += await self._delete(kinds.NAMESPACES, await self._read_namespace())
         for kind in _RBAC:
-            going = await self._going(kind, delete_crds=delete_crds)
+            going = await self._to_delete(kind, delete_crds=delete_crds)
             done.deleted += await self._delete(kind, going)
 
         async def gone() -> list[str]:
             left = [
                 f"{kind.kind} {name_of(one)}"
                 for kind in _RBAC
-                for one in await self._going(kind, delete_crds=delete_crds)
+                for one in await self._to_delete(kind, delete_crds=delete_crds)
             ]
-            spaces = [] if shared else await self._space()
+            spaces = [] if shared else await self._read_namespace()
             return left + [f"Namespace {name_of(one)}" for one in spaces]
 
         done.left += await self._until_empty(gone)
@@ -244,7 +246,7 @@ class Uninstalling:
     async def _found(self, kind: Resource, **params: str) -> list[dict[str, Any]]:
         """All objects of a kind; none where it is not served."""
         try:
-            return await listed(self._client, kind, **params)
+            return await list_objects(self._client, kind, **params)
         except NotFoundError:
             return []
 
@@ -253,28 +255,28 @@ class Uninstalling:
         found = await self._found(kind, labelSelector=_LABEL)
         return [one for one in found if one["metadata"].get("namespace") == self._namespace]
 
-    async def _there(self, kind: Resource) -> list[dict[str, Any]]:
+    async def _in_namespace(self, kind: Resource) -> list[dict[str, Any]]:
         """What there is of a kind in the namespace; no content, for Secrets are among it."""
         try:
-            return await listed(self._client.metadata_only(), kind, namespace=self._namespace)
+            return await list_objects(self._client.metadata_only(), kind, namespace=self._namespace)
         except NotFoundError:
             return []
 
-    async def _space(self) -> list[dict[str, Any]]:
+    async def _read_namespace(self) -> list[dict[str, Any]]:
         """The namespace, unless it is gone."""
         return await self._found(kinds.NAMESPACES, fieldSelector=f"metadata.name={self._namespace}")
 
-    async def _mine(self, kind: Resource) -> list[dict[str, Any]]:
+    async def _owned(self, kind: Resource) -> list[dict[str, Any]]:
         """Cluster-wide objects of this installation: by label, and by name."""
         found = await self._found(kind, labelSelector=_LABEL)
         return [one for one in found if self._scope.owns(one)]
 
-    async def _going(self, kind: Resource, *, delete_crds: bool) -> list[dict[str, Any]]:
+    async def _to_delete(self, kind: Resource, *, delete_crds: bool) -> list[dict[str, Any]]:
         """Those of them that do not stay."""
         return [
             one
-            for one in await self._mine(kind)
-            if not self._scope.stays(one, delete_crds=delete_crds)
+            for one in await self._owned(kind)
+            if not self._scope.is_kept(one, delete_crds=delete_crds)
         ]
 
     async def _shared(self) -> list[str]:
@@ -282,8 +284,8 @@ class Uninstalling:
         return [
             f"{kind.kind} {name_of(one)}"
             for kind in FOREIGN_KINDS
-            for one in await self._there(kind)
-            if self._scope.foreign(kind, one)
+            for one in await self._in_namespace(kind)
+            if self._scope.is_foreign(kind, one)
         ]
 
     async def _delete(self, kind: Resource, found: Iterable[dict[str, Any]]) -> int:
@@ -312,7 +314,7 @@ class Uninstalling:
             return  # gone, or going: the end is waited for
 
 
-def _ended(job: dict[str, Any]) -> bool:
+def _has_ended(job: dict[str, Any]) -> bool:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(
         one["type"] in ("Complete", "Completed", "Failed") and one["status"] == "True"

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rackgate_cli.uninstall.steps import Done, Survey
+    from rackgate_cli.uninstall.steps import InstallationSurvey, UninstallResult
 
 _SHOWN: Final = 10
 
 
-def plan(survey: Survey, jobs: str, *, delete_crds: bool) -> list[str]:
+def plan(survey: InstallationSurvey, jobs: str, *, delete_crds: bool) -> list[str]:
     """What will be done, for whom who is asked."""
     lines = [f"Rackgate in namespace {survey.namespace} will be removed."]
-    if not survey.acts:
+    if not survey.is_active:
         lines.append(
             "Another installation acts in this cluster: jobs, queues and kinds are its own."
         )
@@ -33,11 +33,11 @@ def plan(survey: Survey, jobs: str, *, delete_crds: bool) -> list[str]:
         )
     if survey.gated:
         lines.append(
-            f"{_counted(len(survey.gated), 'pod')} gated: they are released to the scheduler, "
+            f"{_count_text(len(survey.gated), 'pod')} gated: they are released to the scheduler, "
             "without a place of their own."
         )
     counts = ", ".join(f"{count} {kind}" for kind, count in survey.counts.items() if count)
-    if not survey.acts:
+    if not survey.is_active:
         pass
     elif delete_crds:
         lines.append(f"The kinds are DELETED with all their objects: {counts or 'there are none'}.")
@@ -48,7 +48,7 @@ def plan(survey: Survey, jobs: str, *, delete_crds: bool) -> list[str]:
     return lines
 
 
-def outcome(done: Done, jobs: str) -> list[str]:
+def outcome(done: UninstallResult, jobs: str) -> list[str]:
     """What was done, and what the operator has to know or do."""
     report = done.report
     lines = [f"deleted: {done.deleted} objects of the installation"]
@@ -64,7 +64,7 @@ def outcome(done: Done, jobs: str) -> list[str]:
         )
     if done.pods:
         lines.append(
-            f"released to the scheduler: {_counted(len(done.pods), 'pod')} "
+            f"released to the scheduler: {_count_text(len(done.pods), 'pod')} "
             f"({_some(sorted(done.pods))})"
         )
     if report.running:
@@ -84,10 +84,10 @@ def outcome(done: Done, jobs: str) -> list[str]:
 
 
 def _jobs(count: int) -> str:
-    return _counted(count, "job")
+    return _count_text(count, "job")
 
 
-def _counted(count: int, word: str) -> str:
+def _count_text(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 

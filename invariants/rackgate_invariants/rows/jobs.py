@@ -18,7 +18,7 @@ from rackgate_invariants.rows.projections import ManagedMeta, one, seconds
 PODSET: Final = "main"
 HEAD: Final = "head"
 # Kind of whoever makes parts -> API group.
-_MAKERS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
+_PARENT_GROUPS: Final = {"JobSet": names.JOBSET_GROUP, "RayCluster": names.RAY_GROUP}
 # Value of `spec.managedBy` that stands for a kind's own controller.
 _CONTROLLERS: Final = {
     "Job": "kubernetes.io/job-controller",
@@ -146,7 +146,7 @@ _raycluster = tolerant(msgspec.json.Decoder(_RayCluster).decode)
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-def placing_of(template: Template) -> str:
+def node_constraints_of(template: Template) -> str:
     """Canonical text of what a start adds to besides marks, without what JobSet adds."""
     spec = template.spec
     selector = {k: v for k, v in spec.node_selector.items() if not k.startswith(_OF_JOBSET)}
@@ -162,16 +162,16 @@ def job_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
     """A Job."""
     job = _job(raw)
     spec = job.spec
-    replicated = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
+    podset_by_child_job = job.metadata.labels.get(names.REPLICATED_JOB_LABEL, "").lower()
     return _row(
         "Job",
         job,
         templates={PODSET: spec.template},
-        wants={PODSET: spec.count},
+        podset_counts={PODSET: spec.count},
         whole=frozenset({PODSET} if spec.whole("NonIndexed") else ()),
-        scales=spec.completion_mode == "Indexed"
+        is_elastic_job=spec.completion_mode == "Indexed"
         and job.metadata.annotations.get(names.ELASTIC_ANNOTATION) == "true",
-        replicated=replicated,
+        podset_by_child_job=podset_by_child_job,
     )
 
 
@@ -184,7 +184,9 @@ def jobset_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
         "JobSet",
         jobset,
         templates={name: spec.template for name, spec in specs.items()},
-        wants={name: max(0, jobs[name].replicas) * spec.count for name, spec in specs.items()},
+        podset_counts={
+            name: max(0, jobs[name].replicas) * spec.count for name, spec in specs.items()
+        },
         whole=frozenset(name for name, spec in specs.items() if spec.whole("Indexed")),
     )
 
@@ -194,13 +196,13 @@ def raycluster_row(raw: bytes | msgspec.Raw) -> rows.JobRow:
     cluster = _raycluster(raw)
     groups = {group.group_name.lower(): group for group in cluster.spec.worker_group_specs}
     every = {HEAD: cluster.spec.head_group_spec, **groups}
-    scales = cluster.spec.enable_in_tree_autoscaling is True
+    is_elastic_job = cluster.spec.enable_in_tree_autoscaling is True
     row = _row(
         "RayCluster",
         cluster,
         templates={name: group.template for name, group in every.items()},
-        wants={HEAD: 1, **{name: group.count for name, group in groups.items()}},
-        scales=scales,
+        podset_counts={HEAD: 1, **{name: group.count for name, group in groups.items()}},
+        is_elastic_job=is_elastic_job,
     )
     listed = [name for group in groups.values() for name in group.scale_strategy.workers_to_delete]
     return msgspec.structs.replace(row, listed=frozenset(listed)) if listed else row
@@ -211,21 +213,21 @@ def _row(
     job: _Job | _JobSet | _RayCluster,
     *,
     templates: Mapping[str, Template],
-    wants: dict[str, int],
+    podset_counts: dict[str, int],
     whole: frozenset[str] = frozenset(),
-    replicated: str = "",
-    scales: bool = False,
+    podset_by_child_job: str = "",
+    is_elastic_job: bool = False,
 ) -> rows.JobRow:
     """What all kinds have in common."""
     meta, spec, conditions = job.metadata, job.spec, job.status.conditions
     queue = meta.labels.get(names.QUEUE_LABEL)
     true = {condition.type for condition in conditions if condition.status == "True"}
     # Only Jobs are made by another kind: whatever else carries a queue label stands for itself.
-    maker = _maker(meta) if kind == "Job" else None
-    marks, created = _all_marks(templates, scales=scales)
+    maker = _parent_of(meta) if kind == "Job" else None
+    injected, created = _all_injected(templates, is_elastic_job=is_elastic_job)
     marked = names.WORKLOAD_ANNOTATION in meta.annotations
     first = next(iter(templates.values()), Template())
-    placing = {name: placing_of(template) for name, template in templates.items()}
+    node_constraints = {name: node_constraints_of(template) for name, template in templates.items()}
     return rows.JobRow(
         namespace=intern(meta.namespace),
         name=meta.name,
@@ -233,71 +235,73 @@ def _row(
         version=meta.resource_version,
         kind=kind,
         queue=intern(f"{meta.namespace}/{queue}") if queue else "",
-        part_of=intern(maker.uid) if maker else "",
-        part_kind=intern(maker.kind) if maker else "",
-        part_name=intern(maker.name) if maker else "",
-        replicated=intern(replicated) if maker else "",
-        labelled=queue is not None,
-        governed=bool(queue)
+        parent_uid=intern(maker.uid) if maker else "",
+        parent_kind=intern(maker.kind) if maker else "",
+        parent_name=intern(maker.name) if maker else "",
+        podset_by_child_job=intern(podset_by_child_job) if maker else "",
+        has_queue_label=queue is not None,
+        managed=bool(queue)
         and meta.namespace not in names.UNMANAGED_NAMESPACES
         and spec.managed_by in (None, _CONTROLLERS[kind]),
         owned=meta.controller is not None,
         suspended=spec.suspend is True,
         finished=not true.isdisjoint(("Complete", "Completed", "Failed")),
         deleting=meta.deletion_timestamp is not None,
-        count=sum(wants.values()),
-        wants=one(tuple(wants.items()), wants),
+        count=sum(podset_counts.values()),
+        podset_counts=one(tuple(podset_counts.items()), podset_counts),
         whole=one(whole, whole),
-        scales=scales,
-        ungated=frozenset(
+        is_elastic_job=is_elastic_job,
+        without_elastic_gate=frozenset(
             name for name, found in templates.items() if names.ELASTIC_GATE not in found.gates
         )
-        if scales
+        if is_elastic_job
         else frozenset(),
-        settled_at=_settled_at(job),
+        suspend_changed_at=_suspend_changed_at(job),
         written_at=max(
             (seconds(e.time) for e in meta.managed_fields if not e.subresource), default=0.0
         ),
-        marks=one(marks, marks),
-        created_marks=one(created, created),
+        injected=one(injected, injected),
+        injected_at_creation=one(created, created),
         started=marked
         or any(names.WORKLOAD_ANNOTATION in t.metadata.annotations for t in templates.values()),
-        named_class=bool(first.spec.priority_class_name)
+        has_priority_class=bool(first.spec.priority_class_name)
         or names.PRIORITY_CLASS_LABEL in meta.labels,
-        placing=one(tuple(placing.items()), placing) if queue is not None or maker else {},
+        node_constraints=one(tuple(node_constraints.items()), node_constraints)
+        if queue is not None or maker
+        else {},
     )
 
 
-def _maker(meta: core.Meta) -> core.OwnerReference | None:
+def _parent_of(meta: core.Meta) -> core.OwnerReference | None:
     """The JobSet or RayCluster that an object names as its controller."""
     owner = meta.controller
-    if owner is None or _MAKERS.get(owner.kind) != owner.api_version.partition("/")[0]:
+    if owner is None or _PARENT_GROUPS.get(owner.kind) != owner.api_version.partition("/")[0]:
         return None
     return owner
 
 
-def _settled_at(job: _Job | _JobSet | _RayCluster) -> float:
+def _suspend_changed_at(job: _Job | _JobSet | _RayCluster) -> float:
     """When it was last created, suspended or resumed, as far as it tells."""
     turned = [c.last_transition_time for c in job.status.conditions if "Suspend" in c.type]
     moments = [job.metadata.creation_timestamp, job.status.start_time, *turned]
     return max(map(seconds, moments))
 
 
-def _all_marks(
-    templates: Mapping[str, Template], *, scales: bool
+def _all_injected(
+    templates: Mapping[str, Template], *, is_elastic_job: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Rackgate's marks on templates, and those of them that they have from their creation."""
-    marks: list[str] = []
+    injected: list[str] = []
     created: list[str] = []
     for name, template in templates.items():
         where = f" of {name}" if len(templates) > 1 else ""
-        later, early = _marks(template, scales=scales)
-        marks += [f"{mark}{where}" for mark in (*later, *early)]
+        later, early = _injected(template, is_elastic_job=is_elastic_job)
+        injected += [f"{mark}{where}" for mark in (*later, *early)]
         created += [f"{mark}{where}" for mark in early]
-    return tuple(marks), tuple(created)
+    return tuple(injected), tuple(created)
 
 
-def _marks(template: Template, *, scales: bool) -> tuple[Iterable[str], Iterable[str]]:
+def _injected(template: Template, *, is_elastic_job: bool) -> tuple[Iterable[str], Iterable[str]]:
     """Marks of an admission, and marks of a creation."""
     meta, gates = template.metadata, template.gates
     asks = any(key in meta.annotations for key in names.TOPOLOGY_ANNOTATIONS)
@@ -310,22 +314,22 @@ def _marks(template: Template, *, scales: bool) -> tuple[Iterable[str], Iterable
         ),
         (
             names.ELASTIC_ANNOTATION in meta.annotations,
-            scales,
+            is_elastic_job,
             "annotation",
             names.ELASTIC_ANNOTATION,
         ),
         (names.TAS_LABEL in meta.labels, False, "label", names.TAS_LABEL),
-        (names.PODSET_LABEL in meta.labels, asks or scales, "label", names.PODSET_LABEL),
+        (names.PODSET_LABEL in meta.labels, asks or is_elastic_job, "label", names.PODSET_LABEL),
         (names.TOPOLOGY_GATE in gates, asks, "gate", names.TOPOLOGY_GATE),
-        (names.ELASTIC_GATE in gates, scales, "gate", names.ELASTIC_GATE),
+        (names.ELASTIC_GATE in gates, is_elastic_job, "gate", names.ELASTIC_GATE),
     )
     later = [f"{what} {name}" for there, early, what, name in found if there and not early]
     early = [f"{what} {name}" for there, early, what, name in found if there and early]
     return later, early
 
 
-def left_alone(job: rows.JobRow, unmanaged: frozenset[str]) -> rows.JobRow:
-    """The row of a job in a namespace whose jobs are left alone: it is not governed."""
-    if not job.governed or job.namespace not in unmanaged:
+def mark_unmanaged(job: rows.JobRow, unmanaged: frozenset[str]) -> rows.JobRow:
+    """The row of a job in a namespace whose jobs are left alone: it is not managed."""
+    if not job.managed or job.namespace not in unmanaged:
         return job
-    return msgspec.structs.replace(job, governed=False)
+    return msgspec.structs.replace(job, managed=False)

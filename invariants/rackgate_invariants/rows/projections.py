@@ -26,7 +26,7 @@ CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
 # KubeRay's type of a head's pod, and the PodSet that it is.
 RAY_HEAD: Final = "head"
 UNGATER: Final = "rackgate-ungater"
-ADMITTERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
+ADMISSION_MANAGERS: Final = (str(names.FieldManager.ADMISSION), "kueue-admission")
 SHARED_LIMIT: Final = 65536
 
 
@@ -123,7 +123,7 @@ class _PodSpec(View, frozen=True):
     resources: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Bound(View, frozen=True):
+class _PodCondition(View, frozen=True):
     """A condition of a pod, as far as it tells when the pod was bound."""
 
     type: str = ""
@@ -132,7 +132,7 @@ class _Bound(View, frozen=True):
 
 
 class _PodStatus(View, frozen=True):
-    conditions: tuple[_Bound, ...] = ()
+    conditions: tuple[_PodCondition, ...] = ()
     container_statuses: tuple[_ContainerStatus, ...] = ()
     init_container_statuses: tuple[_ContainerStatus, ...] = ()
 
@@ -160,7 +160,7 @@ def _containers(found: Iterable[_Container]) -> tuple[tuple[str, bytes, str | No
     return tuple([(one.name, bytes(one.resources), one.restart_policy) for one in found])
 
 
-def _held(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
+def _held_by_containers(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
     """What containers hold, where their node tells."""
     if not (status.container_statuses or status.init_container_statuses):
         return ()
@@ -176,7 +176,7 @@ def _held(status: _PodStatus) -> tuple[tuple[str, bytes, bytes], ...]:
 def _requests(spec: _PodSpec, status: _PodStatus) -> rows.Amounts:
     """What a pod takes of its node; while it is resized, the larger of asked and held."""
     running, starting = _containers(spec.containers), _containers(spec.init_containers)
-    held = _held(status)
+    held = _held_by_containers(status)
     key = (running, starting, bytes(spec.overhead), bytes(spec.resources), held)
     known = _requests_by_raw.get(key)
     if known is None:
@@ -229,7 +229,7 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
     owner = meta.controller
     labels = meta.labels
     node_type = labels.get(names.RAY_NODE_TYPE_LABEL, "")
-    former = "" if owner is not None else labels.get(CONTROLLER_UID, "")
+    former_owner = "" if owner is not None else labels.get(CONTROLLER_UID, "")
     group = RAY_HEAD if node_type == RAY_HEAD else ""
     selector = spec.node_selector
     created_at = seconds(meta.creation_timestamp)
@@ -244,7 +244,7 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         owner=intern(owner.uid) if owner else "",
         owner_kind=intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
-        former=intern(former),
+        former_owner=intern(former_owner),
         workload=intern(meta.annotations.get(names.WORKLOAD_ANNOTATION, "")),
         podset=intern(labels.get(names.PODSET_LABEL, "")),
         group=intern(group or labels.get(names.RAY_GROUP_LABEL, "").lower()),
@@ -261,7 +261,7 @@ def pod_row(raw: bytes | msgspec.Raw) -> rows.PodRow:
         created_at=created_at,
         # By the scheduler's clock, which may be behind that of the API server.
         scheduled_at=max(created_at, seconds(bound.last_transition_time) if bound else 0.0),
-        released_at=written_at(meta, (UNGATER,), ""),
+        ungater_wrote_at=written_at(meta, (UNGATER,), ""),
     )
 
 

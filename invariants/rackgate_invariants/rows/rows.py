@@ -50,7 +50,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         subindex: index of its child Job among those of one template; -1 without one.
         ends_at: when its deletion should be over; 0 while it is not being deleted.
         scheduled_at: when it was bound, as far as it tells.
-        released_at: when the ungater wrote to it last, as its managed fields tell.
+        ungater_wrote_at: when the ungater wrote to it last, as its managed fields tell.
     """
 
     namespace: str
@@ -60,7 +60,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     owner: str = ""
     owner_kind: str = ""
     owner_name: str = ""
-    former: str = ""
+    former_owner: str = ""
     workload: str = ""
     podset: str = ""
     group: str = ""
@@ -76,7 +76,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     ends_at: float = 0.0
     created_at: float = 0.0
     scheduled_at: float = 0.0
-    released_at: float = 0.0
+    ungater_wrote_at: float = 0.0
 
     @property
     def key(self) -> str:
@@ -89,14 +89,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         return bool(self.gates) and any(gate in OUR_GATES for gate in self.gates)
 
     @property
-    def lead(self) -> str:
+    def owning_uid(self) -> str:
         """The uid that leads to its job: of its controller, or of the last one."""
-        return self.owner or self.former
+        return self.owner or self.former_owner
 
     @property
-    def sent_at(self) -> float:
+    def assigned_at(self) -> float:
         """When it got its place, on the API server's clock."""
-        return self.released_at or self.created_at
+        return self.ungater_wrote_at or self.created_at
 
     def domain(self, levels: tuple[str, ...]) -> Domain | None:
         """Where its nodeSelector sends it; None when it does not name every level."""
@@ -113,14 +113,14 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         kind: as on the wire.
-        part_of: uid of the JobSet or RayCluster that it names as its controller, "" for none.
-            Where that one exists they are governed together; `owners` finds out.
-        part_kind: kind of that controller.
-        part_name: its name.
+        parent_uid: uid of the JobSet or RayCluster that it names as its controller, "" for none.
+            Where that one exists they are managed together; `owners` finds out.
+        parent_kind: kind of that controller.
+        parent_name: its name.
         replicated: PodSet that a part belongs to.
         labelled: it carries the queue label.
         queue: `namespace/name` of the LocalQueue that the label names, "" for none.
-        governed: Rackgate acts on it unless it is a part: labelled, in a managed namespace, with
+        managed: Rackgate acts on it unless it is a part: labelled, in a managed namespace, with
             the usual controller.
         owned: another object controls it.
         count: pods that run at once.
@@ -129,12 +129,12 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         scales: it may ask for other counts while it runs.
         ungated: PodSets whose template lacks the elastic gate.
         listed: names of pods that whoever scales it wants to be deleted.
-        settled_at: when it was last created, suspended or resumed.
+        suspend_changed_at: when it was last created, suspended or resumed.
         written_at: when anything but its status was last written.
         marks: Rackgate's marks on it and on its template, in words.
-        created_marks: those among them that the webhook puts at creation.
+        injected_at_creation: those among them that the webhook puts at creation.
         started: it carries the mark of a Job that was started and not restored.
-        named_class: it names a priority class, which may not exist yet.
+        has_priority_class: it names a priority class, which may not exist yet.
         placing: canonical text of each template's nodeSelector and tolerations, by PodSet.
     """
 
@@ -142,31 +142,31 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     uid: str
     version: str = ""
-    labelled: bool = False
-    governed: bool = False
+    has_queue_label: bool = False
+    managed: bool = False
     owned: bool = False
     suspended: bool = False
     finished: bool = False
     deleting: bool = False
     kind: str = "Job"
     queue: str = ""
-    part_of: str = ""
-    part_kind: str = ""
-    part_name: str = ""
-    replicated: str = ""
+    parent_uid: str = ""
+    parent_kind: str = ""
+    parent_name: str = ""
+    podset_by_child_job: str = ""
     count: int = 0
-    wants: dict[str, int] = msgspec.field(default_factory=dict)
+    podset_counts: dict[str, int] = msgspec.field(default_factory=dict)
     whole: frozenset[str] = frozenset()
-    scales: bool = False
-    ungated: frozenset[str] = frozenset()
+    is_elastic_job: bool = False
+    without_elastic_gate: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    settled_at: float = 0.0
+    suspend_changed_at: float = 0.0
     written_at: float = 0.0
-    marks: tuple[str, ...] = ()
-    created_marks: tuple[str, ...] = ()
+    injected: tuple[str, ...] = ()
+    injected_at_creation: tuple[str, ...] = ()
     started: bool = False
-    named_class: bool = False
-    placing: dict[str, str] = msgspec.field(default_factory=dict)
+    has_priority_class: bool = False
+    node_constraints: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -179,7 +179,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
         return self.finished or self.deleting
 
 
-class Layer(msgspec.Struct, frozen=True, gc=False):
+class SliceLayer(msgspec.Struct, frozen=True, gc=False):
     """So many pods each lie in one domain of this level."""
 
     level: str
@@ -209,35 +209,39 @@ class PodSetRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     name: str
-    asked: int = 0
+    requested_count: int = 0
     topology: bool = False
     requests: Amounts = ()
     required: str = ""
-    layers: tuple[Layer, ...] = ()
+    slice_layers: tuple[SliceLayer, ...] = ()
     group: str = ""
     indexed: bool = False
     subgroups: int = 0
-    placing: str = ""
-    granted: int = 0
+    node_constraints: str = ""
+    admitted_count: int = 0
     flavors: dict[str, str] = msgspec.field(default_factory=dict)
     usage: dict[str, int] = msgspec.field(default_factory=dict)
     assignment: TopologyAssignment | None = None
-    done: int = 0
+    reclaimable: int = 0
     delayed: bool = False
     problem: str = ""
 
     def held(self, resource: str) -> int:
         """What is charged to a queue now."""
         amount = self.usage.get(resource, 0)
-        if not (self.done and self.granted):
+        if not (self.reclaimable and self.admitted_count):
             return amount
-        return amount * min(max(0, self.asked - self.done), self.granted) // self.granted
+        return (
+            amount
+            * min(max(0, self.requested_count - self.reclaimable), self.admitted_count)
+            // self.admitted_count
+        )
 
     def rank(self, pod: PodRow) -> int:
         """The rank of a pod; -1 where it tells none."""
         if not self.subgroups:
             return pod.index
-        size = self.asked // self.subgroups
+        size = self.requested_count // self.subgroups
         if pod.subindex < 0 or not 0 <= pod.index < size:
             return -1
         return pod.subindex * size + pod.index
@@ -286,9 +290,9 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
     placed_at: float = 0.0
     changed_at: float = 0.0
     podsets: tuple[PodSetRow, ...] = ()
-    closed: frozenset[str] = frozenset()
+    unhealthy_hosts: frozenset[str] = frozenset()
     elastic: bool = False
-    folded: tuple[tuple[str, str], ...] = ()
+    merged_slices: tuple[tuple[str, str], ...] = ()
     resized_at: float = 0.0
 
     @property
@@ -297,7 +301,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
     @property
-    def lead(self) -> str:
+    def owning_uid(self) -> str:
         """The uid that leads to its job: of its controller, or, without one, as its label says."""
         return self.owner or self.job_uid
 
@@ -317,7 +321,7 @@ class WorkloadRow(msgspec.Struct, frozen=True, gc=False):
         return self.active and not (self.reserved or self.finished or self.deleting)
 
     @property
-    def granting(self) -> bool:
+    def may_ungate(self) -> bool:
         """Whether its pods may be released now."""
         going = self.evicted or self.deleting or not self.active
         return self.holds and self.admitted and not going

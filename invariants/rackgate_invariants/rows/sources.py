@@ -19,7 +19,7 @@ from rackgate_invariants.rows.queues import (
 from rackgate_invariants.rows.workloads import workload_row
 
 # Pods that have ended hold nothing, and in many clusters they are most of all pods.
-LIVE: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ SOURCES: Final = (
     Source("nodes", kinds.NODES, node_row),
     Source("topologies", kinds.TOPOLOGIES, topology_row),
     Source("flavors", kinds.FLAVORS, flavor_row),
-    Source("pods", kinds.PODS, pod_row, LIVE),
+    Source("pods", kinds.PODS, pod_row, NOT_ENDED),
     Source("workloads", kinds.WORKLOADS, workload_row),
     Source("jobs", kinds.JOBS, job_row),
     Source("jobsets", kinds.JOBSETS, jobset_row, optional=True),

@@ -15,21 +15,21 @@ from rackgate.wire import core, kueue
 from rackgate.wire.core import View
 from rackgate.wire.depth import tolerant
 from rackgate_invariants.rows import rows
-from rackgate_invariants.rows.jobs import Template, placing_of
+from rackgate_invariants.rows.jobs import Template, node_constraints_of
 from rackgate_invariants.rows.projections import (
-    ADMITTERS,
+    ADMISSION_MANAGERS,
     ManagedMeta,
     amounts_of,
     seconds,
     written_at,
 )
 
-SLICERS = (str(names.FieldManager.SLICES),)
+SLICE_MANAGERS = (str(names.FieldManager.SLICES),)
 # By its user agent: Workloads are created by the assigner alone.
-MAKERS = ("rackgate-assigner",)
+WORKLOAD_CREATORS = ("rackgate-assigner",)
 
 
-class _Assigned(View, frozen=True):
+class _PodSetAssignment(View, frozen=True):
     name: str = ""
     flavors: dict[str, str] = msgspec.field(default_factory=dict)
     resource_usage: dict[str, kueue.Amount] = msgspec.field(default_factory=dict)
@@ -40,24 +40,24 @@ class _Assigned(View, frozen=True):
 
 class _Admission(View, frozen=True):
     cluster_queue: str = ""
-    pod_set_assignments: tuple[_Assigned, ...] = ()
+    pod_set_assignments: tuple[_PodSetAssignment, ...] = ()
 
 
-class _Folded(View, frozen=True):
+class _MergedSlice(View, frozen=True):
     uid: str = ""
     pod_set: str = ""
 
 
-class _Done(View, frozen=True):
+class _ReclaimablePod(View, frozen=True):
     name: str = ""
     count: int = 0
 
 
 class _Status(View, frozen=True):
     conditions: tuple[core.Condition, ...] = ()
-    reclaimable_pods: tuple[_Done, ...] = ()
+    reclaimable_pods: tuple[_ReclaimablePod, ...] = ()
     admission: _Admission | None = None
-    folded_slices: tuple[_Folded, ...] = ()
+    folded_slices: tuple[_MergedSlice, ...] = ()
     unhealthy_nodes: tuple[kueue.NodeName, ...] = ()
 
 
@@ -83,7 +83,9 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
     moments = [meta.creation_timestamp, meta.deletion_timestamp]
     moments += [condition.last_transition_time for condition in status.conditions]
     admission = status.admission
-    given = {one.name: one for one in admission.pod_set_assignments} if admission else {}
+    podset_assignment = (
+        {one.name: one for one in admission.pod_set_assignments} if admission else {}
+    )
     done = {one.name: one.count for one in status.reclaimable_pods}
     kind = names.WorkloadCondition
     return rows.WorkloadRow(
@@ -95,7 +97,7 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         owner_kind=intern(owner.kind) if owner else "",
         owner_name=intern(owner.name) if owner else "",
         job_uid=intern(meta.labels.get(names.JOB_UID_LABEL, "")),
-        ours=written_at(meta, MAKERS, "") > 0,
+        ours=written_at(meta, WORKLOAD_CREATORS, "") > 0,
         queue=intern(f"{meta.namespace}/{spec.queue_name}") if spec.queue_name else "",
         active=spec.active,
         deleting=meta.deletion_timestamp is not None,
@@ -106,53 +108,59 @@ def workload_row(raw: bytes | msgspec.Raw) -> rows.WorkloadRow:
         cluster_queue=intern(admission.cluster_queue) if admission else "",
         admitted_at=true.get(kind.ADMITTED, 0.0),
         evicted_at=true.get(kind.EVICTED, 0.0),
-        placed_at=written_at(meta, ADMITTERS, "status"),
+        placed_at=written_at(meta, ADMISSION_MANAGERS, "status"),
         changed_at=max(map(seconds, moments)),
         podsets=tuple(
-            _podset(podset, given.get(podset.name), done.get(podset.name, 0))
+            _podset(podset, podset_assignment.get(podset.name), done.get(podset.name, 0))
             for podset in spec.pod_sets
         ),
-        closed=frozenset(node.name for node in status.unhealthy_nodes),
+        unhealthy_hosts=frozenset(node.name for node in status.unhealthy_nodes),
         elastic=meta.annotations.get(names.ELASTIC_ANNOTATION) == "true",
-        folded=tuple((one.uid, one.pod_set) for one in status.folded_slices),
-        resized_at=written_at(meta, SLICERS, "status"),
+        merged_slices=tuple((one.uid, one.pod_set) for one in status.folded_slices),
+        resized_at=written_at(meta, SLICE_MANAGERS, "status"),
     )
 
 
-def _podset(podset: kueue.PodSet, given: _Assigned | None, done: int) -> rows.PodSetRow:
+def _podset(
+    podset: kueue.PodSet, podset_assignment: _PodSetAssignment | None, done: int
+) -> rows.PodSetRow:
     asked = podset.topology_request or kueue.PodSetTopologyRequest()
     label = asked.pod_index_label
     template = _template(podset.template)
-    usage, assignment, problem = _granted(given)
+    usage, assignment, problem = _granted(podset_assignment)
     return rows.PodSetRow(
         name=intern(podset.name),
-        asked=podset.count,
+        requested_count=podset.count,
         topology=bool(asked.required or asked.preferred or asked.unconstrained or _layers(asked)),
         requests=amounts_of(_pod_template(podset.template).spec),
         required=asked.required or "",
-        layers=_layers(asked),
+        slice_layers=_layers(asked),
         group=asked.pod_set_group_name or "",
         indexed=label == names.COMPLETION_INDEX_LABEL
         or (podset.topology_request is None and label is None),
         subgroups=(asked.sub_group_count or 0) if asked.sub_group_index_label else 0,
-        placing=placing_of(template),
-        granted=given.count if given else 0,
-        flavors=given.flavors if given else {},
+        node_constraints=node_constraints_of(template),
+        admitted_count=podset_assignment.count if podset_assignment else 0,
+        flavors=podset_assignment.flavors if podset_assignment else {},
         usage=usage,
         assignment=assignment,
-        done=done,
-        delayed=bool(given and given.delayed_topology_request),
+        reclaimable=done,
+        delayed=bool(podset_assignment and podset_assignment.delayed_topology_request),
         problem=problem,
     )
 
 
-def _granted(given: _Assigned | None) -> tuple[dict[str, int], TopologyAssignment | None, str]:
-    if given is None:
+def _granted(
+    podset_assignment: _PodSetAssignment | None,
+) -> tuple[dict[str, int], TopologyAssignment | None, str]:
+    if podset_assignment is None:
         return {}, None, ""
     usage: dict[str, int] = {}
     try:
-        usage = {key: quota_amount(key, value) for key, value in given.resource_usage.items()}
-        return usage, _assignment(given.topology_assignment), ""
+        usage = {
+            key: quota_amount(key, value) for key, value in podset_assignment.resource_usage.items()
+        }
+        return usage, _assignment(podset_assignment.topology_assignment), ""
     except (AssignmentError, QuantityError) as error:
         return usage, None, str(error)
 
@@ -161,10 +169,10 @@ def _assignment(raw: Mapping[str, Any] | None) -> TopologyAssignment | None:
     return None if raw is None else decode(raw)
 
 
-def _layers(asked: kueue.PodSetTopologyRequest) -> tuple[rows.Layer, ...]:
+def _layers(asked: kueue.PodSetTopologyRequest) -> tuple[rows.SliceLayer, ...]:
     listed = asked.podset_slice_required_topology_constraints
     if listed:
-        return tuple(rows.Layer(one.topology, one.size) for one in listed)
+        return tuple(rows.SliceLayer(one.topology, one.size) for one in listed)
     if asked.pod_set_slice_required_topology and asked.pod_set_slice_size:
-        return (rows.Layer(asked.pod_set_slice_required_topology, asked.pod_set_slice_size),)
+        return (rows.SliceLayer(asked.pod_set_slice_required_topology, asked.pod_set_slice_size),)
     return ()

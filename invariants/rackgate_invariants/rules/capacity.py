@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rackgate.topology.assignment import Domain
-from rackgate_invariants.cluster import Group, Placed, shown
-from rackgate_invariants.nodes import HOST_LEVELS, Places, flavor_of
+from rackgate_invariants.cluster import ObjectGroup, PlacedPodSet, format_domain
+from rackgate_invariants.node_index import HOST_LEVELS, NodeIndex, flavor_of
 from rackgate_invariants.rows.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 from rackgate_invariants.running_pods import PODS
@@ -24,7 +24,7 @@ Leaf = tuple[tuple[str, ...], Domain]
 
 
 @dataclass(slots=True)
-class _Load:
+class _LeafUsage:
     """What is assigned to one leaf.
 
     Attributes:
@@ -37,10 +37,10 @@ class _Load:
     nodes: set[str] = field(default_factory=set)
 
 
-def capacity(groups: Mapping[str, Group], where: Places) -> Iterator[Breach]:
+def check_capacity(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> Iterator[Breach]:
     """Leaves with assignments that take more than their nodes offer."""
-    loads, covered = _assigned(groups, where)
-    leaf_of: dict[str, list[_Load]] = defaultdict(list)
+    loads, covered = _assigned(groups, node_index)
+    leaf_of: dict[str, list[_LeafUsage]] = defaultdict(list)
     for load in loads.values():
         for name in load.nodes:
             leaf_of[name].append(load)
@@ -53,17 +53,19 @@ def capacity(groups: Mapping[str, Group], where: Places) -> Iterator[Breach]:
                         # What no assignment asks for is the scheduler's business alone.
                         _charge(load, ((r, n) for r, n in pod.requests if r in load.used), 1)
     for (_, domain), load in loads.items():
-        yield from _beyond(shown(domain), load, where)
+        yield from _over_admitted(format_domain(domain), load, node_index)
 
 
-def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _Load], set[str]]:
+def _assigned(
+    groups: Mapping[str, ObjectGroup], node_index: NodeIndex
+) -> tuple[dict[Leaf, _LeafUsage], set[str]]:
     """Charges of all assignments, and the uids of the pods that they cover."""
-    loads: dict[Leaf, _Load] = defaultdict(_Load)
+    loads: dict[Leaf, _LeafUsage] = defaultdict(_LeafUsage)
     covered: set[str] = set()
-    coarse = _coarse_nodes(groups, where)
+    coarse = _coarse_nodes(groups, node_index)
     for group in groups.values():
         for placed in group.placed():
-            if group.gave_up(placed.workload):
+            if group.is_releasing_quota(placed.workload):
                 continue  # its pods count where they are
             requests = _counted(placed.podset)
             written = _written(placed.workload)
@@ -73,20 +75,20 @@ def _assigned(groups: Mapping[str, Group], where: Places) -> tuple[dict[Leaf, _L
                 load.latest = max(load.latest, written)
                 _charge(load, requests, count)
                 if placed.levels == HOST_LEVELS:
-                    node = where.hosts.get(domain[0])
+                    node = node_index.hosts.get(domain[0])
                     load.nodes.update([node.name] if node else [])
                 else:
                     load.nodes |= coarse.get((placed.levels, domain), set())
-            covered.update(_covered(placed.live, placed.levels, charged, where))
+            covered.update(_covered(placed.live, placed.levels, charged, node_index))
     return loads, covered
 
 
-def _held(placed: Placed) -> Mapping[Domain, int]:
+def _held(placed: PlacedPodSet) -> Mapping[Domain, int]:
     """Pods that hold room in each domain.
 
     Where some are done their places may be given to others, so only pods that are there count.
     """
-    if not placed.podset.done:
+    if not placed.podset.reclaimable:
         return placed.charged
     there = Counter(pod.domain(placed.levels) for pod in placed.live)
     return {domain: min(count, there[domain]) for domain, count in placed.charged.items()}
@@ -98,7 +100,7 @@ def _written(workload: WorkloadRow) -> float:
     return min(times, default=0.0)
 
 
-def _coarse_nodes(groups: Mapping[str, Group], where: Places) -> dict[Leaf, set[str]]:
+def _coarse_nodes(groups: Mapping[str, ObjectGroup], node_index: NodeIndex) -> dict[Leaf, set[str]]:
     """Names of the nodes of every domain that is no host, over all flavors that use its levels."""
     wanted = {
         (podset.assignment.levels, flavor_of(podset))
@@ -109,9 +111,9 @@ def _coarse_nodes(groups: Mapping[str, Group], where: Places) -> dict[Leaf, set[
     }
     found: dict[Leaf, set[str]] = defaultdict(set)
     for levels, flavor in wanted:
-        row = where.flavors.get(flavor)
+        row = node_index.flavors.get(flavor)
         needed = row.labels.items() if row is not None else ()
-        for node in where.nodes.values():
+        for node in node_index.nodes.values():
             labels = node.labels
             values = tuple([labels.get(level, "") for level in levels])
             if all(values) and all(labels.get(key) == value for key, value in needed):
@@ -124,7 +126,7 @@ def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
 
     What the API server adds to the template is in the charge of the pods.
     """
-    asked, pods = dict(podset.requests), max(podset.granted, 1)
+    asked, pods = dict(podset.requests), max(podset.admitted_count, 1)
     found = {
         name: max(asked.get(name, 0), -(-podset.usage.get(name, 0) // pods))
         for name in podset.flavors
@@ -134,22 +136,22 @@ def _counted(podset: PodSetRow) -> tuple[tuple[str, int], ...]:
 
 
 def _covered(
-    live: list[PodRow], levels: tuple[str, ...], counts: Mapping[Domain, int], where: Places
+    live: list[PodRow], levels: tuple[str, ...], counts: Mapping[Domain, int], node_index: NodeIndex
 ) -> Iterator[str]:
     """Pods that are in their places; one on a host that was given up takes room of its own."""
     present: dict[Domain, list[PodRow]] = defaultdict(list)
     for pod in live:
-        node = where.nodes.get(pod.node)
+        node = node_index.nodes.get(pod.node)
         if node is not None:
             present[tuple([node.labels.get(level, "") for level in levels])].append(pod)
-    for sits, pods in present.items():
-        count = counts.get(sits, 0)
+    for bound_domain, pods in present.items():
+        count = counts.get(bound_domain, 0)
         if len(pods) > count:
             pods.sort(key=lambda pod: (pod.scheduled_at, pod.name))
         yield from (pod.uid for pod in pods[:count])
 
 
-def _spread(loads: Mapping[Leaf, _Load], leaf_of: Mapping[str, list[_Load]]) -> None:
+def _spread(loads: Mapping[Leaf, _LeafUsage], leaf_of: Mapping[str, list[_LeafUsage]]) -> None:
     """What is assigned to a host also takes room of the coarser leaves that the host lies in."""
     for (levels, _), load in loads.items():
         if levels != HOST_LEVELS:
@@ -161,14 +163,14 @@ def _spread(loads: Mapping[Leaf, _Load], leaf_of: Mapping[str, list[_Load]]) -> 
                     other.latest = max(other.latest, load.latest)
 
 
-def _charge(load: _Load, requests: Iterable[tuple[str, int]], count: int) -> None:
+def _charge(load: _LeafUsage, requests: Iterable[tuple[str, int]], count: int) -> None:
     for resource, quantity in requests:
         load.used[resource] += quantity * count
     load.used["pods"] += count
 
 
-def _beyond(name: str, load: _Load, where: Places) -> Iterator[Breach]:
-    nodes = [where.nodes[node] for node in load.nodes]
+def _over_admitted(name: str, load: _LeafUsage, node_index: NodeIndex) -> Iterator[Breach]:
+    nodes = [node_index.nodes[node] for node in load.nodes]
     if not nodes:
         return  # gone: `domain-gone` tells, and swaps mend it
     for resource, used in sorted(load.used.items()):

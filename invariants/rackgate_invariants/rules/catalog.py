@@ -19,11 +19,11 @@ CLUSTER_QUEUES: Final = "clusterqueues"
 LOCAL_QUEUES: Final = "localqueues"
 ALL_JOBS: Final = (JOBS, JOBSETS, RAY_CLUSTERS)
 # Not a kind: every namespace was read, not one alone.
-EVERYWHERE: Final = "all namespaces"
+ALL_NAMESPACES: Final = "all namespaces"
 # What is asked to compare queues with the pods of their jobs.
-LIVING: Final = (
+QUOTA_KINDS: Final = (
     *(PODS, NODES, FLAVORS, WORKLOADS, *ALL_JOBS, CLUSTER_QUEUES, LOCAL_QUEUES),
-    EVERYWHERE,
+    ALL_NAMESPACES,
 )
 # Not a kind: versions of objects were seen one after another.
 WATCHING: Final = "watching"
@@ -188,25 +188,25 @@ RULES: Final[Mapping[str, Rule]] = dict(
             "over-capacity",
             3,
             "What is assigned to a leaf, with the pods that were there before, fits its nodes.",
-            *(NODES, PODS, WORKLOADS, JOBS, FLAVORS, EVERYWHERE),
+            *(NODES, PODS, WORKLOADS, JOBS, FLAVORS, ALL_NAMESPACES),
         ),
         _rule(
             "over-quota",
             3,
             "Admitted Workloads of a ClusterQueue use no more than its nominal quota.",
-            *(WORKLOADS, CLUSTER_QUEUES, EVERYWHERE),
+            *(WORKLOADS, CLUSTER_QUEUES, ALL_NAMESPACES),
         ),
         _rule(
             "pods-over-quota",
             3,
             "Pods of a ClusterQueue's jobs take no more than its nominal quota.",
-            *LIVING,
+            *QUOTA_KINDS,
         ),
         _rule(
             "uncharged",
             3,
             "No queue is charged less than the pods of its jobs take.",
-            *LIVING,
+            *QUOTA_KINDS,
             patient=True,
         ),
         _rule(
@@ -239,14 +239,14 @@ RULES: Final[Mapping[str, Rule]] = dict(
             "queue-counts",
             3,
             "The status of a ClusterQueue counts what its jobs hold, use and ask.",
-            *LIVING,
+            *QUOTA_KINDS,
             patient=True,
         ),
         _rule(
             "local-queue-counts",
             3,
             "The status of a LocalQueue counts what its jobs hold, use and ask.",
-            *(one for one in LIVING if one != EVERYWHERE),
+            *(one for one in QUOTA_KINDS if one != ALL_NAMESPACES),
             patient=True,
         ),
         _rule(

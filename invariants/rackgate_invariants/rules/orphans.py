@@ -1,10 +1,10 @@
-"""Owners and marks that lead nowhere: of Jobs, of pods and of Workloads. Anybody may write them."""
+"""Owners and labels of Jobs, pods and Workloads that refer to nothing; anybody may write them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rackgate_invariants.cluster import Group
+from rackgate_invariants.cluster import ObjectGroup
 from rackgate_invariants.rows.rows import PodRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 
@@ -12,44 +12,49 @@ from rackgate_invariants.rules.catalog import Breach
 KINDS = frozenset({"Job", "JobSet", "RayCluster"})
 
 
-def judged(group: Group) -> Iterator[Breach]:
+def check(group: ObjectGroup) -> Iterator[Breach]:
     """All rules about what leads nowhere."""
-    yield from _forged(group)
+    yield from _forged_owner(group)
     for workload in group.workloads.values():
-        yield from _strange(workload)
+        yield from _foreign_owner(workload)
     if group.root:  # pods of nobody are there, too, where there is none
         yield from _pods(group)
 
 
-def _pods(group: Group) -> Iterator[Breach]:
+def _pods(group: ObjectGroup) -> Iterator[Breach]:
     """Pods that nobody controls, and pods whose marks name somebody else's Workload."""
     known: dict[tuple[str, str, bool, str], str] = {}
     for pod in group.pods.values():
         if pod.gates or pod.terminating:
             continue
         if not pod.owner:
-            yield from _left(pod, group)
+            yield from _orphaned_pod(pod, group)
             continue
-        marks = (pod.workload, pod.podset, pod.tas, pod.owner)
-        found = known.get(marks)
+        injected = (pod.workload, pod.podset, pod.tas, pod.owner)
+        found = known.get(injected)
         if found is None:
             marked = pod.workload or pod.podset or pod.tas
-            found = known[marks] = _stray(pod, group) if marked else ""
+            found = known[injected] = _foreign_pod(pod, group) if marked else ""
         if found:
             text = f"released with marks, and {found}"
             yield Breach("stray-marks", pod.key, text, pod.created_at)
 
 
-def _forged(group: Group) -> Iterator[Breach]:
+def _forged_owner(group: ObjectGroup) -> Iterator[Breach]:
     """A Job that Rackgate acts on names an owner that exists; it is a part then, and no job."""
     job = group.job
-    if job is None or not job.part_of or job.deleting or not (job.labelled or job.marks):
+    if (
+        job is None
+        or not job.parent_uid
+        or job.deleting
+        or not (job.has_queue_label or job.injected)
+    ):
         return
-    found = f'names {job.part_kind} "{job.part_name}" as its controller, which is not there'
-    yield Breach("forged-owner", job.key, found, job.settled_at)
+    found = f'names {job.parent_kind} "{job.parent_name}" as its controller, which is not there'
+    yield Breach("forged-owner", job.key, found, job.suspend_changed_at)
 
 
-def _strange(workload: WorkloadRow) -> Iterator[Breach]:
+def _foreign_owner(workload: WorkloadRow) -> Iterator[Breach]:
     """A Workload that holds quota belongs to the job that it was made for."""
     if not workload.holds:
         return
@@ -68,11 +73,11 @@ def _strange(workload: WorkloadRow) -> Iterator[Breach]:
         yield Breach("strange-owner", workload.key, text, workload.changed_at)
 
 
-def _left(pod: PodRow, group: Group) -> Iterator[Breach]:
+def _orphaned_pod(pod: PodRow, group: ObjectGroup) -> Iterator[Breach]:
     """A pod without a controller that takes what a managed job was given."""
     if pod.workload:
         theirs = f'it names Workload "{pod.workload}"'
-    elif group.governed or any(not one.is_slice for one in group.workloads.values()):
+    elif group.managed or any(not one.is_slice for one in group.workloads.values()):
         theirs = "it was made for a managed job"
     else:
         return
@@ -80,7 +85,7 @@ def _left(pod: PodRow, group: Group) -> Iterator[Breach]:
     yield Breach("left-behind", pod.key, f"runs{place} without a controller; {theirs}")
 
 
-def _stray(pod: PodRow, group: Group) -> str:
+def _foreign_pod(pod: PodRow, group: ObjectGroup) -> str:
     """Why a released pod with marks does not belong to the job whose Workload it names.
 
     What nobody reads cannot be missed: a controller of another kind is only known by the

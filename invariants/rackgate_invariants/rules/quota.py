@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rackgate_invariants.cluster import Cluster, Group
+from rackgate_invariants.cluster import Cluster, ObjectGroup
 from rackgate_invariants.rows.rows import Counts, QueueRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
-from rackgate_invariants.rules.charges import Account, granted_to
+from rackgate_invariants.rules.job_usage import JobUsage, reserved_by
 
 Total = Counter[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class _Held:
+class _QueueTotals:
     """What the Workloads of one queue hold and ask, and what lives beyond it.
 
     Attributes:
@@ -33,7 +33,7 @@ class _Held:
     usage: Total = field(default_factory=Counter)
     least: Total = field(default_factory=Counter)
     most: Total = field(default_factory=Counter)
-    lasting: Total = field(default_factory=Counter)
+    admitted_for_certain: Total = field(default_factory=Counter)
     changed_at: float = 0.0
     admitted_at: float = 0.0
 
@@ -46,154 +46,154 @@ class _Held:
         self.admitted += workload.admitted
         # The queue's own time is the API server's: a condition's may be another machine's.
         self.admitted_at = max(self.admitted_at, workload.placed_at or workload.admitted_at)
-        amounts = granted_to(workload)
+        amounts = reserved_by(workload)
         self.reservation.update(amounts)
         if workload.admitted:
             self.usage.update(amounts)
 
-    def add_account(self, account: Account) -> None:
-        if account.living - account.granted:
-            self.changed_at = max(self.changed_at, account.bound_at)
-        self.least.update(account.staying - account.granted)
-        self.most.update(account.living - account.granted)
-        if account.admitted:
-            self.lasting.update(account.staying - account.granted)
+    def add_job_usage(self, job_usage: JobUsage) -> None:
+        if job_usage.running_usage - job_usage.reserved_usage:
+            self.changed_at = max(self.changed_at, job_usage.bound_at)
+        self.least.update(job_usage.non_terminating - job_usage.reserved_usage)
+        self.most.update(job_usage.running_usage - job_usage.reserved_usage)
+        if job_usage.admitted:
+            self.admitted_for_certain.update(job_usage.non_terminating - job_usage.reserved_usage)
 
 
-def _broken(workload: WorkloadRow) -> bool:
+def _has_unreadable_admission(workload: WorkloadRow) -> bool:
     """Whether its admission cannot be read: such a Workload is counted nowhere."""
     return any(podset.problem for podset in workload.podsets)
 
 
-def counted(cluster: Cluster, groups: Mapping[str, Group]) -> Iterator[WorkloadRow]:
+def counted_workloads(cluster: Cluster, groups: Mapping[str, ObjectGroup]) -> Iterator[WorkloadRow]:
     """Workloads that count.
 
     A slice does not once it is settled in its parent, which holds it now, nor once that is gone;
-    nor what a job left that is gone (`Group.gave_up`).
+    nor what a job left that is gone (`ObjectGroup.is_releasing_quota`).
     """
     left = {
         workload.uid
         for group in groups.values()
         if group.job is None
         for workload in group.workloads.values()
-        if group.gave_up(workload)
+        if group.is_releasing_quota(workload)
     }
     every = [workload for workload in cluster.workloads if workload.uid not in left]
-    settled = {one.uid: {uid for uid, _ in one.folded} for one in every}
+    merged_uids = {one.uid: {uid for uid, _ in one.merged_slices} for one in every}
     for workload in every:
         over = workload.is_slice and (
-            workload.owner not in settled or workload.uid in settled[workload.owner]
+            workload.owner not in merged_uids or workload.uid in merged_uids[workload.owner]
         )
-        if not (over or _broken(workload)):
+        if not (over or _has_unreadable_admission(workload)):
             yield workload
 
 
-def nominal(
-    cluster: Cluster, groups: Mapping[str, Group], accounts: Iterable[Account]
+def check_nominal_quota(
+    cluster: Cluster, groups: Mapping[str, ObjectGroup], job_usages: Iterable[JobUsage]
 ) -> Iterator[Breach]:
     """What is granted, and what lives, within nominal quota; queues of one cohort share theirs.
 
     A quota that was lowered after the last admission takes nothing back, so it is no breach: pods
     may stay within what was granted before.
     """
-    held: dict[str, _Held] = defaultdict(_Held)
-    for workload in counted(cluster, groups):
+    held: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
+    for workload in counted_workloads(cluster, groups):
         if workload.holds:
             held[workload.cluster_queue].add(workload)
-    staying: dict[str, Total] = defaultdict(Counter)
-    for account in accounts:
-        staying[account.cluster_queue].update(account.staying)
-    for queues in _shares(cluster.cluster_queues):
-        quota, used, alive = Counter[tuple[str, str]](), Total(), Total()
+    non_terminating: dict[str, Total] = defaultdict(Counter)
+    for job_usage in job_usages:
+        non_terminating[job_usage.cluster_queue].update(job_usage.non_terminating)
+    for queues in _queues_by_cohort(cluster.cluster_queues):
+        quota, used, live_usage = Counter[tuple[str, str]](), Total(), Total()
         for queue in queues:
             quota.update(queue.nominal)
             used.update(held[queue.key].reservation)
-            alive.update(staying[queue.key])
+            live_usage.update(non_terminating[queue.key])
         lowered = max(q.spec_at for q in queues) > max(held[q.key].admitted_at for q in queues)
         subject = "+".join(sorted(queue.key for queue in queues))
-        for pair in sorted({*used, *alive}):
+        for pair in sorted({*used, *live_usage}):
             named, most = f"{subject} {pair[0]}/{pair[1]}", quota[pair]
             if used[pair] > most and not lowered:
                 found = f"{used[pair]} in use, the nominal quota is {most}"
                 yield Breach("over-quota", named, found)
-            if alive[pair] > (max(most, used[pair]) if lowered else most):
-                found = f"pods that live take {alive[pair]}, the nominal quota is {most}"
+            if live_usage[pair] > (max(most, used[pair]) if lowered else most):
+                found = f"pods that live take {live_usage[pair]}, the nominal quota is {most}"
                 yield Breach("pods-over-quota", named, found)
 
 
-def _shares(queues: Iterable[QueueRow]) -> Iterable[list[QueueRow]]:
+def _queues_by_cohort(queues: Iterable[QueueRow]) -> Iterable[list[QueueRow]]:
     found: dict[str, list[QueueRow]] = defaultdict(list)
     for queue in queues:
         found[queue.cohort or f"={queue.key}"].append(queue)
     return found.values()
 
 
-def uncharged(cluster: Cluster, accounts: Iterable[Account]) -> Iterator[Breach]:
+def check_uncharged(cluster: Cluster, job_usages: Iterable[JobUsage]) -> Iterator[Breach]:
     """No queue says that less is in use than the pods of its jobs take."""
-    living: dict[str, Total] = defaultdict(Counter)
+    running_usage: dict[str, Total] = defaultdict(Counter)
     bound_at: dict[str, float] = defaultdict(float)
-    for account in accounts:
-        name = account.cluster_queue
-        living[name].update(account.living)
-        bound_at[name] = max(bound_at[name], account.bound_at)
+    for job_usage in job_usages:
+        name = job_usage.cluster_queue
+        running_usage[name].update(job_usage.running_usage)
+        bound_at[name] = max(bound_at[name], job_usage.bound_at)
     for queue in cluster.cluster_queues:
-        for pair, amount in sorted(living[queue.key].items()):
-            said = queue.counts.reservation.get(pair, 0)
-            if amount > said:
-                found = f"pods that live take {amount}, {said} is charged"
+        for pair, amount in sorted(running_usage[queue.key].items()):
+            reported = queue.counts.reservation.get(pair, 0)
+            if amount > reported:
+                found = f"pods that live take {amount}, {reported} is charged"
                 since = max(bound_at[queue.key], queue.spec_at)
                 yield Breach("uncharged", f"{queue.key} {pair[0]}/{pair[1]}", found, since)
 
 
-def statuses(
-    cluster: Cluster, groups: Mapping[str, Group], accounts: Iterable[Account]
+def check_queue_statuses(
+    cluster: Cluster, groups: Mapping[str, ObjectGroup], job_usages: Iterable[JobUsage]
 ) -> Iterator[Breach]:
     """The status of every queue counts what its Workloads hold and ask, and what lives beyond."""
-    local: dict[str, _Held] = defaultdict(_Held)
-    whole: dict[str, _Held] = defaultdict(_Held)
-    feeds = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
-    for workload in counted(cluster, groups):
+    local: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
+    whole: dict[str, _QueueTotals] = defaultdict(_QueueTotals)
+    cluster_queue_of = {queue.key: queue.cluster_queue for queue in cluster.local_queues}
+    for workload in counted_workloads(cluster, groups):
         local[workload.queue].add(workload)
         # A Workload that waits counts where its LocalQueue leads, others where they were admitted.
-        owner = workload.cluster_queue if workload.holds else feeds.get(workload.queue)
+        owner = workload.cluster_queue if workload.holds else cluster_queue_of.get(workload.queue)
         if owner is not None:
             whole[owner].add(workload)
-    for account in accounts:
-        local[account.local_queue].add_account(account)
-        whole[account.cluster_queue].add_account(account)
+    for job_usage in job_usages:
+        local[job_usage.local_queue].add_job_usage(job_usage)
+        whole[job_usage.cluster_queue].add_job_usage(job_usage)
     for queue in cluster.local_queues:
         yield from _differences("local-queue-counts", queue, local[queue.key])
     for queue in cluster.cluster_queues:
         yield from _differences("queue-counts", queue, whole[queue.key])
 
 
-def _differences(rule: str, queue: QueueRow, held: _Held) -> Iterator[Breach]:
+def _differences(rule: str, queue: QueueRow, held: _QueueTotals) -> Iterator[Breach]:
     found = list(_unequal(queue.counts, held))
     if found and not queue.deleting:
         since = max(held.changed_at, queue.spec_at)
         yield Breach(rule, queue.key, "; ".join(found), since)
 
 
-def _unequal(said: Counts, held: _Held) -> Iterator[str]:
+def _unequal(reported: Counts, held: _QueueTotals) -> Iterator[str]:
     pairs = (
-        ("pendingWorkloads", said.pending, held.pending),
-        ("reservingWorkloads", said.reserving, held.reserving),
-        ("admittedWorkloads", said.admitted, held.admitted),
+        ("pendingWorkloads", reported.pending, held.pending),
+        ("reservingWorkloads", reported.reserving, held.reserving),
+        ("admittedWorkloads", reported.admitted, held.admitted),
     )
-    for name, says, counted_ in pairs:
-        if says != counted_:
-            yield f"{name} says {says}, {counted_} are there"
-    for name, totals, granted, least in (
-        ("flavorsReservation", said.reservation, held.reservation, held.least),
-        ("flavorsUsage", said.usage, held.usage, held.lasting),
+    for name, reported_count, counted_ in pairs:
+        if reported_count != counted_:
+            yield f"{name} says {reported_count}, {counted_} are there"
+    for name, totals, reserved, least in (
+        ("flavorsReservation", reported.reservation, held.reservation, held.least),
+        ("flavorsUsage", reported.usage, held.usage, held.admitted_for_certain),
     ):
-        yield from _other_totals(name, totals, granted, least, held.most)
+        yield from _other_totals(name, totals, reserved, least, held.most)
 
 
 def _other_totals(
     name: str,
-    said: Mapping[tuple[str, str], int],
-    granted: Total,
+    reported: Mapping[tuple[str, str], int],
+    reserved: Total,
     least: Total,
     most: Total,
 ) -> Iterator[str]:
@@ -201,8 +201,8 @@ def _other_totals(
 
     Whether those count is a setting (`RackgateHoldQuotaForTerminatingPods`).
     """
-    for pair, total in sorted(said.items()):
-        low, high = granted[pair] + least[pair], granted[pair] + most[pair]
+    for pair, total in sorted(reported.items()):
+        low, high = reserved[pair] + least[pair], reserved[pair] + most[pair]
         if not low <= total <= high:
             text = f"{high} is held" if low == high else f"{low} to {high} is held"
             yield f"{name} of {pair[0]}/{pair[1]} says {total}, {text}"

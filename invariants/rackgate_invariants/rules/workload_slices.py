@@ -1,4 +1,4 @@
-"""Elastic Workloads and their slices: granted once, settled once, deleted, and nothing beside."""
+"""Elastic Workloads and their slices: admitted once, merged once, then deleted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rackgate_invariants.cluster import Family, Group, listed
+from rackgate_invariants.cluster import ObjectGroup, WorkloadWithSlices, listed
 from rackgate_invariants.rows.rows import PodRow, PodSetRow, WorkloadRow
 from rackgate_invariants.rules.catalog import Breach
 
 
 @dataclass(slots=True)
-class Elastic:
+class ElasticPodSet:
     """One PodSet of an elastic Workload, with its pods.
 
     Attributes:
@@ -20,10 +20,10 @@ class Elastic:
         leaving: names of pods that whoever scales the job wants to be deleted.
     """
 
-    family: Family
+    family: WorkloadWithSlices
     podset: PodSetRow
-    granted: int
-    leaving: frozenset[str] = frozenset()
+    admitted_count: int
+    pods_to_delete: frozenset[str] = frozenset()
     live: list[PodRow] = field(default_factory=list)
     gated: list[PodRow] = field(default_factory=list)
 
@@ -33,15 +33,15 @@ class Elastic:
         return f"{self.family.parent.key}/{self.podset.name}"
 
 
-def elastics(group: Group) -> list[Elastic]:
+def elastic_podsets(group: ObjectGroup) -> list[ElasticPodSet]:
     """PodSets of Workloads that may be resized and hold quota."""
-    found: dict[tuple[str, str], Elastic] = {}
+    found: dict[tuple[str, str], ElasticPodSet] = {}
     job = group.job
-    for family in group.families():
+    for family in group.workloads_with_slices():
         parent = family.parent
         for podset in parent.podsets if parent.elastic and parent.holds else ():
-            leaving = job.listed if job is not None else frozenset()
-            one = Elastic(family, podset, family.granted(podset), leaving)
+            pods_to_delete = job.listed if job is not None else frozenset()
+            one = ElasticPodSet(family, podset, family.admitted_count(podset), pods_to_delete)
             found[parent.name, podset.name] = one
     for pod in group.pods.values() if found else ():
         belongs = found.get((pod.workload, pod.podset)) if pod.owner else None
@@ -50,171 +50,186 @@ def elastics(group: Group) -> list[Elastic]:
     return list(found.values())
 
 
-def judged(group: Group) -> Iterator[Breach]:
+def check(group: ObjectGroup) -> Iterator[Breach]:
     """All rules about slices and what they grant."""
     if not any(one.elastic or one.is_slice for one in group.workloads.values()):
         return
-    for one in elastics(group):
+    for one in elastic_podsets(group):
         yield from _too_many(one)
-        yield from _released(one)
-    for family in group.families():
-        yield from _counted_once(family)
-        yield from _settled(family)
+        yield from _not_ungated(one)
+    for family in group.workloads_with_slices():
+        yield from _merged_once(family)
+        yield from _not_merged(family)
         yield from _counts(family, group)
         yield from _gates(family, group)
-        for piece in (*family.slices, *family.settled):
-            yield from _shape(family.parent, piece)
+        for workload_slice in (*family.slices, *family.merged):
+            yield from _shape(family.parent, workload_slice)
     yield from _orphans(group)
 
 
-def _too_many(one: Elastic) -> Iterator[Breach]:
+def _too_many(one: ElasticPodSet) -> Iterator[Breach]:
     """More pods than are granted.
 
     They may be left over when fewer are granted than before, until whoever scales the job takes
     them away: then none of them was sent after that. A pod that was given no place does not tell
     when it was sent, so for those it has to show that they stay.
     """
-    fewer_at = one.family.changed_at
-    staying = [pod for pod in one.live if not pod.terminating]
-    if len(one.live) > one.granted and any(pod.sent_at > fewer_at for pod in staying):
-        found = f"{len(one.live)} live ungated pods, {one.granted} granted"
+    scaled_down_at = one.family.changed_at
+    non_terminating = [pod for pod in one.live if not pod.terminating]
+    if len(one.live) > one.admitted_count and any(
+        pod.assigned_at > scaled_down_at for pod in non_terminating
+    ):
+        found = f"{len(one.live)} live ungated pods, {one.admitted_count} granted"
         yield Breach("over-granted", one.subject, found)
-    kept = [pod for pod in staying if pod.name not in one.leaving]
-    if len(kept) > one.granted:
-        found = f"{len(kept)} pods, {one.granted} granted, and nobody takes them away"
-        yield Breach("over-granted-left", one.subject, found, fewer_at)
+    kept = [pod for pod in non_terminating if pod.name not in one.pods_to_delete]
+    if len(kept) > one.admitted_count:
+        found = f"{len(kept)} pods, {one.admitted_count} granted, and nobody takes them away"
+        yield Breach("over-granted-left", one.subject, found, scaled_down_at)
 
 
-def _released(one: Elastic) -> Iterator[Breach]:
+def _not_ungated(one: ElasticPodSet) -> Iterator[Breach]:
     """Gated pods are released by their number, where they need no place."""
     parent = one.family.parent
-    if one.podset.assignment is not None or not parent.granting:
+    if one.podset.assignment is not None or not parent.may_ungate:
         return
     waiting = [pod for pod in one.gated if not pod.terminating]
-    room = one.granted - len(one.live)
+    room = one.admitted_count - len(one.live)
     if room > 0 and waiting:
         since = max(parent.admitted_at, parent.placed_at, min(pod.created_at for pod in waiting))
-        since = max(since, *(piece.changed_at for piece in one.family.slices), 0.0)
+        since = max(
+            since, *(workload_slice.changed_at for workload_slice in one.family.slices), 0.0
+        )
         names_ = listed(pod.name for pod in waiting)
         found = f"{min(room, len(waiting))} gated pods have room ({names_})"
         yield Breach("not-released", one.subject, found, since)
 
 
-def _counted_once(family: Family) -> Iterator[Breach]:
+def _merged_once(family: WorkloadWithSlices) -> Iterator[Breach]:
     """Each slice is settled once, and in its own PodSet."""
     parent = family.parent
     names_ = {podset.name for podset in parent.podsets}
-    for uid, times in Counter(uid for uid, _ in parent.folded).items():
+    for uid, times in Counter(uid for uid, _ in parent.merged_slices).items():
         if times > 1:
             yield Breach("slice-counted-twice", f"{parent.key} {uid}", f"settled {times} times")
-    for uid, podset in parent.folded:
+    for uid, podset in parent.merged_slices:
         if podset not in names_:
             found = f'settled in PodSet "{podset}", which its parent has not'
             yield Breach("slice-counted-twice", f"{parent.key} {uid}", found)
-    for piece in family.settled:
-        recorded = {podset for uid, podset in parent.folded if uid == piece.uid}
-        if recorded.isdisjoint(podset.name for podset in piece.podsets):
+    for workload_slice in family.merged:
+        recorded = {podset for uid, podset in parent.merged_slices if uid == workload_slice.uid}
+        if recorded.isdisjoint(podset.name for podset in workload_slice.podsets):
             found = f"settled in PodSet {listed(recorded)}, it is of another"
-            yield Breach("slice-counted-twice", f"{parent.key} {piece.uid}", found)
+            yield Breach("slice-counted-twice", f"{parent.key} {workload_slice.uid}", found)
 
 
-def _settled(family: Family) -> Iterator[Breach]:
+def _not_merged(family: WorkloadWithSlices) -> Iterator[Breach]:
     """Nothing of a slice is left for long once it was admitted."""
     parent = family.parent
-    for piece in family.settled:
+    for workload_slice in family.merged:
         found = f"it is settled in {parent.key}, and still there"
-        since = max(parent.placed_at, piece.changed_at)
-        yield Breach("slice-not-settled", piece.key, found, since)
-    here = {piece.uid for piece in family.settled}
-    for uid in dict.fromkeys(uid for uid, _ in parent.folded):
+        since = max(parent.placed_at, workload_slice.changed_at)
+        yield Breach("slice-not-settled", workload_slice.key, found, since)
+    here = {workload_slice.uid for workload_slice in family.merged}
+    for uid in dict.fromkeys(uid for uid, _ in parent.merged_slices):
         if uid not in here:
             found = f"slice {uid} is gone, and its record is still there"
             yield Breach("slice-not-settled", f"{parent.key} {uid}", found, parent.placed_at)
-    for piece in family.slices:
-        if piece.granting and parent.granting and _could_join(parent, piece):
+    for workload_slice in family.slices:
+        if workload_slice.may_ungate and parent.may_ungate and _can_merge(parent, workload_slice):
             found = f"admitted, and not taken in by {parent.key}"
-            since = max(piece.admitted_at, parent.placed_at)
-            yield Breach("slice-not-settled", piece.key, found, since)
+            since = max(workload_slice.admitted_at, parent.placed_at)
+            yield Breach("slice-not-settled", workload_slice.key, found, since)
 
 
-def _could_join(parent: WorkloadRow, piece: WorkloadRow) -> bool:
+def _can_merge(parent: WorkloadRow, workload_slice: WorkloadRow) -> bool:
     """Whether what a slice holds can be written into what its PodSet holds."""
     given = {podset.name: podset for podset in parent.podsets}
-    for podset in piece.podsets:
+    for podset in workload_slice.podsets:
         own = given.get(podset.name)
         if own is None:
             return False
         levels = [one.assignment.levels for one in (own, podset) if one.assignment is not None]
-        if (len(levels) == 1 and own.granted) or len(set(levels)) > 1:
+        if (len(levels) == 1 and own.admitted_count) or len(set(levels)) > 1:
             return False
     return True
 
 
-def _counts(family: Family, group: Group) -> Iterator[Breach]:
+def _counts(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
     """What was granted is what the spec says, and with what waits it is what the job asks."""
     parent, job = family.parent, group.job
-    if not (parent.elastic and parent.granting):
+    if not (parent.elastic and parent.may_ungate):
         return
     since = max(parent.changed_at, parent.placed_at, parent.resized_at)
-    since = max(since, *(piece.changed_at for piece in family.slices), 0.0)
+    since = max(since, *(workload_slice.changed_at for workload_slice in family.slices), 0.0)
     for podset in parent.podsets:
         subject = f"{parent.key}/{podset.name}"
-        if podset.asked != podset.granted:
-            found = f"{podset.granted} pods are granted, the spec says {podset.asked}"
+        if podset.requested_count != podset.admitted_count:
+            found = (
+                f"{podset.admitted_count} pods are granted, the spec says {podset.requested_count}"
+            )
             yield Breach("counts-differ", subject, found, since)
-        if job is None or job.over or job.suspended or podset.name not in job.wants:
+        if job is None or job.over or job.suspended or podset.name not in job.podset_counts:
             continue
         beside = sum(
-            own.asked for piece in family.slices for own in piece.podsets if own.name == podset.name
+            own.requested_count
+            for workload_slice in family.slices
+            for own in workload_slice.podsets
+            if own.name == podset.name
         )
-        if job.wants[podset.name] != podset.granted + beside:
+        if job.podset_counts[podset.name] != podset.admitted_count + beside:
             found = (
-                f"{job.kind} asks for {job.wants[podset.name]} pods, {podset.granted} are granted "
+                f"{job.kind} asks for {job.podset_counts[podset.name]} pods, "
+                f"{podset.admitted_count} are granted "
                 f"and slices ask for {beside}"
             )
             yield Breach("counts-differ", subject, found, max(since, job.written_at))
 
 
-def _gates(family: Family, group: Group) -> Iterator[Breach]:
+def _gates(family: WorkloadWithSlices, group: ObjectGroup) -> Iterator[Breach]:
     """Pods that come later are held: the templates of a running elastic job have the gate."""
     parent, job = family.parent, group.job
-    if job is None or job.over or job.suspended or not (parent.elastic and parent.granting):
+    if job is None or job.over or job.suspended or not (parent.elastic and parent.may_ungate):
         return
-    bare = sorted(job.ungated & {podset.name for podset in parent.podsets})
-    if bare:
-        found = f"the template of PodSet {listed(bare)} has no elastic gate"
-        yield Breach("elastic-gate-missing", job.key, found, max(job.written_at, job.settled_at))
+    without_gate = sorted(job.without_elastic_gate & {podset.name for podset in parent.podsets})
+    if without_gate:
+        found = f"the template of PodSet {listed(without_gate)} has no elastic gate"
+        yield Breach(
+            "elastic-gate-missing", job.key, found, max(job.written_at, job.suspend_changed_at)
+        )
 
 
-def _shape(parent: WorkloadRow, piece: WorkloadRow) -> Iterator[Breach]:
+def _shape(parent: WorkloadRow, workload_slice: WorkloadRow) -> Iterator[Breach]:
     """A slice is a part of its parent: the same PodSet, the same flavors, the same queue."""
     own = {podset.name: podset for podset in parent.podsets}
     wrong = ""
-    if len(piece.podsets) != 1 or piece.podsets[0].name not in own:
-        wrong = f"asks for PodSet {listed(podset.name for podset in piece.podsets)}"
-    elif parent.holds and piece.holds:
-        podset, of_parent = piece.podsets[0], own[piece.podsets[0].name]
-        if piece.cluster_queue != parent.cluster_queue:
-            wrong = f"is admitted by ClusterQueue {piece.cluster_queue}"
-        elif podset.requests != of_parent.requests or podset.placing != of_parent.placing:
+    if len(workload_slice.podsets) != 1 or workload_slice.podsets[0].name not in own:
+        wrong = f"asks for PodSet {listed(podset.name for podset in workload_slice.podsets)}"
+    elif parent.holds and workload_slice.holds:
+        podset, of_parent = workload_slice.podsets[0], own[workload_slice.podsets[0].name]
+        if workload_slice.cluster_queue != parent.cluster_queue:
+            wrong = f"is admitted by ClusterQueue {workload_slice.cluster_queue}"
+        elif (
+            podset.requests != of_parent.requests
+            or podset.node_constraints != of_parent.node_constraints
+        ):
             wrong = "has pods of another template"
         elif of_parent.flavors and podset.flavors != of_parent.flavors:
             given = listed(f"{flavor} of {name}" for name, flavor in podset.flavors.items())
             wrong = f"was given flavor {given}"
     if wrong:
-        yield Breach("slice-shape", piece.key, f"{wrong}, unlike its parent {parent.key}")
+        yield Breach("slice-shape", workload_slice.key, f"{wrong}, unlike its parent {parent.key}")
 
 
-def _orphans(group: Group) -> Iterator[Breach]:
+def _orphans(group: ObjectGroup) -> Iterator[Breach]:
     """Slices of a Workload that is gone, holds nothing, or may not be resized."""
     parents = {one.uid: one for one in group.own}
-    for piece in group.workloads.values():
-        if not piece.is_slice or piece.finished:
+    for workload_slice in group.workloads.values():
+        if not workload_slice.is_slice or workload_slice.finished:
             continue
-        parent = parents.get(piece.owner)
-        since = piece.changed_at
-        if parent is None or parent.namespace != piece.namespace:
-            found = f'its parent "{piece.owner_name}" is gone'
+        parent = parents.get(workload_slice.owner)
+        since = workload_slice.changed_at
+        if parent is None or parent.namespace != workload_slice.namespace:
+            found = f'its parent "{workload_slice.owner_name}" is gone'
         elif not parent.elastic:
             found = f"its parent {parent.key} may not be resized"
         elif not parent.holds:
@@ -222,10 +237,10 @@ def _orphans(group: Group) -> Iterator[Breach]:
             since = max(since, parent.changed_at)
         else:
             continue
-        yield Breach("slice-orphaned", piece.key, found, since)
+        yield Breach("slice-orphaned", workload_slice.key, found, since)
 
 
-def grown(
+def check_growth(
     before: WorkloadRow, after: WorkloadRow, slices: Mapping[str, WorkloadRow]
 ) -> Iterator[Breach]:
     """An elastic Workload that grew by more than the slices settled in the same write.
@@ -237,15 +252,19 @@ def grown(
     """
     if not (before.elastic and before.holds and after.holds):
         return
-    known = set(before.folded)
-    joined: Counter[str] = Counter()
-    for uid, podset in after.folded:
-        piece = slices.get(uid)
-        if (uid, podset) not in known and piece is not None and piece.holds:
-            joined[podset] += sum(own.granted for own in piece.podsets if own.name == podset)
-    had = {podset.name: podset.granted for podset in before.podsets}
+    known = set(before.merged_slices)
+    merged_counts: Counter[str] = Counter()
+    for uid, podset in after.merged_slices:
+        workload_slice = slices.get(uid)
+        if (uid, podset) not in known and workload_slice is not None and workload_slice.holds:
+            merged_counts[podset] += sum(
+                own.admitted_count for own in workload_slice.podsets if own.name == podset
+            )
+    had = {podset.name: podset.admitted_count for podset in before.podsets}
     for now in after.podsets:
-        more = now.granted - had.get(now.name, now.granted)
-        if more > joined[now.name]:
-            found = f"grew by {more} pods, the slices settled with it have {joined[now.name]}"
+        more = now.admitted_count - had.get(now.name, now.admitted_count)
+        if more > merged_counts[now.name]:
+            found = (
+                f"grew by {more} pods, the slices settled with it have {merged_counts[now.name]}"
+            )
             yield Breach("grown-without-slice", f"{after.key}/{now.name}", found)

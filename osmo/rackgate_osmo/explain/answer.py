@@ -19,27 +19,27 @@ from rackgate_osmo import (
     build_podgroups,
     tolerations_of,
 )
-from rackgate_osmo.explain import explanation as said
+from rackgate_osmo.explain import explanation
 from rackgate_osmo.explain.certainty import Certainty
 from rackgate_osmo.explain.messages import (
     counted,
-    keys_told,
-    shortage_told,
-    subgroups_told,
-    summary_of,
+    key_entries,
+    shortage_entry,
+    subgroup_entries,
+    with_summary,
 )
-from rackgate_osmo.explain.nodes import View, sift, view_of
-from rackgate_osmo.explain.order import Asked, foretell_all
-from rackgate_osmo.explain.placing import STEPS, Spots, charge, find_spots, solve
-from rackgate_osmo.explain.prediction import Foretold, Objects, objects_of, unsized_in
-from rackgate_osmo.explain.requests import Wishes, plan_of, wishes_of
-from rackgate_osmo.explain.room import BoundPod, Nodes, Room, Shape, path_told
-from rackgate_osmo.explain.search import Budget, Item, Tables, UndecidedError
+from rackgate_osmo.explain.nodes import KaiView, kai_view_of, split_usable_nodes
+from rackgate_osmo.explain.order import GroupState, predict_all
+from rackgate_osmo.explain.placement import STEPS, GroupPlacement, charge, find_placement, solve
+from rackgate_osmo.explain.prediction import KaiPodGroup, Prediction, kai_pod_group_of, unsized_in
+from rackgate_osmo.explain.requests import TaskGroupRequests, plan_of, task_group_requests_of
+from rackgate_osmo.explain.room import BoundPod, Nodes, Room, Shape, format_path
+from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
 from rackgate_osmo.explain.shortage import Shortage, shortages
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExplainRequest:
     """What is asked.
 
     Attributes:
@@ -60,7 +60,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ExplainRun:
     """Task groups, for which places are looked for one after another.
 
     Attributes:
@@ -71,9 +71,9 @@ class _Turn:
         charged: whether the room of a group before is taken in `room`.
     """
 
-    question: Question
+    request: ExplainRequest
     room: Room
-    view: View
+    view: KaiView
     own: Mapping[str, Sequence[BoundPod]]
     charged: bool = False
 
@@ -90,57 +90,61 @@ class _Case:
         answer: what is possible, and with it what KAI does.
     """
 
-    objects: Mapping[Profile, Objects]
+    objects: Mapping[Profile, KaiPodGroup]
     running: int
     alone: bool | None
-    answer: Callable[[said.Kai], said.Group]
+    answer: Callable[[explanation.Kai], explanation.Group]
 
 
-def explain(question: Question, nodes: Nodes) -> said.WorkflowExplanation:
+def explain(request: ExplainRequest, nodes: Nodes) -> explanation.WorkflowExplanation:
     """Whether and where each task group can go, and what KAI will do where that is known."""
-    pool, workflow = question.pool, question.workflow
-    usable, left_out, kept_from = sift(nodes.nodes, _tolerations(question))
-    wishes = [wishes_of(group, workflow, pool, kept_from) for group in workflow.groups]
+    pool, workflow = request.pool, request.workflow
+    usable, left_out, excluded_nodes = split_usable_nodes(nodes.nodes, _tolerations(request))
+    group_requests = [
+        task_group_requests_of(group, workflow, pool, excluded_nodes) for group in workflow.groups
+    ]
     built = {
         # Without `nodes`: `apply` and the assigner list every key of the pool.
-        profile: build_podgroups(pool, workflow, question.names, profile=profile, kai=question.kai)
-        for profile in {question.profile, Profile.ROBUST}
+        profile: build_podgroups(pool, workflow, request.names, profile=profile, kai=request.kai)
+        for profile in {request.profile, Profile.ROBUST}
     }
-    view = view_of(pool, usable, nodes)
-    own = _own(question, built[question.profile], nodes.pods)
-    turn = _Turn(question, view.room.copy(), view, own)
-    groups = _groups(turn, wishes, built)
+    view = kai_view_of(pool, usable, nodes)
+    own = _own_pods(request, built[request.profile], nodes.pods)
+    run = _ExplainRun(request, view.room.copy(), view, own)
+    groups = _groups(run, group_requests, built)
     answer = _overall([group.answer for group in groups])
-    pending = [one for one in wishes if not _runs(one, built, own, workflow, question)]
-    together = answer == "scheduled" or fit_together(view.room, pending, question.steps)
+    pending = [one for one in group_requests if not _runs(one, built, own, workflow, request)]
+    together = answer == "scheduled" or fit_together(view.room, pending, request.steps)
     if together and any(group.running and group.answer != "scheduled" for group in groups):
         together = None  # beside the pods that a group of them still lacks
-    found = said.WorkflowExplanation(
+    found = explanation.WorkflowExplanation(
         workflow=workflow.name,
         pool=pool.name,
-        profile=question.profile.value,
-        kai_version=question.kai.value,
+        profile=request.profile.value,
+        kai_version=request.kai.value,
         nodes=len(view.room.nodes),
         answer=answer,
         together=together,
         kai_result=_overall_kai([group.kai.result for group in groups]),
         summary="",
-        keys=keys_told(view.room, pool, wishes, question.top),
+        keys=key_entries(view.room, pool, group_requests, request.top),
         left_out=left_out,
         groups=groups,
         warnings=(*nodes.warnings, *_unsized(workflow)),
     )
-    return summary_of(found)
+    return with_summary(found)
 
 
-def fit_together(room: Room, wishes: Sequence[Wishes], steps: int) -> bool | None:
+def fit_together(
+    room: Room, group_requests: Sequence[TaskGroupRequests], steps: int
+) -> bool | None:
     """Whether all task groups fit at once; None where that is not decided."""
-    shapes = tuple(dict.fromkeys(shape for one in wishes for shape in one.shapes))
-    roots = [_with_shapes(plan_of(one).root, one.shapes, shapes) for one in wishes]
+    shapes = tuple(dict.fromkeys(shape for one in group_requests for shape in one.shapes))
+    roots = [_with_shapes(plan_of(one).root, one.shapes, shapes) for one in group_requests]
     loose = tuple(map(sum, zip(*(root.loose for root in roots), strict=True)))
     whole = Item(0, loose, [child for root in roots for child in root.children])
     try:
-        return solve(Tables(room, shapes), whole, Budget(steps)) is not None
+        return solve(FitTables(room, shapes), whole, Budget(steps)) is not None
     except UndecidedError:
         return None
 
@@ -153,126 +157,139 @@ def _with_shapes(item: Item, mine: Sequence[Shape], shapes: Sequence[Shape]) -> 
 
 
 def _groups(
-    turn: _Turn, wishes: Sequence[Wishes], built: Mapping[Profile, Built]
-) -> tuple[said.Group, ...]:
+    run: _ExplainRun, group_requests: Sequence[TaskGroupRequests], built: Mapping[Profile, Built]
+) -> tuple[explanation.Group, ...]:
     """Task groups by the names of their PodGroups."""
-    question = turn.question
-    names = [group["metadata"]["name"] for group in built[question.profile].pod_groups]
+    request = run.request
+    names = [group["metadata"]["name"] for group in built[request.profile].pod_groups]
     cases = []
-    for at in sorted(range(len(wishes)), key=lambda at: names[at]):
+    for at in sorted(range(len(group_requests)), key=lambda at: names[at]):
         objects = {
-            profile: objects_of(one, question.workflow, at, wishes[at].tasks)
+            profile: kai_pod_group_of(one, request.workflow, at, group_requests[at].tasks)
             for profile, one in built.items()
         }
-        running = turn.own.get(names[at], ())
+        running = run.own.get(names[at], ())
         if running:
-            cases.append(_running(turn, wishes[at], objects, running))
+            cases.append(_running_group(run, group_requests[at], objects, running))
         else:
-            cases.append(_pending(turn, wishes[at], objects))
-    certain = Certainty(turn.view.room, question.kai, turn.view.counted)
-    foretold = {
-        profile: foretell_all(
-            turn.view,
+            cases.append(_pending_group(run, group_requests[at], objects))
+    certain = Certainty(run.view.room, request.kai, run.view.counted)
+    predictions = {
+        profile: predict_all(
+            run.view,
             certain,
-            [Asked(case.objects[profile], case.running, case.alone) for case in cases],
-            question.steps,
+            [GroupState(case.objects[profile], case.running, case.alone) for case in cases],
+            request.steps,
         )
         for profile in built
     }
     return tuple(
-        case.answer(_told(question, {profile: found[at] for profile, found in foretold.items()}))
+        case.answer(
+            _kai_result(request, {profile: found[at] for profile, found in predictions.items()})
+        )
         for at, case in enumerate(cases)
     )
 
 
-def _pending(turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects]) -> _Case:
+def _pending_group(
+    run: _ExplainRun, group_requests: TaskGroupRequests, objects: Mapping[Profile, KaiPodGroup]
+) -> _Case:
     """A task group of which no pod runs."""
-    question, pods = turn.question, len(wishes.group.tasks)
-    spots, lacking, undecided = _placed(question, turn.room, wishes)
-    alone = True if spots is not None else _alone(turn, wishes, undecided)
-    told = tuple(shortage_told(one, turn.room, question.pool, question.top) for one in lacking)
-    answer: said.Answer = "scheduled" if spots is not None else "pending"
+    request, pods = run.request, len(group_requests.group.tasks)
+    placement, lacking, undecided = _placed(request, run.room, group_requests)
+    alone = True if placement is not None else _fits_alone(run, group_requests, undecided)
+    shortage_entries = tuple(
+        shortage_entry(one, run.room, request.pool, request.top) for one in lacking
+    )
+    answer: explanation.Answer = "scheduled" if placement is not None else "pending"
     summary = f"all {pods} pods find a place" if pods > 1 else "its pod finds a place"
     if undecided:
         answer = "undecided"
-        summary = f"not decided within {question.steps} steps; ask for more with --steps"
-    elif spots is None:
-        summary = told[0].text if told else "there is no place"
-    subgroups = subgroups_told(turn.room, question.pool, wishes, spots)
-    if spots is not None:
-        charge(turn.room, wishes, spots)
-        turn.charged = True
+        summary = f"not decided within {request.steps} steps; ask for more with --steps"
+    elif placement is None:
+        summary = shortage_entries[0].text if shortage_entries else "there is no place"
+    subgroups = subgroup_entries(run.room, request.pool, group_requests, placement)
+    if placement is not None:
+        charge(run.room, group_requests, placement)
+        run.charged = True
     found = partial(
-        said.Group,
-        name=wishes.group.name,
-        pod_group=objects[question.profile].name,
+        explanation.Group,
+        name=group_requests.group.name,
+        pod_group=objects[request.profile].name,
         pods=pods,
         answer=answer,
         summary=summary,
-        complete=spots is None or spots.complete,
+        complete=placement is None or placement.complete,
         subgroups=subgroups,
-        shortages=told,
+        shortages=shortage_entries,
     )
     return _Case(objects, 0, alone, lambda kai: found(kai=kai))
 
 
-def _running(
-    turn: _Turn, wishes: Wishes, objects: Mapping[Profile, Objects], own: Sequence[BoundPod]
+def _running_group(
+    run: _ExplainRun,
+    group_requests: TaskGroupRequests,
+    objects: Mapping[Profile, KaiPodGroup],
+    own: Sequence[BoundPod],
 ) -> _Case:
     """A task group of which pods run: they are its own, and no obstacle to it."""
-    question, pods = turn.question, len(wishes.group.tasks)
+    request, pods = run.request, len(group_requests.group.tasks)
     all_run = len(own) >= pods
-    paths = Counter(_path_of(turn.room, pod) for pod in own)
+    paths = Counter(_path_of(run.room, pod) for pod in own)
     verb = "run" if all_run else "are on nodes"
     found = partial(
-        said.Group,
-        name=wishes.group.name,
-        pod_group=objects[question.profile].name,
+        explanation.Group,
+        name=group_requests.group.name,
+        pod_group=objects[request.profile].name,
         pods=pods,
         answer="scheduled" if all_run else "undecided",
         summary=f"all {pods} pods run" if all_run else f"{len(own)} of {pods} pods {verb}",
         complete=True,
-        subgroups=subgroups_told(turn.room, question.pool, wishes, None),
+        subgroups=subgroup_entries(run.room, request.pool, group_requests, None),
         shortages=(),
-        running=tuple(said.DomainRoom(domain=path, pods=n) for path, n in sorted(paths.items())),
+        running=tuple(
+            explanation.DomainRoom(domain=path, pods=n) for path, n in sorted(paths.items())
+        ),
     )
     return _Case(objects, min(len(own), pods), None, lambda kai: found(kai=kai))
 
 
 def _path_of(room: Room, pod: BoundPod) -> tuple[str, ...]:
     leaf = room.tree.leaf_of_node(pod.node)
-    return () if leaf is None else path_told(room.path_of_leaf(leaf))
+    return () if leaf is None else format_path(room.path_of_leaf(leaf))
 
 
 def _placed(
-    question: Question, room: Room, wishes: Wishes
-) -> tuple[Spots | None, Sequence[Shortage], bool]:
+    request: ExplainRequest, room: Room, group_requests: TaskGroupRequests
+) -> tuple[GroupPlacement | None, Sequence[Shortage], bool]:
     """A place, or what is missing; and whether neither was decided."""
     try:
-        spots = find_spots(room, wishes, question.steps)
+        placement = find_placement(room, group_requests, request.steps)
     except UndecidedError:
         return None, (), True
-    if spots is not None:
-        return spots, (), False
+    if placement is not None:
+        return placement, (), False
     try:
-        return None, shortages(room, wishes, question.steps), False
+        return None, shortages(room, group_requests, request.steps), False
     except UndecidedError:
         return None, (), False
 
 
-def _alone(turn: _Turn, wishes: Wishes, undecided: bool) -> bool | None:
+def _fits_alone(
+    run: _ExplainRun, group_requests: TaskGroupRequests, undecided: bool
+) -> bool | None:
     """Whether a group that finds no place now has one without the groups before it.
 
     Pods that terminate are no obstacle then: their room is free as soon as they are gone.
     """
-    if not turn.charged and not turn.view.leaving:
+    if not run.charged and not run.view.terminating:
         return None if undecided else False
-    return fit_together(turn.view.settled, [wishes], turn.question.steps)
+    return fit_together(run.view.after_terminations, [group_requests], run.request.steps)
 
 
-def _told(question: Question, found: Mapping[Profile, Foretold]) -> said.Kai:
+def _kai_result(request: ExplainRequest, found: Mapping[Profile, Prediction]) -> explanation.Kai:
     """The answer of the profile in use, and whether the other one helps."""
-    mine, robust = found[question.profile], found[Profile.ROBUST]
+    mine, robust = found[request.profile], found[Profile.ROBUST]
     reasons = mine.reasons
     if mine.result != "scheduled" and robust.result == "scheduled":
         reasons = tuple(
@@ -281,17 +298,17 @@ def _told(question: Question, found: Mapping[Profile, Foretold]) -> said.Kai:
             )
             for one in reasons
         )
-    return said.Kai(result=mine.result, robust=robust.result, deviations=reasons)
+    return explanation.Kai(result=mine.result, robust=robust.result, deviations=reasons)
 
 
-def _own(
-    question: Question, built: Built, pods: Iterable[BoundPod]
+def _own_pods(
+    request: ExplainRequest, built: Built, pods: Iterable[BoundPod]
 ) -> Mapping[str, Sequence[BoundPod]]:
     """Bound pods of the workflow's PodGroups, by their names."""
     names = {group["metadata"]["name"] for group in built.pod_groups}
     found = [pod for pod in pods if pod.group in names and not pod.terminating]
     spaces = {pod.namespace for pod in found}
-    wanted = question.namespace
+    wanted = request.namespace
     if wanted is None:
         wanted = next(iter(spaces)) if len(spaces) == 1 else None
     groups: dict[str, list[BoundPod]] = {}
@@ -302,14 +319,14 @@ def _own(
 
 
 def _runs(
-    wishes: Wishes,
+    group_requests: TaskGroupRequests,
     built: Mapping[Profile, Built],
     own: Mapping[str, Sequence[BoundPod]],
     workflow: Workflow,
-    question: Question,
+    request: ExplainRequest,
 ) -> bool:
-    index = workflow.groups.index(wishes.group)
-    return bool(own.get(built[question.profile].pod_groups[index]["metadata"]["name"]))
+    index = workflow.groups.index(group_requests.group)
+    return bool(own.get(built[request.profile].pod_groups[index]["metadata"]["name"]))
 
 
 def _unsized(workflow: Workflow) -> Iterator[str]:
@@ -322,14 +339,14 @@ def _unsized(workflow: Workflow) -> Iterator[str]:
         )
 
 
-def _tolerations(question: Question) -> set[tuple[Toleration, ...]]:
+def _tolerations(request: ExplainRequest) -> set[tuple[Toleration, ...]]:
     """What the pods of each kind of task tolerate."""
-    workflow = question.workflow
+    workflow = request.workflow
     tasks = (task for group in workflow.groups for task in group.tasks)
-    return {tolerations_of(question.pool, workflow.resource_of(task)) for task in tasks}
+    return {tolerations_of(request.pool, workflow.resource_of(task)) for task in tasks}
 
 
-def _overall(answers: Sequence[said.Answer]) -> said.Answer:
+def _overall(answers: Sequence[explanation.Answer]) -> explanation.Answer:
     if all(answer == "scheduled" for answer in answers):
         return "scheduled"
     if "undecided" in answers:
@@ -337,7 +354,7 @@ def _overall(answers: Sequence[said.Answer]) -> said.Answer:
     return "partly" if "scheduled" in answers else "pending"
 
 
-def _overall_kai(results: Sequence[said.KaiResult]) -> said.KaiResult:
+def _overall_kai(results: Sequence[explanation.KaiResult]) -> explanation.KaiResult:
     if "unknown" in results:
         return "unknown"
     if all(result == "scheduled" for result in results):

@@ -31,14 +31,14 @@ from rackgate_osmo.explain.room import MISSING, Room, Shape
 from rackgate_osmo.explain.search import Budget, UndecidedError
 from rackgate_osmo.model.model import KaiVersion
 from rackgate_osmo.model.sizes import counted_by_largest
-from rackgate_osmo.render.parts import Part, hides_level
+from rackgate_osmo.render.subgroups import SubGroup, hides_level
 
 # Looks at a domain: some seconds.
 STEPS: Final = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PodBatch:
     """Pods of an earlier part.
 
     Attributes:
@@ -60,14 +60,16 @@ def largest(shapes: Sequence[Shape]) -> Shape:
     return Shape(tuple(sorted(most.items())), excluded)
 
 
-def pieces_of(part: Part, shapes: Mapping[str, Shape], level: int = 0) -> Iterator[Piece]:
+def pod_batches_of(
+    subgroup: SubGroup, shapes: Mapping[str, Shape], level: int = 0
+) -> Iterator[PodBatch]:
     """The pods of a part, as pieces that are in one domain each."""
-    if part.required is not None:
-        level = max(level, part.required + 1)
-    if not part.parts:
-        yield Piece(level, Counter(shapes[task] for task in part.tasks))
-    for below in part.parts:
-        yield from pieces_of(below, shapes, level)
+    if subgroup.required is not None:
+        level = max(level, subgroup.required + 1)
+    if not subgroup.children:
+        yield PodBatch(level, Counter(shapes[task] for task in subgroup.tasks))
+    for below in subgroup.children:
+        yield from pod_batches_of(below, shapes, level)
 
 
 class Certainty:
@@ -96,7 +98,9 @@ class Certainty:
         self._slots: dict[tuple[Shape, bool, int], list[int]] = {}
         self._single: dict[int, dict[tuple[str, ...], bool]] = {}
 
-    def places(self, top: Part, shapes: Mapping[str, Shape], before: Sequence[Piece]) -> bool:
+    def places(
+        self, top: SubGroup, shapes: Mapping[str, Shape], before: Sequence[PodBatch]
+    ) -> bool:
         """Whether KAI places a PodGroup wherever it puts those before it; False: cannot know.
 
         Args:
@@ -110,11 +114,13 @@ class Certainty:
         except UndecidedError:
             return False
 
-    def may_hide(self, part: Part, *, level: int = 0, domain: int = 0, nested: bool) -> bool:
+    def may_hide(
+        self, subgroup: SubGroup, *, level: int = 0, domain: int = 0, nested: bool
+    ) -> bool:
         """Whether KAI may not see the level of a part among the nodes of a domain."""
-        if not hides_level(part, self._room.depth - 1, self.kai, nested=nested):
+        if not hides_level(subgroup, self._room.depth - 1, self.kai, nested=nested):
             return False
-        own = part.required if part.required is not None else part.preferred
+        own = subgroup.required if subgroup.required is not None else subgroup.preferred
         finer = (own or 0) + 2
         if finer not in self._single:
             inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -125,58 +131,74 @@ class Certainty:
         return self._single[finer].get(self._room.path(level, domain), True)
 
     def _placed(
-        self, part: Part, level: int, domain: int, before: Sequence[Piece], *, bound: bool
+        self,
+        subgroup: SubGroup,
+        level: int,
+        domain: int,
+        before: Sequence[PodBatch],
+        *,
+        bound: bool,
     ) -> bool:
         """Whether a part finds a place inside a domain that its parent got."""
-        constrained = bound or part.constrained
-        if self.may_hide(part, level=level, domain=domain, nested=bound):
+        constrained = bound or subgroup.constrained
+        if self.may_hide(subgroup, level=level, domain=domain, nested=bound):
             return False
-        if part.required is None or part.required + 1 <= level:
-            return self._fits(part, level, domain, before, bound=constrained)
-        target = part.required + 1
+        if subgroup.required is None or subgroup.required + 1 <= level:
+            return self._fits(subgroup, level, domain, before, bound=constrained)
+        target = subgroup.required + 1
         inside = self._room.within(level, domain, target)
         self._budget.spend(len(inside))
-        if not part.parts:
-            return self._leaf(part, target, inside, before)
-        free = [d for d in inside if self._fits(part, target, d, (), bound=True)]
-        big = self._big(part)
-        if len(free) > self._harm(before, big, target)[0]:
+        if not subgroup.children:
+            return self._leaf(subgroup, target, inside, before)
+        free = [d for d in inside if self._fits(subgroup, target, d, (), bound=True)]
+        big = self._big(subgroup)
+        if len(free) > self._max_blocked(before, big, target)[0]:
             return True
-        return any(self._fits(part, target, d, before, bound=True) for d in free)
+        return any(self._fits(subgroup, target, d, before, bound=True) for d in free)
 
-    def _leaf(self, part: Part, level: int, inside: range, before: Sequence[Piece]) -> bool:
+    def _leaf(
+        self, subgroup: SubGroup, level: int, inside: range, before: Sequence[PodBatch]
+    ) -> bool:
         """Whether more domains are large enough than can be blocked."""
-        pods, big = len(part.tasks), self._big(part)
+        pods, big = len(subgroup.tasks), self._big(subgroup)
         slots = self._slots_of(big, level, bound=True)
         prices = sorted(slots[d] - pods + 1 for d in inside if slots[d] >= pods)
-        pieces, left = self._harm(before, big, level)
+        pod_batches, left = self._max_blocked(before, big, level)
         for blocked, price in enumerate(prices):
             left -= price
-            if blocked == pieces or left < 0:
+            if blocked == pod_batches or left < 0:
                 return True
         return False
 
     def _fits(
-        self, part: Part, level: int, domain: int, before: Sequence[Piece], *, bound: bool
+        self,
+        subgroup: SubGroup,
+        level: int,
+        domain: int,
+        before: Sequence[PodBatch],
+        *,
+        bound: bool,
     ) -> bool:
         """Whether a domain takes a part for certain, wherever in it the pods before are."""
-        self._budget.spend(1 + len(part.parts))
-        shapes = [self._shapes[task] for task in part.tasks]
+        self._budget.spend(1 + len(subgroup.children))
+        shapes = [self._shapes[task] for task in subgroup.tasks]
         # Not only leaves: KAI counts every part that names a level, and a part of a part.
-        if not part.parts or (bound and counted_by_largest([shape.requests for shape in shapes])):
-            big = self._big(part)
-            taken = self._harm(before, big, level)[1]
+        if not subgroup.children or (
+            bound and counted_by_largest([shape.requests for shape in shapes])
+        ):
+            big = self._big(subgroup)
+            taken = self._max_blocked(before, big, level)[1]
             if self._slots_of(big, level, bound=bound)[domain] - taken < len(shapes):
                 return False
         earlier = list(before)
-        for below in part.order():
+        for below in subgroup.order():
             if not self._placed(below, level, domain, earlier, bound=bound):
                 return False
-            earlier += pieces_of(below, self._shapes)
+            earlier += pod_batches_of(below, self._shapes)
         return True
 
-    def _big(self, part: Part) -> Shape:
-        return largest([self._shapes[task] for task in part.tasks])
+    def _big(self, subgroup: SubGroup) -> Shape:
+        return largest([self._shapes[task] for task in subgroup.tasks])
 
     def _slots_of(self, shape: Shape, level: int, *, bound: bool) -> list[int]:
         key = (shape, bound, level)
@@ -189,11 +211,13 @@ class Certainty:
             self._slots[key] = self._room.sums(level, counts)
         return self._slots[key]
 
-    def _harm(self, pieces: Sequence[Piece], shape: Shape, level: int) -> tuple[int, int]:
+    def _max_blocked(
+        self, pod_batches: Sequence[PodBatch], shape: Shape, level: int
+    ) -> tuple[int, int]:
         """In how many domains of a level pieces may be, and how many slots they take at most."""
         number = total = 0
-        self._budget.spend(len(pieces))
-        for piece in pieces:
+        self._budget.spend(len(pod_batches))
+        for piece in pod_batches:
             number += 1 if piece.level >= level > 0 else sum(piece.kinds.values())
             total += sum(_weight(other, shape) * pods for other, pods in piece.kinds.items())
         return number, total

@@ -18,18 +18,18 @@ KaiResult: TypeAlias = Literal["scheduled", "partly", "pending", "unknown"]
 Requirement: TypeAlias = Literal["required", "preferred", "none"]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base: immutable, camelCase in JSON."""
 
 
-class DomainRoom(Said, frozen=True):
+class DomainRoom(Reply, frozen=True):
     """A domain and a number of pods: that go there, or that it would take."""
 
     domain: tuple[str, ...]
     pods: int
 
 
-class Subgroup(Said, frozen=True):
+class Subgroup(Reply, frozen=True):
     """One node of a task group's tree.
 
     Attributes:
@@ -51,7 +51,7 @@ class Subgroup(Said, frozen=True):
     places: tuple[DomainRoom, ...] = ()
 
 
-class Shortage(Said, frozen=True):
+class Shortage(Reply, frozen=True):
     """A group that finds no domain.
 
     Attributes:
@@ -77,7 +77,7 @@ class Shortage(Said, frozen=True):
     text: str
 
 
-class Deviation(Said, frozen=True):
+class Deviation(Reply, frozen=True):
     """A reason why KAI does not do what is possible, or why what it does cannot be known."""
 
     name: str
@@ -85,7 +85,7 @@ class Deviation(Said, frozen=True):
     help: str
 
 
-class Kai(Said, frozen=True):
+class Kai(Reply, frozen=True):
     """What KAI does with one task group. Where it puts pods is not foretold.
 
     Attributes:
@@ -99,7 +99,7 @@ class Kai(Said, frozen=True):
     deviations: tuple[Deviation, ...] = ()
 
 
-class Group(Said, frozen=True):
+class Group(Reply, frozen=True):
     """One task group: one PodGroup.
 
     Attributes:
@@ -121,7 +121,7 @@ class Group(Said, frozen=True):
     running: tuple[DomainRoom, ...] = ()
 
 
-class LeftOut(Said, frozen=True):
+class LeftOut(Reply, frozen=True):
     """Nodes that pods may not use, by reason."""
 
     why: str
@@ -129,7 +129,7 @@ class LeftOut(Said, frozen=True):
     names: tuple[str, ...]
 
 
-class KeyRoom(Said, frozen=True):
+class KeyRoom(Reply, frozen=True):
     """One key of the pool on these nodes.
 
     Attributes:
@@ -144,7 +144,7 @@ class KeyRoom(Said, frozen=True):
     best: tuple[DomainRoom, ...]
 
 
-class WorkflowExplanation(Said, frozen=True):
+class WorkflowExplanation(Reply, frozen=True):
     """The whole answer.
 
     Attributes:

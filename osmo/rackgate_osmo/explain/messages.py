@@ -8,18 +8,18 @@ from typing import Final
 import msgspec
 
 from rackgate_osmo import Kind, Node, Pool
-from rackgate_osmo.explain import explanation as said
-from rackgate_osmo.explain.placing import Spots
-from rackgate_osmo.explain.requests import Wishes
-from rackgate_osmo.explain.room import MISSING, Room, Shape, path_told
+from rackgate_osmo.explain import explanation
+from rackgate_osmo.explain.placement import GroupPlacement
+from rackgate_osmo.explain.requests import TaskGroupRequests
+from rackgate_osmo.explain.room import MISSING, Room, Shape, format_path
 from rackgate_osmo.explain.shortage import Shortage
 
-_TYPES: Final[dict[Kind, said.Requirement]] = {
+_TYPES: Final[dict[Kind, explanation.Requirement]] = {
     Kind.REQUIRED: "required",
     Kind.PREFERRED: "preferred",
     Kind.FILLER: "none",
 }
-_DOES: Final[dict[said.KaiResult, str]] = {
+_DOES: Final[dict[explanation.KaiResult, str]] = {
     "scheduled": "places it",
     "partly": "places a part of it",
     "pending": "leaves it pending",
@@ -29,7 +29,7 @@ _NAMES: Final = 5  # subgroups named in a sentence
 
 def shown(path: Sequence[str]) -> str:
     """A domain in a sentence."""
-    return "/".join(value or "-" for value in path_told(path))
+    return "/".join(value or "-" for value in format_path(path))
 
 
 def counted(number: int, what: str) -> str:
@@ -37,56 +37,62 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def subgroups_told(
-    room: Room, pool: Pool, wishes: Wishes, spots: Spots | None
-) -> tuple[said.Subgroup, ...]:
+def subgroup_entries(
+    room: Room, pool: Pool, group_requests: TaskGroupRequests, placement: GroupPlacement | None
+) -> tuple[explanation.Subgroup, ...]:
     """Every node of the tree; where its pods go, if they do."""
     found = []
-    for node in wishes.nodes():
+    for node in group_requests.nodes():
         key = pool.topology_keys[node.level].key
-        group = said.Subgroup(
+        group = explanation.Subgroup(
             name=node.name, key=key, group=node.group, type=_TYPES[node.kind], pods=node.size
         )
-        found.append(group if spots is None else _with_places(group, room, node, spots))
-    if not found and spots is not None:
-        places = _places(room, wishes.root, spots)
-        plain = said.Subgroup(
-            name="", key="", group="", type="none", pods=wishes.root.size, places=places
+        found.append(group if placement is None else _with_places(group, room, node, placement))
+    if not found and placement is not None:
+        places = _places(room, group_requests.root, placement)
+        plain = explanation.Subgroup(
+            name="", key="", group="", type="none", pods=group_requests.root.size, places=places
         )
         return (plain,)
     return tuple(found)
 
 
-def _with_places(group: said.Subgroup, room: Room, node: Node, spots: Spots) -> said.Subgroup:
+def _with_places(
+    group: explanation.Subgroup, room: Room, node: Node, placement: GroupPlacement
+) -> explanation.Subgroup:
     paths = {
         room.path_of_leaf(leaf)[: node.level + 1]
         for below in node.leaves()
-        for nodes in spots.pods.get(id(below), ())
+        for nodes in placement.pods.get(id(below), ())
         for leaf in nodes
     }
     together = len(paths) == 1 and MISSING not in next(iter(paths))[-1:]
     return msgspec.structs.replace(
         group,
         together=together,
-        domain=path_told(next(iter(paths))) if together else None,
-        places=() if node.children else _places(room, node, spots),
+        domain=format_path(next(iter(paths))) if together else None,
+        places=() if node.children else _places(room, node, placement),
     )
 
 
-def _places(room: Room, leaf: Node, spots: Spots) -> tuple[said.DomainRoom, ...]:
+def _places(
+    room: Room, leaf: Node, placement: GroupPlacement
+) -> tuple[explanation.DomainRoom, ...]:
     sums: dict[tuple[str, ...], int] = {}
-    for nodes in spots.pods.get(id(leaf), ()):
+    for nodes in placement.pods.get(id(leaf), ()):
         for node, pods in nodes.items():
-            path = path_told(room.path_of_leaf(node))
+            path = format_path(room.path_of_leaf(node))
             sums[path] = sums.get(path, 0) + pods
-    return tuple(said.DomainRoom(domain=path, pods=pods) for path, pods in sorted(sums.items()))
+    return tuple(
+        explanation.DomainRoom(domain=path, pods=pods) for path, pods in sorted(sums.items())
+    )
 
 
-def shortage_told(found: Shortage, room: Room, pool: Pool, top: int) -> said.Shortage:
+def shortage_entry(found: Shortage, room: Room, pool: Pool, top: int) -> explanation.Shortage:
     """A shortage with its sentence."""
     node = found.node
     key = pool.topology_keys[node.level].key if node is not None else ""
-    return said.Shortage(
+    return explanation.Shortage(
         subgroup=node.name if node is not None else "",
         key=key,
         group=node.group if node is not None else "",
@@ -95,10 +101,10 @@ def shortage_told(found: Shortage, room: Room, pool: Pool, top: int) -> said.Sho
         missing=found.missing,
         missing_nodes=found.nodes,
         rooms=tuple(
-            said.DomainRoom(domain=path_told(spare.domain), pods=spare.pods)
+            explanation.DomainRoom(domain=format_path(spare.domain), pods=spare.pods)
             for spare in found.rooms[:top]
         ),
-        within=path_told(found.within),
+        within=format_path(found.within),
         beside=tuple(_called(other) for other in found.beside),
         text=_sentence(found, room, pool, key),
     )
@@ -140,12 +146,12 @@ def _sentence(found: Shortage, room: Room, pool: Pool, key: str) -> str:
     )
 
 
-def keys_told(
-    room: Room, pool: Pool, wishes: Sequence[Wishes], top: int
-) -> tuple[said.KeyRoom, ...]:
+def key_entries(
+    room: Room, pool: Pool, group_requests: Sequence[TaskGroupRequests], top: int
+) -> tuple[explanation.KeyRoom, ...]:
     """The pool's keys on these nodes: how many domains, and which have most room."""
     pods: dict[Shape, int] = {}
-    for one in wishes:
+    for one in group_requests:
         for shape in one.tasks.values():
             pods[shape] = pods.get(shape, 0) + 1
     fits = room.fits(max(pods, key=lambda shape: pods[shape]))
@@ -155,13 +161,13 @@ def keys_told(
         sums = room.sums(level, fits)
         best = sorted(domains, key=lambda at: (-sums[at], at))[:top]
         found.append(
-            said.KeyRoom(
+            explanation.KeyRoom(
                 key=key.key,
                 label=key.label,
                 domains=len(domains),
                 unlabelled=sum(key.label not in node.labels for node in room.nodes),
                 best=tuple(
-                    said.DomainRoom(domain=path_told(room.path(level, at)), pods=sums[at])
+                    explanation.DomainRoom(domain=format_path(room.path(level, at)), pods=sums[at])
                     for at in best
                 ),
             )
@@ -169,13 +175,13 @@ def keys_told(
     return tuple(found)
 
 
-def summary_of(found: said.WorkflowExplanation) -> said.WorkflowExplanation:
+def with_summary(found: explanation.WorkflowExplanation) -> explanation.WorkflowExplanation:
     """The answer with its summary: what is possible, and what KAI does, told apart."""
     possible = _possible(found)
     return msgspec.structs.replace(found, summary=f"{possible} {_of_kai(found)}".strip())
 
 
-def _possible(found: said.WorkflowExplanation) -> str:
+def _possible(found: explanation.WorkflowExplanation) -> str:
     pods = counted(sum(group.pods for group in found.groups), "pod")
     if all(group.running for group in found.groups) and found.answer == "scheduled":
         return f"Running: its {pods} are on nodes."
@@ -199,7 +205,7 @@ def _possible(found: said.WorkflowExplanation) -> str:
     return f"Not possible: there is no place for {names}."
 
 
-def _of_kai(found: said.WorkflowExplanation) -> str:
+def _of_kai(found: explanation.WorkflowExplanation) -> str:
     kai = f"KAI v{found.kai_version}"
     wrong = [group for group in found.groups if group.kai.deviations]
     names = ", ".join(sorted({one.name for group in wrong for one in group.kai.deviations}))

@@ -9,15 +9,15 @@ from typing import Final
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 from rackgate_osmo import Pool, Toleration, tolerates
-from rackgate_osmo.explain import explanation as said
-from rackgate_osmo.explain.requests import KeptFrom
+from rackgate_osmo.explain import explanation
+from rackgate_osmo.explain.requests import ExcludedNodes
 from rackgate_osmo.explain.room import BoundPod, Nodes, Room
 
 _LISTED: Final = 3  # names of nodes of a kind
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class KaiView:
     """The nodes as KAI sees them; nothing of it is charged with what the workflow asks for.
 
     Attributes:
@@ -33,21 +33,21 @@ class View:
     """
 
     room: Room
-    settled: Room
+    after_terminations: Room
     labelled: Room
-    wide: Room
+    all_labelled: Room
     counted: Sequence[tuple[str, ...]]
-    untied: int = 0
-    alike: tuple[str, str] | None = None
-    leaving: int = 0
+    outside_pool: int = 0
+    ambiguous_domains: tuple[str, str] | None = None
+    terminating: int = 0
 
     @property
-    def bare(self) -> int:
+    def unlabelled(self) -> int:
         """Nodes that pods may use, but no constraint."""
         return len(self.room.nodes) - len(self.labelled.nodes)
 
 
-def view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> View:
+def kai_view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> KaiView:
     """The nodes as KAI sees them, with the room of bound pods taken."""
     labels = [key.label for key in pool.topology_keys]
 
@@ -73,13 +73,13 @@ def view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> View:
         if node.name in names or (node.unschedulable and node.ready)
     ]
     tied = pool.node_selector.items()
-    untied = sum(tied <= node.labels.items() for node in nodes.others)
-    return View(everything, settled, narrow, wide, counted, untied, _alike(wide), leaving)
+    outside_pool = sum(tied <= node.labels.items() for node in nodes.others)
+    return KaiView(everything, settled, narrow, wide, counted, outside_pool, _alike(wide), leaving)
 
 
-def sift(
+def split_usable_nodes(
     nodes: Iterable[NodeFacts], tolerations: Collection[tuple[Toleration, ...]]
-) -> tuple[list[NodeFacts], tuple[said.LeftOut, ...], KeptFrom]:
+) -> tuple[list[NodeFacts], tuple[explanation.LeftOut, ...], ExcludedNodes]:
     """Tell nodes that pods may use from those that none may, these by reason.
 
     Args:
@@ -102,7 +102,7 @@ def sift(
         else:
             left.setdefault(sorted(str(why) for why in whys.values())[0], []).append(node.name)
     left_out = tuple(
-        said.LeftOut(why=why, nodes=len(names), names=tuple(sorted(names)[:_LISTED]))
+        explanation.LeftOut(why=why, nodes=len(names), names=tuple(sorted(names)[:_LISTED]))
         for why, names in sorted(left.items())
     )
     return usable, left_out, {kind: frozenset(names) for kind, names in kept.items()}

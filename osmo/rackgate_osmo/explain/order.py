@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rackgate_osmo.explain import reasons
-from rackgate_osmo.explain.certainty import Certainty, Piece
-from rackgate_osmo.explain.nodes import View
-from rackgate_osmo.explain.prediction import Foretold, Objects, foretell
+from rackgate_osmo.explain.certainty import Certainty, PodBatch
+from rackgate_osmo.explain.nodes import KaiView
+from rackgate_osmo.explain.prediction import KaiPodGroup, Prediction, predict
 from rackgate_osmo.explain.room import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GroupState:
     """A task group.
 
     Attributes:
@@ -31,7 +31,7 @@ class Asked:
             None: not decided.
     """
 
-    objects: Objects
+    objects: KaiPodGroup
     running: int
     alone: bool | None
 
@@ -41,59 +41,59 @@ class Asked:
         return len(self.objects.top.tasks)
 
 
-def foretell_all(
-    view: View, certain: Certainty, asked: Sequence[Asked], steps: int
-) -> list[Foretold]:
+def predict_all(
+    view: KaiView, certain: Certainty, groups: Sequence[GroupState], steps: int
+) -> list[Prediction]:
     """What KAI does with each PodGroup of a workflow.
 
     Args:
         view: without the workflow's pending pods.
         certain: of the view.
-        asked: the PodGroups; their order does not matter.
-        steps: as for `foretell`.
+        groups: the PodGroups; their order does not matter.
+        steps: as for `predict`.
     """
-    first = [_first(view, certain, one, steps) for one in asked]
-    pieces = [_pieces(one, found) for one, found in zip(asked, first, strict=True)]
+    first = [_first(view, certain, one, steps) for one in groups]
+    pod_batches = [_pod_batches_of(one, found) for one, found in zip(groups, first, strict=True)]
     return [
-        found if one.running else _among(found, one.objects, certain, others)
-        for one, found, others in zip(asked, first, _others(pieces), strict=True)
+        found if one.running else _with_others_before(found, one.objects, certain, others)
+        for one, found, others in zip(groups, first, _others(pod_batches), strict=True)
     ]
 
 
-def _first(view: View, certain: Certainty, one: Asked, steps: int) -> Foretold:
+def _first(view: KaiView, certain: Certainty, one: GroupState, steps: int) -> Prediction:
     """What KAI does with a group that comes first."""
     if not one.running:
-        return foretell(view, one.objects, certain, one.alone, steps)
+        return predict(view, one.objects, certain, one.alone, steps)
     if one.running < one.pods:
-        return Foretold("unknown", (reasons.partly(one.running, one.pods),))
-    return Foretold("scheduled")
+        return Prediction("unknown", (reasons.partly(one.running, one.pods),))
+    return Prediction("scheduled")
 
 
-def _pieces(one: Asked, found: Foretold) -> list[Piece]:
+def _pod_batches_of(one: GroupState, found: Prediction) -> list[PodBatch]:
     """The pods of a group that KAI may place before another one."""
     if one.running:
-        return one.objects.missing(one.running)
-    return [] if found.result == "pending" else one.objects.pieces()
+        return one.objects.not_running(one.running)
+    return [] if found.result == "pending" else one.objects.pod_batches()
 
 
-def _others(pieces: Sequence[Sequence[Piece]]) -> Iterator[list[Piece]]:
+def _others(pod_batches: Sequence[Sequence[PodBatch]]) -> Iterator[list[PodBatch]]:
     """For each group the pieces of all others; those that are bound to no domain as one."""
-    for mine in range(len(pieces)):
-        theirs = [piece for at, some in enumerate(pieces) if at != mine for piece in some]
+    for mine in range(len(pod_batches)):
+        theirs = [piece for at, some in enumerate(pod_batches) if at != mine for piece in some]
         loose: Counter[Shape] = Counter()
         for piece in theirs:
             if not piece.level:
                 loose.update(piece.kinds)
         bound = [piece for piece in theirs if piece.level]
-        yield [*bound, Piece(0, loose)] if loose else bound
+        yield [*bound, PodBatch(0, loose)] if loose else bound
 
 
-def _among(
-    first: Foretold, objects: Objects, certain: Certainty, others: Sequence[Piece]
-) -> Foretold:
+def _with_others_before(
+    first: Prediction, objects: KaiPodGroup, certain: Certainty, others: Sequence[PodBatch]
+) -> Prediction:
     """What KAI does with a group if others may come before it, wherever it puts them."""
     if not others or first.result == "pending":
         return first
     if first.result == "scheduled" and certain.places(objects.top, objects.shapes, others):
         return first
-    return Foretold("unknown", (*first.reasons, reasons.groups_before()))
+    return Prediction("unknown", (*first.reasons, reasons.groups_before()))

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 from rackgate_osmo import Built, KaiVersion, TaskGroup, Workflow
 from rackgate_osmo.explain import reasons
-from rackgate_osmo.explain.certainty import Certainty, Piece, largest, pieces_of
+from rackgate_osmo.explain.certainty import Certainty, PodBatch, largest, pod_batches_of
 from rackgate_osmo.explain.explanation import Deviation, KaiResult
-from rackgate_osmo.explain.nodes import View
-from rackgate_osmo.explain.placing import solve
+from rackgate_osmo.explain.nodes import KaiView
+from rackgate_osmo.explain.placement import solve
 from rackgate_osmo.explain.room import Shape
-from rackgate_osmo.explain.search import Budget, Item, Tables, UndecidedError
-from rackgate_osmo.model.sizes import Requests, blown_up, is_sized
-from rackgate_osmo.render.parts import Part, hides_level, levels_of, part_of
+from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
+from rackgate_osmo.model.sizes import Requests, is_overcounted, is_sized
+from rackgate_osmo.render.subgroups import SubGroup, hides_level, levels_of, subgroup_of_built
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class KaiPodGroup:
     """A task group's PodGroup of one profile.
 
     Attributes:
@@ -37,49 +37,49 @@ class Objects:
     """
 
     name: str
-    top: Part
+    top: SubGroup
     levels: tuple[str, ...]
     shapes: Mapping[str, Shape]
     unsized: int = 0
 
-    def of(self, part: Part) -> list[Shape]:
+    def shapes_of(self, subgroup: SubGroup) -> list[Shape]:
         """Shapes of a part's pods."""
-        return [self.shapes[task] for task in part.tasks]
+        return [self.shapes[task] for task in subgroup.tasks]
 
-    def requests(self, part: Part) -> list[Requests]:
+    def requests(self, subgroup: SubGroup) -> list[Requests]:
         """What a part's pods ask for."""
-        return [self.shapes[task].requests for task in part.tasks]
+        return [self.shapes[task].requests for task in subgroup.tasks]
 
-    def pieces(self) -> list[Piece]:
+    def pod_batches(self) -> list[PodBatch]:
         """Its pods as later groups meet them."""
-        return list(pieces_of(self.top, self.shapes))
+        return list(pod_batches_of(self.top, self.shapes))
 
-    def missing(self, running: int) -> list[Piece]:
+    def not_running(self, running: int) -> list[PodBatch]:
         """The same of the pods that do not run, which may be those of any of its tasks."""
         pods = len(self.top.tasks) - running
-        return [Piece(0, {largest(self.of(self.top)): pods})] if pods else []
+        return [PodBatch(0, {largest(self.shapes_of(self.top)): pods})] if pods else []
 
-    def constrained(self) -> list[Part]:
+    def constrained(self) -> list[SubGroup]:
         """The parts that name a level."""
-        return [part for part in self.top.walk() if part.constrained]
+        return [subgroup for subgroup in self.top.walk() if subgroup.constrained]
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class Prediction:
     """What KAI does with a task group, and why; nothing is said where it does what is possible."""
 
     result: KaiResult
     reasons: tuple[Deviation, ...] = ()
 
 
-def objects_of(
+def kai_pod_group_of(
     built: Built, workflow: Workflow, index: int, shapes: Mapping[str, Shape]
-) -> Objects:
+) -> KaiPodGroup:
     """The PodGroup of the `index`-th task group."""
     name = built.pod_groups[index]["metadata"]["name"]
     group = workflow.groups[index]
-    part = part_of(built, index, group.name)
-    return Objects(name, part, levels_of(built), shapes, unsized_in(workflow, group))
+    subgroup = subgroup_of_built(built, index, group.name)
+    return KaiPodGroup(name, subgroup, levels_of(built), shapes, unsized_in(workflow, group))
 
 
 def unsized_in(workflow: Workflow, group: TaskGroup) -> int:
@@ -88,13 +88,13 @@ def unsized_in(workflow: Workflow, group: TaskGroup) -> int:
     return sum(not is_sized(workflow.resource_of(task)) for task in made)
 
 
-def foretell(
-    view: View,
-    objects: Objects,
+def predict(
+    view: KaiView,
+    objects: KaiPodGroup,
     certain: Certainty,
     alone: bool | None,
     steps: int,
-) -> Foretold:
+) -> Prediction:
     """What KAI does with a PodGroup that comes first among those of its workflow.
 
     Args:
@@ -106,18 +106,18 @@ def foretell(
         steps: tries of a domain, should nodes without labels be searched apart.
     """
     constrained = objects.constrained()
-    if constrained and view.alike is not None:
-        return Foretold("unknown", (reasons.dots(*view.alike),))
+    if constrained and view.ambiguous_domains is not None:
+        return Prediction("unknown", (reasons.dots(*view.ambiguous_domains),))
     if alone is not False and certain.places(objects.top, objects.shapes, ()):
-        return Foretold("scheduled")
-    if view.untied:
-        return Foretold("unknown", (reasons.untied(view.untied),))
+        return Prediction("scheduled")
+    if view.outside_pool:
+        return Prediction("unknown", (reasons.outside_pool(view.outside_pool),))
     if alone is None:
-        return Foretold("unknown", (reasons.cut_off(),))
+        return Prediction("unknown", (reasons.search_limit(),))
     # Pods may take less than is counted for them; then nothing follows from a lack of room.
     exact = not objects.unsized
     if exact and not alone:
-        return Foretold("pending")
+        return Prediction("pending")
     if constrained:
         found = (
             _unlabelled(view, objects, constrained, steps) if exact else None,
@@ -125,24 +125,24 @@ def foretell(
             _mixed(view, objects, constrained) if exact else None,
         )
         if any(found):
-            return Foretold("pending", tuple(one for one in found if one is not None))
-    return Foretold("unknown", tuple(_doubts(view, objects, certain)))
+            return Prediction("pending", tuple(one for one in found if one is not None))
+    return Prediction("unknown", tuple(_uncertain_reasons(view, objects, certain)))
 
 
 # -- what rules every place out --------------------------------------------------------------
 
 
 def _unlabelled(
-    view: View, objects: Objects, constrained: Sequence[Part], steps: int
+    view: KaiView, objects: KaiPodGroup, constrained: Sequence[SubGroup], steps: int
 ) -> Deviation | None:
     """Nodes with all labels alone do not hold the pods that a constraint is about."""
-    if not view.bare:
+    if not view.unlabelled:
         return None
-    tasks = {task for part in constrained for task in part.tasks}
+    tasks = {task for subgroup in constrained for task in subgroup.tasks}
     shapes = tuple(dict.fromkeys(objects.shapes[task] for task in objects.shapes if task in tasks))
     root = _item(objects, objects.top, shapes, tasks, 0)
     try:
-        if solve(Tables(view.labelled, shapes), root, Budget(steps)) is not None:
+        if solve(FitTables(view.labelled, shapes), root, Budget(steps)) is not None:
             return None
     except UndecidedError:
         return None
@@ -150,110 +150,116 @@ def _unlabelled(
 
 
 def _item(
-    objects: Objects, part: Part, shapes: Sequence[Shape], tasks: set[str], level: int
+    objects: KaiPodGroup, subgroup: SubGroup, shapes: Sequence[Shape], tasks: set[str], level: int
 ) -> Item:
     """A part as the search has it: groups are the parts that require a level."""
     loose = [0] * len(shapes)
     children: list[Item] = []
 
-    def gather(part: Part) -> None:
-        for below in part.parts:
+    def gather(subgroup: SubGroup) -> None:
+        for below in subgroup.children:
             if below.required is None:
                 gather(below)
             else:
                 inner = below.required + 1
                 children.append(_item(objects, below, shapes, tasks, inner))
-        if not part.parts:
-            for task in part.tasks:
+        if not subgroup.children:
+            for task in subgroup.tasks:
                 if task in tasks:
                     loose[shapes.index(objects.shapes[task])] += 1
 
-    if level == 0 and part.required is not None:
-        children.append(_item(objects, part, shapes, tasks, part.required + 1))
+    if level == 0 and subgroup.required is not None:
+        children.append(_item(objects, subgroup, shapes, tasks, subgroup.required + 1))
     else:
-        gather(part)
+        gather(subgroup)
     return Item(level, tuple(loose), children)
 
 
-def _one_domain(view: View, objects: Objects, kai: KaiVersion) -> Deviation | None:
+def _one_domain(view: KaiView, objects: KaiPodGroup, kai: KaiVersion) -> Deviation | None:
     """All nodes with labels are in one domain below a level that nothing above narrows down."""
     finest = len(objects.levels) - 1
-    paths = [path[:-1] for path in view.wide.tree.paths[-1]]
+    paths = [path[:-1] for path in view.all_labelled.tree.paths[-1]]
     open_parts = [objects.top]
     while open_parts:
-        part = open_parts.pop()
-        if not part.constrained:
-            open_parts += part.parts
-        elif hides_level(part, finest, kai):
-            level = part.required if part.required is not None else part.preferred
+        subgroup = open_parts.pop()
+        if not subgroup.constrained:
+            open_parts += subgroup.children
+        elif hides_level(subgroup, finest, kai):
+            level = subgroup.required if subgroup.required is not None else subgroup.preferred
             if level is not None and len({path[: level + 2] for path in paths}) == 1:
                 return reasons.one_domain(objects.levels, level)
     return None
 
 
-def _mixed(view: View, objects: Objects, constrained: Sequence[Part]) -> Deviation | None:
+def _mixed(
+    view: KaiView, objects: KaiPodGroup, constrained: Sequence[SubGroup]
+) -> Deviation | None:
     """No domain has room for a part if each pod is as large as the largest."""
-    for part in constrained:
-        shapes = objects.of(part)
-        if not blown_up(objects.requests(part)):
+    for subgroup in constrained:
+        shapes = objects.shapes_of(subgroup)
+        if not is_overcounted(objects.requests(subgroup)):
             continue
         big = Shape(largest(shapes).requests)
-        level = 0 if part.required is None else part.required + 1
-        room = max(view.wide.sums(level, view.wide.fits(big)), default=0)
+        level = 0 if subgroup.required is None else subgroup.required + 1
+        room = max(view.all_labelled.sums(level, view.all_labelled.fits(big)), default=0)
         if room < len(shapes):
             where = objects.levels[level - 1] if level else "the nodes"
-            told = f"no {where} has" if level else f"{where} have"
-            return reasons.mixed(part, f"so {told} room for its {len(shapes)} pods")
+            reported = f"no {where} has" if level else f"{where} have"
+            return reasons.mixed(subgroup, f"so {reported} room for its {len(shapes)} pods")
     return None
 
 
 # -- what leaves it open ---------------------------------------------------------------------
 
 
-def _doubts(view: View, objects: Objects, certain: Certainty) -> Iterator[Deviation]:
+def _uncertain_reasons(
+    view: KaiView, objects: KaiPodGroup, certain: Certainty
+) -> Iterator[Deviation]:
     """What may keep KAI from a place that is there, or give it one that is not."""
-    told = [*_of_room(view, objects), *_of_parts(view, objects, certain)]
-    yield from told or [reasons.siblings(objects.top, objects.name)]
+    reported = [*_of_room(view, objects), *_of_parts(view, objects, certain)]
+    yield from reported or [reasons.siblings(objects.top, objects.name)]
 
 
-def _of_room(view: View, objects: Objects) -> Iterator[Deviation]:
+def _of_room(view: KaiView, objects: KaiPodGroup) -> Iterator[Deviation]:
     """Where KAI counts other room than is counted here."""
     if objects.unsized:
         yield reasons.unsized(objects.unsized)
-    if view.leaving:
-        yield reasons.leaving(view.leaving)
+    if view.terminating:
+        yield reasons.leaving(view.terminating)
 
 
-def _of_parts(view: View, objects: Objects, certain: Certainty) -> Iterator[Deviation]:
-    for part, nested in _with_nesting(objects.top, bound=False):
-        if part.constrained and _may_hide_anywhere(view, certain, part, nested):
-            level = part.required if part.required is not None else part.preferred
+def _of_parts(view: KaiView, objects: KaiPodGroup, certain: Certainty) -> Iterator[Deviation]:
+    for subgroup, nested in _with_nesting(objects.top, bound=False):
+        if subgroup.constrained and _may_hide_anywhere(view, certain, subgroup, nested):
+            level = subgroup.required if subgroup.required is not None else subgroup.preferred
             yield reasons.one_domain(objects.levels, level or 0)
             break
-    mixed = [part for part in objects.top.walk() if len(set(objects.requests(part))) > 1]
+    mixed = [
+        subgroup for subgroup in objects.top.walk() if len(set(objects.requests(subgroup))) > 1
+    ]
     if mixed:
-        blown = [one for one in mixed if one.constrained and blown_up(objects.requests(one))]
+        blown = [one for one in mixed if one.constrained and is_overcounted(objects.requests(one))]
         if blown:
             yield reasons.mixed(blown[-1], "a domain that holds them may seem too small to it")
         else:
             yield reasons.packing()
-    for part in objects.top.walk():
-        if len(part.parts) > 1:
-            yield reasons.siblings(part, objects.name)
+    for subgroup in objects.top.walk():
+        if len(subgroup.children) > 1:
+            yield reasons.siblings(subgroup, objects.name)
             break
 
 
-def _with_nesting(part: Part, *, bound: bool) -> Iterator[tuple[Part, bool]]:
-    yield part, bound
-    for below in part.parts:
-        yield from _with_nesting(below, bound=bound or part.constrained)
+def _with_nesting(subgroup: SubGroup, *, bound: bool) -> Iterator[tuple[SubGroup, bool]]:
+    yield subgroup, bound
+    for below in subgroup.children:
+        yield from _with_nesting(below, bound=bound or subgroup.constrained)
 
 
-def _may_hide_anywhere(view: View, certain: Certainty, part: Part, nested: bool) -> bool:
-    own = part.required if part.required is not None else part.preferred
+def _may_hide_anywhere(view: KaiView, certain: Certainty, subgroup: SubGroup, nested: bool) -> bool:
+    own = subgroup.required if subgroup.required is not None else subgroup.preferred
     levels = range((own or 0) + 1) if nested else range(1)
     return any(
-        certain.may_hide(part, level=level, domain=domain, nested=nested)
+        certain.may_hide(subgroup, level=level, domain=domain, nested=nested)
         for level in levels
         for domain in range(view.room.domains(level))
         if view.room.labelled(level, domain)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from rackgate_osmo.explain.explanation import Deviation
-from rackgate_osmo.explain.nodes import View
-from rackgate_osmo.render.parts import Part
+from rackgate_osmo.explain.nodes import KaiView
+from rackgate_osmo.render.subgroups import SubGroup
 
 UNLABELLED: Final = "unlabelled nodes"
 ONE_DOMAIN: Final = "one-domain defect"
@@ -15,22 +15,23 @@ SIZES: Final = "mixed sizes"
 SIBLINGS: Final = "sibling order"
 DOTS: Final = "dots in label values"
 GROUPS: Final = "task groups before"
-UNTIED: Final = "nodes outside the pool"
-CUT_OFF: Final = "search cut off"
-PARTLY: Final = "partly running"
+OUTSIDE_POOL: Final = "nodes outside the pool"
+SEARCH_LIMIT: Final = "search cut off"
+PARTLY_RUNNING: Final = "partly running"
 UNSIZED: Final = "unsized tasks"
 LEAVING: Final = "terminating pods"
 
 _NAMED: Final = 5  # subgroups that a sentence names
 
 
-def unlabelled(view: View, levels: Sequence[str]) -> Deviation:
+def unlabelled(view: KaiView, levels: Sequence[str]) -> Deviation:
     """Nodes without a label, which KAI does not count."""
     lacking = {label: sum(label not in node.labels for node in view.room.nodes) for label in levels}
     shown = ", ".join(f"{label} on {count}" for label, count in lacking.items() if count)
     return Deviation(
         name=UNLABELLED,
-        text=f"{view.bare} of {len(view.room.nodes)} nodes lack a label of the Topology ({shown}); "
+        text=f"{view.unlabelled} of {len(view.room.nodes)} nodes lack a label of the Topology "
+        f"({shown}); "
         "for any constraint, also a mere preference, KAI counts only nodes that carry all of its "
         "labels, also those of keys that the workflow does not use",
         help="label these nodes, or take the keys that they lack out of the pool",
@@ -49,14 +50,14 @@ def one_domain(levels: Sequence[str], level: int) -> Deviation:
     )
 
 
-def mixed(part: Part, what: str) -> Deviation:
+def mixed(subgroup: SubGroup, what: str) -> Deviation:
     """Pods of several sizes, each counted as large as the largest.
 
     Args:
-        part: of the PodGroup.
+        subgroup: of the PodGroup.
         what: what becomes of it.
     """
-    who = f'subgroup "{part.name}"' if part.name else "the PodGroup"
+    who = f'subgroup "{subgroup.name}"' if subgroup.name else "the PodGroup"
     return Deviation(
         name=SIZES,
         text=f"the pods of {who} are of several sizes, and KAI counts each as large as the "
@@ -86,9 +87,9 @@ def groups_before() -> Deviation:
     )
 
 
-def siblings(part: Part, pod_group: str) -> Deviation:
+def siblings(subgroup: SubGroup, pod_group: str) -> Deviation:
     """Subgroups that are placed one after another."""
-    names = [below.name for below in part.order()]
+    names = [below.name for below in subgroup.order()]
     shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     return Deviation(
         name=SIBLINGS,
@@ -110,20 +111,20 @@ def dots(one: str, other: str) -> Deviation:
     )
 
 
-def untied(nodes: int) -> Deviation:
+def outside_pool(nodes: int) -> Deviation:
     """Pods that may run outside the pool."""
     return Deviation(
-        name=UNTIED,
+        name=OUTSIDE_POOL,
         text=f"{nodes} other nodes of the cluster are not among those that -l chooses, and "
         "the pods carry no node selector that keeps them away from there",
         help="name the labels of the pool's nodes in the pool's node_selector",
     )
 
 
-def cut_off() -> Deviation:
+def search_limit() -> Deviation:
     """The exact search did not end."""
     return Deviation(
-        name=CUT_OFF,
+        name=SEARCH_LIMIT,
         text="whether there is a place was not decided",
         help="give the search more --steps",
     )
@@ -161,7 +162,7 @@ def leaving(pods: int) -> Deviation:
 def partly(running: int, pods: int) -> Deviation:
     """Some pods run, and the others are placed beside them."""
     return Deviation(
-        name=PARTLY,
+        name=PARTLY_RUNNING,
         text=f"{running} of {pods} pods are on nodes, and KAI places the others beside them",
         help="delete the pods that run to have the whole group placed anew, or wait",
     )

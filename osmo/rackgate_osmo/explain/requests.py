@@ -14,8 +14,8 @@ from rackgate_osmo import (
     TaskGroup,
     Toleration,
     Workflow,
+    subgroup_tree_of,
     tolerations_of,
-    tree_of,
 )
 from rackgate_osmo.explain.room import Shape
 from rackgate_osmo.explain.search import Counts, Item
@@ -23,17 +23,17 @@ from rackgate_osmo.model.model import DEFAULT_RESOURCE
 from rackgate_osmo.model.sizes import requests_of
 
 # Nodes that pods with these tolerations may not run on, by name.
-KeptFrom: TypeAlias = Mapping[tuple[Toleration, ...], frozenset[str]]
+ExcludedNodes: TypeAlias = Mapping[tuple[Toleration, ...], frozenset[str]]
 
 
-def shape_of(resource: Resource | None, kept_from: frozenset[str] = frozenset()) -> Shape:
+def shape_of(resource: Resource | None, excluded_nodes: frozenset[str] = frozenset()) -> Shape:
     """What a task of a resource takes; one cpu where no size is given at all."""
     excluded = frozenset(resource.nodesExcluded) if resource is not None else frozenset()
-    return Shape(requests_of(resource), excluded | kept_from)
+    return Shape(requests_of(resource), excluded | excluded_nodes)
 
 
 @dataclass(slots=True)
-class Wishes:
+class TaskGroupRequests:
     """One task group: its tree, and the pods of its leaves.
 
     Attributes:
@@ -73,25 +73,25 @@ class Plan:
     homes: Mapping[int, Item]
 
 
-def wishes_of(
-    group: TaskGroup, workflow: Workflow, pool: Pool, kept_from: KeptFrom | None = None
-) -> Wishes:
+def task_group_requests_of(
+    group: TaskGroup, workflow: Workflow, pool: Pool, excluded_nodes: ExcludedNodes | None = None
+) -> TaskGroupRequests:
     """What a task group asks for.
 
     Args:
         group: of the workflow.
         workflow: holds the resources.
         pool: holds the levels, and what its pods tolerate.
-        kept_from: none by default.
+        excluded_nodes: none by default.
     """
-    root = tree_of(group, workflow, pool)
+    root = subgroup_tree_of(group, workflow, pool)
     found: dict[str, Shape] = {}
     tasks = {}
     for one in group.tasks:
         name = one.resource or DEFAULT_RESOURCE
         if name not in found:
             resource = workflow.resource_of(one)
-            kept = (kept_from or {}).get(tolerations_of(pool, resource), frozenset())
+            kept = (excluded_nodes or {}).get(tolerations_of(pool, resource), frozenset())
             found[name] = shape_of(resource, kept)
         tasks[one.name] = found[name]
     shapes = tuple(dict.fromkeys(tasks.values()))
@@ -102,20 +102,20 @@ def wishes_of(
         for task in leaf.tasks:
             numbers[index[tasks[task]]] += 1
         counts.append((leaf, tuple(numbers)))
-    return Wishes(group, root, shapes, counts, tasks)
+    return TaskGroupRequests(group, root, shapes, counts, tasks)
 
 
-def plan_of(wishes: Wishes, accepted: Collection[int] = ()) -> Plan:
+def plan_of(group_requests: TaskGroupRequests, accepted: Collection[int] = ()) -> Plan:
     """The groups that must have a domain: those required, and preferences that are insisted on.
 
     Args:
-        wishes: of one task group.
+        group_requests: of one task group.
         accepted: `id` of preferred nodes to insist on.
     """
-    counts = {id(leaf): numbers for leaf, numbers in wishes.counts}
+    counts = {id(leaf): numbers for leaf, numbers in group_requests.counts}
     items: dict[int, Item] = {}
     homes: dict[int, Item] = {}
-    zero = (0,) * len(wishes.shapes)
+    zero = (0,) * len(group_requests.shapes)
 
     def build(node: Node, level: int) -> Item:
         loose = list(counts.get(id(node), zero))
@@ -135,7 +135,7 @@ def plan_of(wishes: Wishes, accepted: Collection[int] = ()) -> Plan:
         homes.update((id(leaf), item) for leaf in leaves)
         return item
 
-    return Plan(build(wishes.root, 0), items, homes)
+    return Plan(build(group_requests.root, 0), items, homes)
 
 
 def _below(node: Node) -> Iterator[Node]:

@@ -211,6 +211,6 @@ class Room:
         return found
 
 
-def path_told(path: Sequence[str]) -> tuple[str, ...]:
+def format_path(path: Sequence[str]) -> tuple[str, ...]:
     """A domain as it is said: "" where nodes lack the label."""
     return tuple("" if value == MISSING else value for value in path)

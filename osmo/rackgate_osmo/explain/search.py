@@ -25,7 +25,7 @@ from rackgate_osmo.explain.room import Room, Shape
 
 Counts: TypeAlias = tuple[int, ...]
 
-_LOOKS: Final = 64  # domains whose room is looked up in the time of one step
+_LOOKUPS_PER_STEP: Final = 64  # domains whose room is looked up in the time of one step
 
 
 class UndecidedError(Exception):
@@ -98,14 +98,14 @@ class _Step:
     twin: int
     twins: int
     total: Counts
-    likeness: int
+    equivalence_class: int
     order: Sequence[int] = ()
     at: int = -1
     domain: int = -1
     failed: set[Hashable] = field(default_factory=set)
 
 
-class Tables:
+class FitTables:
     """What fits where, for pods of certain shapes; made once, searched often."""
 
     def __init__(self, room: Room, shapes: Sequence[Shape]) -> None:
@@ -126,19 +126,19 @@ class Tables:
         self._empty: dict[tuple[int, int], int] = {}
         self._alone: dict[tuple[int, int, int], bool] = {}
         self._kinds: dict[Hashable, int] = {}
-        self._likeness: dict[Item, int] = {}
+        self._equivalence_classes: dict[Item, int] = {}
 
     def number(self, value: Hashable) -> int:
         """A small number that stands for a value."""
         return self._numbers.setdefault(value, len(self._numbers))
 
-    def likeness(self, item: Item) -> int:
+    def equivalence_class(self, item: Item) -> int:
         """Equal for groups that ask for the same."""
-        known = self._likeness.get(item)
+        known = self._equivalence_classes.get(item)
         if known is None:
-            inside = tuple(sorted(self.likeness(child) for child in item.children))
+            inside = tuple(sorted(self.equivalence_class(child) for child in item.children))
             known = self._kinds.setdefault((item.level, item.loose, inside), len(self._kinds))
-            self._likeness[item] = known
+            self._equivalence_classes[item] = known
         return known
 
     def holds(self, level: int, domain: int, confined: Sequence[int]) -> bool:
@@ -180,9 +180,9 @@ class Tables:
             self._empty[key] = self.number((level, finest, labelled, inside))
         return self._empty[key]
 
-    def could(self, item: Item, level: int, domain: int, finest: int) -> bool:
+    def could_hold(self, item: Item, level: int, domain: int, finest: int) -> bool:
         """Whether a group could be in a domain if nothing else were there; False is certain."""
-        key = (self.likeness(item), self.empty(level, domain, finest), level)
+        key = (self.equivalence_class(item), self.empty(level, domain, finest), level)
         if key not in self._alone:
             nothing = [0] * len(self.shapes)
             self._alone[key] = self.holds(level, domain, item.total()) and all(
@@ -192,8 +192,8 @@ class Tables:
         return self._alone[key]
 
     def _alike(self, items: Sequence[Item]) -> list[list[Item]]:
-        ordered = sorted(items, key=self.likeness)
-        return [list(some) for _, some in groupby(ordered, key=self.likeness)]
+        ordered = sorted(items, key=self.equivalence_class)
+        return [list(some) for _, some in groupby(ordered, key=self.equivalence_class)]
 
     def _enough(
         self, alike: list[Item], level: int, domain: int, finest: int, confined: list[int]
@@ -203,7 +203,7 @@ class Tables:
         total = item.total()
         for inside in self.room.within(level, domain, item.level):
             if self.room.labelled(item.level, inside):
-                if self.could(item, item.level, inside, finest):
+                if self.could_hold(item, item.level, inside, finest):
                     left -= self.times(item.level, inside, confined, total)
                 if left <= 0:
                     return True
@@ -213,7 +213,7 @@ class Tables:
 class Search:
     """One search for domains."""
 
-    def __init__(self, tables: Tables, root: Item, budget: Budget, at: int = 0) -> None:
+    def __init__(self, tables: FitTables, root: Item, budget: Budget, at: int = 0) -> None:
         """Prepare.
 
         Args:
@@ -243,7 +243,7 @@ class Search:
             UndecidedError: the budget is used up.
         """
         root = self.steps[0].item
-        if not self.tables.could(root, root.level, self.at, self.finest):
+        if not self.tables.could_hold(root, root.level, self.at, self.finest):
             return None
         position = 0
         self._enter(position)
@@ -267,13 +267,17 @@ class Search:
     def _add(self, item: Item, parent: int, twin: int, twins: int) -> None:
         """Put a group and those inside it in the order in which domains are chosen."""
         here = len(self.steps)
-        likeness = self.tables.likeness(item)
-        self.steps.append(_Step(item, parent, twin, twins, item.total(), likeness))
+        equivalence_class = self.tables.equivalence_class(item)
+        self.steps.append(_Step(item, parent, twin, twins, item.total(), equivalence_class))
         children = sorted(
             item.children,
-            key=lambda child: (-child.level, -sum(child.total()), self.tables.likeness(child)),
+            key=lambda child: (
+                -child.level,
+                -sum(child.total()),
+                self.tables.equivalence_class(child),
+            ),
         )
-        for _, alike in groupby(children, key=self.tables.likeness):
+        for _, alike in groupby(children, key=self.tables.equivalence_class):
             before, some = -1, list(alike)
             for index, child in enumerate(some):
                 next_one = len(self.steps)
@@ -297,11 +301,11 @@ class Search:
             return [self.at]
         left, found = step.twins, []
         inside = self.room.within(parent.item.level, parent.domain, level)
-        self.budget.spend(len(inside) // _LOOKS)
+        self.budget.spend(len(inside) // _LOOKUPS_PER_STEP)
         for domain in inside:
             if not self.room.labelled(level, domain):
                 continue
-            if not self.tables.could(step.item, level, domain, finest):
+            if not self.tables.could_hold(step.item, level, domain, finest):
                 continue
             confined = self.confined[level][domain]
             times = self.tables.times(level, domain, confined, step.total)

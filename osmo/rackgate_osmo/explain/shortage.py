@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate_osmo import Node
-from rackgate_osmo.explain.placing import solve
-from rackgate_osmo.explain.requests import Wishes, plan_of
+from rackgate_osmo.explain.placement import solve
+from rackgate_osmo.explain.requests import TaskGroupRequests, plan_of
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, Counts, Item, Tables, UndecidedError
+from rackgate_osmo.explain.search import Budget, Counts, FitTables, Item, UndecidedError
 
 CLOSEST: Final = 3  # domains that are looked at closely
 COUNTING: Final = 5  # times the steps of one question, for all counting together
@@ -24,7 +24,7 @@ DEEPEST: Final = 16  # shortages told one inside another
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class DomainSpare:
     """A domain, and how many of a group's pods it takes."""
 
     domain: tuple[str, ...]
@@ -50,7 +50,7 @@ class Shortage:
     pods: int
     takes: int
     nodes: int
-    rooms: tuple[Spare, ...]
+    rooms: tuple[DomainSpare, ...]
     within: tuple[str, ...]
     beside: tuple[Node, ...] = ()
     unlabelled: bool = False
@@ -61,16 +61,16 @@ class Shortage:
         return self.pods - self.takes
 
 
-class _Asking:
+class _ShortageFinder:
     """One refusal, looked into."""
 
-    def __init__(self, room: Room, wishes: Wishes, steps: int) -> None:
+    def __init__(self, room: Room, group_requests: TaskGroupRequests, steps: int) -> None:
         self.room, self.steps = room, steps
         self.counting = Budget(COUNTING * steps)
-        self.tables = Tables(room, wishes.shapes)
-        plan = plan_of(wishes)
+        self.tables = FitTables(room, group_requests.shapes)
+        plan = plan_of(group_requests)
         self.root = plan.root
-        nodes = {id(node): node for node in wishes.nodes()}
+        nodes = {id(node): node for node in group_requests.nodes()}
         self.nodes = {item: nodes[at] for at, item in plan.items.items()}
 
     def fits(self, item: Item, at: int) -> bool:
@@ -81,7 +81,7 @@ class _Asking:
         """
         return solve(self.tables, item, Budget(self.steps), at) is not None
 
-    def told(self, item: Item, at: int, depth: int = 0) -> Iterator[Shortage]:
+    def find(self, item: Item, at: int, depth: int = 0) -> Iterator[Shortage]:
         """What keeps a group that does not fit out of a domain of its level.
 
         Raises:
@@ -89,14 +89,14 @@ class _Asking:
         """
         children = sorted(
             item.children,
-            key=lambda one: (-one.level, -sum(one.total()), self.tables.likeness(one)),
+            key=lambda one: (-one.level, -sum(one.total()), self.tables.equivalence_class(one)),
         )
         child = self._too_large(item.level, children, at)
         if child is not None:
             found, best = self._short(child, item.level, at, ())
             yield found
             if best is not None and depth < DEEPEST and child.children:
-                yield from self.told(child, best, depth + 1)
+                yield from self.find(child, best, depth + 1)
             return
         fitting = self._prefix(item.level, children, at)
         if fitting < len(children):
@@ -109,10 +109,10 @@ class _Asking:
         """The first group that does not even fit alone."""
         known: dict[int, bool] = {}
         for child in children:
-            likeness = self.tables.likeness(child)
-            if likeness not in known:
-                known[likeness] = self.fits(self._around(level, [child]), at)
-            if not known[likeness]:
+            equivalence_class = self.tables.equivalence_class(child)
+            if equivalence_class not in known:
+                known[equivalence_class] = self.fits(self._around(level, [child]), at)
+            if not known[equivalence_class]:
                 return child
         return None
 
@@ -140,7 +140,7 @@ class _Asking:
             if self.room.labelled(child.level, domain)
         ]
         total = sum(child.total())
-        rough = sorted(inside, key=lambda d: self._roominess(child, d))[:CLOSEST]
+        rough = sorted(inside, key=lambda d: self._fit_order(child, d))[:CLOSEST]
         best, kept = None, (0,) * len(child.total())
         if beside:
             kept = self._most(self._around(level, [*beside, child]), child, at)
@@ -148,7 +148,7 @@ class _Asking:
         else:
             counted = [(self._most(child, child, domain), domain) for domain in rough]
             counted.sort(key=lambda pair: (-sum(pair[0]), pair[1]))
-            rooms = [Spare(self.room.path(child.level, d), sum(n)) for n, d in counted]
+            rooms = [DomainSpare(self.room.path(child.level, d), sum(n)) for n, d in counted]
             if counted:
                 kept, best = counted[0]
         shortage = Shortage(
@@ -168,13 +168,13 @@ class _Asking:
         total = sum(item.total())
         kept = self._most(item, item, at)
         takes = sum(kept)
-        rooms = (Spare(self.room.path(item.level, at), takes),)
+        rooms = (DomainSpare(self.room.path(item.level, at), takes),)
         missing = self._nodes(item, kept)
         return Shortage(self.nodes.get(item), total, takes, missing, rooms, rooms[0].domain)
 
     def _left(
         self, child: Item, domains: Sequence[int], level: int, at: int, beside: Sequence[Item]
-    ) -> list[Spare]:
+    ) -> list[DomainSpare]:
         """What domains still take of a group once those beside it have theirs."""
         found = solve(self.tables, self._around(level, beside), Budget(self.steps), at) or {}
         taken = dict.fromkeys(domains, 0)
@@ -184,7 +184,7 @@ class _Asking:
                     taken[other] += sum(item.loose)
         slots = self._slots(child)
         spares = [
-            Spare(
+            DomainSpare(
                 self.room.path(child.level, d),
                 max(0, min(sum(child.total()), max(c[d] for c, _ in slots) - taken[d])),
             )
@@ -197,7 +197,7 @@ class _Asking:
         slots = self.tables.slots[item.level]
         return [(counts, n) for counts, n in zip(slots, item.total(), strict=True) if n]
 
-    def _roominess(self, item: Item, domain: int) -> tuple[int, int, int]:
+    def _fit_order(self, item: Item, domain: int) -> tuple[int, int, int]:
         """Sorts domains that may take most of a group first."""
         slots = self._slots(item)
         takes = sum(min(counts[domain], pods) for counts, pods in slots)
@@ -245,7 +245,7 @@ class _Asking:
             item, shape = some[0]
             # A sibling that is alike gets no more than the one before it got.
             have = tuple(tuple(kept[inner]) for inner in item.walk())
-            like = (parents.get(item), self.tables.likeness(item), shape, have)
+            like = (parents.get(item), self.tables.equivalence_class(item), shape, have)
             self._fill(whole, kept, some[0], bounds.get(like, item.loose[shape]), at)
             bounds[like] = kept[item][shape]
             done, run = done + 1, 2 if kept[item][shape] == item.loose[shape] else 1
@@ -282,19 +282,19 @@ class _Asking:
         return found
 
 
-def shortages(room: Room, wishes: Wishes, steps: int) -> tuple[Shortage, ...]:
+def shortages(room: Room, group_requests: TaskGroupRequests, steps: int) -> tuple[Shortage, ...]:
     """Why a task group has no place, the coarsest reason first.
 
     Args:
         room: as it is when the group's turn comes.
-        wishes: of a task group that `find_spots` refused.
+        group_requests: of a task group that `find_placement` refused.
         steps: for each question.
 
     Raises:
         UndecidedError: a question was not decided within these steps.
     """
-    asking = _Asking(room, wishes, steps)
-    return tuple(asking.told(asking.root, 0))
+    finder = _ShortageFinder(room, group_requests, steps)
+    return tuple(finder.find(finder.root, 0))
 
 
 def fits_empty(room: Room, shape: Shape) -> int:

@@ -89,20 +89,20 @@ Size = Annotated[str | int | float, BeforeValidator(_amount)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
-class _Written(BaseModel):
+class _StrictModel(BaseModel):
     """Base: values of the given type only, and never changed."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class TopologyKey(_Written):
+class TopologyKey(_StrictModel):
     """One level of a pool: the word users write, and the node label behind it."""
 
     key: str = Field(min_length=1, max_length=MAX_KEY)
     label: str
 
 
-class Toleration(_Written):
+class Toleration(_StrictModel):
     """A toleration, spelled as Kubernetes has it."""
 
     key: str = Field(default="", max_length=MAX_TAINT)
@@ -112,7 +112,7 @@ class Toleration(_Written):
     tolerationSeconds: int | None = None  # noqa: N815 - spelled as users write it
 
     @model_validator(mode="after")
-    def _one_that_the_api_server_takes(self) -> Self:
+    def _check_accepted_by_api_server(self) -> Self:
         if not self.key and self.operator != "Exists":
             raise PydanticCustomError("toleration", "without a key, operator must be Exists")
         if self.value and self.operator == "Exists":
@@ -121,12 +121,12 @@ class Toleration(_Written):
             raise PydanticCustomError("toleration", "tolerationSeconds needs effect NoExecute")
         return self
 
-    def written(self) -> Object:
+    def to_pod_toleration(self) -> Object:
         """As a pod has it."""
         return self.model_dump(exclude_defaults=True)
 
 
-class Pool(_Written):
+class Pool(_StrictModel):
     """A pool: where its pods queue, its topology keys, coarsest first, and its nodes.
 
     Attributes:
@@ -160,7 +160,7 @@ class Pool(_Written):
         return f"{self.osmo_name}-topology"
 
 
-class Requirement(_Written):
+class Requirement(_StrictModel):
     """Tasks with the same group below the same parent share one domain of the key."""
 
     key: str = Field(max_length=MAX_NAME)
@@ -187,7 +187,7 @@ def _shared(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
     return found
 
 
-class Resource(_Written):
+class Resource(_StrictModel):
     """What one task of this resource needs. An absent size is OSMO's default."""
 
     topology: Annotated[
@@ -205,7 +205,7 @@ class Resource(_Written):
     ] = ()
 
 
-class Task(_Written):
+class Task(_StrictModel):
     """One task: one pod. Fields beyond these are carried in `model_extra`."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
@@ -224,7 +224,7 @@ class Task(_Written):
         return self
 
 
-class TaskGroup(_Written):
+class TaskGroup(_StrictModel):
     """Tasks that start together: one PodGroup."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
@@ -233,7 +233,7 @@ class TaskGroup(_Written):
     tasks: Annotated[tuple[Task, ...], Field(strict=False)]
 
 
-class Workflow(_Written):
+class Workflow(_StrictModel):
     """Task groups, and the resources that their tasks name."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
@@ -248,7 +248,7 @@ class Workflow(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class PodMarks:
+class PodMembership:
     """What makes a pod a member of its PodGroup and subgroup.
 
     Pods of a leaf share one object, and those of a PodGroup its annotations: copy to change.
@@ -279,4 +279,4 @@ class Built:
 
     topology: Object | None
     pod_groups: tuple[Object, ...]
-    pods: Mapping[tuple[str, str], PodMarks] = field(default_factory=dict)
+    pods: Mapping[tuple[str, str], PodMembership] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 At: TypeAlias = Literal["pool", "submission"]
 Location: TypeAlias = tuple[str | int, ...]
 
-MAX_REFUSALS: Final = 100
+MAX_REJECTIONS: Final = 100
 MAX_SHOWN: Final = 128
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_]*")
 _TYPES: Final = {
@@ -29,7 +29,7 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """One refused field.
 
     Attributes:
@@ -51,32 +51,32 @@ class Refusal:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-# Stands for one behind the first `MAX_REFUSALS`: it is counted, and nobody reads its words.
-UNSHOWN: Final = Refusal("submission", "more", "", None, "")
+# Stands for one behind the first `MAX_REJECTIONS`: it is counted, and nobody reads its words.
+REJECTION_NOT_SHOWN: Final = Rejection("submission", "more", "", None, "")
 
 
-class RefusedError(ValueError):
+class RejectedError(ValueError):
     """A pool or a workflow is refused.
 
     Attributes:
-        refusals: all of them in the order of the file, `MAX_REFUSALS` at most; a last one says
+        refusals: all of them in the order of the file, `MAX_REJECTIONS` at most; a last one says
             how many were left out.
     """
 
-    def __init__(self, refusals: Iterable[Refusal]) -> None:
-        self.refusals = _bounded(tuple(refusals))
-        super().__init__("\n".join(map(str, self.refusals)))
+    def __init__(self, rejections: Iterable[Rejection]) -> None:
+        self.rejections = _bounded(tuple(rejections))
+        super().__init__("\n".join(map(str, self.rejections)))
 
 
-def _bounded(refusals: tuple[Refusal, ...]) -> tuple[Refusal, ...]:
-    left = len(refusals) - MAX_REFUSALS
+def _bounded(rejections: tuple[Rejection, ...]) -> tuple[Rejection, ...]:
+    left = len(rejections) - MAX_REJECTIONS
     if left <= 0:
-        return refusals
-    rest = Refusal(refusals[0].at, "more", "", left, f"{left} more refusals are not shown")
-    return (*refusals[:MAX_REFUSALS], rest)
+        return rejections
+    rest = Rejection(rejections[0].at, "more", "", left, f"{left} more refusals are not shown")
+    return (*rejections[:MAX_REJECTIONS], rest)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value in quotes, made printable and cut; of containers only what they are."""
     if value == "":
         return "''"  # two double quotes read like a mistake of the message
@@ -94,9 +94,9 @@ def shown(value: object) -> str:
         return "a number too long to show"
 
 
-def listed(values: Iterable[str]) -> str:
+def format_names(values: Iterable[str]) -> str:
     """Names for a message, without quotes; `none` when there are none."""
-    return ", ".join(shown(value)[1:-1] for value in values) or "none"
+    return ", ".join(format_value(value)[1:-1] for value in values) or "none"
 
 
 def path_of(*location: str | int) -> str:
@@ -108,17 +108,17 @@ def path_of(*location: str | int) -> str:
         elif _PLAIN.fullmatch(part) and len(part) <= MAX_SHOWN:
             text += f".{part}" if text else part
         else:
-            text += f"[{shown(part)}]"
+            text += f"[{format_value(part)}]"
     return text
 
 
-def of_validation(
+def rejections_of_validation_error(
     error: ValidationError,
     model: type[BaseModel],
     at: At,
     prefix: Sequence[str | int] = (),
-    told: int = 0,
-) -> list[Refusal]:
+    already_reported: int = 0,
+) -> list[Rejection]:
     """What pydantic refused, in our words.
 
     Args:
@@ -126,48 +126,55 @@ def of_validation(
         model: tells the fields that are allowed where an unknown one was found.
         at: where it is refused.
         prefix: the path to the model's own data.
-        told: number of refusals before these; words for hundreds of thousands take seconds.
+        already_reported: number of refusals before these; words for hundreds of thousands take
+            seconds.
     """
-    room, count = max(0, MAX_REFUSALS - told), error.error_count()
+    room, count = max(0, MAX_REJECTIONS - already_reported), error.error_count()
     details = error.errors(include_url=False)[:room] if room else []
-    shown_ones = [_of_detail(one, model, at, (*prefix, *one["loc"])) for one in details]
-    return [*shown_ones, *[UNSHOWN] * (count - len(shown_ones))]
+    shown_ones = [_rejection_of_detail(one, model, at, (*prefix, *one["loc"])) for one in details]
+    return [*shown_ones, *[REJECTION_NOT_SHOWN] * (count - len(shown_ones))]
 
 
-def _of_detail(detail: ErrorDetails, model: type[BaseModel], at: At, where: Location) -> Refusal:
+def _rejection_of_detail(
+    detail: ErrorDetails, model: type[BaseModel], at: At, where: Location
+) -> Rejection:
     kind, value = detail["type"], detail.get("input")
     context = detail.get("ctx", {})
     path = path_of(*where)
     if kind == "extra_forbidden":
         message = _unknown(str(where[-1]), _allowed(model, detail["loc"]))
-        return Refusal(at, "unknown-field", path, value, message)
+        return Rejection(at, "unknown-field", path, value, message)
     if kind == "literal_error" and where[-1] != "requirementType":
-        message = f"{shown(value)} is not one of {context['expected']}"
-        return Refusal(at, "type", path, value, message)
+        message = f"{format_value(value)} is not one of {context['expected']}"
+        return Rejection(at, "type", path, value, message)
     if kind == "literal_error":
-        message = f"{shown(value)} is no requirementType: use required or preferred"
-        return Refusal(at, "requirement-type", path, value, message)
+        message = f"{format_value(value)} is no requirementType: use required or preferred"
+        return Rejection(at, "requirement-type", path, value, message)
     if kind == "missing":
-        return Refusal(at, "missing", path, None, "the field is missing: add it")
+        return Rejection(at, "missing", path, None, "the field is missing: add it")
     if kind == "quantity":
-        return Refusal(at, "quantity", path, value, f"{shown(value)} {detail['msg']}")
+        return Rejection(at, "quantity", path, value, f"{format_value(value)} {detail['msg']}")
     if kind in ("too_long", "string_too_long"):
         what = "entries" if kind == "too_long" else "characters"
         message = f"more than {context['max_length']} {what}: use {context['max_length']} at most"
-        return Refusal(at, "too-long", path, value, message)
+        return Rejection(at, "too-long", path, value, message)
     if kind == "string_too_short":
-        return Refusal(at, "empty", path, value, f"{shown(value)} is empty: write a name")
+        return Rejection(at, "empty", path, value, f"{format_value(value)} is empty: write a name")
     wanted = _TYPES.get(kind.split("_", 1)[0])
-    message = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)}: {detail['msg']}"
+    message = (
+        f"{format_value(value)} is not {wanted}"
+        if wanted
+        else f"{format_value(value)}: {detail['msg']}"
+    )
     if wanted == "a string" and isinstance(value, int | float):
         message += ": put it in quotes"
-    return Refusal(at, "type", path, value, message)
+    return Rejection(at, "type", path, value, message)
 
 
 def _unknown(name: str, allowed: Sequence[str]) -> str:
     near = get_close_matches(name[:MAX_SHOWN], allowed, n=1, cutoff=0.6)
     hint = f'; did you mean "{near[0]}"?' if near else ""
-    return f"unknown field {shown(name)}{hint} (allowed: {', '.join(allowed)})"
+    return f"unknown field {format_value(name)}{hint} (allowed: {', '.join(allowed)})"
 
 
 def _allowed(model: type[BaseModel], location: Location) -> list[str]:

@@ -16,20 +16,20 @@ from rackgate_osmo.model.model import (
     Workflow,
 )
 from rackgate_osmo.model.rejections import (
-    MAX_REFUSALS,
-    UNSHOWN,
+    MAX_REJECTIONS,
+    REJECTION_NOT_SHOWN,
     Location,
-    Refusal,
-    listed,
+    Rejection,
+    format_names,
+    format_value,
     path_of,
-    shown,
 )
 
 # A group becomes (a part of) the value of a pod label.
 _GROUP: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-class Users:
+class ResourceUsers:
     """Tasks that use one resource: the first, by the indices of its group and its own, and all."""
 
     __slots__ = ("at", "count", "task")
@@ -40,11 +40,11 @@ class Users:
     def __str__(self) -> str:
         """`task "t1"`, with the number of others."""
         others = f" and {self.count - 1} more" if self.count > 1 else ""
-        return f"task {shown(self.task)}{others}"
+        return f"task {format_value(self.task)}{others}"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ParsedWorkflow:
     """A workflow as far as it could be read.
 
     Attributes:
@@ -64,88 +64,97 @@ class Written:
     )
 
 
-def refusals_of(written: Written, pool: Pool, *, strict: bool = False) -> list[Refusal]:
+def rejections_of(
+    workflow_data: ParsedWorkflow, pool: Pool, *, strict: bool = False
+) -> list[Rejection]:
     """Everything that the pool's and the tree's rules refuse."""
-    users = _users(written)
-    found = [*_tasks(written), *_resources(written, users)]
+    users = _users(workflow_data)
+    found = [*_tasks(workflow_data), *_resources(workflow_data, users)]
     keys = frozenset(key.key for key in pool.topology_keys)
     sound: set[str] = set()
     groups: set[str] = set()
     for name, user in users.items():
-        resource = written.resources.get(name)
+        resource = workflow_data.resources.get(name)
         if resource is None or not resource.topology:
             continue
         if _is_sound(resource, keys, groups):
             sound.add(name)
         else:
-            silent = len(found) >= MAX_REFUSALS
-            found += _requirements(written.where(name), resource, user, pool, silent=silent)
-    found += _conflicts(written, pool, sound)
+            silent = len(found) >= MAX_REJECTIONS
+            found += _requirements(workflow_data.where(name), resource, user, pool, silent=silent)
+    found += _conflicts(workflow_data, pool, sound)
     if strict:
-        found += _mixed(written, pool, {name: users[name] for name in users if name in sound})
+        found += _mixed(workflow_data, pool, {name: users[name] for name in users if name in sound})
     return found
 
 
-def refusals_of_workflow(workflow: Workflow, pool: Pool) -> list[Refusal]:
+def rejections_of_workflow(workflow: Workflow, pool: Pool) -> list[Rejection]:
     """The same for a model."""
-    return refusals_of(Written(workflow.groups, workflow.resources), pool)
+    return rejections_of(ParsedWorkflow(workflow.groups, workflow.resources), pool)
 
 
-def _users(written: Written) -> dict[str, Users]:
+def _users(workflow_data: ParsedWorkflow) -> dict[str, ResourceUsers]:
     """Who uses each resource, by its name."""
-    found: dict[str, Users] = {}
-    for at, group in enumerate(written.groups):
+    found: dict[str, ResourceUsers] = {}
+    for at, group in enumerate(workflow_data.groups):
         for index, task in enumerate(group.tasks):
             name = task.resource or DEFAULT_RESOURCE
             user = found.get(name)
             if user is None:
-                found[name] = Users(task.name, (at, index))
+                found[name] = ResourceUsers(task.name, (at, index))
             else:
                 user.count += 1
     return found
 
 
-def _tasks(written: Written) -> Iterator[Refusal]:
+def _tasks(workflow_data: ParsedWorkflow) -> Iterator[Rejection]:
     """Names that are used twice, and groups without tasks."""
     groups: set[str] = set()
-    for at, group in enumerate(written.groups):
-        where = written.where_task(at, 0)[:-2]
+    for at, group in enumerate(workflow_data.groups):
+        where = workflow_data.where_task(at, 0)[:-2]
         if group.name in groups:
-            message = f"task group {shown(group.name)} is there twice: name each group once"
-            yield Refusal(
+            message = f"task group {format_value(group.name)} is there twice: name each group once"
+            yield Rejection(
                 "submission", "duplicate-group", path_of(*where, "name"), group.name, message
             )
         groups.add(group.name)
         if not group.tasks:  # a PodGroup of none is refused. KAI[min-member-0]
-            message = f"task group {shown(group.name)} has no tasks: add one or take the group out"
-            yield Refusal("submission", "no-tasks", path_of(*where, "tasks"), [], message)
+            message = (
+                f"task group {format_value(group.name)} has no tasks: add one or take the group out"
+            )
+            yield Rejection("submission", "no-tasks", path_of(*where, "tasks"), [], message)
         if len({task.name for task in group.tasks}) < len(group.tasks):
-            yield from _twice(written, at, group)
+            yield from _duplicate_tasks(workflow_data, at, group)
 
 
-def _twice(written: Written, at: int, group: TaskGroup) -> Iterator[Refusal]:
+def _duplicate_tasks(
+    workflow_data: ParsedWorkflow, at: int, group: TaskGroup
+) -> Iterator[Rejection]:
     seen: set[str] = set()
     for index, task in enumerate(group.tasks):
-        if task.name in seen and task.resource not in written.unread:
+        if task.name in seen and task.resource not in workflow_data.unread:
             message = (
-                f"task {shown(task.name)} is there twice in group {shown(group.name)}: "
+                f"task {format_value(task.name)} is there twice in group "
+                f"{format_value(group.name)}: "
                 "name each task once"
             )
-            path = path_of(*written.where_task(at, index), "name")
-            yield Refusal("submission", "duplicate-task", path, task.name, message)
+            path = path_of(*workflow_data.where_task(at, index), "name")
+            yield Rejection("submission", "duplicate-task", path, task.name, message)
         seen.add(task.name)
 
 
-def _resources(written: Written, users: Mapping[str, Users]) -> Iterator[Refusal]:
+def _resources(
+    workflow_data: ParsedWorkflow, users: Mapping[str, ResourceUsers]
+) -> Iterator[Rejection]:
     """Resources that tasks name and that are not there."""
-    names = listed(sorted(written.resources)[:16])
+    names = format_names(sorted(workflow_data.resources)[:16])
     for name, user in users.items():
-        known = name in written.resources or name in written.unread
+        known = name in workflow_data.resources or name in workflow_data.unread
         if known or name == DEFAULT_RESOURCE:
             continue
-        message = f"{user}: resource {shown(name)} is not there (resources: {names})"
-        path = path_of(*written.where_task(*user.at), "resource")
-        yield Refusal("submission", "unknown-resource", path, name, message)
+        message = f"{user}: resource {format_value(name)} is not there (resources: {names})"
+        path = path_of(*workflow_data.where_task(*user.at), "resource")
+        yield Rejection("submission", "unknown-resource", path, name, message)
 
 
 def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bool:
@@ -170,8 +179,8 @@ def _is_sound(resource: Resource, keys: Collection[str], groups: set[str]) -> bo
 
 
 def _requirements(
-    where: Location, resource: Resource, user: Users, pool: Pool, *, silent: bool
-) -> Iterator[Refusal]:
+    where: Location, resource: Resource, user: ResourceUsers, pool: Pool, *, silent: bool
+) -> Iterator[Rejection]:
     """Keys that the pool does not have or that come twice, and groups that make no name.
 
     Args:
@@ -186,48 +195,55 @@ def _requirements(
     for index, one in enumerate(resource.topology):
         if silent:
             bad = (one.key not in keys or one.key in seen) + (not _GROUP.fullmatch(one.group))
-            yield from [UNSHOWN] * bad
+            yield from [REJECTION_NOT_SHOWN] * bad
             seen.add(one.key)
             continue
         path = path_of(*where, "topology", index)
         if one.key not in keys:
             message = _no_key(one.key, user, pool)
-            yield Refusal("submission", "unknown-key", f"{path}.key", one.key, message)
+            yield Rejection("submission", "unknown-key", f"{path}.key", one.key, message)
         elif one.key in seen:
-            message = f"{user}: key {shown(one.key)} comes twice: name each key once per resource"
-            yield Refusal("submission", "duplicate-key", f"{path}.key", one.key, message)
+            message = (
+                f"{user}: key {format_value(one.key)} comes twice: name each key once per resource"
+            )
+            yield Rejection("submission", "duplicate-key", f"{path}.key", one.key, message)
         seen.add(one.key)
         if not _GROUP.fullmatch(one.group):
             message = (
-                f"{user}: group {shown(one.group)} of key {shown(one.key)} is no label value: use "
+                f"{user}: group {format_value(one.group)} of key {format_value(one.key)} is no "
+                "label value: use "
                 "1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends"
             )
-            yield Refusal("submission", "group", f"{path}.group", one.group, message)
+            yield Rejection("submission", "group", f"{path}.group", one.group, message)
 
 
-def _no_key(key: str, user: Users, pool: Pool) -> str:
-    text = f"{user}: key {shown(key)} is not in pool {shown(pool.name)}"
+def _no_key(key: str, user: ResourceUsers, pool: Pool) -> str:
+    text = f"{user}: key {format_value(key)} is not in pool {format_value(pool.name)}"
     for own in pool.topology_keys:
         if own.label == key:
-            text += f"; that is the node label of key {shown(own.key)}: write the key"
-    return f"{text} (its keys, coarsest first: {listed(own.key for own in pool.topology_keys)})"
+            text += f"; that is the node label of key {format_value(own.key)}: write the key"
+    return (
+        f"{text} (its keys, coarsest first: {format_names(own.key for own in pool.topology_keys)})"
+    )
 
 
-def _conflicts(written: Written, pool: Pool, sound: Collection[str]) -> Iterator[Refusal]:
+def _conflicts(
+    workflow_data: ParsedWorkflow, pool: Pool, sound: Collection[str]
+) -> Iterator[Rejection]:
     """Nodes of a tree that some tasks require and others prefer."""
-    if not _types_differ(written, sound):
+    if not _types_differ(workflow_data, sound):
         return
     positions = {key.key: level for level, key in enumerate(pool.topology_keys)}
-    for group in written.groups:
+    for group in workflow_data.groups:
         names = {task.resource or DEFAULT_RESOURCE: task.name for task in reversed(group.tasks)}
         used = [name for name in reversed(names) if name in sound]
-        yield from _conflicts_of(written, used, names, positions)
+        yield from _conflicts_of(workflow_data, used, names, positions)
 
 
-def _types_differ(written: Written, sound: Collection[str]) -> bool:
+def _types_differ(workflow_data: ParsedWorkflow, sound: Collection[str]) -> bool:
     """Whether any key and group is required here and preferred there: seldom, and soon told."""
     # Those that read alike are mostly one object.
-    differing = {id(one): one for name in sound for one in written.resources[name].topology}
+    differing = {id(one): one for name in sound for one in workflow_data.resources[name].topology}
     types: dict[tuple[str, str], str] = {}
     return any(
         types.setdefault((one.key, one.group), one.requirementType) != one.requirementType
@@ -236,15 +252,15 @@ def _types_differ(written: Written, sound: Collection[str]) -> bool:
 
 
 def _conflicts_of(
-    written: Written,
+    workflow_data: ParsedWorkflow,
     used: Sequence[str],
     tasks: Mapping[str, str],
     positions: Mapping[str, int],
-) -> Iterator[Refusal]:
+) -> Iterator[Rejection]:
     wishes = {
         name: {positions[one.key]: (index, one) for index, one in enumerate(requirements)}
         for name in used
-        for requirements in (written.resources[name].topology,)
+        for requirements in (workflow_data.resources[name].topology,)
     }
     levels = sorted({level for wish in wishes.values() for level in wish})
     # By path from the root: who came first, and what it asked for.
@@ -259,28 +275,33 @@ def _conflicts_of(
             other, first = seen.setdefault(path, (name, one))
             if first.requirementType != one.requirementType:
                 message = (
-                    f"task {shown(tasks[name])} has group {shown(one.group)} of key "
-                    f"{shown(one.key)} {one.requirementType}, but task {shown(tasks[other])} has "
+                    f"task {format_value(tasks[name])} has group {format_value(one.group)} of key "
+                    f"{format_value(one.key)} {one.requirementType}, but task "
+                    f"{format_value(tasks[other])} has "
                     f"it {first.requirementType}: use one type, or another group"
                 )
-                where = path_of(*written.where(name), "topology", index, "requirementType")
-                yield Refusal("submission", "conflict", where, one.requirementType, message)
+                where = path_of(*workflow_data.where(name), "topology", index, "requirementType")
+                yield Rejection("submission", "conflict", where, one.requirementType, message)
 
 
-def _mixed(written: Written, pool: Pool, users: Mapping[str, Users]) -> Iterator[Refusal]:
+def _mixed(
+    workflow_data: ParsedWorkflow, pool: Pool, users: Mapping[str, ResourceUsers]
+) -> Iterator[Rejection]:
     """Tasks with requirements that do not use the keys of the first such task."""
     order = [key.key for key in pool.topology_keys]
-    first: tuple[Users, set[str]] | None = None
+    first: tuple[ResourceUsers, set[str]] | None = None
     for name, user in users.items():
-        keys = {one.key for one in written.resources[name].topology}
+        keys = {one.key for one in workflow_data.resources[name].topology}
         if first is None:
             first = user, keys
         if keys == first[1]:
             continue
         message = (
-            f"{user}: keys {listed(key for key in order if key in keys)}, but {first[0]}: keys "
-            f"{listed(key for key in order if key in first[1])}: all tasks with requirements must "
+            f"{user}: keys {format_names(key for key in order if key in keys)}, but {first[0]}: "
+            "keys "
+            f"{format_names(key for key in order if key in first[1])}: all tasks with requirements "
+            "must "
             "use the same keys"
         )
-        path = path_of(*written.where(name), "topology")
-        yield Refusal("submission", "mixed-keys", path, sorted(keys), message)
+        path = path_of(*workflow_data.where(name), "topology")
+        yield Rejection("submission", "mixed-keys", path, sorted(keys), message)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from rackgate.resources.quantity import amount
 from rackgate_osmo.model.model import Resource
-from rackgate_osmo.model.reach import GPU
+from rackgate_osmo.model.tolerations import GPU
 
 # By resource of Kubernetes, sorted; whole numbers.
 Requests: TypeAlias = tuple[tuple[str, int], ...]
@@ -49,6 +49,6 @@ def counted_by_largest(pods: Collection[Requests]) -> bool:
     return len(kinds) == 1
 
 
-def blown_up(pods: Collection[Requests]) -> bool:
+def is_overcounted(pods: Collection[Requests]) -> bool:
     """Whether KAI counts more than pods ask for: they differ, and each counts as the largest."""
     return len(set(pods)) > 1 and counted_by_largest(pods)

@@ -8,7 +8,13 @@ from typing import Any, Final, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from rackgate_osmo.model.model import MAX_GROUPS, MAX_NAME, MAX_TASKS, Task, TaskGroup
-from rackgate_osmo.model.rejections import Location, Refusal, of_validation, path_of, shown
+from rackgate_osmo.model.rejections import (
+    Location,
+    Rejection,
+    format_value,
+    path_of,
+    rejections_of_validation_error,
+)
 
 # Path of a task, from the indices of its group and its own.
 Where: TypeAlias = Callable[[int, int], Location]
@@ -21,7 +27,7 @@ _tasks: Final = TypeAdapter(tuple[Task, ...])
 
 
 def read_groups(
-    body: Mapping[Any, Any], inside: Location, found: list[Refusal]
+    body: Mapping[Any, Any], inside: Location, found: list[Rejection]
 ) -> tuple[tuple[TaskGroup, ...], Where]:
     """The task groups of a workflow.
 
@@ -43,41 +49,41 @@ def read_groups(
     if field == "groups" and body.get("tasks"):
         message = "groups and tasks exclude each other: move the tasks into a group"
         path = path_of(*inside, "tasks")
-        found.append(Refusal("submission", "groups-and-tasks", path, body["tasks"], message))
-    if refusal := _unfit(given, prefix):
-        found.append(refusal)
-    if refusal or given is None:
+        found.append(Rejection("submission", "groups-and-tasks", path, body["tasks"], message))
+    if rejection := _invalid_list(given, prefix):
+        found.append(rejection)
+    if rejection or given is None:
         return (), where
     try:
         if field == "tasks":
             return tuple(map(_alone, _tasks.validate_python(given))), where
         return _groups.validate_python(given), where
     except ValidationError as error:
-        found += of_validation(error, TaskGroup, "submission", prefix)
+        found += rejections_of_validation_error(error, TaskGroup, "submission", prefix)
     if field == "tasks":
         return tuple(map(_alone, _readable_tasks(given))), where
     return tuple(_readable(group, index) for index, group in enumerate(given)), where
 
 
-def _unfit(given: Any, prefix: Location) -> Refusal | None:
+def _invalid_list(given: Any, prefix: Location) -> Rejection | None:
     """A list that is none, is empty or too long to be read."""
     path = path_of(*prefix)
     if given is None:
         message = "no task groups: list at least one under groups"
-        return Refusal("submission", "missing", path, None, message)
+        return Rejection("submission", "missing", path, None, message)
     if not isinstance(given, list | tuple):
-        message = f"{shown(given)} is not a list: write a list"
-        return Refusal("submission", "type", path, given, message)
+        message = f"{format_value(given)} is not a list: write a list"
+        return Rejection("submission", "type", path, given, message)
     if not given:
         message = "the list is empty: add at least one"
-        return Refusal("submission", "empty", path, given, message)
+        return Rejection("submission", "empty", path, given, message)
     if len(given) > MAX_GROUPS:
         message = f"{len(given)} entries are too many: {MAX_GROUPS} at most"
-        return Refusal("submission", "too-long", path, len(given), message)
+        return Rejection("submission", "too-long", path, len(given), message)
     tasks = sum(map(_length, given))
     if tasks > MAX_TASKS:
         message = f"{tasks} tasks are too many: {MAX_TASKS} at most"
-        return Refusal("submission", "too-long", path, tasks, message)
+        return Rejection("submission", "too-long", path, tasks, message)
     return None
 
 

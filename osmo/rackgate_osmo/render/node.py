@@ -43,7 +43,7 @@ class Node:
     gpus_milli: int = 0
     requires: bool = False
     part: int = 0
-    relieved: bool = False
+    split_by_size: bool = False
     name: str = ""
 
     def subgroups(self) -> Iterator[Node]:

@@ -13,19 +13,19 @@ from rackgate_osmo.model.model import (
     Built,
     KaiVersion,
     Object,
-    PodMarks,
+    PodMembership,
     Pool,
     Profile,
     TaskGroup,
     Workflow,
 )
 from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.reading import refusals_of_pool
-from rackgate_osmo.model.rejections import Refusal, RefusedError, path_of, shown
-from rackgate_osmo.model.rules import refusals_of_workflow
+from rackgate_osmo.model.reading import rejections_of_pool
+from rackgate_osmo.model.rejections import RejectedError, Rejection, format_value, path_of
+from rackgate_osmo.model.rules import rejections_of_workflow
 from rackgate_osmo.render import profiles
 from rackgate_osmo.render.node import Kind, Node
-from rackgate_osmo.render.tree import shared, tree_of
+from rackgate_osmo.render.tree import shared, subgroup_tree_of
 
 POD_GROUP_VERSION: Final = "scheduling.run.ai/v2alpha2"
 # KAI reads its own Topology since 0.12; before, another project's. KAI[topology-v1]
@@ -55,10 +55,10 @@ def topology_of(
         nodes: labels of every node of the pool, for `robust`.
 
     Raises:
-        RefusedError: the pool is none that `read_pool` would return.
+        RejectedError: the pool is none that `read_pool` would return.
     """
-    _accept(pool)
-    return _topology(pool, kai, profiles.levels_served(pool, profile, nodes))
+    _check_rules(pool)
+    return _topology(pool, kai, profiles.listed_levels(pool, profile, nodes))
 
 
 def build_podgroups(
@@ -82,23 +82,23 @@ def build_podgroups(
         namespace: of the PodGroups; left to the caller when None.
         profile: what to do about the scheduler's defects, see `profiles`.
         kai: version of the scheduler.
-        nodes: labels of every node of the pool, for `robust`; see `profiles.levels_served`.
+        nodes: labels of every node of the pool, for `robust`; see `profiles.listed_levels`.
 
     Raises:
-        RefusedError: the pool or the workflow is none that `reading` would return, or two task
+        RejectedError: the pool or the workflow is none that `reading` would return, or two task
             groups are to have one PodGroup.
     """
-    _accept(pool, workflow)
-    served = profiles.levels_served(pool, profile, nodes)
+    _check_rules(pool, workflow)
+    served = profiles.listed_levels(pool, profile, nodes)
     given = {**pod_group_names(workflow.name, [one.name for one in workflow.groups])}
     given.update(names or {})
     if found := list(_named_twice({one.name: given[one.name] for one in workflow.groups})):
-        raise RefusedError(found)
+        raise RejectedError(found)
     writer = _Writer(pool, frozenset(served), profile, kai)
-    pods: dict[tuple[str, str], PodMarks] = {}
+    pods: dict[tuple[str, str], PodMembership] = {}
     groups = []
     for group in workflow.groups:
-        root = tree_of(group, workflow, pool, profile)
+        root = subgroup_tree_of(group, workflow, pool, profile)
         metadata = {"name": given[group.name], "labels": {QUEUE_LABEL: pool.osmo_name}}
         if namespace is not None:
             metadata["namespace"] = namespace
@@ -110,29 +110,30 @@ def build_podgroups(
                 "spec": writer.spec(root),
             }
         )
-        pods.update(_marks(group, root, given[group.name]))
+        pods.update(_memberships(group, root, given[group.name]))
     return Built(_topology(pool, kai, served), tuple(groups), pods)
 
 
-def _accept(pool: Pool, workflow: Workflow | None = None) -> None:
-    found = list(refusals_of_pool(pool))
+def _check_rules(pool: Pool, workflow: Workflow | None = None) -> None:
+    found = list(rejections_of_pool(pool))
     if workflow is not None and not found:
-        found = refusals_of_workflow(workflow, pool)
+        found = rejections_of_workflow(workflow, pool)
     if found:
-        raise RefusedError(found)
+        raise RejectedError(found)
 
 
-def _named_twice(names: Mapping[str, str]) -> Iterator[Refusal]:
+def _named_twice(names: Mapping[str, str]) -> Iterator[Rejection]:
     """A name that is given may be the usual one of another group, too."""
     owners: dict[str, str] = {}
     for group, name in names.items():
         owner = owners.setdefault(name, group)
         if owner != group:
             message = (
-                f"{shown(name)} is the PodGroup of task group {shown(owner)} too: give each a name "
+                f"{format_value(name)} is the PodGroup of task group {format_value(owner)} too: "
+                "give each a name "
                 "of its own"
             )
-            yield Refusal("submission", "duplicate-name", path_of("names", group), name, message)
+            yield Rejection("submission", "duplicate-name", path_of("names", group), name, message)
 
 
 def _topology(pool: Pool, kai: KaiVersion, served: Sequence[int]) -> Object | None:
@@ -182,7 +183,7 @@ class _Writer:
         A preference above what is required would keep all waiting (KAI[preferred-coarser]).
         """
         required = _finest(chain, Kind.REQUIRED)
-        preferred = _finest([node for node in chain if not node.relieved], Kind.PREFERRED)
+        preferred = _finest([node for node in chain if not node.split_by_size], Kind.PREFERRED)
         if required is not None and preferred is not None and preferred < required:
             preferred = None
         return self._constraint(required, preferred)
@@ -191,12 +192,12 @@ class _Writer:
         """The constraint of a node; empty where there is none."""
         found = self._constraints.get((required, preferred))
         if found is None:
-            found = self._made(required, preferred)
+            found = self._build_constraint(required, preferred)
             self._constraints[required, preferred] = found
         return found.copy()
 
-    def _made(self, required: int | None, preferred: int | None) -> Object:
-        levels = profiles.mended(required, preferred, self.served, self.profile, self.kai)
+    def _build_constraint(self, required: int | None, preferred: int | None) -> Object:
+        levels = profiles.adjust_levels(required, preferred, self.served, self.profile, self.kai)
         if levels == (None, None):  # KAI[constraint-without-level]
             return {}
         found = {"topology": self.pool.topology_name}
@@ -218,7 +219,7 @@ class _Writer:
                 entry["parent"] = parent
             if not child.children:
                 entry["minMember"] = child.size
-            free = child.relieved or profiles.is_free(child, bound, self.profile)
+            free = child.split_by_size or profiles.is_free(child, bound, self.profile)
             constraint = {} if free else self._of(child)
             if constraint:
                 entry["topologyConstraint"] = constraint
@@ -236,11 +237,13 @@ def _finest(chain: Sequence[Node], kind: Kind) -> int | None:
     return max((node.level for node in chain if node.kind is kind), default=None)
 
 
-def _marks(group: TaskGroup, root: Node, name: str) -> Iterator[tuple[tuple[str, str], PodMarks]]:
+def _memberships(
+    group: TaskGroup, root: Node, name: str
+) -> Iterator[tuple[tuple[str, str], PodMembership]]:
     """What each pod carries. Once any has a subgroup all must (KAI[some-pods-without-label])."""
     annotations = {POD_GROUP_ANNOTATION: name}
     for leaf in root.leaves():
         labels = {SUBGROUP_LABEL: leaf.name} if leaf.name else {}
-        marks = PodMarks(name, annotations, labels)
+        marks = PodMembership(name, annotations, labels)
         for task in leaf.tasks:
             yield (group.name, task), marks

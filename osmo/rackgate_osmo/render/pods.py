@@ -12,16 +12,16 @@ from rackgate_osmo.model.model import (
     DEFAULT_RESOURCE,
     SCHEDULER_NAME,
     Built,
-    PodMarks,
+    PodMembership,
     Pool,
     Resource,
     Task,
     Workflow,
 )
 from rackgate_osmo.model.names import pod_group_names
-from rackgate_osmo.model.reach import tolerations_of
-from rackgate_osmo.model.rejections import Refusal, RefusedError
+from rackgate_osmo.model.rejections import RejectedError, Rejection
 from rackgate_osmo.model.sizes import SIZES
+from rackgate_osmo.model.tolerations import tolerations_of
 
 Object = dict[str, Any]
 
@@ -44,11 +44,11 @@ def build_pods(
         namespace: of the pods; none for the caller's.
 
     Raises:
-        RefusedError: a task's fields cannot be those of a container; all of them.
+        RejectedError: a task's fields cannot be those of a container; all of them.
     """
-    refusals = [*_refusals(workflow, document)]
-    if refusals:
-        raise RefusedError(refusals)
+    rejections = [*_rejections(workflow, document)]
+    if rejections:
+        raise RejectedError(rejections)
     pods = []
     for group in workflow.groups:
         tasks = {task.name: built.pods[group.name, task.name] for task in group.tasks}
@@ -67,7 +67,7 @@ def left_out(workflow: Workflow) -> list[str]:
     return sorted({str(name) for task in tasks for name in task.model_extra or ()})
 
 
-def _metadata(name: str, marks: PodMarks, namespace: str | None) -> Object:
+def _metadata(name: str, marks: PodMembership, namespace: str | None) -> Object:
     metadata: Object = {"name": name}
     if namespace is not None:
         metadata["namespace"] = namespace
@@ -82,9 +82,9 @@ def _pod(metadata: Object, pool: Pool, task: Task, resource: Resource | None) ->
     if pool.node_selector:
         spec["nodeSelector"] = dict(pool.node_selector)
     if tolerated := tolerations_of(pool, resource):
-        spec["tolerations"] = [one.written() for one in tolerated]
+        spec["tolerations"] = [one.to_pod_toleration() for one in tolerated]
     if resource is not None and resource.nodesExcluded:
-        spec["affinity"] = _elsewhere(resource)
+        spec["affinity"] = _excluded_nodes_affinity(resource)
     spec["containers"] = [_container(task, resource)]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -121,7 +121,7 @@ def _quantity(value: float) -> str:
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
 
-def _elsewhere(resource: Resource) -> Object:
+def _excluded_nodes_affinity(resource: Resource) -> Object:
     excluded = {"key": _HOSTNAME, "operator": "NotIn", "values": list(resource.nodesExcluded)}
     term = {"nodeSelectorTerms": [{"matchExpressions": [excluded]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
@@ -132,7 +132,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _refusals(workflow: Workflow, document: Any) -> Iterator[Refusal]:
+def _rejections(workflow: Workflow, document: Any) -> Iterator[Rejection]:
     inside = "workflow." if "workflow" in document else ""
     body = document["workflow"] if inside else document
     alone = bool(body.get("tasks"))  # each task is a group of its own
@@ -147,7 +147,7 @@ def _refusals(workflow: Workflow, document: Any) -> Iterator[Refusal]:
             prefix = "" if name in (document.get("resources") or {}) else inside
             message = f"{gpu} is a fraction: a pod takes whole GPUs only, such as 1 or 2"
             path = f"{prefix}resources.{name}.gpu"
-            yield Refusal("submission", "fraction", path, gpu, message)
+            yield Rejection("submission", "fraction", path, gpu, message)
 
 
 def _used(workflow: Workflow) -> set[str]:
@@ -160,34 +160,34 @@ def _used(workflow: Workflow) -> set[str]:
     }
 
 
-def _of_task(path: str, task: Task) -> Iterator[Refusal]:
+def _of_task(path: str, task: Task) -> Iterator[Rejection]:
     if not (task.image or "").strip():
         message = "'' is no image: name one, or leave the field out for a task without a Pod"
-        yield Refusal("submission", "empty", f"{path}.image", task.image, message)
+        yield Rejection("submission", "empty", f"{path}.image", task.image, message)
     for field in ("command", "args"):
         yield from _of_words(f"{path}.{field}", getattr(task, field))
     yield from _of_environment(f"{path}.environment", task.environment)
 
 
-def _of_words(path: str, value: object) -> Iterator[Refusal]:
+def _of_words(path: str, value: object) -> Iterator[Rejection]:
     if value is None:
         return
     if not isinstance(value, list | tuple):
         message = 'a list of strings is needed, for instance ["python", "train.py"]'
-        yield Refusal("submission", "type", path, value, message)
+        yield Rejection("submission", "type", path, value, message)
         return
     for at, word in enumerate(value):
         if not isinstance(word, str):
             message = f"{_found(word)} is not a string: put it in quotes"
-            yield Refusal("submission", "type", f"{path}[{at}]", word, message)
+            yield Rejection("submission", "type", f"{path}[{at}]", word, message)
 
 
-def _of_environment(path: str, value: object) -> Iterator[Refusal]:
+def _of_environment(path: str, value: object) -> Iterator[Rejection]:
     if value is None:
         return
     if not isinstance(value, Mapping):
         message = "a mapping of names to values is needed, for instance {EPOCHS: 10}"
-        yield Refusal("submission", "type", path, value, message)
+        yield Rejection("submission", "type", path, value, message)
         return
     for name, entry in value.items():
         plain = isinstance(entry, str | bool | int) or (
@@ -195,7 +195,7 @@ def _of_environment(path: str, value: object) -> Iterator[Refusal]:
         )
         if not plain:
             message = f"{_found(entry)} is no plain value: use a string, a number or a boolean"
-            yield Refusal("submission", "type", f"{path}.{name}", entry, message)
+            yield Rejection("submission", "type", f"{path}.{name}", entry, message)
 
 
 def _found(value: object) -> str:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from rackgate_osmo.model.model import KaiVersion, Pool, Profile
-from rackgate_osmo.model.sizes import Requests, blown_up
+from rackgate_osmo.model.sizes import Requests, is_overcounted
 from rackgate_osmo.render.node import Kind, Node
 
 
-def prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
+def name_prefixes(siblings: Sequence[Node], profile: Profile) -> list[str]:
     """What the names of siblings begin with: in `robust` their place in a better order.
 
     KAI places siblings in the byte order of their names, each into the fullest domain that fits,
@@ -45,7 +45,7 @@ def _weight(node: Node) -> tuple[int, int, int, str, int]:
     return strength, -node.gpus_milli, -node.size, node.group, node.part
 
 
-def levels_served(
+def listed_levels(
     pool: Pool, profile: Profile, nodes: Sequence[Mapping[str, str]] | None
 ) -> tuple[int, ...]:
     """Levels that the Topology lists: in `robust` those whose label any node carries.
@@ -68,7 +68,7 @@ def levels_served(
     return tuple(level for level in everything if pool.topology_keys[level].label in carried)
 
 
-def mended(
+def adjust_levels(
     required: int | None,
     preferred: int | None,
     served: Collection[int],
@@ -113,10 +113,10 @@ def is_free(node: Node, bound_above: bool, profile: Profile) -> bool:
         bound_above: whether any node above carries a constraint.
         profile: see above.
     """
-    return profile is Profile.ROBUST and not bound_above and _asks_nothing(node)
+    return profile is Profile.ROBUST and not bound_above and _has_no_requirement(node)
 
 
-def is_relieved(pods: Sequence[Requests], *, bound: bool) -> bool:
+def is_split_by_size(pods: Sequence[Requests], *, bound: bool) -> bool:
     """Whether a mere preference of these pods is left to parts of one size each.
 
     Where all pods of a part use GPUs, or none does, KAI counts each as large as the largest, also
@@ -128,8 +128,8 @@ def is_relieved(pods: Sequence[Requests], *, bound: bool) -> bool:
         pods: what each asks for; empty in the `seed` profile, which never does this.
         bound: whether the part or one above it requires a domain.
     """
-    return not bound and blown_up(pods)
+    return not bound and is_overcounted(pods)
 
 
-def _asks_nothing(node: Node) -> bool:
-    return node.kind is Kind.FILLER and all(map(_asks_nothing, node.children))
+def _has_no_requirement(node: Node) -> bool:
+    return node.kind is Kind.FILLER and all(map(_has_no_requirement, node.children))

@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     """Tasks of one resource."""
 
     resource: str
-    wishes: Mapping[int, Requirement]
+    requirements: Mapping[int, Requirement]
     tasks: Sequence[str]
     gpus_milli: int
     requests: Requests = ()
@@ -55,19 +55,19 @@ def shapes_of(
     found = []
     for name, tasks in members.items():
         resource = workflow.resources.get(name)
-        wishes = {positions[one.key]: one for one in resource.topology} if resource else {}
+        requirements = {positions[one.key]: one for one in resource.topology} if resource else {}
         gpus = to_milli(resource.gpu) * len(tasks) if resource and resource.gpu else 0
         requests = requests_of(resource) if profile is Profile.ROBUST else ()
-        found.append(Shape(name, wishes, tasks, gpus, requests))
+        found.append(Shape(name, requirements, tasks, gpus, requests))
     return found
 
 
 def levels_of(shapes: Iterable[Shape]) -> list[int]:
     """Levels in play: those that any task names, coarsest first."""
-    return sorted({level for shape in shapes for level in shape.wishes})
+    return sorted({level for shape in shapes for level in shape.requirements})
 
 
-def tree_of(
+def subgroup_tree_of(
     group: TaskGroup, workflow: Workflow, pool: Pool, profile: Profile = Profile.SEED
 ) -> Node:
     """The named tree of a task group that `reading` has accepted.
@@ -119,18 +119,18 @@ def _fill(node: Node, shapes: Sequence[Shape], levels: Sequence[int], *, bound: 
     level = levels[0]
     members: dict[str | None, list[Shape]] = {}
     for shape in shapes:
-        wish = shape.wishes.get(level)
-        members.setdefault(wish.group if wish else None, []).append(shape)
+        requirement = shape.requirements.get(level)
+        members.setdefault(requirement.group if requirement else None, []).append(shape)
     children = []
     for group, inside in members.items():
-        kind = _kind(inside[0].wishes.get(level))
+        kind = _kind(inside[0].requirements.get(level))
         below = bound or kind is Kind.REQUIRED
-        relieved = profiles.is_relieved([shape.requests for shape in inside], bound=below)
-        leaves = _by_size(inside) if relieved and not levels[1:] else [inside]
+        split_by_size = profiles.is_split_by_size([shape.requests for shape in inside], bound=below)
+        leaves = _by_size(inside) if split_by_size and not levels[1:] else [inside]
         for part, some in enumerate(leaves, start=1):
             child = Node(level, group or "", kind)
             child.part = part if len(leaves) > 1 else 0
-            child.relieved = relieved and len(leaves) == 1
+            child.split_by_size = split_by_size and len(leaves) == 1
             _fill(child, some, levels[1:], bound=below)
             children.append(child)
             node.requires = node.requires or child.requires
@@ -145,10 +145,10 @@ def _by_size(shapes: Sequence[Shape]) -> list[list[Shape]]:
     return [found[requests] for requests in sorted(found, reverse=True)]
 
 
-def _kind(wish: Requirement | None) -> Kind:
-    if wish is None:
+def _kind(requirement: Requirement | None) -> Kind:
+    if requirement is None:
         return Kind.FILLER
-    return Kind.REQUIRED if wish.required else Kind.PREFERRED
+    return Kind.REQUIRED if requirement.required else Kind.PREFERRED
 
 
 def _name(root: Node, profile: Profile) -> None:
@@ -160,7 +160,7 @@ def _name(root: Node, profile: Profile) -> None:
     paths: list[names.Path] = []
 
     def walk(parent: Node, before: str, path: names.Path) -> None:
-        prefixes = profiles.prefixes(parent.children, profile)
+        prefixes = profiles.name_prefixes(parent.children, profile)
         for child, prefix in zip(parent.children, prefixes, strict=True):
             group = None if child.kind is Kind.FILLER else child.group
             text = before + names.segment(group)

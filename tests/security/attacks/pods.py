@@ -6,8 +6,8 @@ from typing import Any
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
+from tests.security.attacker_client import RejectedWrite
 from tests.security.catalog import attack
-from tests.security.hand import Refusal
 from tests.security.ledger import UNMANAGED
 from tests.security.world import HOURS, REPLICA_SETS, World
 from tests.support.cluster import until
@@ -90,7 +90,7 @@ async def marks_under_a_hand_made_replica_set(world: World) -> None:
     await world.attacker.create(REPLICA_SETS, made)
     refused = await until("pods are made, or refused", lambda: _answer_to_controller(world))
     if isinstance(refused, str):
-        world.attacker.refusals.append(Refusal("pods of a ReplicaSet", refused))
+        world.attacker.rejections.append(RejectedWrite("pods of a ReplicaSet", refused))
     await world.hold(6)
 
 

@@ -131,7 +131,7 @@ async def rights_over_queues(world: World) -> None:
         "spec": {"hard": {"pods": "0"}},
     }
     await hand.create(RESOURCE_QUOTAS, made)
-    assert [one.by for one in hand.refusals] == ["rights"] * 9, hand.refusals
+    assert [one.by for one in hand.rejections] == ["rights"] * 9, hand.rejections
     await world.tenant_runs("meanwhile")
 
 
@@ -166,6 +166,6 @@ async def other_tenants_objects(world: World) -> None:
     await hand.patch_at(path, "patch the neighbour's Workload", change)
     path = kinds.JOBS.path(world.tenant.namespace, "theirs")
     await hand.patch_at(path, "patch the neighbour's Job", change)
-    assert [one.by for one in hand.refusals] == ["rights"] * 2, hand.refusals
+    assert [one.by for one in hand.rejections] == ["rights"] * 2, hand.rejections
     assert not world.ledger.lost
     await world.tenant.delete(kinds.JOBS, "theirs")

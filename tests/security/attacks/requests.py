@@ -117,6 +117,6 @@ async def rights_to_shape_requests(world: World) -> None:
         "handler": "mine",
     }
     await world.attacker.create(RUNTIME_CLASSES, made)
-    assert len(world.attacker.refusals) == 2, json.dumps(
-        [one.words for one in world.attacker.refusals]
+    assert len(world.attacker.rejections) == 2, json.dumps(
+        [one.words for one in world.attacker.rejections]
     )

@@ -6,10 +6,10 @@ import math
 from copy import deepcopy
 from dataclasses import dataclass
 
-from tests.support.oracle.asking import Ask
 from tests.support.oracle.counting import add_up
 from tests.support.oracle.nodes import Domain, Hierarchy
 from tests.support.oracle.ordering import order_l, order_w
+from tests.support.oracle.request import ParsedRequest
 
 State = tuple[int, int, int]
 
@@ -30,29 +30,31 @@ class Best:
     domains: list[Domain]
 
 
-def spread_evenly(hierarchy: Hierarchy, ask: Ask) -> tuple[int, list[Domain]] | None:
+def balanced_placement(
+    hierarchy: Hierarchy, request: ParsedRequest
+) -> tuple[int, list[Domain]] | None:
     """The level and domains to start from, as changed copies; None if a step fails."""
-    best = _best(hierarchy, ask)
+    best = _best(hierarchy, request)
     if best is None:
         return None
-    level, domains = ask.level, best.domains
-    if level < ask.slice_level:
-        selected = _select(domains, ask, evenness=True)
+    level, domains = request.level, best.domains
+    if level < request.slice_level:
+        selected = _select(domains, request, evenness=True)
         if selected is None:
             return None
         domains = _children(selected)
         level += 1
-    selected = _select(domains, ask, evenness=False)
+    selected = _select(domains, request, evenness=False)
     if selected is None:
         return None
-    given = _give(order_l(selected, ask, best_fit=True), best.threshold, ask)
+    given = _give(order_l(selected, request, best_fit=True), best.threshold, request)
     return None if given is None else (level, given)
 
 
-def _groups(hierarchy: Hierarchy, ask: Ask) -> list[list[Domain]]:
-    if ask.level == 0:
+def _groups(hierarchy: Hierarchy, request: ParsedRequest) -> list[list[Domain]]:
+    if request.level == 0:
         return [hierarchy.domains[0]]
-    above = sorted(hierarchy.domains[ask.level - 1], key=lambda domain: domain.key)
+    above = sorted(hierarchy.domains[request.level - 1], key=lambda domain: domain.key)
     return [domain.children for domain in above]
 
 
@@ -60,30 +62,30 @@ def _copies(domains: list[Domain]) -> list[Domain]:
     return deepcopy(domains)
 
 
-def _best(hierarchy: Hierarchy, ask: Ask) -> Best | None:
+def _best(hierarchy: Hierarchy, request: ParsedRequest) -> Best | None:
     best = Best(0, 0, [])
-    for group in _groups(hierarchy, ask):
+    for group in _groups(hierarchy, request):
         domains = _copies(group)
-        below = ask.level < ask.slice_level
-        found = _greedy(_children(domains) if below else domains, ask)
+        below = request.level < request.slice_level
+        found = _greedy(_children(domains) if below else domains, request)
         if found is None or found.used == 0:
             continue
-        bounds = [ask.need // found.used]
+        bounds = [request.need // found.used]
         if found.led is not None:
             bounds.append(found.led.slices_led)
         if found.plain is not None:
             bounds.append(found.plain.slices)
         threshold = reduced = min(bounds)
-        if ask.leaders and found.plain is not None:
+        if request.leaders and found.plain is not None:
             reduced = min(threshold, found.plain.slices_led)
         if threshold < best.threshold:
             continue
-        _prune(domains, threshold, ask)
-        again = _greedy(domains, ask)
+        _prune(domains, threshold, request)
+        again = _greedy(domains, request)
         if again is None and 0 < reduced < threshold and reduced >= best.threshold:
             domains, threshold = _copies(group), reduced
-            _prune(domains, threshold, ask)
-            again = _greedy(domains, ask)
+            _prune(domains, threshold, request)
+            again = _greedy(domains, request)
         if again is None:
             continue
         if threshold > best.threshold or (threshold == best.threshold and again.used < best.used):
@@ -95,20 +97,20 @@ def _children(domains: list[Domain]) -> list[Domain]:
     return [child for domain in domains for child in domain.children]
 
 
-def _greedy(domains: list[Domain], ask: Ask) -> Greedy | None:
+def _greedy(domains: list[Domain], request: ParsedRequest) -> Greedy | None:
     found = Greedy(0, None, None)
-    rest = ask.need
+    rest = request.need
     others = list(domains)
-    if ask.leaders:
+    if request.leaders:
         if not others:
             return None
-        first = order_l(others, ask, best_fit=True)[0]
+        first = order_l(others, request, best_fit=True)[0]
         if first.lead != 1:
             return None
         found.led, found.used = first, 1
         rest -= first.slices_led
         others = [domain for domain in others if domain is not first]
-    for domain in order_w(others, ask, best_fit=True):
+    for domain in order_w(others, request, best_fit=True):
         if rest <= 0 or domain.slices <= 0:
             break
         found.plain = domain
@@ -117,21 +119,21 @@ def _greedy(domains: list[Domain], ask: Ask) -> Greedy | None:
     return found if rest <= 0 else None
 
 
-def _prune(domains: list[Domain], threshold: int, ask: Ask) -> None:
-    if ask.level < ask.slice_level:
+def _prune(domains: list[Domain], threshold: int, request: ParsedRequest) -> None:
+    if request.level < request.slice_level:
         for domain in domains:
             for child in domain.children:
-                _prune_one(child, threshold, ask)
+                _prune_one(child, threshold, request)
     for domain in domains:
         if domain.children:
-            add_up(domain, ask, ask.level, 1)
-        _prune_one(domain, threshold, ask)
+            add_up(domain, request, request.level, 1)
+        _prune_one(domain, threshold, request)
 
 
-def _prune_one(domain: Domain, threshold: int, ask: Ask) -> None:
+def _prune_one(domain: Domain, threshold: int, request: ParsedRequest) -> None:
     if domain.slices < threshold:
         _clear(domain)
-    elif ask.leaders and domain.lead == 1 and domain.slices_led < threshold:
+    elif request.leaders and domain.lead == 1 and domain.slices_led < threshold:
         _close(domain)
 
 
@@ -158,8 +160,10 @@ def _evenness(domain: Domain) -> float:
     return -math.fsum(share * math.log2(share) for share in shares)
 
 
-def _select(domains: list[Domain], ask: Ask, *, evenness: bool) -> list[Domain] | None:
-    found = _greedy(domains, ask)
+def _select(
+    domains: list[Domain], request: ParsedRequest, *, evenness: bool
+) -> list[Domain] | None:
+    found = _greedy(domains, request)
     if found is None:
         return None
     ordered = sorted(domains, key=lambda domain: domain.key)
@@ -167,7 +171,7 @@ def _select(domains: list[Domain], ask: Ask, *, evenness: bool) -> list[Domain] 
         ordered.sort(
             key=lambda domain: (-domain.lead, -domain.slices_led, -_evenness(domain), domain.key)
         )
-    ways: dict[State, list[Domain]] = {(0, ask.leaders, ask.need * ask.size): []}
+    ways: dict[State, list[Domain]] = {(0, request.leaders, request.need * request.size): []}
     for domain in ordered:
         states = sorted(ways, key=lambda state: (-state[0], state[1], state[2]))
         for used, leaders, pods in states:
@@ -182,17 +186,17 @@ def _select(domains: list[Domain], ask: Ask, *, evenness: bool) -> list[Domain] 
     return ways[max(ends, key=lambda state: state[2])] if ends else None
 
 
-def _give(domains: list[Domain], threshold: int, ask: Ask) -> list[Domain] | None:
-    rest = ask.need - threshold * len(domains)
+def _give(domains: list[Domain], threshold: int, request: ParsedRequest) -> list[Domain] | None:
+    rest = request.need - threshold * len(domains)
     if rest < 0:
         return None
     for place, domain in enumerate(domains):
-        leads = bool(ask.leaders) and place == 0
+        leads = bool(request.leaders) and place == 0
         room = domain.slices_led if leads else domain.slices
         extra = max(0, min(rest, room - threshold))
         rest -= extra
         domain.slices = domain.slices_led = threshold + extra
-        domain.pods = domain.slices * ask.size
+        domain.pods = domain.slices * request.size
         domain.lead = int(leads)
         domain.pods_led = domain.pods - domain.lead
     return domains if rest == 0 else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tests.support.oracle.asking import Ask
 from tests.support.oracle.nodes import Domain
+from tests.support.oracle.request import ParsedRequest
 
 
-def order_w(domains: list[Domain], ask: Ask, *, best_fit: bool | None = None) -> list[Domain]:
-    most_first = ask.best_fit if best_fit is None else best_fit
+def order_w(
+    domains: list[Domain], request: ParsedRequest, *, best_fit: bool | None = None
+) -> list[Domain]:
+    most_first = request.best_fit if best_fit is None else best_fit
     return sorted(
         domains,
         key=lambda domain: (
@@ -19,8 +21,10 @@ def order_w(domains: list[Domain], ask: Ask, *, best_fit: bool | None = None) ->
     )
 
 
-def order_l(domains: list[Domain], ask: Ask, *, best_fit: bool | None = None) -> list[Domain]:
-    most_first = ask.best_fit if best_fit is None else best_fit
+def order_l(
+    domains: list[Domain], request: ParsedRequest, *, best_fit: bool | None = None
+) -> list[Domain]:
+    most_first = request.best_fit if best_fit is None else best_fit
     return sorted(
         domains,
         key=lambda domain: (
@@ -39,9 +43,11 @@ def number(domain: Domain, what: str, *, led: bool) -> int:
     return domain.pods_led if led else domain.pods
 
 
-def tight(domains: list[Domain], wanted: int, leaders: int, what: str, ask: Ask) -> Domain:
+def tight(
+    domains: list[Domain], wanted: int, leaders: int, what: str, request: ParsedRequest
+) -> Domain:
     run = domains
-    if ask.soft:
+    if request.soft:
         run = []
         for domain in domains:
             if domain.score != domains[0].score:
@@ -75,7 +81,7 @@ def _set(domain: Domain, what: str, given: int, size: int) -> None:
 
 
 def assign(
-    domains: list[Domain], count: int, leaders: int, *, size: int, what: str, ask: Ask
+    domains: list[Domain], count: int, leaders: int, *, size: int, what: str, request: ParsedRequest
 ) -> list[Domain]:
     rest = count // size
     listed = leader_first(domains, rest, leaders, what)
@@ -84,8 +90,8 @@ def assign(
         domain = listed[place]
         led = leaders > 0
         enough = number(domain, what, led=led) >= rest and domain.lead >= leaders
-        if ask.best_fit and enough:
-            domain = tight(listed[place:], rest, leaders, what, ask)
+        if request.best_fit and enough:
+            domain = tight(listed[place:], rest, leaders, what, request)
         own = number(domain, what, led=led)
         used.append(domain)
         if own >= rest and domain.lead >= leaders:

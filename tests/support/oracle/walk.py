@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.oracle.amounts import per_pod, read, subtract
-from tests.support.oracle.asking import Ask, RefusedError, read_ask, unit_of
 from tests.support.oracle.choosing import choose
 from tests.support.oracle.counting import count
 from tests.support.oracle.nodes import Domain, Hierarchy, Json, Path
+from tests.support.oracle.request import DoesNotFitError, ParsedRequest, parse_request, unit_of
 
 Share = list[tuple[Domain, int]]
 RESIZE = "ElasticJobsViaWorkloadSlicesWithTAS"
@@ -28,7 +28,7 @@ def prepared(scenario: Json) -> Callable[[list[Json]], Json]:
     walk = _Walk(scenario)
     leaves = walk.hierarchy.leaves
 
-    def ask(podsets: list[Json]) -> Json:
+    def request(podsets: list[Json]) -> Json:
         before = [dict(leaf.free) for leaf in leaves]
         walk.podsets, walk.done = podsets, set()
         answer = walk.place()
@@ -36,7 +36,7 @@ def prepared(scenario: Json) -> Callable[[list[Json]], Json]:
             leaf.free = free
         return answer
 
-    return ask
+    return request
 
 
 class _Walk:
@@ -63,7 +63,7 @@ class _Walk:
             return self._resize(workers, leader, result)
         try:
             placed, led = self._place(workers, leader, workers["count"])
-        except RefusedError as refused:
+        except DoesNotFitError as refused:
             for member in members:
                 result[member["name"]] = {"failure": str(refused)}
             return False
@@ -75,16 +75,16 @@ class _Walk:
         return True
 
     def _place(
-        self, workers: Json, leader: Json | None, pods: int, fence: Path = ()
+        self, workers: Json, leader: Json | None, pods: int, restricted_to: Path = ()
     ) -> tuple[Share, Share]:
-        ask = read_ask(self.hierarchy.levels, self.gates, workers, leader, pods)
-        ask.fence = fence
-        return self._place_ask(ask)
+        request = parse_request(self.hierarchy.levels, self.gates, workers, leader, pods)
+        request.restricted_to = restricted_to
+        return self._place_ask(request)
 
-    def _place_ask(self, ask: Ask) -> tuple[Share, Share]:
-        count(self.hierarchy, ask, self.flavor)
+    def _place_ask(self, request: ParsedRequest) -> tuple[Share, Share]:
+        count(self.hierarchy, request, self.flavor)
         balanced = bool(self.gates.get("TASBalancedPlacement"))
-        used = choose(self.hierarchy, self.flavor["topology"], ask, balanced=balanced)
+        used = choose(self.hierarchy, self.flavor["topology"], request, balanced=balanced)
         # Even spread works on copies; shares name the hierarchy's own leaves.
         own = {leaf.path: leaf for leaf in self.hierarchy.leaves}
         used = sorted(used, key=lambda leaf: leaf.key)
@@ -141,7 +141,7 @@ class _Walk:
                 return True
         try:
             placed, led = self._place(workers, new_leader, more)
-        except RefusedError as refused:
+        except DoesNotFitError as refused:
             if leader is not None:
                 result.pop(leader["name"], None)
             result[workers["name"]] = {"failure": str(refused)}
@@ -157,7 +157,7 @@ class _Walk:
     # Replacing a broken node, section 11.
 
     def replace(self, replacement: Json) -> Json:
-        broken = replacement["unhealthyNodes"][0]
+        unhealthy = replacement["unhealthyNodes"][0]
         assignments = replacement.get("assignments") or {}
         skip = self.gates.get("SkipReassignmentForPodOwnedWorkloads", True)
         result: Json = {}
@@ -169,33 +169,37 @@ class _Walk:
                 result[podset["name"]] = {"assignment": current}
                 continue
             try:
-                answer = self._replaced(podset, current, broken)
-            except RefusedError as refused:
+                answer = self._replaced(podset, current, unhealthy)
+            except DoesNotFitError as refused:
                 result[podset["name"]] = {"failure": str(refused)}
                 break
             result[podset["name"]] = answer
         return result
 
-    def _replaced(self, podset: Json, current: Json, broken: str) -> Json:
+    def _replaced(self, podset: Json, current: Json, unhealthy: str) -> Json:
         domains = current["domains"]
-        lost = sum(domain["count"] for domain in domains if domain["values"][-1] == broken)
-        remaining = [domain for domain in domains if domain["values"][-1] != broken]
+        lost_pods = sum(domain["count"] for domain in domains if domain["values"][-1] == unhealthy)
+        remaining = [domain for domain in domains if domain["values"][-1] != unhealthy]
         for domain in remaining:
             if self.hierarchy.leaf(domain["values"]) is None:
-                raise RefusedError(
+                raise DoesNotFitError(
                     "Cannot replace the node, because the existing topologyAssignment is invalid, "
                     f"as it contains the stale domain {domain['values'][0]}"
                 )
         kept = self._known({"domains": remaining})
-        fence, request = self._fence(podset, kept, lost)
+        restricted_to, request = self._restricted_domain(podset, kept, lost_pods)
         asked = podset if request is None else {**podset, "topologyRequest": request}
-        placed, _ = self._place(asked, None, lost, fence)
+        placed, _ = self._place(asked, None, lost_pods, restricted_to)
         if not placed:
-            raise RefusedError(f"cannot find replacement assignment for unhealthy node: {broken}")
+            raise DoesNotFitError(
+                f"cannot find replacement assignment for unhealthy node: {unhealthy}"
+            )
         self._assume(podset, placed)
         return self._written(_added_up(kept + placed))
 
-    def _fence(self, podset: Json, kept: Share, lost: int) -> tuple[Path, Json | None]:
+    def _restricted_domain(
+        self, podset: Json, kept: Share, lost_pods: int
+    ) -> tuple[Path, Json | None]:
         """Where the new pods must be, and the request with its slices replaced, if they are."""
         levels = self.hierarchy.levels
         request = podset.get("topologyRequest") or {}
@@ -204,25 +208,27 @@ class _Walk:
             return (), None
         if any(layer.get("size", 0) <= 0 for layer in slices):
             return (), None  # refused when the request is read
-        if not slices or lost % slices[0]["size"] == 0:
+        if not slices or lost_pods % slices[0]["size"] == 0:
             if request.get("required") not in levels:
                 return (), None
             return kept[0][0].path[: levels.index(request["required"]) + 1], None
-        entry = [layer for layer in slices if lost % layer["size"]][-1]
-        fence = _incomplete(kept, lost, entry["size"], levels.index(entry["topology"]) + 1)
-        if not fence:
+        entry = [layer for layer in slices if lost_pods % layer["size"]][-1]
+        restricted_to = _incomplete(
+            kept, lost_pods, entry["size"], levels.index(entry["topology"]) + 1
+        )
+        if not restricted_to:
             return (), None
-        dividing = [layer for layer in slices if lost % layer["size"] == 0]
-        return fence, {**request, "slices": dividing[-1:]}
+        dividing = [layer for layer in slices if lost_pods % layer["size"] == 0]
+        return restricted_to, {**request, "slices": dividing[-1:]}
 
 
-def _incomplete(kept: Share, lost: int, size: int, depth: int) -> Path:
+def _incomplete(kept: Share, lost_pods: int, size: int, depth: int) -> Path:
     """The domain that the lost pods make whole again."""
     sums: dict[Path, int] = {}
     for leaf, pods in kept:
         sums[leaf.path[:depth]] = sums.get(leaf.path[:depth], 0) + pods
     for path, pods in sums.items():
-        if (pods + lost) % size == 0:
+        if (pods + lost_pods) % size == 0:
             return path
     return ()
 

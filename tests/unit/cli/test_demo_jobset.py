@@ -5,40 +5,40 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api import names
-from rackgate_cli.demo.jobset import EVAL, JOBS, TRAIN, broken_promises, manifest, rank_of
+from rackgate_cli.demo.jobset import EVAL, JOBS, TRAIN, failed_checks, manifest, rank_of
 from rackgate_cli.demo.scene import JOBSET_NAMES
-from rackgate_cli.demo.story import Seat
+from rackgate_cli.demo.story import BoundPod
 
-LEADER = [Seat(0, "b1", "r4", "b1-r4-n1")]
+LEADER = [BoundPod(0, "b1", "r4", "b1-r4-n1")]
 
 
-def workers(jobs: int, block: str = "b1") -> list[Seat]:
+def workers(jobs: int, block: str = "b1") -> list[BoundPod]:
     return [
-        Seat(job * 8 + pod, block, f"r{job + 1}", f"{block}-r{job + 1}-n{pod + 1}")
+        BoundPod(job * 8 + pod, block, f"r{job + 1}", f"{block}-r{job + 1}-n{pod + 1}")
         for job in range(jobs)
         for pod in range(8)
     ]
 
 
 def test_kept_promises_are_not_reported() -> None:
-    assert broken_promises(TRAIN, workers(3), LEADER) == []
-    assert broken_promises(EVAL, workers(2, "b2")) == []
+    assert failed_checks(TRAIN, workers(3), LEADER) == []
+    assert failed_checks(EVAL, workers(2, "b2")) == []
 
 
 def test_a_job_that_leaves_its_rack_is_reported() -> None:
     taken = workers(3)
-    taken[9] = Seat(9, "b1", "r4", "b1-r4-n8")
-    (line,) = broken_promises(TRAIN, taken, LEADER)
+    taken[9] = BoundPod(9, "b1", "r4", "b1-r4-n8")
+    (line,) = failed_checks(TRAIN, taken, LEADER)
     assert "job 1 sit in" in line
 
 
 def test_a_leader_in_another_block_is_reported() -> None:
-    (line,) = broken_promises(TRAIN, workers(3), [Seat(0, "b2", "r1", "x")])
+    (line,) = failed_checks(TRAIN, workers(3), [BoundPod(0, "b2", "r1", "x")])
     assert "required one block" in line
 
 
 def test_a_missing_leader_and_missing_workers_are_reported() -> None:
-    lines = broken_promises(TRAIN, workers(3)[1:])
+    lines = failed_checks(TRAIN, workers(3)[1:])
     assert any("leaders" in line for line in lines)
     assert any("ranks" in line for line in lines)
 

@@ -10,38 +10,38 @@ from rackgate_cli.demo.story import (
     FIRST,
     RACK,
     SECOND,
-    Seat,
-    broken_promises,
+    BoundPod,
+    bound_pods_of,
+    failed_checks,
     manifest,
-    seats,
 )
 
 
-def rack_of(block: str, rack: str, first: int, count: int = 8) -> list[Seat]:
-    return [Seat(first + i, block, rack, f"{block}-{rack}-{i}") for i in range(count)]
+def rack_of(block: str, rack: str, first: int, count: int = 8) -> list[BoundPod]:
+    return [BoundPod(first + i, block, rack, f"{block}-{rack}-{i}") for i in range(count)]
 
 
 def test_a_kept_promise_is_not_reported() -> None:
-    assert broken_promises(FIRST, rack_of("b1", "r1", 0)) == []
+    assert failed_checks(FIRST, rack_of("b1", "r1", 0)) == []
 
 
 def test_a_pod_in_another_rack_breaks_the_required_rack() -> None:
-    taken = [*rack_of("b1", "r1", 0, 7), Seat(7, "b1", "r2", "x")]
-    assert any("required one rack" in line for line in broken_promises(FIRST, taken))
+    taken = [*rack_of("b1", "r1", 0, 7), BoundPod(7, "b1", "r2", "x")]
+    assert any("required one rack" in line for line in failed_checks(FIRST, taken))
 
 
 def test_missing_pods_are_reported() -> None:
-    assert any("7 of 8" in line for line in broken_promises(FIRST, rack_of("b1", "r1", 0, 7)))
+    assert any("7 of 8" in line for line in failed_checks(FIRST, rack_of("b1", "r1", 0, 7)))
 
 
 def test_scattered_ranks_are_reported() -> None:
-    taken = [Seat(i, "b1", f"r{i % 4}", f"h{i}") for i in range(28)]
-    assert any("not consecutive" in line for line in broken_promises(SECOND, taken))
+    taken = [BoundPod(i, "b1", f"r{i % 4}", f"h{i}") for i in range(28)]
+    assert any("not consecutive" in line for line in failed_checks(SECOND, taken))
 
 
 def test_two_blocks_break_the_second_promise() -> None:
-    taken = [Seat(i, f"b{i // 14}", "r1", f"h{i}") for i in range(28)]
-    assert any("one block" in line for line in broken_promises(SECOND, taken))
+    taken = [BoundPod(i, f"b{i // 14}", "r1", f"h{i}") for i in range(28)]
+    assert any("one block" in line for line in failed_checks(SECOND, taken))
 
 
 @pytest.mark.parametrize("act", [FIRST, SECOND])
@@ -59,4 +59,4 @@ def test_seats_come_in_rank_order_and_skip_unbound_pods() -> None:
         {"metadata": {"labels": {names.COMPLETION_INDEX_LABEL: "0"}}, "spec": {"nodeName": "n2"}},
         {"metadata": {"labels": {names.COMPLETION_INDEX_LABEL: "2"}}, "spec": {}},
     ]
-    assert [seat.host for seat in seats(pods, nodes)] == ["n2", "n1"]
+    assert [seat.host for seat in bound_pods_of(pods, nodes)] == ["n2", "n1"]

@@ -29,7 +29,7 @@ from rackgate_cli.errors import UsageError
 from rackgate_cli.explain import command as verb
 from rackgate_cli.explain.view import blocks
 from rackgate_cli.tables import Block, Grid, Heading, Line, clean, plain, show
-from rackgate_cli.target import door
+from rackgate_cli.target import cluster_target
 
 HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"
 
@@ -282,34 +282,39 @@ def test_the_cluster_is_what_the_line_names_then_the_environment_then_the_usual_
     for name in ("KUBECONFIG", "RACKGATE_STATE"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="no cluster to ask"):
-        door(None, None, None)
+        cluster_target(None, None, None)
     (tmp_path / ".kube").mkdir()
     usual = kubeconfig(tmp_path / ".kube" / "config", "usual")
-    assert door(None, None, None).namespace == "usual"
+    assert cluster_target(None, None, None).namespace == "usual"
     monkeypatch.setenv("RACKGATE_STATE", str(tmp_path / "play"))
-    assert door(None, None, None).settings is None
+    assert cluster_target(None, None, None).settings is None
     listed = kubeconfig(tmp_path / "listed", "listed")
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{listed}")
-    assert door(None, None, None).namespace == "listed"
-    assert door(None, str(usual), None).namespace == "usual"
-    assert door("here", None, None).state == "here"
+    assert cluster_target(None, None, None).namespace == "listed"
+    assert cluster_target(None, str(usual), None).namespace == "usual"
+    assert cluster_target("here", None, None).state == "here"
 
 
 def test_a_cluster_is_told_by_address_context_and_file_as_far_as_the_file_says(
     tmp_path: Path,
 ) -> None:
     path = kubeconfig(tmp_path / "config")
-    assert door(None, str(path), None).told == f"its API server, context c of {path}"
+    assert (
+        cluster_target(None, str(path), None).description == f"its API server, context c of {path}"
+    )
     document = yaml.safe_load(path.read_text())
     document["clusters"] = [{"name": "x", "cluster": {"server": "https://production:6443"}}]
     document["contexts"].append({"name": "d", "context": {"cluster": "x"}})
     path.write_text(yaml.safe_dump(document))
-    assert door(None, str(path), "d").told == f"https://production:6443, context d of {path}"
-    assert door(str(tmp_path), None, None).told == f"the playground in {tmp_path}"
+    assert (
+        cluster_target(None, str(path), "d").description
+        == f"https://production:6443, context d of {path}"
+    )
+    assert cluster_target(str(tmp_path), None, None).description == f"the playground in {tmp_path}"
 
 
 @pytest.mark.parametrize("text", ["[", "", "contexts: 3", "a: b", "contexts: [{name: c}]"])
 def test_a_kubeconfig_that_says_no_namespace_means_default(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    assert door(None, str(path), None).namespace == "default"
+    assert cluster_target(None, str(path), None).namespace == "default"

@@ -11,15 +11,15 @@ import yaml
 from rackgate.api import names
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
-from rackgate_cli.explain.manifest import Asked, asked, load
-from rackgate_cli.explain.reading import Found
+from rackgate_cli.explain.manifest import SubmissionPreview, load, preview_submission
+from rackgate_cli.explain.reading import ClusterReading
 from tests.support import composite_jobs as composite
 from tests.support.objects import RACK
 
 
-def of(document: dict[str, Any], *, elastic: bool = False) -> Asked:
+def of(document: dict[str, Any], *, elastic: bool = False) -> SubmissionPreview:
     cache = Cache(Features(elastic_jobs=elastic))
-    return asked(document, None, Found(cache), "team")
+    return preview_submission(document, None, ClusterReading(cache), "team")
 
 
 def jobset(**spec: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def raycluster(**options: Any) -> dict[str, Any]:
     return composite.raycluster("ray", groups, **options)
 
 
-def counts(found: Asked) -> dict[str, int]:
+def counts(found: SubmissionPreview) -> dict[str, int]:
     assert found.workload is not None, found.errors
     return {podset.name: podset.count for podset in found.workload.spec.pod_sets}
 
@@ -89,7 +89,7 @@ def test_what_would_be_refused_is_told_by_its_path() -> None:
 def test_what_nobody_governs_is_left_alone_with_the_reason(
     document: dict[str, Any], words: str
 ) -> None:
-    assert words in of(document).left_alone
+    assert words in of(document).unmanaged_reason
 
 
 def test_a_part_of_a_jobset_is_queued_with_the_whole() -> None:
@@ -106,7 +106,7 @@ def test_a_part_of_a_jobset_is_queued_with_the_whole() -> None:
             "controller": True,
         }
     ]
-    assert 'part of JobSet "train"' in of(document).left_alone
+    assert 'part of JobSet "train"' in of(document).unmanaged_reason
 
 
 def test_a_misspelt_annotation_of_any_template_is_told() -> None:

@@ -18,8 +18,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.workload.info import workload_row
 from rackgate_cli.errors import UsageError
-from rackgate_cli.explain.manifest import applied, asked, load
-from rackgate_cli.explain.reading import Found
+from rackgate_cli.explain.manifest import applied, load, preview_submission
+from rackgate_cli.explain.reading import ClusterReading
 from tests.support.objects import BLOCK, RACK, job
 
 
@@ -28,12 +28,12 @@ def manifest(path: Path, *documents: Any) -> str:
     return str(path)
 
 
-def found() -> Found:
-    return Found(Cache())
+def found() -> ClusterReading:
+    return ClusterReading(Cache())
 
 
 def of(document: Mapping[str, Any]) -> Any:
-    return asked(dict(document), None, found(), "team")
+    return preview_submission(dict(document), None, found(), "team")
 
 
 def test_one_of_several_is_chosen_by_name(tmp_path: Path) -> None:
@@ -194,16 +194,16 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
     holder[place[-1]] = value
     made = of(document)
     if made.workload is None:
-        assert made.errors or made.left_alone
+        assert made.errors or made.unmanaged_reason
     else:
         row = workload_row(made.workload)
         assert facts.explain_row(Cache(), row, "notSubmitted", Features()).summary
 
 
 def test_a_job_that_is_not_ours_is_left_alone() -> None:
-    assert "no label" in of(job("train", 1, queue=None)).left_alone
+    assert "no label" in of(job("train", 1, queue=None)).unmanaged_reason
     other = of(job("train", 1, spec={"managedBy": "example.com/other"}))
-    assert "managedBy" in other.left_alone
+    assert "managedBy" in other.unmanaged_reason
 
 
 def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
@@ -213,20 +213,22 @@ def test_a_job_for_kai_is_told_to_be_kais_where_the_gate_is_on() -> None:
     (told,) = without.warnings
     assert KAI_SCHEDULER in told
     assert f"gate {RENDER_FOR_KAI}, where it is on," in told
-    gated = Found(Cache(Features(render_for_kai=True)))
-    assert asked(document, None, gated, "team").left_alone.endswith("hands it over to KAI")
+    gated = ClusterReading(Cache(Features(render_for_kai=True)))
+    assert preview_submission(document, None, gated, "team").unmanaged_reason.endswith(
+        "hands it over to KAI"
+    )
     # Governed before the gate came: it stays so.
-    there = asked(document, None, gated, "team", stored=True)
+    there = preview_submission(document, None, gated, "team", stored=True)
     assert (there.workload is not None, there.warnings) == (True, [])
-    plain = asked(job("train", 4), None, gated, "team")
+    plain = preview_submission(job("train", 4), None, gated, "team")
     assert (plain.workload is not None, plain.warnings) == (True, [])
 
 
 def test_both_levels_are_judged_by_the_gate() -> None:
     document = job("train", 4, required=BLOCK, preferred=RACK)
     assert of(document).errors
-    gated = Found(Cache(Features(required_and_preferred=True)))
-    made = asked(document, None, gated, "team")
+    gated = ClusterReading(Cache(Features(required_and_preferred=True)))
+    made = preview_submission(document, None, gated, "team")
     assert made.errors == ()
     assert made.workload is not None
     request = made.workload.spec.pod_sets[0].topology_request
@@ -238,7 +240,7 @@ def test_two_namespaces_contradict_each_other() -> None:
     document = job("train", 1)
     document["metadata"]["namespace"] = "a"
     with pytest.raises(UsageError, match='namespace "a", the command line "b"'):
-        asked(document, "b", found(), "team")
+        preview_submission(document, "b", found(), "team")
 
 
 def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:

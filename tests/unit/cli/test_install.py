@@ -18,7 +18,7 @@ from rackgate.kube.errors import (
     TransportError,
 )
 from rackgate_cli.controlplane import install
-from rackgate_cli.controlplane.rights import questions
+from rackgate_cli.controlplane.rights import access_reviews
 from rackgate_cli.errors import CommandError
 from rackgate_cli.locations import deploy_dir
 from tests.support.rights import SERVICES, USER, granted
@@ -44,12 +44,12 @@ class Server:
     """
 
     def __init__(self, last: object = None, **answers: list[object]) -> None:
-        self.asked: list[str] = []
+        self.audited_requests: list[str] = []
         self._last, self._answers = last if last is not None else {}, answers
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         async def answer(*_: object) -> bytes:
-            self.asked.append(verb)
+            self.audited_requests.append(verb)
             left = self._answers.get(verb, [])
             found = left.pop(0) if left else self._last
             if isinstance(found, KubeError):
@@ -76,7 +76,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_an_api_server_fails_to_answer_is_applied_again(tmp_path: Path) -> None:
     server = Server(apply=[busy(), busy(TransportError)])
     await install.apply_all(server.client, [SPACE])
-    assert server.asked == ["apply"] * 3
+    assert server.audited_requests == ["apply"] * 3
     server = Server({"status": {"token": "t"}}, create=[busy(TransportError)])
     await install.write_token(server.client, "webhook", tmp_path / "token")
     assert (tmp_path / "token").read_text() == "t"
@@ -87,7 +87,7 @@ async def test_a_create_that_got_through_without_an_answer_becomes_a_replacement
     stored = {"metadata": {"resourceVersion": "7"}}
     server = Server(stored, create=[busy(TransportError), taken], replace=[busy()])
     await install.put_operator(server.client, [CRD])
-    assert server.asked == ["create", "create", "get", "replace", "replace"]
+    assert server.audited_requests == ["create", "create", "get", "replace", "replace"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -102,7 +102,7 @@ async def test_a_refusal_is_told_at_once() -> None:
     server = Server(ForbiddenError("PATCH", "/x", status=403, message="not you"))
     with pytest.raises(CommandError, match="not you"):
         await install.apply_all(server.client, [SPACE])
-    assert server.asked == ["apply"]
+    assert server.audited_requests == ["apply"]
 
 
 def test_every_right_of_a_service_is_asked_for() -> None:
@@ -114,7 +114,7 @@ def test_every_right_of_a_service_is_asked_for() -> None:
 
 
 def _rights(user: str, rbac: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    for review in questions(rbac):
+    for review in access_reviews(rbac):
         spec = review["spec"]
         if spec["user"] == user:
             what = spec["resourceAttributes"]
@@ -125,7 +125,7 @@ def _rights(user: str, rbac: list[dict[str, Any]]) -> Iterator[tuple[str, str, s
 def test_a_right_is_asked_for_where_it_is_bound() -> None:
     asked = [
         review["spec"]["resourceAttributes"]
-        for review in questions(install.documents(deploy_dir() / "rbac"))
+        for review in access_reviews(install.documents(deploy_dir() / "rbac"))
         if review["spec"]["user"] == USER.format("assigner")
     ]
     leases = {(a["verb"], a["name"], a["namespace"]) for a in asked if a["resource"] == "leases"}
@@ -140,11 +140,13 @@ def test_a_right_is_asked_for_where_it_is_bound() -> None:
 
 async def test_the_services_rights_are_waited_for() -> None:
     rbac = install.documents(deploy_dir() / "rbac")
-    count = len(questions(rbac))
+    count = len(access_reviews(rbac))
     no, yes = {"status": {"allowed": False}}, {"status": {"allowed": True}}
     server = Server(yes, create=[yes, no, no, busy()])
-    await install._rights_hold(server.client, rbac)
-    assert len(server.asked) == count + 1 + 2, "only those that were not there are asked for again"
+    await install._roles_authorized(server.client, rbac)
+    assert len(server.audited_requests) == count + 1 + 2, (
+        "only those that were not there are asked for again"
+    )
 
 
 def queue(status: str, **spec: str) -> dict[str, Any]:
@@ -157,13 +159,13 @@ async def test_a_queue_is_waited_for_until_it_is_active() -> None:
     """Else the first line of the demo is that it is not."""
     server = Server(get=[queue(""), queue("False"), busy(), queue("True")])
     await install.queue_active(server.client, "default")
-    assert server.asked == ["get"] * 4
+    assert server.audited_requests == ["get"] * 4
 
 
 async def test_a_queue_that_its_user_stopped_holds_nobody_up() -> None:
     server = Server(get=[queue("False", stopPolicy="Hold")])
     await install.queue_active(server.client, "default")
-    assert server.asked == ["get"]
+    assert server.audited_requests == ["get"]
 
 
 @pytest.mark.usefixtures("impatient")

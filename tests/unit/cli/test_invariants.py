@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.api import names
 from rackgate_invariants.invariants import RULES, Breach, breaches, lasting
-from rackgate_invariants.judge import judge, unable
+from rackgate_invariants.judge import judge, skipped_rules
 from tests.support.sound_cluster import (
     EARLY,
     HOST,
@@ -318,14 +318,16 @@ def test_rules_that_need_what_was_not_read_are_left_out_by_name() -> None:
     world.pods.append(other_pod("x", "n1"))
     world.pend()
     blind = world.cluster(unread={"nodes": "nodes may not be listed"})
-    left_out = unable(blind)
+    left_out = skipped_rules(blind)
     of_quota = {"queue-counts", "local-queue-counts", "uncharged", "pods-over-quota"}
     of_places = {"over-capacity", "level-split", "slice-split", "domain-gone"}
     assert set(left_out) == of_places | of_quota
     assert set(left_out.values()) == {"nodes may not be listed"}
     assert "ungated-before-admission" in [one.rule for one in judge(blind)]
-    assert {"gate-taken", "foreign-gate-taken"} <= set(unable(world.cluster(unread={"pods": "no"})))
-    alone = unable(world.cluster(whole=False))
+    assert {"gate-taken", "foreign-gate-taken"} <= set(
+        skipped_rules(world.cluster(unread={"pods": "no"}))
+    )
+    alone = skipped_rules(world.cluster(whole=False))
     of_all = {"over-capacity", "over-quota", "queue-counts", "uncharged", "pods-over-quota"}
     assert set(alone) == of_all
 

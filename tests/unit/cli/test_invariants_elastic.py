@@ -24,8 +24,8 @@ from tests.support.sound_slices import (
     PARENT,
     RAY,
     controlled,
-    fold,
     grant,
+    merge_slices,
     piece,
     ray,
     ray_pod,
@@ -97,7 +97,7 @@ def test_a_slice_that_is_settled_and_still_there_counts_once() -> None:
     world = ray()
     want(world, 4)
     world.workloads.append(piece(0, ""))
-    fold(world, world.workloads[-1])
+    merge_slices(world, world.workloads[-1])
     world.pods.append(ray_pod(3, ""))
     assert "over-granted" not in rules(world)
     world.pods.append(later(ray_pod(4, "")))
@@ -183,7 +183,7 @@ def test_room_of_a_slice_is_charged_once() -> None:
     world.nodes[1]["status"]["allocatable"]["cpu"] = "10"
     world.workloads.append(piece(0, "n2"))
     assert "over-capacity" not in rules(world)
-    fold(world, world.workloads[-1], places={"n1": 2, "n2": 2})
+    merge_slices(world, world.workloads[-1], places={"n1": 2, "n2": 2})
     assert "over-capacity" not in rules(world)
     world.nodes[1]["status"]["allocatable"]["cpu"] = "9"
     assert "over-capacity" in rules(world)
@@ -197,7 +197,7 @@ def test_quota_of_a_slice_is_counted_once() -> None:
     for queue in (*world.local_queues, *world.cluster_queues):
         queue["status"] = queue_status(0, 2, 18)
     assert [one.rule for one in judge(world.cluster())] == ["slice-not-settled"]
-    fold(world, world.workloads[-1])
+    merge_slices(world, world.workloads[-1])
     for queue in (*world.local_queues, *world.cluster_queues):
         queue["status"] = queue_status(0, 1, 18)
     assert [one.rule for one in judge(world.cluster())] == ["slice-not-settled"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge
 from rackgate_invariants.rows.sources import SOURCES
-from rackgate_invariants.world import World
 from tests.support.sound_cluster import HOST, LATE, NOW, conditions, found, queue_status, rules
 from tests.support.sound_slices import child, controlled, set_pod, sets
 
@@ -160,7 +160,7 @@ def test_a_jobset_followed_in_any_order_shows_what_a_reading_shows() -> None:
     story.pods.append(set_pod("workers", 1, 2, "n2"))
     story.pods[-1]["metadata"]["deletionTimestamp"] = LATE
     for order in (SOURCES, tuple(reversed(SOURCES))):
-        world = World()
+        world = ClusterState()
         keys = []
         for source in order:
             for item in getattr(story, source.attribute):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
+from rackgate_invariants.cluster_state import ClusterState as Followed
 from rackgate_invariants.invariants import breaches
 from rackgate_invariants.judge import judge
 from rackgate_invariants.rows.sources import SOURCES
 from rackgate_invariants.tracker import Tracker
-from rackgate_invariants.world import World as Followed
 from tests.support.sound_cluster import (
     LATE,
     NAMESPACE,
@@ -468,10 +468,10 @@ def test_one_look_finds_what_has_been_there_for_long() -> None:
     world = plain()
     world.jobs.append(forged("mine"))
     world.pods += [plain_pod("mine", 0, "n3"), plain_pod("mine", 1, "n4")]
-    tracker = Tracker(3.0, 60.0, hasty=True)
+    tracker = Tracker(3.0, 60.0, trust_object_times=True)
     tracker.update(NOW, judge(world.cluster()))
     tracker.update(NOW + 3, judge(world.cluster(NOW + 3)))
-    counting = {one.rule for one in tracker.standing}
+    counting = {one.rule for one in tracker.active_breaches}
     assert counting == {"forged-owner", "not-stopped", *OF_STATUS}
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rackgate.api.workload_names import slice_ordinal
-from rackgate_invariants.cluster import groups_of
+from rackgate_invariants.cluster import group_by_job
+from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge
 from rackgate_invariants.rows.sources import SOURCES
 from rackgate_invariants.rows.workloads import workload_row
-from rackgate_invariants.rules.workload_slices import grown
-from rackgate_invariants.world import World
+from rackgate_invariants.rules.workload_slices import check_growth
 from tests.support.sound_cluster import (
     LATE,
     NOW,
@@ -24,8 +24,8 @@ from tests.support.sound_cluster import (
 )
 from tests.support.sound_slices import (
     PARENT,
-    fold,
     grant,
+    merge_slices,
     piece,
     ray,
     want,
@@ -40,7 +40,7 @@ WORKERS = f"team/{PARENT}/workers"
 def test_a_slice_that_was_settled_twice_or_elsewhere_is_found() -> None:
     world = ray()
     want(world, 4)
-    fold(world, piece(0, ""))
+    merge_slices(world, piece(0, ""))
     entries = world.workload["status"]["foldedSlices"]
     entries.append(dict(entries[0]))
     assert "slice-counted-twice" in rules(world)
@@ -77,11 +77,15 @@ def test_a_slice_that_is_no_part_of_its_parent_is_found(wrong: str) -> None:
 def test_slices_count_in_the_order_in_which_their_parent_takes_them_in() -> None:
     world = ray(topology=True)
     world.workloads += [piece(10, "n1"), piece(2, "n2"), piece(0, "n3")]
-    families = [one for group in groups_of(world.cluster()).values() for one in group.families()]
+    families = [
+        one
+        for group in group_by_job(world.cluster()).values()
+        for one in group.workloads_with_slices()
+    ]
     (family,) = [one for one in families if one.slices]
     assert [slice_ordinal(one.name) for one in family.slices] == [0, 2, 10]
     workers = family.parent.podsets[1]
-    assert list(family.domains(workers, granting=True)) == [("n1",), ("n2",), ("n3",)]
+    assert list(family.domains(workers, may_ungate=True)) == [("n1",), ("n2",), ("n3",)]
 
 
 @pytest.mark.field_note("E17")
@@ -92,7 +96,7 @@ def test_what_is_left_of_settled_slices_is_found() -> None:
     (breach,) = found(world)
     assert (breach.rule, breach.subject) == ("slice-not-settled", f"team/{PARENT}-workers-0")
     assert "not taken in" in breach.found
-    fold(world, world.workloads[-1])
+    merge_slices(world, world.workloads[-1])
     assert "still there" in found(world)[0].found
     world.workloads.pop()
     (breach,) = found(world)
@@ -187,11 +191,11 @@ def test_replicas_are_counted_within_their_bounds_and_with_their_hosts(
 def _grown(count: int, *pieces: dict[str, Any]) -> list[str]:
     world = ray()
     before = workload_row(json.dumps(world.workload).encode())
-    fold(world, *pieces)
+    merge_slices(world, *pieces)
     grant(world, count)
     after = workload_row(json.dumps(world.workload).encode())
     rows = [workload_row(json.dumps(one).encode()) for one in pieces]
-    return [one.rule for one in grown(before, after, {row.uid: row for row in rows})]
+    return [one.rule for one in check_growth(before, after, {row.uid: row for row in rows})]
 
 
 @pytest.mark.requirement("SLC-18")
@@ -208,10 +212,10 @@ def test_slices_followed_in_any_order_show_what_a_reading_shows() -> None:
     story = ray(topology=True)
     want(story, 6)
     story.workloads += [piece(0, "n3"), piece(1, None), piece(2, "n2")]
-    fold(story, story.workloads[-1], places={"n1": 2, "n2": 2})
+    merge_slices(story, story.workloads[-1], places={"n1": 2, "n2": 2})
     for order in (SOURCES, tuple(reversed(SOURCES))):
         for items in (list, lambda found: list(reversed(found))):
-            world = World()
+            world = ClusterState()
             keys = []
             for source in order:
                 for item in items(getattr(story, source.attribute)):

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
+from rackgate_invariants.cluster_state import ClusterState, check_removed_gates
 from rackgate_invariants.invariants import Breach, judge
 from rackgate_invariants.rows.projections import pod_row
 from rackgate_invariants.rows.rows import PodRow
 from rackgate_invariants.rows.sources import SOURCES
 from rackgate_invariants.tracker import Change, Tracker
-from rackgate_invariants.world import World, gates_taken
 from tests.support.sound_cluster import HOST, LATE, NOW, pod, sound
 
 HARD = Breach("over-domain", "a", "2 live")
@@ -21,7 +21,7 @@ SOFT = Breach("not-started", "b", "suspended")
 
 
 def tracker() -> Tracker:
-    return Tracker(settle_s=3, patience_s=60)
+    return Tracker(min_duration_s=3, patience_s=60)
 
 
 def test_a_breach_counts_once_it_has_stayed_and_is_told_once() -> None:
@@ -33,7 +33,7 @@ def test_a_breach_counts_once_it_has_stayed_and_is_told_once() -> None:
     assert seen.update(104, [HARD]) == []
     (change,) = seen.update(105, [])
     assert (change.breach, change.ended) == (HARD, True)
-    assert (seen.total, seen.standing) == (1, [])
+    assert (seen.total, seen.active_breaches) == (1, [])
 
 
 @pytest.mark.requirement("OPS-12")
@@ -48,7 +48,7 @@ def test_a_breach_that_goes_away_in_between_starts_anew() -> None:
 
 def test_who_cannot_wait_believes_what_the_objects_tell() -> None:
     told = Breach("not-started", "c", "suspended", since=50)
-    seen = Tracker(settle_s=3, patience_s=60, hasty=True)
+    seen = Tracker(min_duration_s=3, patience_s=60, trust_object_times=True)
     assert seen.update(107, [told]) == []
     assert seen.update(110, [told, SOFT]) == [Change(told, since=50, at=110)]
     assert seen.update(169, [told, SOFT]) == [], "nothing tells of the other one"
@@ -77,8 +77,8 @@ def test_what_did_not_count_before_an_interruption_has_to_stay_anew() -> None:
     other = Breach("over-domain", "z", "2 live")
     seen.update(100, [HARD])
     seen.update(103, [HARD, other])
-    seen.interrupted()
-    assert seen.standing == [HARD]
+    seen.reset_unconfirmed()
+    assert seen.active_breaches == [HARD]
     assert seen.update(110, [HARD, other]) == []
     assert len(seen.update(113, [HARD, other])) == 1
 
@@ -86,7 +86,7 @@ def test_what_did_not_count_before_an_interruption_has_to_stay_anew() -> None:
 def test_what_happened_once_counts_at_once() -> None:
     seen = tracker()
     assert seen.event(7, HARD).since == 7
-    assert (seen.total, seen.standing) == (1, [])
+    assert (seen.total, seen.active_breaches) == (1, [])
 
 
 def version(**more: Any) -> PodRow:
@@ -102,7 +102,7 @@ def version(**more: Any) -> PodRow:
 
 
 def taken(before: PodRow, after: PodRow) -> list[str]:
-    return [breach.rule for breach in gates_taken(before, after)]
+    return [breach.rule for breach in check_removed_gates(before, after)]
 
 
 def test_the_ungater_takes_its_own_gate() -> None:
@@ -130,7 +130,7 @@ def test_our_gate_that_somebody_else_took_with_a_place_is_found(
     assert taken(version(), after) == expected
 
 
-def follow(world: World, attribute: str, item: dict[str, Any]) -> str:
+def follow(world: ClusterState, attribute: str, item: dict[str, Any]) -> str:
     source = next(one for one in SOURCES if one.attribute == attribute)
     row = source.decode(json.dumps(item).encode())
     key = str(getattr(row, "key", "") or row.name)
@@ -142,7 +142,7 @@ def test_a_followed_cluster_shows_what_a_reading_shows_at_every_step() -> None:
     story = sound()
     story.pods.append(pod("train", 3, "n2"))
     del story.nodes[1]
-    world = World()
+    world = ClusterState()
     keys: list[tuple[str, str]] = []
     for source in SOURCES:
         items, kept = getattr(story, source.attribute), []
@@ -166,7 +166,7 @@ def test_a_deletion_that_becomes_overdue_is_judged_without_an_event() -> None:
     replacement["metadata"] |= {"name": "train-2b", "uid": "train-2b"}
     story.pods.append(replacement)
     story.nodes[1]["status"]["conditions"] = []
-    world = World()
+    world = ClusterState()
     for source in SOURCES:
         for item in getattr(story, source.attribute):
             follow(world, source.attribute, item)
@@ -176,7 +176,7 @@ def test_a_deletion_that_becomes_overdue_is_judged_without_an_event() -> None:
 
 
 def test_what_nodes_report_all_the_time_is_nothing_new() -> None:
-    story, world = sound(), World()
+    story, world = sound(), ClusterState()
     follow(world, "nodes", story.nodes[0])
     world.judge(NOW)
     story.nodes[0]["metadata"]["resourceVersion"] = "77"

@@ -9,9 +9,9 @@ import pytest
 from rackgate_cli.errors import UsageError
 from rackgate_cli.osmo.nodes import short_nodes
 from rackgate_osmo import read_pool, read_workflow
-from rackgate_osmo.explain.answer import Question, explain
+from rackgate_osmo.explain.answer import ExplainRequest, explain
 from rackgate_osmo.explain.explanation import WorkflowExplanation
-from rackgate_osmo.explain.placing import STEPS
+from rackgate_osmo.explain.placement import STEPS
 
 KEYS = [{"key": key, "label": key} for key in ("zone", "rack")]
 
@@ -33,7 +33,7 @@ def explained(groups: int, racks: int, steps: int = STEPS) -> WorkflowExplanatio
     nodes = [
         {"count": 10, "cpu": 2, "labels": {"zone": "a", "rack": str(at)}} for at in range(racks)
     ]
-    return explain(Question(pool, workflow, steps=steps), short_nodes("nodes", nodes))
+    return explain(ExplainRequest(pool, workflow, steps=steps), short_nodes("nodes", nodes))
 
 
 @pytest.mark.requirement("OSM-25")
@@ -47,12 +47,15 @@ def test_where_kai_puts_the_first_subgroup_is_not_guessed() -> None:
     racks = [{"cpu": 4, "labels": {"zone": "a", "rack": "1"}}]
     racks.append({"cpu": 2, "labels": {"zone": "a", "rack": "2"}})
     # "a" leaves one cpu in rack 1. Whether "b" goes there, and leaves rack 2 to "c", is up to KAI.
-    found = explain(Question(pool, workflow), short_nodes("nodes", racks))
+    found = explain(ExplainRequest(pool, workflow), short_nodes("nodes", racks))
     assert (found.answer, found.kai_result) == ("scheduled", "unknown")
     assert [one.name for one in found.groups[0].kai.deviations] == ["sibling order"]
     racks.append({"cpu": 2, "labels": {"zone": "a", "rack": "3"}})
     # Two racks are large enough for "c", and "b" can block one.
-    assert explain(Question(pool, workflow), short_nodes("nodes", racks)).kai_result == "scheduled"
+    assert (
+        explain(ExplainRequest(pool, workflow), short_nodes("nodes", racks)).kai_result
+        == "scheduled"
+    )
 
 
 @pytest.mark.requirement("OSM-25")

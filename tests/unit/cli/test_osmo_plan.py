@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from rackgate_cli.osmo.apply.plan import (
-    Await,
-    Change,
     Create,
-    Keep,
-    Refuse,
+    MergePatch,
+    Reject,
     Replace,
+    Unchanged,
+    WaitForDeletion,
     live_pods,
-    marked,
     plan_pod,
     plan_pod_group,
     plan_topology,
-    stranded,
+    with_hash_annotation,
+    with_missing_level,
 )
 from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
 from tests.support.apiserver_objects import merged
@@ -81,9 +81,9 @@ def test_what_is_missing_is_created_what_is_equal_kept_and_what_goes_waited_for(
     plan: Any, wanted: Object
 ) -> None:
     assert plan(wanted, None) == Create()
-    assert plan(wanted, stored(wanted)) == Keep()
+    assert plan(wanted, stored(wanted)) == Unchanged()
     going = stored(wanted, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert plan(wanted, going) == Await()
+    assert plan(wanted, going) == WaitForDeletion()
 
 
 @pytest.mark.requirement("OSM-08")
@@ -96,14 +96,14 @@ def test_other_levels_replace_the_very_topology_that_was_read() -> None:
 
 def test_the_order_of_subgroups_says_nothing() -> None:
     one, two = group(leaf("a"), leaf("b")), group(leaf("b"), leaf("a"))
-    assert plan_pod_group(one, stored(two), ()) == Keep()
+    assert plan_pod_group(one, stored(two), ()) == Unchanged()
 
 
 def test_what_others_write_into_a_group_stays() -> None:
     theirs = stored(group(minMember=2, priorityClassName="train", markUnschedulable=True))
-    assert plan_pod_group(group(minMember=2), theirs, ()) == Keep()
+    assert plan_pod_group(group(minMember=2), theirs, ()) == Unchanged()
     step = plan_pod_group(group(minMember=3), theirs, ())
-    assert isinstance(step, Change)
+    assert isinstance(step, MergePatch)
     assert merged(theirs, step.patch)["spec"] == theirs["spec"] | {"minMember": 3}
 
 
@@ -122,7 +122,7 @@ def test_what_others_write_into_a_group_stays() -> None:
 )
 def test_a_change_leaves_the_group_exactly_as_wanted(wanted: Object, found: Object) -> None:
     step = plan_pod_group(wanted, stored(found), ())
-    assert isinstance(step, Change)
+    assert isinstance(step, MergePatch)
     after = merged(stored(found), step.patch)
     assert after["spec"] == wanted["spec"]
     assert after["metadata"]["labels"] == wanted["metadata"]["labels"]
@@ -133,7 +133,7 @@ def test_a_change_leaves_the_group_exactly_as_wanted(wanted: Object, found: Obje
 @pytest.mark.requirement("OSM-17")
 def test_a_group_with_pods_takes_no_other_shape() -> None:
     step = plan_pod_group(group(leaf("a"), leaf("b")), stored(group(leaf("a"))), ["t1", "t2"])
-    assert isinstance(step, Refuse)
+    assert isinstance(step, Reject)
     assert "subGroups would change, and pods of it have not ended (t1, t2)" in step.message
 
 
@@ -150,7 +150,7 @@ def test_a_pod_is_the_same_with_the_servers_defaults_and_its_spelling_of_amounts
     wanted = pod(resources={"requests": {"cpu": "1000m", "memory": "1024Mi"}})
     found = stored(pod(resources={"requests": {"cpu": "1", "memory": "1Gi"}}, tty=False))
     found["spec"]["nodeName"] = "n1"
-    assert plan_pod(wanted, found) == Keep()
+    assert plan_pod(wanted, found) == Unchanged()
 
 
 @pytest.mark.parametrize(
@@ -168,37 +168,37 @@ def test_another_pod_of_the_name_is_refused(change: Object) -> None:
         "env": [{"name": "A", "value": "1"}],
     }
     step = plan_pod(pod(**(before | change)), stored(pod(**before)))
-    assert isinstance(step, Refuse)
+    assert isinstance(step, Reject)
     assert "delete it first" in step.message
 
 
 def test_what_admission_adds_to_our_pod_makes_it_no_other() -> None:
     sizes = {"requests": {"memory": "1Gi"}}
-    wanted = marked(pod(resources=sizes))
-    assert marked(wanted) == wanted
+    wanted = with_hash_annotation(pod(resources=sizes))
+    assert with_hash_annotation(wanted) == wanted
     found = stored(wanted)
     # A LimitRange, and a webhook that brings a container.
     container = found["spec"]["containers"][0]
     container["resources"] = {"requests": {"memory": "1Gi", "cpu": "100m"}, "limits": {"cpu": "1"}}
     found["spec"]["containers"].append({"name": "sidecar", "image": "proxy:1"})
-    assert plan_pod(wanted, found) == Keep()
+    assert plan_pod(wanted, found) == Unchanged()
 
 
 @pytest.mark.parametrize("field", ["resources", "env", "image"])
 def test_a_field_taken_out_of_the_workflow_makes_another_pod(field: str) -> None:
     before: Object = {"resources": {"requests": {"cpu": "1"}}, "env": [{"name": "A", "value": "1"}]}
-    found = stored(marked(pod(**before)))
+    found = stored(with_hash_annotation(pod(**before)))
     wanted = pod(**before)
     del wanted["spec"]["containers"][0][field]
-    assert isinstance(plan_pod(marked(wanted), found), Refuse)
+    assert isinstance(plan_pod(with_hash_annotation(wanted), found), Reject)
 
 
 def test_a_pod_of_ours_whose_subgroup_was_changed_is_told() -> None:
     wanted = pod()
     wanted["metadata"]["labels"] = {"kai.scheduler/subgroup-name": "a"}
-    found = stored(marked(wanted))
+    found = stored(with_hash_annotation(wanted))
     found["metadata"]["labels"] = {"kai.scheduler/subgroup-name": "b"}
-    assert isinstance(plan_pod(marked(wanted), found), Refuse)
+    assert isinstance(plan_pod(with_hash_annotation(wanted), found), Reject)
 
 
 def test_groups_that_name_a_level_which_goes_away_are_found() -> None:
@@ -214,4 +214,4 @@ def test_groups_that_name_a_level_which_goes_away_are_found() -> None:
         named("plain", group(minMember=1)),
         named("foreign", group(minMember=1, topologyConstraint=elsewhere)),
     ]
-    assert stranded(topology(RACK), groups) == ["a/below", "a/top", "a/wish"]
+    assert with_missing_level(topology(RACK), groups) == ["a/below", "a/top", "a/wish"]

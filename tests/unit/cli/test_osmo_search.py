@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_osmo.explain.placing import solve
+from rackgate_osmo.explain.placement import solve
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, Item, Tables, UndecidedError
+from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
 
 ONE_CPU = Shape((("cpu", 1),))
 TWO_CPU = Shape((("cpu", 2),))
@@ -34,7 +34,7 @@ def racks(*sizes: int) -> list[Item]:
 
 
 def fits(where: Room, root: Item, steps: int = 10_000, shapes: Sequence[Shape] = ()) -> bool:
-    return solve(Tables(where, shapes or (ONE_CPU,)), root, Budget(steps)) is not None
+    return solve(FitTables(where, shapes or (ONE_CPU,)), root, Budget(steps)) is not None
 
 
 @pytest.mark.requirement("OSM-25")

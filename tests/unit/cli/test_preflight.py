@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.uninstall.controller import Report
-from rackgate_cli.preflight.command import told
-from rackgate_cli.preflight.findings import KUEUE_LEASE, OURS, PART_OF, Seen, findings
-from rackgate_cli.uninstall.steps import Done, Survey
+from rackgate_cli.preflight.command import format_findings
+from rackgate_cli.preflight.findings import KUEUE_LEASE, OURS, PART_OF, ClusterSnapshot, findings
+from rackgate_cli.uninstall.steps import InstallationSurvey, UninstallResult
 from rackgate_cli.uninstall.view import outcome, plan
 
 NOW = datetime(2026, 8, 1, 12, tzinfo=UTC)
@@ -20,8 +20,8 @@ SYSTEM = "rackgate-system"
 Object = dict[str, Any]
 
 
-def seen(**more: Any) -> Seen:
-    return Seen(version={"major": "1", "minor": "34+"}, now=NOW, **more)
+def seen(**more: Any) -> ClusterSnapshot:
+    return ClusterSnapshot(version={"major": "1", "minor": "34+"}, now=NOW, **more)
 
 
 def named(kind: str, name: str, namespace: str = "", **metadata: Any) -> Object:
@@ -61,7 +61,7 @@ def binding(name: str, **metadata: Any) -> Object:
     return named("ClusterRoleBinding", name, labels=LABELS, **metadata)
 
 
-def conflicts(found: Seen, namespace: str = SYSTEM) -> list[str]:
+def conflicts(found: ClusterSnapshot, namespace: str = SYSTEM) -> list[str]:
     return [one.what for one in findings(found, namespace) if one.conflict]
 
 
@@ -69,7 +69,7 @@ def test_a_cluster_without_either_and_ones_own_installation_stand_in_nobodys_way
     own = deployment("rackgate-assigner", SYSTEM, labels=LABELS)
     mine = seen(deployments=[own], bindings=[mark(SYSTEM)], crds=[crd()])
     assert findings(seen(), SYSTEM) == findings(mine, SYSTEM) == []
-    assert told([], SYSTEM) == [
+    assert format_findings([], SYSTEM) == [
         "nothing stands in the way of an installation into namespace rackgate-system"
     ]
 
@@ -159,19 +159,21 @@ def test_old_names_are_a_note_and_an_old_api_server_is_a_conflict() -> None:
     policy = named("ValidatingAdmissionPolicy", "rackgate-jobs", labels=LABELS)
     (note,) = findings(seen(policies=[policy]), SYSTEM)
     assert (note.conflict, "ValidatingAdmissionPolicy rackgate-jobs" in note.what) == (False, True)
-    assert conflicts(Seen(version={"major": "1", "minor": "29"})) == [
+    assert conflicts(ClusterSnapshot(version={"major": "1", "minor": "29"})) == [
         "the API server is of Kubernetes 1.29"
     ]
 
 
 def test_conflicts_are_told_first_and_then_nothing_is_promised() -> None:
     found = seen(crds=[crd("Webhook")], bindings=[mark("team-infra")])
-    lines = told(findings(found, SYSTEM), SYSTEM)
+    lines = format_findings(findings(found, SYSTEM), SYSTEM)
     assert [line.split(":")[0] for line in lines] == ["conflict", "note"]
 
 
 def test_the_plan_says_what_becomes_of_every_job_and_pod() -> None:
-    survey = Survey(SYSTEM, running=1, waiting=2, gated=["team/a"], counts={"Workload": 3})
+    survey = InstallationSurvey(
+        SYSTEM, running=1, waiting=2, gated=["team/a"], counts={"Workload": 3}
+    )
     said = "\n".join(plan(survey, "leave", delete_crds=False))
     for words in (
         "1 job running: they go on. Pods that they make later",
@@ -183,14 +185,14 @@ def test_the_plan_says_what_becomes_of_every_job_and_pod() -> None:
     said = "\n".join(plan(survey, "suspend", delete_crds=True))
     assert "1 job running: they are suspended, and their pods are deleted" in said
     assert "The kinds are DELETED with all their objects: 3 Workload." in said
-    other = "\n".join(plan(Survey(SYSTEM, acts=False), "leave", delete_crds=True))
+    other = "\n".join(plan(InstallationSurvey(SYSTEM, is_active=False), "leave", delete_crds=True))
     assert "Another installation acts in this cluster" in other
     assert "DELETED" not in other
 
 
 def test_the_outcome_names_what_stays_gated_and_what_is_left() -> None:
     report = Report(restored={"Job team/waits"}, running=["Job team/runs"], gated=["Job team/runs"])
-    done = Done(report=report, pods={"team/pod"})
+    done = UninstallResult(report=report, pods={"team/pod"})
     said = "\n".join(outcome(done, "leave"))
     for words in ("Job team/waits", "team/pod", "run on: 1 job (Job team/runs)", "stay gated"):
         assert words in said

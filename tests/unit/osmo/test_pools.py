@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from rackgate_osmo import (
-    Refusal,
-    RefusedError,
+    RejectedError,
+    Rejection,
     Resource,
     read_pool,
     tolerates,
@@ -23,13 +23,13 @@ KEYS: Final = [
 POOL: Final = read_pool({"name": "my-pool", "backend": "b", "topology_keys": KEYS})
 
 
-def pool_refused(**fields: Any) -> list[Refusal]:
-    with pytest.raises(RefusedError) as caught:
+def pool_refused(**fields: Any) -> list[Rejection]:
+    with pytest.raises(RejectedError) as caught:
         read_pool({"name": "p", **fields})
-    return list(caught.value.refusals)
+    return list(caught.value.rejections)
 
 
-def reasons(refusals: list[Refusal]) -> list[tuple[str, str]]:
+def reasons(refusals: list[Rejection]) -> list[tuple[str, str]]:
     return [(refusal.why, refusal.path) for refusal in refusals]
 
 
@@ -108,7 +108,7 @@ def test_a_pool_says_which_nodes_are_its_own() -> None:
     selector = {"example.com/pool": "a"}
     pool = read_pool({"name": "p", "node_selector": selector, "tolerations": [TOLERATION]})
     assert pool.node_selector == selector
-    assert [one.written() for one in pool.tolerations] == [TOLERATION]
+    assert [one.to_pod_toleration() for one in pool.tolerations] == [TOLERATION]
     bare = read_pool({"name": "p", "node_selector": None, "tolerations": None})
     assert (bare.node_selector, bare.tolerations, bare.gpu_toleration) == ({}, (), True)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rackgate_osmo import (
     Pool,
-    Refusal,
-    RefusedError,
+    RejectedError,
+    Rejection,
     Resource,
     Task,
     TaskGroup,
@@ -23,7 +23,7 @@ from rackgate_osmo import (
     topology_of,
 )
 from rackgate_osmo.model.model import MAX_TASKS
-from rackgate_osmo.model.rejections import MAX_REFUSALS
+from rackgate_osmo.model.rejections import MAX_REJECTIONS
 
 KEYS: Final = [
     {"key": "zone", "label": "topology.kubernetes.io/zone"},
@@ -40,13 +40,13 @@ def document(**resources: Any) -> dict[str, Any]:
     return {"workflow": workflow, "resources": resources}
 
 
-def refused(data: Any, *, strict: bool = False) -> list[Refusal]:
-    with pytest.raises(RefusedError) as caught:
+def refused(data: Any, *, strict: bool = False) -> list[Rejection]:
+    with pytest.raises(RejectedError) as caught:
         read_workflow(data, POOL, strict=strict)
-    return list(caught.value.refusals)
+    return list(caught.value.rejections)
 
 
-def reasons(refusals: list[Refusal]) -> list[tuple[str, str]]:
+def reasons(refusals: list[Rejection]) -> list[tuple[str, str]]:
     return [(refusal.why, refusal.path) for refusal in refusals]
 
 
@@ -218,7 +218,7 @@ def test_a_workflow_of_the_wrong_form_is_refused(
 @pytest.mark.parametrize("data", [None, 1, "workflow", [], [{}]])
 def test_what_is_no_mapping_is_neither_pool_nor_workflow(data: Any) -> None:
     assert reasons(refused(data)) == [("type", "")]
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedError):
         read_pool(data)
 
 
@@ -235,7 +235,7 @@ def test_very_many_refusals_are_cut_and_counted() -> None:
         {"name": f"t{index}", "resource": f"r{index}"} for index in range(1000)
     ]
     found = refused(data)
-    assert len(found) == MAX_REFUSALS + 1
+    assert len(found) == MAX_REJECTIONS + 1
     assert found[-1].message == "900 more refusals are not shown"
 
 
@@ -266,9 +266,9 @@ def test_a_given_name_that_is_another_groups_usual_one_is_refused() -> None:
     groups = [{"name": name, "tasks": [{"name": "t"}]} for name in ("a", "b")]
     workflow = read_workflow({"name": "w", "groups": groups}, POOL)
     for names in ({"a": "w-b"}, {"a": "x", "b": "x"}):
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(RejectedError) as caught:
             build_podgroups(POOL, workflow, names)
-        assert reasons(list(caught.value.refusals)) == [("duplicate-name", "names.b")]
+        assert reasons(list(caught.value.rejections)) == [("duplicate-name", "names.b")]
     # A group that is not in the workflow takes no name away.
     assert build_podgroups(POOL, workflow, {"a": "x", "c": "x"}).pods["a", "t"].pod_group == "x"
 
@@ -283,11 +283,13 @@ def test_models_made_by_hand_are_judged_where_objects_are_built() -> None:
     resources = {"a": Resource.model_validate({"topology": [{"key": "planet"}]})}
     groups = (TaskGroup(name="g", tasks=(Task(name="t", resource="a"),)),)
     workflow = Workflow(name="w", groups=groups, resources=resources)
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RejectedError) as caught:
         build_podgroups(POOL, workflow)
-    assert reasons(list(caught.value.refusals)) == [("unknown-key", "resources.a.topology[0].key")]
+    assert reasons(list(caught.value.rejections)) == [
+        ("unknown-key", "resources.a.topology[0].key")
+    ]
     for call in (topology_of, lambda pool: build_podgroups(pool, workflow)):
-        with pytest.raises(RefusedError):
+        with pytest.raises(RejectedError):
             call(Pool(name="Bad Name"))
 
 
@@ -354,10 +356,10 @@ def test_no_data_does_more_than_being_refused(data: st.DataObject) -> None:
         str(refusal).encode()
 
 
-def refusals_of_both(pool: Any, data: Any) -> tuple[Refusal, ...]:
+def refusals_of_both(pool: Any, data: Any) -> tuple[Rejection, ...]:
     try:
         read = read_pool(pool)
         build_podgroups(read, read_workflow(data, read))
-    except RefusedError as error:
-        return error.refusals or (Refusal("pool", "", "", None, "none is told"),)
+    except RejectedError as error:
+        return error.rejections or (Rejection("pool", "", "", None, "none is told"),)
     return ()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bench.osmo import POOL, document
-from rackgate_osmo import PodMarks, TaskGroup, build_podgroups, read_pool, read_workflow
+from rackgate_osmo import PodMembership, TaskGroup, build_podgroups, read_pool, read_workflow
 
 
 @pytest.mark.requirement("OSM-21")
@@ -35,7 +35,7 @@ def test_a_submission_makes_one_pod_group_for_each_task_group_and_marks_pods() -
     pool = read_pool(POOL)
     built = build_podgroups(pool, read_workflow(data, pool))
     assert [one["kind"] for one in built.pod_groups] == ["PodGroup"] * 4
-    assert {field.name for field in dataclasses.fields(PodMarks)} == {
+    assert {field.name for field in dataclasses.fields(PodMembership)} == {
         "pod_group",
         "annotations",
         "labels",

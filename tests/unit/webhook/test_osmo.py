@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_osmo.model.rejections import MAX_REFUSALS
+from rackgate_osmo.model.rejections import MAX_REJECTIONS
 from rackgate_webhook.admission.osmo import (
     MAX_WARNINGS,
     POOL,
@@ -238,6 +238,6 @@ def test_refusing_very_much_costs_little_more_than_reading_it(kind: str) -> None
     finally:
         sys.setprofile(None)
     assert calls.total() < len(json.dumps(asked))
-    assert calls["sorted"] <= MAX_REFUSALS, "each goes through all there is"
-    assert len(errors) == MAX_REFUSALS + 1
+    assert calls["sorted"] <= MAX_REJECTIONS, "each goes through all there is"
+    assert len(errors) == MAX_REJECTIONS + 1
     assert errors[-1].problem.endswith(" more refusals are not shown")

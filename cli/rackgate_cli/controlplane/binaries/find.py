@@ -73,7 +73,7 @@ def _cached(
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             download(source, binaries, scratch, progress)
-            _refuse_other_versions(binaries, scratch)
+            _reject_other_versions(binaries, scratch)
             scratch.chmod(0o755)
             scratch.rename(folder)
         finally:
@@ -81,7 +81,7 @@ def _cached(
     return folder
 
 
-def _refuse_other_versions(binaries: Sequence[Binary], folder: Path) -> None:
+def _reject_other_versions(binaries: Sequence[Binary], folder: Path) -> None:
     for binary in binaries:
         version = reported_version(binary, folder / binary.name)
         if version != binary.version:

@@ -25,33 +25,33 @@ from rackgate.kube.errors import (
 )
 from rackgate_cli.errors import CommandError
 from rackgate_cli.osmo.apply.plan import (
-    Await,
-    Change,
+    Action,
     Create,
-    Keep,
+    MergePatch,
     Object,
-    Refuse,
+    Reject,
     Replace,
-    Step,
-    differs,
+    Unchanged,
+    WaitForDeletion,
+    is_changed,
     live_pods,
-    marked,
     plan_pod,
     plan_pod_group,
     plan_topology,
-    stranded,
+    with_hash_annotation,
+    with_missing_level,
 )
+from rackgate_cli.osmo.apply.pod_replacer import PodReplacer, list_objects
 from rackgate_cli.osmo.apply.preconditions import topologies_of
-from rackgate_cli.osmo.apply.replace import Replacing, listed
 
 MANAGER: Final = "rackgate-osmo"
 TRIES: Final = 8
 GONE_LIMIT_S: Final = 60.0
 _POLL_S: Final = 0.2
-_AT_ONCE: Final = 16
+_MAX_CONCURRENT: Final = 16
 _NAMED: Final = 5
 
-Judge: TypeAlias = Callable[[Object | None], Awaitable[Step]]
+Judge: TypeAlias = Callable[[Object | None], Awaitable[Action]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Applier:
         if dry_run:
             self._params["dryRun"] = "All"
         self._outcome, self._replacing = outcome, replacing
-        self._cleared: frozenset[str] = frozenset()
+        self._deleted_names: frozenset[str] = frozenset()
 
     async def apply(
         self, topology: Object | None, groups: Sequence[Object], pods: Sequence[Object]
@@ -122,31 +122,31 @@ class Applier:
             CommandError: an object is refused, or does not become as it should.
             KubeError: the cluster cannot be read.
         """
-        pods = [marked(pod) for pod in pods]
+        pods = [with_hash_annotation(pod) for pod in pods]
         if self._replacing:
             await self._clear(groups, pods)
-        there = await self._refuse_early(groups, pods)
+        there = await self._check_rejected(groups, pods)
         if topology is not None:
             await self._topology(topology, groups)
-        await self._each(partial(self._group, group) for group in groups)
-        await self._each(partial(self._pod, pod, there) for pod in pods)
+        await self._run_all(partial(self._group, group) for group in groups)
+        await self._run_all(partial(self._pod, pod, there) for pod in pods)
         made = {done.result for done in self._outcome.results if done.kind == "Pod"}
         if made & {"created", "replaced"} and not self._dry_run:
             await self._check_groups(groups)
 
     async def _clear(self, groups: Sequence[Object], pods: Sequence[Object]) -> None:
-        replacing = Replacing(self._client, self._namespace, self._params, self._dry_run)
+        replacing = PodReplacer(self._client, self._namespace, self._params, self._dry_run)
         try:
             await replacing.clear(groups, pods)
         finally:
-            self._cleared = frozenset(replacing.deleted)
+            self._deleted_names = frozenset(replacing.deleted)
             self._outcome.results += [
                 Result("Pod", self._namespace, name, "deleted") for name in replacing.deleted
             ]
 
     # -- one object ------------------------------------------------------------------------
 
-    async def _settle(
+    async def _reconcile(
         self,
         kind: Resource,
         wanted: Object,
@@ -170,13 +170,13 @@ class Applier:
         for attempt in range(TRIES):
             stored = known[0] if known and not attempt else await self._read(kind, name)
             step = await judge(stored)
-            if isinstance(step, Keep):
+            if isinstance(step, Unchanged):
                 self._done(result, word or "unchanged", note)
                 return
-            if isinstance(step, Refuse):
+            if isinstance(step, Reject):
                 raise CommandError(f"{result.label} stays as it is: {step.message}")
-            if isinstance(step, Await):
-                await self._gone(kind, name, result)
+            if isinstance(step, WaitForDeletion):
+                await self._wait_deleted(kind, name, result)
                 continue
             last = await self._attempt(kind, wanted, step, result)
             if last is None or isinstance(last, TransportError):
@@ -189,7 +189,7 @@ class Applier:
         raise CommandError(f"{result.label} could not be written in {TRIES} tries{why}")
 
     async def _attempt(
-        self, kind: Resource, wanted: Object, step: Step, result: Result
+        self, kind: Resource, wanted: Object, step: Action, result: Result
     ) -> KubeError | None:
         """Send a write; returns the error after which the object is to be looked at again.
 
@@ -200,41 +200,41 @@ class Applier:
             await self._write(kind, wanted, step)
         except NotFoundError as error:
             if isinstance(step, Create):
-                raise _refused(result, error) from error  # there is no such namespace
+                raise _rejected_error(result, error) from error  # there is no such namespace
             return error
         except (ConflictError, TransportError) as error:
             return error
         except KubeError as error:
-            raise _refused(result, error) from error
+            raise _rejected_error(result, error) from error
         return None
 
     def _done(self, result: Result, word: str, note: str) -> None:
         done = Result(result.kind, result.namespace, result.name, word, note)
-        if result.kind == "Pod" and result.name in self._cleared:
+        if result.kind == "Pod" and result.name in self._deleted_names:
             done = replace(done, result="replaced")
             gone = replace(done, result="deleted")
             self._outcome.results.remove(gone)
         self._outcome.results.append(done)
 
-    async def _write(self, kind: Resource, wanted: Object, step: Step) -> None:
+    async def _write(self, kind: Resource, wanted: Object, step: Action) -> None:
         namespace = self._namespace if kind.namespaced else None
         path = kind.path(namespace, wanted["metadata"]["name"])
-        if isinstance(step, Create) and self._dry_run and self._is_cleared(kind, wanted):
-            await self._try_new(kind, wanted)
+        if isinstance(step, Create) and self._dry_run and self._is_deleted(kind, wanted):
+            await self._dry_run_create(kind, wanted)
         elif isinstance(step, Create):
             await self._client.create(kind.path(namespace), _body(wanted), self._params)
-        elif isinstance(step, Change):
+        elif isinstance(step, MergePatch):
             await self._client.patch(path, _body(step.patch), PatchType.MERGE, self._params)
         elif isinstance(step, Replace):
             if self._dry_run:
-                await self._try_new(kind, wanted)
+                await self._dry_run_create(kind, wanted)
             options: Object = {"preconditions": dict(step.preconditions)}
             if self._dry_run:
                 # In the body: where there is one, the server does not look at the query.
                 options["dryRun"] = ["All"]
             await self._client.delete(path, _body(options))
 
-    async def _try_new(self, kind: Resource, wanted: Object) -> None:
+    async def _dry_run_create(self, kind: Resource, wanted: Object) -> None:
         """Let the server judge an object whose name is taken until the old one is deleted."""
         metadata = {**wanted["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
@@ -243,13 +243,13 @@ class Applier:
             kind.path(namespace), _body({**wanted, "metadata": metadata}), self._params
         )
 
-    def _is_cleared(self, kind: Resource, item: Object) -> bool:
-        return kind == kinds.PODS and item["metadata"]["name"] in self._cleared
+    def _is_deleted(self, kind: Resource, item: Object) -> bool:
+        return kind == kinds.PODS and item["metadata"]["name"] in self._deleted_names
 
     async def _pods(self) -> list[Object]:
         """Pods of the namespace; in a dry run without those that would be gone by now."""
-        found = await listed(self._client, kinds.PODS.path(self._namespace))
-        gone = self._cleared if self._dry_run else frozenset()
+        found = await list_objects(self._client, kinds.PODS.path(self._namespace))
+        gone = self._deleted_names if self._dry_run else frozenset()
         return [pod for pod in found if pod["metadata"]["name"] not in gone]
 
     async def _read(self, kind: Resource, name: str) -> Object | None:
@@ -260,7 +260,7 @@ class Applier:
             return None
         return found
 
-    async def _gone(self, kind: Resource, name: str, result: Result) -> None:
+    async def _wait_deleted(self, kind: Resource, name: str, result: Result) -> None:
         """Wait until an object that is being deleted is gone.
 
         Raises:
@@ -280,22 +280,24 @@ class Applier:
     # -- what a workflow has ---------------------------------------------------------------
 
     async def _topology(self, wanted: Object, groups: Sequence[Object]) -> None:
-        told = False
+        warned = False
 
-        async def judge(stored: Object | None) -> Step:
-            nonlocal told
+        async def judge(stored: Object | None) -> Action:
+            nonlocal warned
             step = plan_topology(wanted, stored)
-            if isinstance(step, Replace) and not told:
-                told = True
-                await self._warn_of_stranded(wanted, groups)
+            if isinstance(step, Replace) and not warned:
+                warned = True
+                await self._warn_of_missing_levels(wanted, groups)
             return step
 
-        await self._settle(topologies_of(wanted["apiVersion"]), wanted, judge)
+        await self._reconcile(topologies_of(wanted["apiVersion"]), wanted, judge)
 
-    async def _warn_of_stranded(self, topology: Object, ours: Sequence[Object]) -> None:
+    async def _warn_of_missing_levels(self, topology: Object, ours: Sequence[Object]) -> None:
         own = {f"{self._namespace}/{group['metadata']['name']}" for group in ours}
         try:
-            found = stranded(topology, await listed(self._client, kinds.KAI_POD_GROUPS.path()))
+            found = with_missing_level(
+                topology, await list_objects(self._client, kinds.KAI_POD_GROUPS.path())
+            )
         except ForbiddenError:
             self._outcome.warnings.append(
                 "PodGroups of other namespaces may not be listed: whether one uses a level that "
@@ -311,12 +313,12 @@ class Applier:
             )
 
     async def _group(self, wanted: Object) -> None:
-        await self._settle(kinds.KAI_POD_GROUPS, wanted, self._group_judge(wanted))
+        await self._reconcile(kinds.KAI_POD_GROUPS, wanted, self._group_judge(wanted))
 
     def _group_judge(self, wanted: Object) -> Judge:
-        async def judge(stored: Object | None) -> Step:
+        async def judge(stored: Object | None) -> Action:
             live: list[str] = []
-            if differs(wanted, stored):
+            if is_changed(wanted, stored):
                 live = live_pods(await self._pods(), wanted["metadata"]["name"])
             return plan_pod_group(wanted, stored, live)
 
@@ -325,15 +327,15 @@ class Applier:
     async def _pod(self, wanted: Object, there: Mapping[str, Object]) -> None:
         known = [there.get(wanted["metadata"]["name"])]
 
-        async def judge(stored: Object | None) -> Step:
+        async def judge(stored: Object | None) -> Action:
             return plan_pod(wanted, stored)
 
-        await self._settle(kinds.PODS, wanted, judge, known)
+        await self._reconcile(kinds.PODS, wanted, judge, known)
 
-    async def _refuse_early(
+    async def _check_rejected(
         self, groups: Sequence[Object], pods: Sequence[Object]
     ) -> dict[str, Object]:
-        """Refuse, before anything is written, what would be refused as things are.
+        """Reject, before anything is written, what would be refused as things are.
 
         Returns:
             Those of the pods that are there, by name.
@@ -346,10 +348,10 @@ class Applier:
         async def look(group: Object) -> None:
             stored = await self._read(kinds.KAI_POD_GROUPS, group["metadata"]["name"])
             step = await self._group_judge(group)(stored)
-            if isinstance(step, Refuse):
+            if isinstance(step, Reject):
                 refused[f'PodGroup "{group["metadata"]["name"]}"'] = step.message
 
-        await self._each(partial(look, group) for group in groups)
+        await self._run_all(partial(look, group) for group in groups)
         names = {pod["metadata"]["name"] for pod in pods}
         there = {
             pod["metadata"]["name"]: pod
@@ -358,12 +360,14 @@ class Applier:
         }
         for pod in pods:
             step = plan_pod(pod, there.get(pod["metadata"]["name"]))
-            if isinstance(step, Refuse):
+            if isinstance(step, Reject):
                 refused[f'Pod "{pod["metadata"]["name"]}"'] = step.message
         if refused:
             # Groups before pods: they say why.
-            told = sorted(refused.items(), key=lambda one: (not one[0].startswith("PodGroup"), one))
-            lines = [f"{label}: {message}" for label, message in told]
+            warned = sorted(
+                refused.items(), key=lambda one: (not one[0].startswith("PodGroup"), one)
+            )
+            lines = [f"{label}: {message}" for label, message in warned]
             more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
             raise CommandError("\n  ".join(["nothing is written:", *lines[:_NAMED], *more]))
         return there
@@ -377,20 +381,20 @@ class Applier:
         for group in groups:
             name = group["metadata"]["name"]
             stored = await self._read(kinds.KAI_POD_GROUPS, name)
-            if stored is None or differs(group, stored):
+            if stored is None or is_changed(group, stored):
                 raise CommandError(
                     f'PodGroup "{name}" was changed or deleted by somebody else while its pods '
                     "were made, which may keep them from running: look at it, then apply again"
                 )
 
-    async def _each(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    async def _run_all(self, steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         """Take steps side by side; after a failure none is begun.
 
         Raises:
             CommandError: as the first that failed.
             KubeError: the same.
         """
-        gate = asyncio.Semaphore(_AT_ONCE)
+        gate = asyncio.Semaphore(_MAX_CONCURRENT)
         failed: list[CommandError | KubeError] = []
 
         async def one(step: Callable[[], Awaitable[None]]) -> None:
@@ -407,13 +411,13 @@ class Applier:
             raise failed[0]
 
 
-def _word(step: Step, before: str) -> str:
+def _word(step: Action, before: str) -> str:
     if before == "replaced" or isinstance(step, Replace):
         return "replaced"
-    return "changed" if isinstance(step, Change) else "created"
+    return "changed" if isinstance(step, MergePatch) else "created"
 
 
-def _refused(result: Result, error: KubeError) -> CommandError:
+def _rejected_error(result: Result, error: KubeError) -> CommandError:
     return CommandError(f"{result.label} is refused: {error.message or error}")
 
 

@@ -13,9 +13,9 @@ from rackgate_cli.osmo.arguments import (
     add_cluster,
     add_kai,
     add_objects,
-    add_reach,
+    add_tolerations,
     add_workflow,
-    verb,
+    with_json_errors,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rackgate_cli.osmo.apply.applier import Outcome
     from rackgate_cli.osmo.objects import Objects
-    from rackgate_cli.target import Door
+    from rackgate_cli.target import ClusterTarget
 
 _DESCRIPTION: Final = (
     "Creates what is not there and changes what differs. KAI's Topology cannot be changed: for "
@@ -57,7 +57,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_workflow(parser)
     parser.add_argument("-n", "--namespace", help="default: that of the kubeconfig's context")
     add_kai(parser)
-    add_reach(parser)
+    add_tolerations(parser)
     add_objects(parser)
     parser.add_argument(
         "--dry-run",
@@ -71,7 +71,7 @@ def add_verbs(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "the group anew; groups that did not change run on",
     )
     add_cluster(parser)
-    parser.set_defaults(run=verb(run))
+    parser.set_defaults(run=with_json_errors(run))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,15 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     from rackgate_cli.errors import CommandError
     from rackgate_cli.osmo.apply.applier import Outcome
     from rackgate_cli.osmo.objects import objects_of
-    from rackgate_cli.osmo.pools import entrance
-    from rackgate_cli.osmo.render import tell_left_out
+    from rackgate_cli.osmo.pools import target_of
+    from rackgate_cli.osmo.render import print_left_out
 
-    door = entrance(arguments)
-    found = objects_of(arguments, door.namespace)
-    tell_left_out(found)
+    cluster_target = target_of(arguments)
+    found = objects_of(arguments, cluster_target.namespace)
+    print_left_out(found)
     outcome = Outcome()
     try:
-        asyncio.run(_apply(door, found, outcome, arguments))
+        asyncio.run(_apply(cluster_target, found, outcome, arguments))
     except (CommandError, KubeError):
         _print(arguments, outcome, complete=False)
         raise
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _apply(
-    door: Door, found: Objects, outcome: Outcome, arguments: argparse.Namespace
+    cluster_target: ClusterTarget, found: Objects, outcome: Outcome, arguments: argparse.Namespace
 ) -> None:
     from rackgate.api.resources import KAI_POD_GROUPS
     from rackgate_cli.osmo.apply.applier import Applier
@@ -111,13 +111,13 @@ async def _apply(
         check_served,
         has_pool,
         missing_queue,
+        nodes_outside_pool_warning,
         of_pool,
         topologies_of,
-        untied,
     )
 
     topology, groups = found.built.topology, found.built.pod_groups
-    async with door.client() as client:
+    async with cluster_target.client() as client:
         await check_served(client, KAI_POD_GROUPS)
         if topology is not None:
             await check_served(client, topologies_of(topology["apiVersion"]))
@@ -125,7 +125,10 @@ async def _apply(
         saved = found.inputs.pool_of_cluster or await has_pool(client, pool)
         if topology is not None and saved:
             topology = of_pool(topology, pool)
-        for warning in (await missing_queue(client, pool), await untied(client, pool)):
+        for warning in (
+            await missing_queue(client, pool),
+            await nodes_outside_pool_warning(client, pool),
+        ):
             if warning is not None:
                 outcome.warnings.append(warning)
         namespace = groups[0]["metadata"]["namespace"]

@@ -25,7 +25,7 @@ _NAMED: Final = 3  # pods, groups and labels that a message names
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Unchanged:
     """It is as it should be."""
 
 
@@ -48,7 +48,7 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MergePatch:
     """Merge-patch this very version."""
 
     patch: Object = field(default_factory=dict)
@@ -56,21 +56,21 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class WaitForDeletion:
     """It is being deleted: look again when it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Reject:
     """It stays as it is."""
 
     message: str
 
 
-Step: TypeAlias = Keep | Create | Replace | Change | Await | Refuse
+Action: TypeAlias = Unchanged | Create | Replace | MergePatch | WaitForDeletion | Reject
 
 
-def plan_topology(wanted: Object, stored: Object | None) -> Step:
+def plan_topology(wanted: Object, stored: Object | None) -> Action:
     """Create it, or replace it when its levels differ: they are fixed (KAI: topology-immutable).
 
     Pods that run do not notice, groups that wait go on as soon as it is there again (KAI:
@@ -81,14 +81,14 @@ def plan_topology(wanted: Object, stored: Object | None) -> Step:
         return early or Create()
     levels = labels_of(stored)
     if levels == labels_of(wanted):
-        return Keep()
+        return Unchanged()
     before = ", ".join(levels) or "none"
     return Replace(
         preconditions_of(stored), f"levels were {before}; pods that run keep their places"
     )
 
 
-def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Step:
+def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -> Action:
     """Create it, or change it while it has no pods that could still run.
 
     A pod's label names its subgroup for good. In a group of other subgroups KAI leaves such a pod
@@ -106,11 +106,11 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
     spec, current = wanted["spec"], stored.get("spec") or {}
     changed = [name for name in _GROUP_FIELDS if _value(spec, name) != _value(current, name)]
     labels = wanted["metadata"].get("labels", {})
-    relabel = not _within(labels, stored["metadata"].get("labels") or {})
+    relabel = not _is_contained(labels, stored["metadata"].get("labels") or {})
     if not changed and not relabel:
-        return Keep()
+        return Unchanged()
     if changed and live:
-        return Refuse(
+        return Reject(
             f"{', '.join(changed)} would change, and pods of it have not ended ({_some(live)}): "
             "KAI would leave out or evict pods of another shape; --replace deletes them and starts "
             "the group anew, or give it another name with --names"
@@ -118,9 +118,9 @@ def plan_pod_group(wanted: Object, stored: Object | None, live: Sequence[str]) -
     metadata = {**preconditions_of(stored), "labels": labels}
     patch: Object = {
         "metadata": metadata,
-        "spec": {name: _over(current.get(name), spec.get(name)) for name in changed},
+        "spec": {name: _replace_fields(current.get(name), spec.get(name)) for name in changed},
     }
-    return Change(patch, f"changed: {', '.join(changed) or 'labels'}")
+    return MergePatch(patch, f"changed: {', '.join(changed) or 'labels'}")
 
 
 def _value(spec: Mapping[str, Any], name: str) -> Any:
@@ -131,19 +131,19 @@ def _value(spec: Mapping[str, Any], name: str) -> Any:
     return value or None
 
 
-def _over(stored: Any, wanted: Any) -> Any:
+def _replace_fields(stored: Any, wanted: Any) -> Any:
     """A merge patch that leaves nothing of an object but what is wanted."""
     if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
         return {**dict.fromkeys(stored), **wanted}
     return wanted
 
 
-def differs(wanted: Object, stored: Object | None) -> bool:
+def is_changed(wanted: Object, stored: Object | None) -> bool:
     """Whether a PodGroup is there and has another shape than wanted."""
-    return isinstance(plan_pod_group(wanted, stored, ()), Change)
+    return isinstance(plan_pod_group(wanted, stored, ()), MergePatch)
 
 
-def marked(pod: Object) -> Object:
+def with_hash_annotation(pod: Object) -> Object:
     """A pod that says what was asked for.
 
     Admission adds to a pod (amounts of a LimitRange, containers of a webhook): what is stored does
@@ -157,7 +157,7 @@ def marked(pod: Object) -> Object:
     return {**pod, "metadata": {**metadata, "annotations": {**others, **mark}}}
 
 
-def plan_pod(wanted: Object, stored: Object | None) -> Step:
+def plan_pod(wanted: Object, stored: Object | None) -> Action:
     """Create it, or leave it: a pod cannot be changed.
 
     Args:
@@ -172,18 +172,18 @@ def plan_pod(wanted: Object, stored: Object | None) -> Step:
         same = True  # told by the mark, which is among the metadata
     else:
         mine.pop(APPLIED, None)
-        same = _within(wanted["spec"], stored.get("spec") or {})
+        same = _is_contained(wanted["spec"], stored.get("spec") or {})
     metadata = {**wanted["metadata"], "annotations": mine}
-    if same and _within(metadata, {**stored["metadata"], "annotations": its}):
-        return Keep()
-    return Refuse(
+    if same and _is_contained(metadata, {**stored["metadata"], "annotations": its}):
+        return Unchanged()
+    return Reject(
         "another pod of this name is there: delete it first, have --replace delete the pods of its "
         "group and start it anew, or name the workflow anew"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Clearing:
+class PodDeletion:
     """Pods of a task group that go before it is made anew.
 
     Attributes:
@@ -193,9 +193,9 @@ class Clearing:
     pods: tuple[Object, ...]
 
 
-def plan_clearing(
+def plan_pod_deletion(
     wanted: Object, stored: Object | None, mine: Sequence[Object], there: Sequence[Object]
-) -> Clearing | Refuse | None:
+) -> PodDeletion | Reject | None:
     """What goes of a task group that cannot be changed as it is; None where nothing has to.
 
     A gang starts together, so all its pods go, also those that would stay the same. Ended pods
@@ -210,20 +210,20 @@ def plan_clearing(
     group, names = wanted["metadata"]["name"], {pod["metadata"]["name"] for pod in mine}
     by_name = {pod["metadata"]["name"]: pod for pod in there}
     live = set(live_pods(there, group))
-    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Refuse) or any(
-        isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Refuse) for pod in mine
+    refused = isinstance(plan_pod_group(wanted, stored, sorted(live)), Reject) or any(
+        isinstance(plan_pod(pod, by_name.get(pod["metadata"]["name"])), Reject) for pod in mine
     )
     if not refused:
         return None
-    going = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
-    foreign = [pod["metadata"]["name"] for pod in going if not _applied(pod, group)]
+    to_delete = [pod for name, pod in sorted(by_name.items()) if name in live or name in names]
+    foreign = [pod["metadata"]["name"] for pod in to_delete if not _applied(pod, group)]
     if foreign:
-        return Refuse(
+        return Reject(
             "--replace deletes only pods that were made by rackgate osmo apply for this group, and "
             f"{_some(foreign)} {'is' if len(foreign) == 1 else 'are'} of another origin: delete "
             "what is not needed, or name the workflow anew"
         )
-    return Clearing(tuple(going))
+    return PodDeletion(tuple(to_delete))
 
 
 def _applied(pod: Object, group: str) -> bool:
@@ -240,10 +240,10 @@ def _annotations(item: Object) -> dict[str, str]:
     return dict(item["metadata"].get("annotations") or {})
 
 
-def _absent(stored: Object | None) -> Step | None:
+def _absent(stored: Object | None) -> Action | None:
     if stored is None:
         return Create()
-    return Await() if stored["metadata"].get("deletionTimestamp") else None
+    return WaitForDeletion() if stored["metadata"].get("deletionTimestamp") else None
 
 
 def preconditions_of(stored: Object) -> dict[str, str]:
@@ -267,7 +267,7 @@ def live_pods(pods: Sequence[Object], group: str) -> list[str]:
     )
 
 
-def stranded(topology: Object, groups: Sequence[Object]) -> list[str]:
+def with_missing_level(topology: Object, groups: Sequence[Object]) -> list[str]:
     """PodGroups of this Topology that name a level which it lacks, as `namespace/name`, sorted.
 
     Their pods are not scheduled any more once they have to be again. KAI: unknown-level
@@ -295,23 +295,24 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _within(wanted: Any, stored: Any) -> bool:
+def _is_contained(wanted: Any, stored: Any) -> bool:
     """Whether all that is wanted is stored; the server adds defaults and rewrites quantities."""
     if isinstance(wanted, Mapping):
         return isinstance(stored, Mapping) and all(
-            name in stored and (_same_amounts if name in _AMOUNTS else _within)(value, stored[name])
+            name in stored
+            and (_equal_amounts if name in _AMOUNTS else _is_contained)(value, stored[name])
             for name, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (
             isinstance(stored, list)
             and len(wanted) == len(stored)
-            and all(_within(mine, its) for mine, its in zip(wanted, stored, strict=True))
+            and all(_is_contained(mine, its) for mine, its in zip(wanted, stored, strict=True))
         )
     return bool(wanted == stored)
 
 
-def _same_amounts(wanted: Any, stored: Any) -> bool:
+def _equal_amounts(wanted: Any, stored: Any) -> bool:
     try:
         return {name: amount(name, value) for name, value in wanted.items()} == {
             name: amount(name, value) for name, value in stored.items()

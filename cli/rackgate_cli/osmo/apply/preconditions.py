@@ -34,7 +34,7 @@ def topologies_of(api_version: str) -> Resource:
 
 
 async def check_served(client: Client, kind: Resource) -> None:
-    """Refuse to begin when the cluster does not serve a kind.
+    """Reject to begin when the cluster does not serve a kind.
 
     Raises:
         CommandError: it does not; names the CustomResourceDefinition and who brings it.
@@ -97,7 +97,7 @@ async def has_pool(client: Client, pool: Pool) -> bool:
     return saved is not None
 
 
-async def untied(client: Client, pool: Pool) -> str | None:
+async def nodes_outside_pool_warning(client: Client, pool: Pool) -> str | None:
     """A warning where pods of a pool may run on nodes that are not its own.
 
     Raises:

@@ -15,7 +15,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer, with_precondit
 from rackgate.wire.core import Meta
 from rackgate.wire.osmo import KaiTopology, Pool
 from rackgate_osmo import Pool as OsmoPool
-from rackgate_osmo import RefusedError, read_pool, topology_of
+from rackgate_osmo import RejectedError, read_pool, topology_of
 
 _PREFIX: Final = "osmo-pool-"
 _SUFFIX: Final = "-topology"
@@ -115,7 +115,7 @@ def plan_pool(facts: Facts) -> Plan:
         return _plan_gone(facts)
     try:
         wanted = topology_of(read_pool({**pool.spec, "name": facts.name}))
-    except RefusedError as error:
+    except RejectedError as error:
         return Plan(said=_invalid(pool, error))
     if wanted is None:
         return _plan_none(facts)
@@ -191,9 +191,9 @@ def _removable(facts: Facts) -> KaiTopology | None:
     return found if found.metadata.deletion_timestamp is None else None
 
 
-def _invalid(pool: Pool, error: RefusedError) -> Said:
-    told = "; ".join(map(str, error.refusals[:_MAX_SHOWN]))
-    left = len(error.refusals) - _MAX_SHOWN
+def _invalid(pool: Pool, error: RejectedError) -> Said:
+    told = "; ".join(map(str, error.rejections[:_MAX_SHOWN]))
+    left = len(error.rejections) - _MAX_SHOWN
     message = f"spec: {told}{f' and {left} more' if left > 0 else ''} (its Topology is left alone)"
     return Said(False, PoolReason.INVALID_POOL, message, pool.status.topology)
 

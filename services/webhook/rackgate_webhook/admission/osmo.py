@@ -12,7 +12,7 @@ from typing import Any, Final
 from rackgate.api.names import OSMO_GROUP
 from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.templates import items, section
-from rackgate_osmo import Pool, Refusal, RefusedError, read_pool, read_workflow
+from rackgate_osmo import Pool, RejectedError, Rejection, read_pool, read_workflow
 from rackgate_webhook.admission.review import AdmissionResponse, Review
 
 Object = Mapping[str, Any]
@@ -80,8 +80,8 @@ def pool_response(review: Review, users: Mapping[str, Sequence[str]] | None) -> 
     """
     try:
         read_pool(pool_data(review.object))
-    except RefusedError as error:
-        return AdmissionResponse(errors=[_field_error(refusal) for refusal in error.refusals])
+    except RejectedError as error:
+        return AdmissionResponse(errors=[_field_error(rejection) for rejection in error.rejections])
     return AdmissionResponse(warnings=_removed_key_warnings(removed_topology_keys(review), users))
 
 
@@ -100,8 +100,8 @@ def workflow_response(review: Review, pool: Object | None) -> AdmissionResponse:
         )
     try:
         found = read_pool(pool_data(pool))
-    except RefusedError as error:
-        problem = f"pool {shown(name)} is itself not valid: {error.refusals[0]}"
+    except RejectedError as error:
+        problem = f"pool {shown(name)} is itself not valid: {error.rejections[0]}"
         return AdmissionResponse(
             errors=[FieldError("spec.pool", problem, "have the pool mended first")]
         )
@@ -112,8 +112,8 @@ def workflow_errors(workflow: Object, pool: Pool) -> list[FieldError]:
     """What is wrong with a Workflow on its Pool, by field path."""
     try:
         read_workflow(workflow_data(workflow), pool)
-    except RefusedError as error:
-        return [_field_error(refusal) for refusal in error.refusals]
+    except RejectedError as error:
+        return [_field_error(rejection) for rejection in error.rejections]
     return []
 
 
@@ -132,14 +132,14 @@ def workflow_data(workflow: Object) -> dict[str, Any]:
     return {"name": name, **given}
 
 
-def _field_error(refusal: Refusal) -> FieldError:
-    return FieldError(_path(refusal), refusal.message)
+def _field_error(rejection: Rejection) -> FieldError:
+    return FieldError(_path(rejection), rejection.message)
 
 
-def _path(refusal: Refusal) -> str:
+def _path(rejection: Rejection) -> str:
     """A refusal's path in the object: all but the name is below spec."""
-    path = refusal.path
-    if path == "name" and refusal.at == "pool":
+    path = rejection.path
+    if path == "name" and rejection.at == "pool":
         return "metadata.name"
     if not path:
         return "spec"

@@ -13,12 +13,12 @@ Json = dict[str, Any]
 PREFERRED_AFFINITY = "TASRespectNodeAffinityPreferred"
 
 
-class RefusedError(Exception):
+class DoesNotFitError(Exception):
     """The unit finds no place; the text says why."""
 
 
 @dataclass
-class Ask:
+class ParsedRequest:
     """A request that could be read.
 
     `level` and `slice_level` are places in the list of levels; `units` has one entry per level;
@@ -38,7 +38,7 @@ class Ask:
     unconstrained: bool
     best_fit: bool
     soft: bool
-    fence: tuple[str, ...] = ()
+    restricted_to: tuple[str, ...] = ()
     excluded: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -65,13 +65,15 @@ def unit_of(podsets: list[Json], first: Json) -> tuple[Json, Json | None]:
     return (two, one) if two["count"] > one["count"] else (one, two)
 
 
-def read_ask(levels: list[str], gates: Json, workers: Json, leader: Json | None, count: int) -> Ask:
+def parse_request(
+    levels: list[str], gates: Json, workers: Json, leader: Json | None, count: int
+) -> ParsedRequest:
     request = workers.get("topologyRequest")
     asked: Json = {"unconstrained": True} if request is None else request
     slices: list[Json] = asked.get("slices") or []
     size = slices[0].get("size", 0) if slices else 1
     if size <= 0:
-        raise RefusedError("slice topology requested, but slice size not provided")
+        raise DoesNotFitError("slice topology requested, but slice size not provided")
     required, preferred = asked.get("required"), asked.get("preferred")
     slices_only = bool(slices) and not required and not preferred
     unconstrained = bool(asked.get("unconstrained")) or slices_only
@@ -82,17 +84,17 @@ def read_ask(levels: list[str], gates: Json, workers: Json, leader: Json | None,
         elif unconstrained:
             name = levels[-1]
         else:
-            raise RefusedError("topology level not specified")
+            raise DoesNotFitError("topology level not specified")
     if name not in levels:
-        raise RefusedError(f"no requested topology level: {name}")
+        raise DoesNotFitError(f"no requested topology level: {name}")
     slice_name = slices[0]["topology"] if slices else levels[-1]
     if slice_name not in levels:
-        raise RefusedError(f"no requested topology level for slices: {slice_name}")
+        raise DoesNotFitError(f"no requested topology level for slices: {slice_name}")
     if levels.index(slice_name) < levels.index(name):
-        raise RefusedError(
+        raise DoesNotFitError(
             f"podset slice topology {slice_name} is above the podset topology {name}"
         )
-    return Ask(
+    return ParsedRequest(
         workers=workers,
         worker=per_pod(read(workers.get("requests"))),
         leader=per_pod(read(leader.get("requests"))) if leader is not None else None,
@@ -114,14 +116,14 @@ def _units(levels: list[str], slices: list[Json]) -> list[int]:
     for parent, layer in pairwise(slices):
         name, above = layer["topology"], parent["topology"]
         if name not in levels:
-            raise RefusedError(f"no requested topology level for additional slice layer: {name}")
+            raise DoesNotFitError(f"no requested topology level for additional slice layer: {name}")
         first, last = levels.index(above) + 1, levels.index(name)
         if last < first:
-            raise RefusedError(
+            raise DoesNotFitError(
                 f"additional slice layer topology {name} must be at a lower level than {above}"
             )
         if parent["size"] % layer["size"]:
-            raise RefusedError(
+            raise DoesNotFitError(
                 f"additional slice layer size {layer['size']} "
                 f"must evenly divide parent layer size {parent['size']}"
             )

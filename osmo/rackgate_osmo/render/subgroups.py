@@ -9,7 +9,7 @@ from rackgate_osmo.model.model import SUBGROUP_LABEL, Built, KaiVersion, Object
 
 
 @dataclass(slots=True)
-class Part:
+class SubGroup:
     """A PodGroup or one of its subgroups.
 
     Attributes:
@@ -22,7 +22,7 @@ class Part:
     name: str
     required: int | None
     preferred: int | None
-    parts: list[Part] = field(default_factory=list)
+    children: list[SubGroup] = field(default_factory=list)
     tasks: tuple[str, ...] = ()
 
     @property
@@ -30,18 +30,20 @@ class Part:
         """Whether it names a level."""
         return self.required is not None or self.preferred is not None
 
-    def order(self) -> list[Part]:
+    def order(self) -> list[SubGroup]:
         """Its parts as KAI takes them: by the bytes of their names, groups before leaves."""
-        return sorted(self.parts, key=lambda part: (not part.parts, part.name.encode()))
+        return sorted(
+            self.children, key=lambda subgroup: (not subgroup.children, subgroup.name.encode())
+        )
 
-    def walk(self) -> Iterator[Part]:
+    def walk(self) -> Iterator[SubGroup]:
         """This part and all below."""
         yield self
-        for part in self.parts:
-            yield from part.walk()
+        for subgroup in self.children:
+            yield from subgroup.walk()
 
 
-def part_of(built: Built, index: int, group: str) -> Part:
+def subgroup_of_built(built: Built, index: int, group: str) -> SubGroup:
     """The PodGroup of the task group at `index`, as a tree.
 
     Args:
@@ -55,13 +57,13 @@ def part_of(built: Built, index: int, group: str) -> Part:
         if owner == group:
             members.setdefault(marks.labels.get(SUBGROUP_LABEL, ""), []).append(task)
     spec = built.pod_groups[index]["spec"]
-    top = _part("", spec, levels)
+    top = _subgroup("", spec, levels)
     found = {"": top}
     listed = spec.get("subGroups", ())
     for sub in listed:
-        found[sub["name"]] = _part(sub["name"], sub, levels)
+        found[sub["name"]] = _subgroup(sub["name"], sub, levels)
     for sub in listed:
-        found[sub.get("parent", "")].parts.append(found[sub["name"]])
+        found[sub.get("parent", "")].children.append(found[sub["name"]])
     _gather(top, members)
     return top
 
@@ -72,37 +74,37 @@ def levels_of(built: Built) -> tuple[str, ...]:
     return tuple(level["nodeLabel"] for level in listed)
 
 
-def hides_level(part: Part, finest: int, kai: KaiVersion, *, nested: bool = False) -> bool:
+def hides_level(subgroup: SubGroup, finest: int, kai: KaiVersion, *, nested: bool = False) -> bool:
     """Whether KAI finds no domain for a part when all candidates are in one finer domain.
 
     Args:
-        part: of a PodGroup.
+        subgroup: of a PodGroup.
         finest: index of the Topology's last level.
         kai: the scheduler.
         nested: whether something above constrains it, too. A finer preference was seen to help
             there on 0.13 alone.
     """
-    level = part.required
+    level = subgroup.required
     if level is None and kai is KaiVersion.V0_10:
-        level = part.preferred
+        level = subgroup.preferred
     if level is None or level == finest:
         return False
-    if part.preferred == finest:
+    if subgroup.preferred == finest:
         return nested and kai is not KaiVersion.V0_13
-    return part.preferred is None or kai is not KaiVersion.V0_13
+    return subgroup.preferred is None or kai is not KaiVersion.V0_13
 
 
-def _part(name: str, spec: Object, levels: Sequence[str]) -> Part:
+def _subgroup(name: str, spec: Object, levels: Sequence[str]) -> SubGroup:
     constraint = spec.get("topologyConstraint", {})
     required, preferred = (
         levels.index(level) if (level := constraint.get(field_)) in levels else None
         for field_ in ("requiredTopologyLevel", "preferredTopologyLevel")
     )
-    return Part(name, required, preferred)
+    return SubGroup(name, required, preferred)
 
 
-def _gather(part: Part, members: Mapping[str, Sequence[str]]) -> None:
-    own = tuple(members.get(part.name, ()))
-    for below in part.parts:
+def _gather(subgroup: SubGroup, members: Mapping[str, Sequence[str]]) -> None:
+    own = tuple(members.get(subgroup.name, ()))
+    for below in subgroup.children:
         _gather(below, members)
-    part.tasks = own + tuple(task for below in part.parts for task in below.tasks)
+    subgroup.tasks = own + tuple(task for below in subgroup.children for task in below.tasks)

@@ -12,7 +12,7 @@ from rackgate_invariants.rows.rows import FlavorRow, NodeRow, PodRow, PodSetRow,
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
 
 
-class Places:
+class NodeIndex:
     """Nodes by name and host, and the levels of flavors."""
 
     def __init__(
@@ -32,10 +32,10 @@ class Places:
         self._levels = {
             flavor.name: levels.get(flavor.topology, ()) for flavor in self.flavors.values()
         }
-        self._offered: dict[str, frozenset[str]] = {}
+        self._flavors_by_node: dict[str, frozenset[str]] = {}
         self._shared: dict[frozenset[str], frozenset[str]] = {}
 
-    def lives(self, pod: PodRow) -> bool:
+    def uses_quota(self, pod: PodRow) -> bool:
         """Whether a pod takes quota: it is bound, and has not ended.
 
         One that is being deleted takes some until it is gone, but not on a node that is gone or
@@ -46,9 +46,9 @@ class Places:
         node = self.nodes.get(pod.node)
         return node is not None and node.ready
 
-    def offered(self, node: str) -> frozenset[str]:
-        """Flavors whose labels a node carries; one object for all nodes that have the same."""
-        found = self._offered.get(node)
+    def flavors_of_node(self, node: str) -> frozenset[str]:
+        """Flavors whose labels a node carries; nodes with the same flavors share one object."""
+        found = self._flavors_by_node.get(node)
         if found is None:
             row = self.nodes.get(node)
             fitting = frozenset(
@@ -56,30 +56,32 @@ class Places:
                 for name, flavor in self.flavors.items()
                 if row is not None and flavor.labels.items() <= row.labels.items()
             )
-            found = self._offered[node] = self._shared.setdefault(fitting, fitting)
+            found = self._flavors_by_node[node] = self._shared.setdefault(fitting, fitting)
         return found
 
     def levels_of(self, podset: PodSetRow) -> tuple[str, ...]:
         """All levels of the topology that a PodSet was placed in, coarsest first."""
         return self._levels.get(flavor_of(podset), ())
 
-    def path(self, levels: tuple[str, ...], domain: Domain, upto: tuple[str, ...]) -> Domain | None:
+    def path(
+        self, levels: tuple[str, ...], domain: Domain, target_levels: tuple[str, ...]
+    ) -> Domain | None:
         """The domain of coarser levels that a domain lies in.
 
         Args:
             levels: of `domain`.
             domain: one value per level.
-            upto: the levels asked for.
+            target_levels: the levels asked for.
 
         Returns:
             One value per level of `upto`; None when it cannot be told.
         """
-        if levels[: len(upto)] == upto:
-            return domain[: len(upto)]
+        if levels[: len(target_levels)] == target_levels:
+            return domain[: len(target_levels)]
         node = self.hosts.get(domain[-1]) if levels == HOST_LEVELS else None
         if node is None:
             return None
-        found = tuple([node.labels.get(level, "") for level in upto])
+        found = tuple([node.labels.get(level, "") for level in target_levels])
         return found if all(found) else None
 
 

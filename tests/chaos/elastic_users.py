@@ -20,7 +20,7 @@ from tests.chaos.composites import (
     set_manifest,
 )
 from tests.chaos.endings import finished
-from tests.chaos.fates import Fate
+from tests.chaos.job_options import UserAction
 from tests.chaos.users import PATIENCE_S, Users, at_loop_time
 from tests.support.cluster import until
 from tests.support.objects import Object
@@ -37,7 +37,7 @@ def kind_of(plan: SetPlan | ElasticPlan) -> Resource:
 
 
 @dataclass
-class Growers:
+class ElasticUsers:
     """Carries a scenario's JobSets and elastic jobs out, beside `users`."""
 
     users: Users
@@ -63,22 +63,26 @@ class Growers:
     async def _live(self, plan: SetPlan | ElasticPlan, made: Object, begun: float) -> None:
         users = self.users
         await at_loop_time(begun + plan.at)
-        await users.insist(f"{plan.name} is created", lambda: users.create(kind_of(plan), made))
+        await users.retry_until_done(
+            f"{plan.name} is created", lambda: users.create(kind_of(plan), made)
+        )
         users.created.add(plan.name)
-        if plan.fate is not Fate.NONE:
+        if plan.user_action is not UserAction.NONE:
             await at_loop_time(begun + plan.fate_at)
-            await users.insist(f"{plan.name} meets its fate", lambda: self._meet(plan))
+            await users.retry_until_done(
+                f"{plan.name} meets its fate", lambda: self._handle_user_action(plan)
+            )
 
-    async def _meet(self, plan: SetPlan | ElasticPlan) -> None:
+    async def _handle_user_action(self, plan: SetPlan | ElasticPlan) -> None:
         cluster, kind = self.users.cluster, kind_of(plan)
-        match plan.fate:
-            case Fate.DELETE:
+        match plan.user_action:
+            case UserAction.DELETE:
                 self.users.deleted.add(plan.name)
                 await cluster.delete(kind, plan.name)
-            case Fate.SUSPEND:
+            case UserAction.SUSPEND:
                 if not finished(await cluster.get(kind, plan.name)):
                     await cluster.merge(kind, plan.name, {"spec": {"suspend": True}})
-            case Fate.DEACTIVATE:
+            case UserAction.DEACTIVATE:
                 await self.users.deactivate(plan.name, active=False)
             case _:
                 return
@@ -98,7 +102,7 @@ class Growers:
             async def write(spec: dict[str, int] = spec) -> None:
                 await self.users.cluster.merge(kinds.JOBS, plan.name, {"spec": spec})
 
-            await self.users.insist(f"{plan.name} has {size} pods", write)
+            await self.users.retry_until_done(f"{plan.name} has {size} pods", write)
 
     async def _autoscale(self, plan: ElasticPlan) -> None:
         users = self.users

@@ -14,22 +14,28 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem
 from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob, owner_of
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.workload.info import workload_row
 from rackgate_cli.errors import CommandError
-from rackgate_cli.explain.manifest import WORKLOAD, Asked, asked, why_not_governed, why_not_managed
-from rackgate_cli.explain.reading import Found, podset_pods, read
-from rackgate_cli.explain.resize import resized
+from rackgate_cli.explain.manifest import (
+    WORKLOAD,
+    SubmissionPreview,
+    preview_submission,
+    why_job_not_managed,
+    why_namespace_not_managed,
+)
+from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
+from rackgate_cli.explain.resize import with_resize
 
-_NOT_LOOKED_AT = ("inactive", "deleting", "evicted")
+_NOT_EXPLAINED = ("inactive", "deleting", "evicted")
 _KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
 
 
-class Asking:
+class WorkloadExplainer:
     """Explains Workloads of one cluster, reading it anew each time."""
 
     def __init__(
@@ -51,7 +57,7 @@ class Asking:
     ) -> Explanation:
         """A job or Workload that is not submitted."""
         found = await self._read(namespace or default)
-        return self._asked(asked(document, namespace, found, default), found)
+        return self._explain_preview(preview_submission(document, namespace, found, default), found)
 
     async def named(self, namespace: str, name: str) -> Explanation:
         """A Workload by its own name, or by that of its job.
@@ -64,22 +70,24 @@ class Asking:
         if workload is None:
             return await self._job(namespace, name, found)
         key = workload.metadata.key
-        told = facts.explain(found.cache, key, self._features, self._top)
-        if told is None:
+        explanation = workload_explanation.explain(found.cache, key, self._features, self._top)
+        if explanation is None:
             raise CommandError(f'Workload "{key}" cannot be read')
-        told = msgspec.structs.replace(
-            told,
+        explanation = msgspec.structs.replace(
+            explanation,
             job=_job_of(workload),
             job_kind=_kind_of(workload),
             warnings=tuple(found.warnings),
         )
-        told = await self._lived(told, workload, found)
-        return resized(told, found.cache, await self._sizes(workload), self._top)
+        explanation = await self._with_observed_state(explanation, workload, found)
+        return with_resize(
+            explanation, found.cache, await self._requested_counts(workload), self._top
+        )
 
-    async def _read(self, namespace: str) -> Found:
+    async def _read(self, namespace: str) -> ClusterReading:
         return await read(self._client, Cache(self._features, self._excluded), namespace)
 
-    async def _sizes(self, workload: Workload) -> Mapping[str, int] | None:
+    async def _requested_counts(self, workload: Workload) -> Mapping[str, int] | None:
         """What the job of an elastic Workload asks for now; None where that cannot be read."""
         owner = owner_of(workload) if workload.elastic else None
         if owner is None:
@@ -92,7 +100,7 @@ class Asking:
             return None
         return {podset["name"]: podset["count"] for podset in kind.podsets(job)}
 
-    async def _job(self, namespace: str, name: str, found: Found) -> Explanation:
+    async def _job(self, namespace: str, name: str, found: ClusterReading) -> Explanation:
         """A job without a Workload."""
         refused: dict[str, str] = {}
         for kind in KINDS.values():
@@ -111,37 +119,37 @@ class Asking:
             )
             raise CommandError(
                 f'there is no Workload "{name}" in namespace "{namespace}", and {kinds} without '
-                f"one cannot be read ({message}){_near(found, namespace, name)}"
+                f"one cannot be read ({message}){_similar_names(found, namespace, name)}"
             )
-        raise CommandError(_nothing(found, namespace, name))
+        raise CommandError(_not_found_message(found, namespace, name))
 
     def _found_job(
-        self, kind: GenericJob[Any], raw: bytes, namespace: str, found: Found
+        self, kind: GenericJob[Any], raw: bytes, namespace: str, found: ClusterReading
     ) -> Explanation:
         job = kind.decode(raw)
         key = job.metadata.key
         if not is_managed(job):
-            return _left_alone(key, why_not_governed(job))
-        unmanaged = why_not_managed(job, found)
+            return _not_managed(key, why_job_not_managed(job))
+        unmanaged = why_namespace_not_managed(job, found)
         if unmanaged:
-            return _left_alone(key, unmanaged)
+            return _not_managed(key, unmanaged)
         document = msgspec.json.decode(raw)
         # An object that is read alone may not say what it is.
         document |= {"apiVersion": kind.resource.api_version, "kind": kind.name}
         # Its marks of the webhook are right, and it is judged as it would come anew.
-        judged = asked(document, namespace, found, namespace, stored=True)
-        told = self._asked(judged, found)
+        preview = preview_submission(document, namespace, found, namespace, stored=True)
+        explanation = self._explain_preview(preview, found)
         note = (
             f"the {kind.name} is there, but the assigner has made no Workload of it yet: "
             "does it run?"
         )
-        return msgspec.structs.replace(told, job=key, warnings=(note, *told.warnings))
+        return msgspec.structs.replace(explanation, job=key, warnings=(note, *explanation.warnings))
 
-    def _asked(self, manifest: Asked, found: Found) -> Explanation:
+    def _explain_preview(self, manifest: SubmissionPreview, found: ClusterReading) -> Explanation:
         warnings = (*manifest.warnings, *found.warnings)
-        if manifest.left_alone:
-            told = _left_alone(manifest.name, manifest.left_alone)
-            return msgspec.structs.replace(told, warnings=warnings)
+        if manifest.unmanaged_reason:
+            explanation = _not_managed(manifest.name, manifest.unmanaged_reason)
+            return msgspec.structs.replace(explanation, warnings=warnings)
         if manifest.workload is None:
             return Explanation(
                 workload=manifest.name,
@@ -154,32 +162,36 @@ class Asking:
                 warnings=warnings,
             )
         row = found.cache.requests.applied(workload_row(manifest.workload, None, self._excluded))
-        told = facts.explain_row(found.cache, row, "notSubmitted", self._features, self._top)
+        explanation = workload_explanation.explain_row(
+            found.cache, row, "notSubmitted", self._features, self._top
+        )
         job = manifest.name if manifest.kind != WORKLOAD else ""
         job_kind = manifest.kind if job else ""
-        return msgspec.structs.replace(told, job=job, job_kind=job_kind, warnings=warnings)
+        return msgspec.structs.replace(explanation, job=job, job_kind=job_kind, warnings=warnings)
 
-    async def _lived(self, told: Explanation, workload: Workload, found: Found) -> Explanation:
+    async def _with_observed_state(
+        self, explanation: Explanation, workload: Workload, found: ClusterReading
+    ) -> Explanation:
         """With what only the objects themselves say: how it ended, how its pods fare."""
-        if told.state == "finished":
-            return _with_condition(told, workload, WorkloadCondition.FINISHED)
-        if told.state in _NOT_LOOKED_AT:
-            told = _with_condition(told, workload, WorkloadCondition.EVICTED)
-        if not told.podsets:
-            return told
+        if explanation.state == "finished":
+            return _with_condition(explanation, workload, WorkloadCondition.FINISHED)
+        if explanation.state in _NOT_EXPLAINED:
+            explanation = _with_condition(explanation, workload, WorkloadCondition.EVICTED)
+        if not explanation.podsets:
+            return explanation
         pods = await podset_pods(self._client, workload.metadata.namespace)
         own = pods_of(workload.metadata.name, pods)
         row = found.cache.workloads[workload.metadata.key]
         unhealthy = [node.name for node in workload.status.unhealthy_nodes]
         runs = []
-        for run in told.podsets:
-            lived = ran(run, own.get(run.podset, []), self._top)
+        for run in explanation.podsets:
+            observed_run = ran(run, own.get(run.podset, []), self._top)
             broken = broken_nodes(row, run.podset, found.cache.nodes, unhealthy)
-            runs.append(msgspec.structs.replace(lived, broken_nodes=broken))
-        return msgspec.structs.replace(told, podsets=tuple(runs))
+            runs.append(msgspec.structs.replace(observed_run, broken_nodes=broken))
+        return msgspec.structs.replace(explanation, podsets=tuple(runs))
 
 
-def _find(found: Found, namespace: str, name: str) -> Workload | None:
+def _find(found: ClusterReading, namespace: str, name: str) -> Workload | None:
     """The Workload of that name, else the newest of the job of that name."""
     workload = found.workloads.get(f"{namespace}/{name}")
     if workload is not None:
@@ -205,15 +217,15 @@ def _kind_of(workload: Workload) -> str:
     return "" if owner is None else owner.kind
 
 
-def _nothing(found: Found, namespace: str, name: str) -> str:
+def _not_found_message(found: ClusterReading, namespace: str, name: str) -> str:
     """That nothing has this name, and what has a similar one."""
-    hint = _near(found, namespace, name)
+    hint = _similar_names(found, namespace, name)
     if not hint and namespace.partition(".")[0].rstrip("s") in _KINDS:
         hint = "; what stands before the slash is a namespace, not a kind"
     return f'there is no Workload and no job "{name}" in namespace "{namespace}"{hint}'
 
 
-def _near(found: Found, namespace: str, name: str) -> str:
+def _similar_names(found: ClusterReading, namespace: str, name: str) -> str:
     """What there is of a similar name, or of this name in another namespace."""
     known = [
         *found.workloads,
@@ -225,14 +237,14 @@ def _near(found: Found, namespace: str, name: str) -> str:
     return f"; did you mean {' or '.join(hints)}?" if hints else ""
 
 
-def _left_alone(key: str, why: str) -> Explanation:
+def _not_managed(key: str, why: str) -> Explanation:
     return Explanation(
         workload=key, state="ungoverned", summary=f"Rackgate leaves it alone: {why}."
     )
 
 
-def _with_condition(told: Explanation, workload: Workload, type_: str) -> Explanation:
+def _with_condition(explanation: Explanation, workload: Workload, type_: str) -> Explanation:
     condition = workload.condition(type_)
     if condition is None:
-        return told
-    return msgspec.structs.replace(told, reason=condition.reason, message=condition.message)
+        return explanation
+    return msgspec.structs.replace(explanation, reason=condition.reason, message=condition.message)

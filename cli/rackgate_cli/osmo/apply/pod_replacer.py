@@ -18,11 +18,11 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError
 from rackgate_cli.errors import CommandError
 from rackgate_cli.osmo.apply.plan import (
-    Change,
-    Clearing,
+    MergePatch,
     Object,
-    Refuse,
-    plan_clearing,
+    PodDeletion,
+    Reject,
+    plan_pod_deletion,
     plan_pod_group,
 )
 from rackgate_osmo.model.model import POD_GROUP_ANNOTATION
@@ -36,7 +36,7 @@ _QUOTA: Final = "exceeded quota"
 
 
 @dataclass(slots=True)
-class Replacing:
+class PodReplacer:
     """What is deleted of one workflow.
 
     Attributes:
@@ -61,22 +61,22 @@ class Replacing:
             CommandError: something is refused, and nothing deleted; or pods do not go.
             KubeError: the cluster cannot be read.
         """
-        there = await listed(self.client, kinds.PODS.path(self.namespace))
-        going: list[Object] = []
+        there = await list_objects(self.client, kinds.PODS.path(self.namespace))
+        to_delete: list[Object] = []
         for group in groups:
             name = group["metadata"]["name"]
             mine = [pod for pod in pods if _group_of(pod) == name]
             stored = await self._group(name)
-            step = plan_clearing(group, stored, mine, there)
-            if isinstance(step, Refuse):
+            step = plan_pod_deletion(group, stored, mine, there)
+            if isinstance(step, Reject):
                 raise CommandError(f'nothing is written:\n  PodGroup "{name}": {step.message}')
-            if isinstance(step, Clearing):
+            if isinstance(step, PodDeletion):
                 await self._try(group, stored, mine)
-                going += step.pods
-        for pod in going:
+                to_delete += step.pods
+        for pod in to_delete:
             await self._delete(pod)
-        if going and not self.dry_run:
-            await self._gone({pod["metadata"]["uid"]: pod for pod in going})
+        if to_delete and not self.dry_run:
+            await self._wait_deleted({pod["metadata"]["uid"]: pod for pod in to_delete})
 
     async def _group(self, name: str) -> Object | None:
         path = kinds.KAI_POD_GROUPS.path(self.namespace, name)
@@ -96,7 +96,7 @@ class Replacing:
         name = group["metadata"]["name"]
         try:
             step = plan_pod_group(group, stored, ())
-            if isinstance(step, Change):
+            if isinstance(step, MergePatch):
                 path = kinds.KAI_POD_GROUPS.path(self.namespace, name)
                 await self.client.patch(path, _body(step.patch), PatchType.MERGE, params)
             for pod in {json.dumps(pod["spec"], sort_keys=True): pod for pod in pods}.values():
@@ -137,7 +137,7 @@ class Replacing:
             ) from error
         self.deleted.append(metadata["name"])
 
-    async def _gone(self, pods: Mapping[str, Object]) -> None:
+    async def _wait_deleted(self, pods: Mapping[str, Object]) -> None:
         """Wait until pods are gone, by their uids.
 
         Raises:
@@ -150,7 +150,7 @@ class Replacing:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GONE_LIMIT_S + grace
         while True:
-            there = await listed(self.client, kinds.PODS.path(self.namespace))
+            there = await list_objects(self.client, kinds.PODS.path(self.namespace))
             left = [pod for pod in there if pod["metadata"]["uid"] in pods]
             if not left:
                 return
@@ -164,7 +164,7 @@ class Replacing:
             await asyncio.sleep(_POLL_S)
 
 
-async def listed(client: Client, path: str) -> list[Object]:
+async def list_objects(client: Client, path: str) -> list[Object]:
     """All objects of a list.
 
     Raises:

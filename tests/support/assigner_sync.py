@@ -30,35 +30,35 @@ EVERY_S: Final = 0.03
 _RESOURCES: Final = {"cpu": "1", "memory": "1Gi", "pods": "10"}
 
 
-async def nodes_heard(client: Client) -> None:
+async def wait_nodes_seen(client: Client) -> None:
     """Wait until the assigner has heard of all that was written about nodes before this call.
 
     Where none acts there is nothing to wait for.
     """
-    if await _acts(client):
-        async with _lit(client):
+    if await _has_leader(client):
+        async with _probe_round(client):
             return
 
 
-async def queues_heard(client: Client) -> None:
-    """As `nodes_heard`, for nodes, Topologies, flavors and queues: all of them are new."""
-    if not await _acts(client):
+async def wait_queues_seen(client: Client) -> None:
+    """As `wait_nodes_seen`, for nodes, Topologies, flavors and queues: all of them are new."""
+    if not await _has_leader(client):
         return
     frame_name = _new_name()
     try:
-        async with _lit(client, frame_name):
+        async with _probe_round(client, frame_name):
             return
     finally:
         for kind, obj in reversed(frame(frame_name)):
             await _delete(client, _path(kind, obj["metadata"]["name"]))
 
 
-async def pods_heard(client: Client) -> None:
-    """As `nodes_heard`, for what was written about bound pods: a further one takes the node."""
-    if not await _acts(client):
+async def wait_pods_seen(client: Client) -> None:
+    """As `wait_nodes_seen`, for what was written about bound pods: a further one takes the node."""
+    if not await _has_leader(client):
         return
     numbers = itertools.count()
-    async with _lit(client) as name:
+    async with _probe_round(client) as name:
         plug = _path(kinds.PODS, name)
         await _create(client, kinds.PODS, pod(name, name))
 
@@ -76,7 +76,7 @@ async def pods_heard(client: Client) -> None:
             await _delete(client, plug)
 
 
-async def _acts(client: Client) -> bool:
+async def _has_leader(client: Client) -> bool:
     """Whether some assigner holds the Lease, in whatever namespace the services are."""
     found = json.loads(
         await client.get(kinds.LEASES.path(), {"fieldSelector": f"metadata.name={LEASE}"})
@@ -85,7 +85,7 @@ async def _acts(client: Client) -> bool:
 
 
 @asynccontextmanager
-async def _lit(client: Client, frame_name: str = NAME) -> AsyncIterator[str]:
+async def _probe_round(client: Client, frame_name: str = NAME) -> AsyncIterator[str]:
     """A new node's name; the assigner has given the node away and taken it back."""
     await _prepare(client, frame_name)
     name = _new_name()

@@ -43,7 +43,7 @@ async def _answered(send: Callable[[], Awaitable[bytes]]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RejectedWrite:
     """A write that the API server did not accept.
 
     Attributes:
@@ -65,7 +65,7 @@ class Refusal:
 
 
 @dataclass
-class Hand:
+class AttackerClient:
     """Requests of one user in one namespace.
 
     Attributes:
@@ -76,7 +76,7 @@ class Hand:
 
     client: Client
     namespace: str
-    refusals: list[Refusal] = field(default_factory=list)
+    rejections: list[RejectedWrite] = field(default_factory=list)
     writes: int = 0
 
     def path(self, kind: Resource, name: str | None = None, sub: str | None = None) -> str:
@@ -130,9 +130,9 @@ class Hand:
             if obj is None:
                 return None
             edit(obj)
-            before = len(self.refusals)
+            before = len(self.rejections)
             found = await self._put(self.path(kind, name), obj)
-            if found is not None or len(self.refusals) > before:
+            if found is not None or len(self.rejections) > before:
                 return found
         return None
 
@@ -183,13 +183,13 @@ class Hand:
         try:
             answer = await _answered(send)
         except (ForbiddenError, UnprocessableError, BadRequestError) as error:
-            self.refusals.append(Refusal(what, error.message))
+            self.rejections.append(RejectedWrite(what, error.message))
             return None
         except (ConflictError, NotFoundError, TooManyRequestsError):
             return None
         except KubeError as error:
             if error.status == 405:  # no such verb for this resource
-                self.refusals.append(Refusal(what, error.message))
+                self.rejections.append(RejectedWrite(what, error.message))
                 return None
             raise
         self.writes += 1

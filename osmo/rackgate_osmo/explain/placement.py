@@ -15,15 +15,15 @@ from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_osmo import Node
 from rackgate_osmo.explain.packing import Lot, Packing
-from rackgate_osmo.explain.requests import Plan, Wishes, plan_of
+from rackgate_osmo.explain.requests import Plan, TaskGroupRequests, plan_of
 from rackgate_osmo.explain.room import Room, Shape
-from rackgate_osmo.explain.search import Budget, Item, Search, Tables, UndecidedError
+from rackgate_osmo.explain.search import Budget, FitTables, Item, Search, UndecidedError
 
 STEPS: Final = 100_000  # tries of a domain: some seconds
 
 
 @dataclass(slots=True)
-class Spots:
+class GroupPlacement:
     """A way to place a task group.
 
     Attributes:
@@ -38,38 +38,40 @@ class Spots:
     complete: bool = True
 
 
-def find_spots(room: Room, wishes: Wishes, steps: int = STEPS) -> Spots | None:
+def find_placement(
+    room: Room, group_requests: TaskGroupRequests, steps: int = STEPS
+) -> GroupPlacement | None:
     """A way to place a task group on the room there is, or None: there is none.
 
     Raises:
         UndecidedError: not decided within so many steps.
     """
-    tables = Tables(room, wishes.shapes)
-    preferred = wishes.preferred()
+    tables = FitTables(room, group_requests.shapes)
+    preferred = group_requests.preferred()
     accepted = {id(node) for node in preferred}
-    plan = plan_of(wishes, accepted)
+    plan = plan_of(group_requests, accepted)
     try:
         found = solve(tables, plan.root, Budget(steps))
     except UndecidedError:
         found = None
     complete = True
     if found is None:
-        plan = plan_of(wishes)
+        plan = plan_of(group_requests)
         found = solve(tables, plan.root, Budget(steps))
         if found is None:
             return None
         if preferred:
-            plan, found, complete = _preferring(tables, wishes, plan, found, steps)
+            plan, found, complete = _preferring(tables, group_requests, plan, found, steps)
     domains = {node: (item.level, found[item]) for node, item in plan.items.items()}
-    spots = Spots(domains, complete=complete)
-    lots, owners = lots_of(tables, wishes, plan, found)
+    placement = GroupPlacement(domains, complete=complete)
+    lots, owners = lots_of(tables, group_requests, plan, found)
     for (leaf, shape), nodes in zip(owners, nodes_of(room, lots, Budget(steps)), strict=True):
-        by_shape = spots.pods.setdefault(leaf, [{} for _ in wishes.shapes])
+        by_shape = placement.pods.setdefault(leaf, [{} for _ in group_requests.shapes])
         by_shape[shape] = nodes
-    return spots
+    return placement
 
 
-def solve(tables: Tables, root: Item, budget: Budget, at: int = 0) -> dict[Item, int] | None:
+def solve(tables: FitTables, root: Item, budget: Budget, at: int = 0) -> dict[Item, int] | None:
     """A domain for every item such that all pods find a node; None where there is no way.
 
     Raises:
@@ -81,25 +83,25 @@ def solve(tables: Tables, root: Item, budget: Budget, at: int = 0) -> dict[Item,
     return search.run(lambda found: _packs(tables, root, found, budget))
 
 
-def charge(room: Room, wishes: Wishes, spots: Spots) -> None:
+def charge(room: Room, group_requests: TaskGroupRequests, placement: GroupPlacement) -> None:
     """Take the room of a task group."""
-    for by_shape in spots.pods.values():
-        for shape, nodes in zip(wishes.shapes, by_shape, strict=True):
+    for by_shape in placement.pods.values():
+        for shape, nodes in zip(group_requests.shapes, by_shape, strict=True):
             for node, pods in nodes.items():
                 room.charge(node, dict(shape.requests), pods)
 
 
 def lots_of(
-    tables: Tables, wishes: Wishes, plan: Plan, found: Mapping[Item, int]
+    tables: FitTables, group_requests: TaskGroupRequests, plan: Plan, found: Mapping[Item, int]
 ) -> tuple[list[Lot], list[tuple[int, int]]]:
     """Equal pods of each leaf with the nodes they may use; and whose they are: leaf and shape."""
     lots, owners = [], []
-    for leaf, counts in wishes.counts:
+    for leaf, counts in group_requests.counts:
         home = plan.homes[id(leaf)]
         start, end = tables.room.leaves(home.level, found[home])
         for index, pods in enumerate(counts):
             if pods:
-                lots.append(Lot(wishes.shapes[index], pods, start, end))
+                lots.append(Lot(group_requests.shapes[index], pods, start, end))
                 owners.append((id(leaf), index))
     return lots, owners
 
@@ -119,7 +121,7 @@ def nodes_of(room: Room, lots: Sequence[Lot], budget: Budget) -> list[Mapping[in
             count=lot.pods,
             requests=dict(lot.shape.requests),
             topology=TopologyRequest(preferred=room.tree.levels[-2]) if room.depth else None,
-            node_affinity=_elsewhere(lot.shape),
+            node_affinity=_excluded_nodes_affinity(lot.shape),
         )
         placed = place(
             room.tree,
@@ -144,13 +146,17 @@ def nodes_of(room: Room, lots: Sequence[Lot], budget: Budget) -> list[Mapping[in
 
 
 def _preferring(
-    tables: Tables, wishes: Wishes, plan: Plan, found: dict[Item, int], steps: int
+    tables: FitTables,
+    group_requests: TaskGroupRequests,
+    plan: Plan,
+    found: dict[Item, int],
+    steps: int,
 ) -> tuple[Plan, dict[Item, int], bool]:
     """One preference after another, each kept if all that are kept can be had together."""
     budget = Budget(steps)
     accepted: set[int] = set()
-    for node in wishes.preferred():
-        more = plan_of(wishes, accepted | {id(node)})
+    for node in group_requests.preferred():
+        more = plan_of(group_requests, accepted | {id(node)})
         try:
             better = solve(tables, more.root, budget)
         except UndecidedError:
@@ -161,7 +167,7 @@ def _preferring(
     return plan, found, True
 
 
-def _packs(tables: Tables, root: Item, found: Mapping[Item, int], budget: Budget) -> bool:
+def _packs(tables: FitTables, root: Item, found: Mapping[Item, int], budget: Budget) -> bool:
     """Whether there is a node for every pod once domains are chosen."""
     merged: dict[tuple[int, int, int], int] = {}
     for item in root.walk():
@@ -181,7 +187,7 @@ def _order(lot: Lot) -> tuple[int, int]:
     return lot.end - lot.start, -sum(amount for _, amount in lot.shape.requests)
 
 
-def _elsewhere(shape: Shape) -> dict[str, Any] | None:
+def _excluded_nodes_affinity(shape: Shape) -> dict[str, Any] | None:
     """An affinity that keeps pods from the nodes they may not run on."""
     if not shape.excluded:
         return None
@@ -193,6 +199,6 @@ def _elsewhere(shape: Shape) -> dict[str, Any] | None:
     }
 
 
-def satisfied(spots: Spots, node: Node) -> bool:
+def satisfied(placement: GroupPlacement, node: Node) -> bool:
     """Whether all pods of a tree's node share a domain of its level as asked."""
-    return id(node) in spots.domains
+    return id(node) in placement.domains

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Wish(StrEnum):
+class TopologyMode(StrEnum):
     """What a job asks for."""
 
     REQUIRED = "required"
@@ -14,7 +14,7 @@ class Wish(StrEnum):
     NONE = "none"
 
 
-class Fate(StrEnum):
+class UserAction(StrEnum):
     """What its user does to a job beside creating it."""
 
     NONE = "none"

@@ -1,0 +1,165 @@
+"""What the pods of each managed job take, in the words of the queue that they are charged to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rackgate_invariants.cluster import Cluster, ObjectGroup, WorkloadWithSlices
+from rackgate_invariants.node_index import NodeIndex
+from rackgate_invariants.owners import orphan_group_key
+from rackgate_invariants.rows.rows import WorkloadRow
+from rackgate_invariants.running_pods import (
+    FlavorResolver,
+    RunningPods,
+    count_running_pods,
+    flavors_by_resource,
+)
+
+Total = Counter[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """One job.
+
+    Attributes:
+        local_queue: `namespace/name`, "" where none is known.
+        cluster_queue: that it was admitted to, else the one that its LocalQueue leads to.
+        granted: what its Workloads hold.
+        staying: what pods take that are not being deleted.
+        living: what all of its pods take that live.
+        admitted: a Workload of it is admitted.
+        bound_at: when the latest of the pods was bound.
+    """
+
+    local_queue: str
+    cluster_queue: str
+    reserved_usage: Total
+    non_terminating: Total
+    running_usage: Total
+    admitted: bool
+    bound_at: float
+
+
+def running_pods_of(group: ObjectGroup, node_index: NodeIndex) -> RunningPods:
+    """What lives of a group; remembered until one of its pods changes."""
+    if group.pods_in_use is None:
+        group.pods_in_use = count_running_pods(
+            group.pods.values(), group.job, group.podset_by_child_job(), node_index
+        )
+    return group.pods_in_use
+
+
+def all_running_pods_of(
+    group: ObjectGroup, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
+) -> list[RunningPods]:
+    """Also the pods without a controller that name one of its Workloads."""
+    found = [running_pods_of(group, node_index)] if group.pods else []
+    for workload in group.workloads.values():
+        left = groups.get(orphan_group_key(workload.namespace, workload.name))
+        if left is not None and left.pods:
+            found.append(running_pods_of(left, node_index))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QueueIndex:
+    """What queues lead to and offer.
+
+    Attributes:
+        feeds: ClusterQueue of each LocalQueue.
+        offered: flavors by ClusterQueue and resource, in its order.
+    """
+
+    cluster_queue_of: Mapping[str, str]
+    offered: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+
+def queue_index_of(cluster: Cluster) -> QueueIndex:
+    """The queues of a reading."""
+    return QueueIndex(
+        {queue.key: queue.cluster_queue for queue in cluster.local_queues},
+        {queue.key: flavors_by_resource(queue) for queue in cluster.cluster_queues},
+    )
+
+
+def job_usages(
+    queue_index: QueueIndex, groups: Mapping[str, ObjectGroup], node_index: NodeIndex
+) -> list[JobUsage]:
+    """Accounts of all jobs with pods that live; remembered while nothing of them changes."""
+    found = []
+    for group in groups.values():
+        if not group.root or not (group.workloads or group.managed):
+            continue
+        if group.job_usage is None or group.job_usage[0] is not queue_index:
+            group.job_usage = (queue_index, _job_usage(group, queue_index, groups, node_index))
+        if group.job_usage[1] is not None:
+            found.append(group.job_usage[1])
+    return found
+
+
+def _job_usage(
+    group: ObjectGroup,
+    queue_index: QueueIndex,
+    groups: Mapping[str, ObjectGroup],
+    node_index: NodeIndex,
+) -> JobUsage | None:
+    every = [one for one in all_running_pods_of(group, groups, node_index) if one.total]
+    workloads_with_slices = group.workloads_with_slices() if every else []
+    queues = _queues(group, workloads_with_slices, queue_index.cluster_queue_of) if every else None
+    if queues is None:
+        return None
+    local, cluster_queue = queues
+    flavors = FlavorResolver(queue_index.offered.get(cluster_queue, {}))
+    flavors.add_assigned(
+        podset for family in workloads_with_slices for podset in family.parent.podsets
+    )
+    non_terminating, running_usage, reserved_usage = Total(), Total(), Total()
+    for one in every:
+        non_terminating_usage = flavors.amounts(one.non_terminating)
+        non_terminating.update(non_terminating_usage)
+        running_usage.update(non_terminating_usage)
+        running_usage.update(flavors.amounts(one.terminating))
+    for family in workloads_with_slices:
+        for workload in (family.parent, *family.slices):
+            if group.is_releasing_quota(workload):
+                continue
+            reserved_usage.update(reserved_by(workload))
+    return JobUsage(
+        local,
+        cluster_queue,
+        reserved_usage,
+        non_terminating,
+        running_usage,
+        any(family.parent.holds and family.parent.admitted for family in workloads_with_slices),
+        max(one.bound_at for one in every),
+    )
+
+
+def _queues(
+    group: ObjectGroup,
+    workloads_with_slices: list[WorkloadWithSlices],
+    cluster_queue_of: Mapping[str, str],
+) -> tuple[str, str] | None:
+    """LocalQueue and ClusterQueue: of the Workload that holds quota, else of the job.
+
+    Where both are gone but for a Workload that holds nothing, of that one.
+    """
+    holding = next((one.parent for one in workloads_with_slices if one.parent.holds), None)
+    if holding is not None:
+        return holding.queue, holding.cluster_queue
+    queue = group.job.queue if group.job is not None and group.managed else ""
+    if not queue and group.job is None:
+        queue = next((one.parent.queue for one in workloads_with_slices), "")
+    return (queue, cluster_queue_of.get(queue, "")) if queue else None
+
+
+def reserved_by(workload: WorkloadRow) -> Total:
+    """What a Workload holds, by flavor and resource."""
+    found: Total = Counter()
+    for podset in workload.podsets if workload.holds else ():
+        for resource, flavor in podset.flavors.items():
+            found[flavor, resource] += podset.held(resource)
+    return found
