@@ -66,11 +66,11 @@ def misplaced(
         jobs: how many there must be.
         pods: how many each must have.
     """
-    of_job: dict[str, list[Place]] = defaultdict(list)
+    is_job_pod: dict[str, list[Place]] = defaultdict(list)
     for place in places:
-        of_job[place.job].append(place)
-    lines = [] if len(of_job) == jobs else [f"{len(of_job)} Jobs have pods, not {jobs}"]
-    for job, found in sorted(of_job.items()):
+        is_job_pod[place.job].append(place)
+    lines = [] if len(is_job_pod) == jobs else [f"{len(is_job_pod)} Jobs have pods, not {jobs}"]
+    for job, found in sorted(is_job_pod.items()):
         bound = [place for place in found if place.node]
         if sorted(place.rank for place in bound) != list(range(pods)):
             lines.append(f"{job}: not every rank of {pods} is bound once, {len(bound)} pods are")

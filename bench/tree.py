@@ -25,13 +25,13 @@ from bench import floors
 from bench.placement_world import HOSTS_PER_RACK, LEVELS, REQUESTS, nodes
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.flavor_topologies import Forest
-from rackgate_assigner.cache.queue_usage import Holding
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
+from rackgate_assigner.cache.queue_usage import WorkloadUsage
 from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
-from rackgate_assigner.workload.info import Charge, PodRow
+from rackgate_assigner.workload.info import Charge, PodInfo
 
 SIZES: Final = (640, 5_120, 10_240, 40_960, 102_400)
 ROUNDS: Final = 15
@@ -84,23 +84,25 @@ def filled(facts: list[NodeFacts]) -> Cache:
     """A cache with every host charged: a Workload a rack, and a daemon pod a node."""
     cache = Cache()
     cache.put_topology("t", LEVELS)
-    cache.put_flavor(FlavorRow("f", {}, topology="t", levels=LEVELS))
+    cache.put_flavor(FlavorInfo("f", {}, topology="t", levels=LEVELS))
     for node in facts:
         cache.put_node(node)
-        cache.pods.set(PodRow(f"d/{node.name}", node.name, "", "", "", DAEMON))
+        cache.pods.set(PodInfo(f"d/{node.name}", node.name, "", "", "", DAEMON))
     for start in range(0, len(facts), HOSTS_PER_RACK):
         hosts = [(node.labels[LEVELS[-1]],) for node in facts[start : start + HOSTS_PER_RACK]]
         domains = tuple((host, PODS_PER_HOST) for host in sorted(hosts))
         charge = Charge("f", REQUESTS, TopologyAssignment(LEVELS[-1:], domains))
-        cache.holdings[f"team/w{start}"] = Holding("team/lq", "cq", charges=(charge,))
+        cache.usages[f"team/w{start}"] = WorkloadUsage("team/lq", "cq", charges=(charge,))
         cache.trees.charge(charge, 1)
     return cache
 
 
-def rebuild(cache: Cache) -> Forest:
+def rebuild(cache: Cache) -> FlavorTopologies:
     """What every node event used to cost: all trees built, all Workloads and pods charged."""
-    charges = [charge for holding in cache.holdings.values() for charge in holding.charges]
-    return Trees(cache.nodes, cache.flavors, cache.pods.charged, lambda: charges).forest()
+    charges = [charge for holding in cache.usages.values() for charge in holding.charges]
+    return Trees(
+        cache.nodes, cache.flavors, cache.pods.charged, lambda: charges
+    ).flavor_topologies()
 
 
 def spent_ms(call: Callable[[], object]) -> float:
@@ -158,7 +160,7 @@ def memory(found: Found) -> None:
     tracemalloc.start()
     cache = filled(nodes(found.count))
     before, _ = tracemalloc.get_traced_memory()
-    cache.forest()
+    cache.flavor_topologies()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     found.cache_mib, found.trees_mib = after / 2**20, (after - before) / 2**20
@@ -175,9 +177,12 @@ def apply(cache: Cache, event: Event, node: NodeFacts, number: int) -> None:
 
 def first_placement(cache: Cache) -> None:
     """One Workload that asks for a rack, first in the cycle."""
-    grove = cache.forest().copy().groves["f"]
+    flavor_topology = cache.flavor_topologies().copy().by_flavor["f"]
     asked = PodSetRequest("workers", HOSTS_PER_RACK, REQUESTS, TopologyRequest(required=LEVELS[1]))
-    if place(grove.tree, grove.capacity, [asked], topology_name="t").refused is not None:
+    if (
+        place(flavor_topology.tree, flavor_topology.capacity, [asked], topology_name="t").refused
+        is not None
+    ):
         raise AssertionError("a rack that is half full takes 16 pods")
 
 
@@ -193,19 +198,19 @@ def measure_event(cache: Cache, facts: list[NodeFacts], event: Event, found: Fou
     found.note_us[event.name] = min(noted)
     for node in some:
         cache.put_node(node)
-    cache.forest().copy()
+    cache.flavor_topologies().copy()
     middle = facts[len(facts) // 2]
     taken_in, placed = [], []
     for number in range(ROUNDS):
         apply(cache, event, middle, number)
-        taken_in.append(spent_ms(lambda: cache.forest().copy()))
+        taken_in.append(spent_ms(lambda: cache.flavor_topologies().copy()))
     for number in range(ROUNDS):
         apply(cache, event, middle, number)
         placed.append(spent_ms(lambda: first_placement(cache)))
     found.taken_in_ms[event.name] = statistics.median(taken_in)
     found.placed_ms[event.name] = statistics.median(placed)
     cache.put_node(middle)
-    cache.forest()
+    cache.flavor_topologies()
 
 
 def measure(count: int) -> Found:
@@ -215,16 +220,19 @@ def measure(count: int) -> Found:
     facts = nodes(count)
     cache = filled(facts)
     found.build_ms = min(spent_ms(lambda: rebuild(cache)) for _ in range(3))
-    forest = cache.forest()
-    forest.groves["f"].tree.taint_column()
-    found.snapshot_ms = statistics.median(spent_ms(forest.copy) for _ in range(ROUNDS))
-    charge = next(iter(cache.holdings.values())).charges[0]
-    snapshots = [forest.copy() for _ in range(ROUNDS)]
+    flavor_topologies = cache.flavor_topologies()
+    flavor_topologies.by_flavor["f"].tree.taint_column()
+    found.snapshot_ms = statistics.median(spent_ms(flavor_topologies.copy) for _ in range(ROUNDS))
+    charge = next(iter(cache.usages.values())).charges[0]
+    snapshots = [flavor_topologies.copy() for _ in range(ROUNDS)]
     charged = [spent_ms(partial(one.charge, charge, 1)) for one in snapshots]
     found.first_charge_ms = statistics.median(charged)
     for event in EVENTS_OF_NODES:
         measure_event(cache, facts, event, found)
-    kept, fresh = cache.forest().groves["f"].capacity, rebuild(cache).groves["f"].capacity
+    kept, fresh = (
+        cache.flavor_topologies().by_flavor["f"].capacity,
+        rebuild(cache).by_flavor["f"].capacity,
+    )
     if not np.array_equal(kept.free, fresh.free):
         raise AssertionError(f"{count} nodes: the trees are not what a rebuild gives")
     return found

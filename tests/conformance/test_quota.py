@@ -21,9 +21,9 @@ from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.order import cycle_order
-from rackgate_assigner.workload.conditions import clip
-from rackgate_assigner.workload.decisions import Admit, Decision, Hold, Preempt
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.conditions import truncate
+from rackgate_assigner.workload.decisions import Admit, Decision, Preempt, Requeue
+from rackgate_assigner.workload.info import WorkloadInfo
 
 DATA = Path(__file__).parent / "data" / "quota" / "one-queue.json.gz"
 SIZE = 29
@@ -159,7 +159,7 @@ def cluster(scenario: Json) -> Cache:
     return found
 
 
-def heads(found: Cache, scenario: Json) -> list[WorkloadRow]:
+def heads(found: Cache, scenario: Json) -> list[WorkloadInfo]:
     """The first that waits in each ClusterQueue."""
     kept_back = {
         f"{given['namespace']}/{given['name']}"
@@ -173,8 +173,8 @@ def heads(found: Cache, scenario: Json) -> list[WorkloadRow]:
         for queue in found.cluster_queues.values()
         if queue.stop_policy == "None" and all(name in found.flavors for name in queue.flavors)
     }
-    first: dict[str, WorkloadRow] = {}
-    for row in cycle_order(found.freeze().waiting, found.priorities):
+    first: dict[str, WorkloadInfo] = {}
+    for row in cycle_order(found.snapshot().pending, found.priorities):
         local = found.local_queues.get(row.queue)
         if local is None or local.cluster_queue not in offering:
             continue
@@ -186,7 +186,7 @@ def heads(found: Cache, scenario: Json) -> list[WorkloadRow]:
 def answer(decisions: Sequence[Decision]) -> Json:
     return {
         "admitted": {
-            found.workload: [(part.name, dict(part.flavors)) for part in found.grant.podsets]
+            found.workload: [(part.name, dict(part.flavors)) for part in found.assignment.podsets]
             for found in decisions
             if isinstance(found, Admit)
         },
@@ -198,7 +198,7 @@ def answer(decisions: Sequence[Decision]) -> Json:
         "pending": {
             found.workload: (str(found.reason), found.message)
             for found in decisions
-            if isinstance(found, Hold)
+            if isinstance(found, Requeue)
         },
     }
 
@@ -216,7 +216,7 @@ def expected(scenario: Json) -> Json:
             if not given.get("ongoing")
         ),
         "pending": {
-            key: (given.get("reason", ""), clip(given.get("message", "")))
+            key: (given.get("reason", ""), truncate(given.get("message", "")))
             for key, given in found["pending"].items()
             if given["evaluated"]
         },
@@ -227,8 +227,8 @@ def expected(scenario: Json) -> Json:
 @pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: str(scenario["id"]))
 def test_answer_is_the_expected_one(scenario: Json) -> None:
     found = cluster(scenario)
-    snapshot = found.freeze()
-    snapshot.waiting = heads(found, scenario)
+    snapshot = found.snapshot()
+    snapshot.pending = heads(found, scenario)
     assert answer(plan(snapshot, Features())) == expected(scenario)
 
 

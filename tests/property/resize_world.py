@@ -12,9 +12,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
-from rackgate_assigner.workload_slices.merge_plan import Settle
-from rackgate_assigner.workload_slices.model import Asked, Folded, Parent, Phase, Slice, granted
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
+from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
+from rackgate_assigner.workload_slices.model import (
+    MergedSlice,
+    Parent,
+    Phase,
+    RequestedCount,
+    Slice,
+    admitted_pods,
+)
 from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.workload_slices.progress import progress
 
@@ -31,20 +38,20 @@ class Family:
 
     counts: Mapping[str, int]
     version: int = 0
-    grant: Grant | None = None
-    folded: tuple[Folded, ...] = ()
+    assignment: Assignment | None = None
+    merged: tuple[MergedSlice, ...] = ()
     evicted: bool = False
     slices: Mapping[str, tuple[int, Slice]] = field(default_factory=dict)
 
     @property
     def phase(self) -> Phase:
-        if self.grant is None:
+        if self.assignment is None:
             return Phase.IDLE
-        return Phase.LEAVING if self.evicted else Phase.RUNNING
+        return Phase.EVICTING if self.evicted else Phase.RUNNING
 
     @property
     def parent(self) -> Parent:
-        return Parent("job", self.phase, self.counts, self.grant, self.folded)
+        return Parent("job", self.phase, self.counts, self.assignment, self.merged)
 
     @property
     def pieces(self) -> list[Slice]:
@@ -53,17 +60,17 @@ class Family:
     def held(self) -> dict[str, int]:
         """Pods that quota is taken for: the rule of SLC-21, whoever looks at it, and when."""
         held = dict.fromkeys(self.counts, 0)
-        for part in self.grant.podsets if self.grant else ():
+        for part in self.assignment.podsets if self.assignment else ():
             held[part.name] += part.count
-        settled = {entry.uid for entry in self.folded}
+        settled = {entry.uid for entry in self.merged}
         for piece in self.pieces:
-            if piece.grant is not None and piece.uid not in settled:
-                held[piece.podset] += piece.grant.count
+            if piece.assignment is not None and piece.uid not in settled:
+                held[piece.podset] += piece.assignment.count
         return held
 
 
-def given(podset: str, count: int, racks: tuple[str, ...] = ("r0",)) -> PodSetGrant:
-    """A grant of so many pods, spread over racks when the PodSet has a topology."""
+def given(podset: str, count: int, racks: tuple[str, ...] = ("r0",)) -> PodSetAssignment:
+    """A assignment of so many pods, spread over racks when the PodSet has a topology."""
     topology = None
     if podset == TAS and count:
         used: dict[Domain, int] = {}
@@ -71,7 +78,7 @@ def given(podset: str, count: int, racks: tuple[str, ...] = ("r0",)) -> PodSetGr
             rack = (racks[index % len(racks)],)
             used[rack] = used.get(rack, 0) + 1
         topology = TopologyAssignment(("rack",), tuple(used.items()))
-    return PodSetGrant(podset, {"cpu": "f"}, {"cpu": count * CPU}, count, topology)
+    return PodSetAssignment(podset, {"cpu": "f"}, {"cpu": count * CPU}, count, topology)
 
 
 class Refused(Exception):  # noqa: N818 - an answer of the server, not a fault of the test
@@ -84,8 +91,8 @@ class World:
     def __init__(self, asked: Mapping[str, int]) -> None:
         self.asked_log = [{HEAD: 1, **asked}]
         counts = dict(self.asked_log[0])
-        grant = Grant("cq", tuple(given(name, count) for name, count in counts.items()))
-        self.log = [Family(counts, grant=grant)]
+        assignment = Assignment("cq", tuple(given(name, count) for name, count in counts.items()))
+        self.log = [Family(counts, assignment=assignment)]
         self.seen, self.job_seen, self.ungater_seen = 0, 0, 0
         self.others = 0
         self.uids = 0
@@ -124,24 +131,24 @@ class World:
             raise Refused
         return found[1]
 
-    def settle(self, view: Family, settle: Settle) -> None:
+    def settle(self, view: Family, settle: ParentUpdate) -> None:
         if view.version != self.now.version:
             raise Refused
         lost = dict.fromkeys(self.now.counts, 0)
-        for name, count in (settle.shrunk or {}).items():
+        for name, count in (settle.scaled_down or {}).items():
             lost[name] -= count
         for piece in settle.withdrawn:
-            assert piece.lost
+            assert piece.evicted_or_finished
             lost[piece.podset] -= piece.count
-        known = {entry.uid for entry in self.now.folded}
-        assert not known & {piece.uid for piece in settle.taken_in}, "folded twice"
-        after = replace(self._newer(), grant=settle.grant, folded=settle.folded)
+        known = {entry.uid for entry in self.now.merged}
+        assert not known & {piece.uid for piece in settle.newly_merged}, "folded twice"
+        after = replace(self._newer(), assignment=settle.assignment, merged=settle.merged)
         self._append(after, lost)
 
     def follow(self, view: Family, counts: Mapping[str, int]) -> None:
         if view.version != self.now.version:
             raise Refused
-        for part in self.now.grant.podsets if self.now.grant else ():
+        for part in self.now.assignment.podsets if self.now.assignment else ():
             assert counts[part.name] <= max(part.count, self.now.counts[part.name]), "schema"
         self._append(replace(self._newer(), counts=dict(counts)), {})
 
@@ -161,7 +168,7 @@ class World:
         left = {key: found for key, found in self.now.slices.items() if key != name}
         after = replace(self.now, slices=left)
         loses = self.now.held()[piece.podset] - after.held()[piece.podset]
-        assert not loses or self.now.grant is None, "quota of a running job went with a slice"
+        assert not loses or self.now.assignment is None, "quota of a running job went with a slice"
         self._append(after, {piece.podset: -loses})
 
     # Users, the cycle and the job controller.
@@ -171,14 +178,14 @@ class World:
 
     def admit(self, pick: int, rack: int) -> None:
         """The scheduling cycle: it knows what is held, and what the parent's state is."""
-        waiting = [piece for piece in self.now.pieces if piece.waits]
+        waiting = [piece for piece in self.now.pieces if piece.is_pending]
         if not waiting or self.now.phase is not Phase.RUNNING:
             return
         piece = waiting[pick % len(waiting)]
         if sum(self.now.held().values()) + self.others + piece.count > QUOTA:
             return
         part = given(piece.podset, piece.count, (RACKS[rack], RACKS[(rack + 1) % 3]))
-        self._put(replace(piece, grant=part), {piece.podset: piece.count})
+        self._put(replace(piece, assignment=part), {piece.podset: piece.count})
 
     def compete(self, pods: int) -> None:
         """Another job takes what is free, or gives it back."""
@@ -186,9 +193,13 @@ class World:
         self.others = max(0, min(pods, free))
 
     def evict_slice(self, pick: int) -> None:
-        held = [piece for piece in self.now.pieces if piece.grant is not None and not piece.lost]
+        held = [
+            piece
+            for piece in self.now.pieces
+            if piece.assignment is not None and not piece.evicted_or_finished
+        ]
         if held:
-            self._put(replace(held[pick % len(held)], lost=True))
+            self._put(replace(held[pick % len(held)], evicted_or_finished=True))
 
     def remove_slice(self, pick: int) -> None:
         """A user deletes a slice; the finalizer keeps it."""
@@ -202,23 +213,25 @@ class World:
 
     def stop(self) -> None:
         """The job has stopped: no pod is left, and the reservation is given back."""
-        if self.now.phase is not Phase.LEAVING or self.now.grant is None:
+        if self.now.phase is not Phase.EVICTING or self.now.assignment is None:
             return
         self.pods = {name: [0, 0] for name in self.pods}
-        lost = {part.name: -part.count for part in self.now.grant.podsets}
-        self._append(replace(self._newer(), grant=None), lost)
+        lost = {part.name: -part.count for part in self.now.assignment.podsets}
+        self._append(replace(self._newer(), assignment=None), lost)
 
     def admit_anew(self) -> None:
         """In the size that the job has, when the slice controller says that it is in step."""
-        if self.now.grant is not None or self.view.slices:
+        if self.now.assignment is not None or self.view.slices:
             return
         if self.view.version != self.now.version:
             return
         counts = dict(self.asked)
         if sum(counts.values()) + sum(self.now.held().values()) + self.others > QUOTA:
             return
-        grant = Grant("cq", tuple(given(name, count, RACKS) for name, count in counts.items()))
-        after = replace(self._newer(), counts=counts, grant=grant, evicted=False)
+        assignment = Assignment(
+            "cq", tuple(given(name, count, RACKS) for name, count in counts.items())
+        )
+        after = replace(self._newer(), counts=counts, assignment=assignment, evicted=False)
         self._append(after, counts)
 
     # The slice controller: nothing is remembered between two looks.
@@ -233,7 +246,7 @@ class World:
 
     def plan(self) -> Plan:
         sizes = self.asked_log[self.job_seen]
-        asked = {name: Asked(pods, STEPS[name]) for name, pods in sizes.items()}
+        asked = {name: RequestedCount(pods, STEPS[name]) for name, pods in sizes.items()}
         progress(asked, self.view.parent, self.view.pieces)
         return plan_resize(asked, self.view.parent, self.view.pieces)
 
@@ -248,10 +261,10 @@ class World:
         return bool(found)
 
     def _writes(self, view: Family, plan: Plan) -> Iterator[Callable[[], None]]:
-        if plan.settle is not None:
-            yield partial(self.settle, view, plan.settle)
-        if plan.follow is not None:
-            yield partial(self.follow, view, plan.follow)
+        if plan.merge is not None:
+            yield partial(self.settle, view, plan.merge)
+        if plan.count_updates is not None:
+            yield partial(self.follow, view, plan.count_updates)
         yield from (partial(self.create, new) for new in plan.create)
         yield from (partial(self.delete, piece.name, view) for piece in plan.delete)
         yield from (partial(self.release, piece.name, view) for piece in plan.release)
@@ -268,7 +281,7 @@ class World:
         """The ungater releases what its view grants, less what is there (SLC-14)."""
         self.ungater_seen = max(self.ungater_seen, len(self.log) - 1 - behind)
         view = self.log[self.ungater_seen]
-        for name, count in granted(view.parent, view.pieces).items():
+        for name, count in admitted_pods(view.parent, view.pieces).items():
             gated, ungated = self.pods[name]
             room = min(gated, max(count - ungated, 0))
             self.pods[name] = [gated - room, ungated + room]
@@ -280,9 +293,9 @@ class World:
         family = self.now
         held = family.held()
         assert sum(held.values()) + self.others <= QUOTA, "quota is given twice"
-        may_run = granted(family.parent, family.pieces)
+        may_run = admitted_pods(family.parent, family.pieces)
         assert all(count <= held[name] for name, count in may_run.items())
-        for part in family.grant.podsets if family.grant else ():
+        for part in family.assignment.podsets if family.assignment else ():
             assert part.usage == {"cpu": part.count * CPU}
             assert part.name != HEAD or part.count == 1
             if part.name == TAS:
@@ -304,13 +317,13 @@ class World:
             if not busy and not self.now.slices and self.now.phase is Phase.RUNNING:
                 break
         family = self.now
-        assert family.grant is not None
-        assert {part.name: part.count for part in family.grant.podsets} == self.asked
+        assert family.assignment is not None
+        assert {part.name: part.count for part in family.assignment.podsets} == self.asked
         assert family.counts == self.asked
         assert family.slices == {}
-        assert family.folded == ()
+        assert family.merged == ()
         assert {name: ungated for name, (_, ungated) in self.pods.items()} == self.asked
-        wanted = {name: Asked(pods) for name, pods in self.asked.items()}
+        wanted = {name: RequestedCount(pods) for name, pods in self.asked.items()}
         told = progress(wanted, family.parent, [])
         assert told is not None
         assert not told.resizing

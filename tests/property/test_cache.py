@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.flavor_topologies import Grove
-from rackgate_assigner.workload.decisions import Admit, Grant, PodSetGrant
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
+from rackgate_assigner.workload.decisions import Admit, Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -63,8 +63,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = Cache()
         self.nodes: dict[str, core.Node] = {}
         self.pods: dict[str, core.Pod] = {}
-        self.held: dict[str, Grant] = {}
-        self.finished: dict[str, Grant] = {}
+        self.held: dict[str, Assignment] = {}
+        self.finished: dict[str, Assignment] = {}
         self.known: set[str] = set()
         # Controllers of pods, also of those that lost theirs.
         self.controllers: dict[str, str] = {}
@@ -151,8 +151,8 @@ class CacheMachine(RuleBasedStateMachine):
         """Pods of admitted Workloads land where they were sent, one pod too many at times."""
         places = sorted(
             (owner, part.name, found.metadata.name)
-            for owner, grant in self.held.items()
-            for part in grant.podsets
+            for owner, assignment in self.held.items()
+            for part in assignment.podsets
             for found in self.nodes.values()
             if part.topology is not None
             and tuple(found.metadata.labels[level] for level in part.topology.levels)
@@ -193,26 +193,32 @@ class CacheMachine(RuleBasedStateMachine):
     def cycle(self, fail: bool) -> None:
         """Plan, assume, and either lose the write or see it."""
         for decision in self.cache.plan():
-            assert isinstance(decision, Admit) or not hasattr(decision, "grant")
+            assert isinstance(decision, Admit) or not hasattr(decision, "assignment")
             if not isinstance(decision, Admit):
                 continue
             key = decision.workload
-            self.cache.assume(key, decision.grant)
+            self.cache.assume(key, decision.assignment)
             assert self.cache.rebuild_matches() == []
             if fail:
                 self.cache.forget(key)
             else:
-                self._show(key.partition("/")[2], decision.grant)
+                self._show(key.partition("/")[2], decision.assignment)
         if not fail:
             return
         assert not self.cache.assumed
 
-    def _show(self, name: str, grant: Grant, **more: object) -> None:
-        podsets = [podset(part.name, part.count, runtimeClassName="kata") for part in grant.podsets]
-        self.held[name] = grant
+    def _show(self, name: str, assignment: Assignment, **more: object) -> None:
+        podsets = [
+            podset(part.name, part.count, runtimeClassName="kata") for part in assignment.podsets
+        ]
+        self.held[name] = assignment
         self.finished.pop(name, None)
         self.known.add(name)
-        found = workload(name, podsets, version=self._version(), generation=0, grant=grant, **more)  # type: ignore[arg-type]  # only `conditions` is passed on
+        options: dict[str, Any] = dict(more)
+        version = self._version()
+        found = workload(
+            name, podsets, version=version, generation=0, assignment=assignment, **options
+        )
         self.cache.set_workload(found)
 
     @rule(
@@ -233,7 +239,7 @@ class CacheMachine(RuleBasedStateMachine):
             domains = tuple(((host,), count) for host, count in hosts.items())
             total = sum(hosts.values())
             podsets.append(
-                PodSetGrant(
+                PodSetAssignment(
                     part,
                     {"cpu": flavor_name},
                     {"cpu": 1000 * total},
@@ -241,14 +247,14 @@ class CacheMachine(RuleBasedStateMachine):
                     TopologyAssignment((HOST,), domains),
                 )
             )
-        self._show(name, Grant("cq", tuple(podsets)))
+        self._show(name, Assignment("cq", tuple(podsets)))
 
     @precondition(lambda self: self.held)
     @rule(name=st.sampled_from(WORKLOADS))
     def finish(self, name: str) -> None:
-        grant = self.held.get(name)
-        if grant is not None:
-            self._show(name, grant, conditions={"Finished": ("True", "Succeeded", "")})
+        assignment = self.held.get(name)
+        if assignment is not None:
+            self._show(name, assignment, conditions={"Finished": ("True", "Succeeded", "")})
             self.finished[name] = self.held.pop(name)
 
     @rule(name=st.sampled_from(WORKLOADS))
@@ -302,10 +308,10 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def kept_equals_a_naive_count(self) -> None:
         for name in FLAVORS:
-            grove = self.cache.forest().groves.get(name)
-            if grove is not None:
-                for leaf, found in enumerate(grove.tree.nodes):
-                    assert self._free(grove, leaf) == self._naive(found.name)
+            flavor_topology = self.cache.flavor_topologies().by_flavor.get(name)
+            if flavor_topology is not None:
+                for leaf, found in enumerate(flavor_topology.tree.nodes):
+                    assert self._free(flavor_topology, leaf) == self._naive(found.name)
 
     @invariant()
     def quota_in_use_is_the_larger_of_what_is_held_and_what_lives(self) -> None:
@@ -325,10 +331,10 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _living(self, name: str, granted: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
         """What pods of a job take, by the flavor that they are charged to."""
-        grant = self.held.get(name) or self.finished.get(name)
+        assignment = self.held.get(name) or self.finished.get(name)
         flavors = [*FLAVORS, *RACK_FLAVORS]
-        if grant is not None:
-            flavors = list(dict.fromkeys(part.flavors["cpu"] for part in grant.podsets))
+        if assignment is not None:
+            flavors = list(dict.fromkeys(part.flavors["cpu"] for part in assignment.podsets))
         labels = {key: found for key, (found, _) in (FLAVORS | RACK_FLAVORS).items()}
         total: dict[tuple[str, str], int] = {}
         for key, found in sorted(self.pods.items()):
@@ -350,9 +356,9 @@ class CacheMachine(RuleBasedStateMachine):
             total[pair] = total.get(pair, 0) + more
         return total
 
-    def _free(self, grove: Grove, leaf: int) -> tuple[int, int]:
-        rows = grove.capacity.rows
-        free = grove.capacity.free
+    def _free(self, flavor_topology: FlavorTopology, leaf: int) -> tuple[int, int]:
+        rows = flavor_topology.capacity.rows
+        free = flavor_topology.capacity.free
         return int(free[leaf, rows["cpu"]]), int(free[leaf, rows["pods"]])
 
     def _naive(self, name: str) -> tuple[int, int]:
@@ -360,8 +366,8 @@ class CacheMachine(RuleBasedStateMachine):
         labels = self.nodes[name].metadata.labels
         cpu = 1000 * int(self.nodes[name].status.allocatable["cpu"])
         slots = 110
-        for owner, grant in self.held.items():
-            for part in grant.podsets:
+        for owner, assignment in self.held.items():
+            for part in assignment.podsets:
                 if part.topology is None or part.topology.levels != (HOST,):
                     continue
                 count = dict(part.topology.domains).get((labels[HOST],), 0)
@@ -377,8 +383,8 @@ class CacheMachine(RuleBasedStateMachine):
     def _uncovered(self) -> set[str]:
         """Pods that no assignment pays for: the first `count` by name in each domain are paid."""
         found = set(self.pods)
-        for owner, grant in self.held.items():
-            for part in grant.podsets:
+        for owner, assignment in self.held.items():
+            for part in assignment.podsets:
                 if part.topology is None:
                     continue
                 room = dict(part.topology.domains)
@@ -389,7 +395,7 @@ class CacheMachine(RuleBasedStateMachine):
                         found.discard(name)
         return found
 
-    def _domain(self, name: str, owner: str, part: PodSetGrant) -> tuple[str, ...] | None:
+    def _domain(self, name: str, owner: str, part: PodSetAssignment) -> tuple[str, ...] | None:
         meta, on = self.pods[name].metadata, self.nodes.get(self.pods[name].spec.node_name or "")
         claimed = (*meta.annotations.values(), *meta.labels.values())
         controller = meta.controller

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.consistency import rebuilt
-from rackgate_assigner.cache.flavor_topologies import Forest, Grove
+from rackgate_assigner.cache.consistency import rebuild_into
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, FlavorTopology
 from rackgate_assigner.topology.free_capacity import LevelRoom, Room, room_of
 from rackgate_assigner.topology.model import (
     NodeFacts,
@@ -33,7 +33,7 @@ from rackgate_assigner.topology.model import (
     TopologyRequest,
 )
 from rackgate_assigner.topology.placement.place import place
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from tests.support.naive_tree import members, picture, said
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -114,18 +114,24 @@ def some_facts(rng: Random) -> NodeFacts:
     )
 
 
-def answers(grove: Grove) -> list[Placement]:
+def answers(flavor_topology: FlavorTopology) -> list[Placement]:
     """What the engine says to each request, with and without what is placed already."""
     return [
-        place(grove.tree, grove.capacity, [asked], topology_name="t", simulate_empty=empty)
+        place(
+            flavor_topology.tree,
+            flavor_topology.capacity,
+            [asked],
+            topology_name="t",
+            simulate_empty=empty,
+        )
         for asked in REQUESTS
         for empty in (False, True)
     ]
 
 
-def counted_room(grove: Grove) -> Room:
+def counted_room(flavor_topology: FlavorTopology) -> Room:
     """The room of all domains, put together leaf by leaf."""
-    tree, capacity = grove.tree, grove.capacity
+    tree, capacity = flavor_topology.tree, flavor_topology.capacity
     free = {
         leaf: {name: max(0, int(capacity.free[leaf, row])) for name, row in capacity.rows.items()}
         for leaf in range(tree.leaf_count)
@@ -146,17 +152,17 @@ def counted_room(grove: Grove) -> Room:
     return Room(tuple(levels), whole)
 
 
-def words(forest: Forest) -> dict[str, Any]:
+def words(flavor_topologies: FlavorTopologies) -> dict[str, Any]:
     """All that a snapshot says."""
     return {
         name: (
-            said(grove.tree, NAMES, VALUES),
-            grove.tree.skipped,
-            grove.capacity.free.tolist(),
-            grove.capacity.usage.tolist(),
-            answers(grove),
+            said(flavor_topology.tree, NAMES, VALUES),
+            flavor_topology.tree.skipped,
+            flavor_topology.capacity.free.tolist(),
+            flavor_topology.capacity.usage.tolist(),
+            answers(flavor_topology),
         )
-        for name, grove in forest.groves.items()
+        for name, flavor_topology in flavor_topologies.by_flavor.items()
     }
 
 
@@ -167,7 +173,7 @@ class TreesMachine(RuleBasedStateMachine):
         super().__init__()
         self.cache = Cache()
         self.version = 0
-        self.snapshots: list[tuple[Forest, dict[str, Any]]] = []
+        self.snapshots: list[tuple[FlavorTopologies, dict[str, Any]]] = []
         self.cache.set_namespace(namespace())
         self.cache.set_cluster_queue(cluster_queue("cq", {key: {"cpu": "99"} for key in FLAVORS}))
         self.cache.set_local_queue(local_queue())
@@ -238,7 +244,7 @@ class TreesMachine(RuleBasedStateMachine):
         requests = {"cpu": "1", **({"gpu": "1"} if rng.random() < 0.5 else {})}
         found = TopologyAssignment(levels, tuple(sorted(domains.items())))
         of = rng.choice([*FLAVORS, "unknown"])
-        part = PodSetGrant("main", {"cpu": of}, {"cpu": 1000 * total}, total, found)
+        part = PodSetAssignment("main", {"cpu": of}, {"cpu": 1000 * total}, total, found)
         self.version += 1
         self.cache.set_workload(
             workload(
@@ -246,7 +252,7 @@ class TreesMachine(RuleBasedStateMachine):
                 [podset("main", total, requests)],
                 version=str(self.version),
                 generation=0,
-                grant=Grant("cq", (part,)),
+                assignment=Assignment("cq", (part,)),
             )
         )
 
@@ -287,7 +293,7 @@ class TreesMachine(RuleBasedStateMachine):
     @rule()
     def a_snapshot_is_taken(self) -> None:
         """Some plan or question holds on to it from now on."""
-        taken = self.cache.forest().copy()
+        taken = self.cache.flavor_topologies().copy()
         self.snapshots = [*self.snapshots[-2:], (taken, words(taken))]
 
     @rule()
@@ -298,19 +304,21 @@ class TreesMachine(RuleBasedStateMachine):
     def check(self) -> None:
         """Compare everything."""
         assert self.cache.rebuild_matches() == []
-        fresh = rebuilt(self.cache, Cache()).forest()
-        assert words(self.cache.forest()) == words(fresh)
+        fresh = rebuild_into(self.cache, Cache()).flavor_topologies()
+        assert words(self.cache.flavor_topologies()) == words(fresh)
         nodes = self.cache.nodes
-        for grove in self.cache.forest().groves.values():
-            row = grove.flavor
+        for flavor_topology in self.cache.flavor_topologies().by_flavor.values():
+            row = flavor_topology.flavor
             taking = members(nodes.values(), row.levels, row.node_labels)
-            assert said(grove.tree, NAMES, VALUES) == picture(taking, row.levels)
-            assert room_of(grove.tree, grove.capacity) == counted_room(grove)
+            assert said(flavor_topology.tree, NAMES, VALUES) == picture(taking, row.levels)
+            assert room_of(flavor_topology.tree, flavor_topology.capacity) == counted_room(
+                flavor_topology
+            )
 
     def teardown(self) -> None:
         self.check()
-        for forest, before in self.snapshots:
-            assert words(forest) == before
+        for flavor_topologies, before in self.snapshots:
+            assert words(flavor_topologies) == before
 
 
 @pytest.mark.requirement("TAS-04", "CAP-02", "CAP-07", "CAP-09", "OPS-07")

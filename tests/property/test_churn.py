@@ -9,14 +9,14 @@ import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.flavor_topologies import Forest
-from rackgate_assigner.cache.queue_usage import Holding
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
+from rackgate_assigner.cache.queue_usage import WorkloadUsage
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology import index, register
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.tree import TopologyTree
 from rackgate_assigner.topology.update import amended
-from rackgate_assigner.workload.info import Charge, PodRow
+from rackgate_assigner.workload.info import Charge, PodInfo
 
 BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 LEVELS = {"hosts": (BLOCK, RACK, HOST), "racks": (BLOCK, RACK)}
@@ -54,21 +54,21 @@ def happen(cache: Cache, number: int, rng: random.Random) -> None:
         cache.put_node(replace(known, allocatable={**known.allocatable, "cpu": rng.randrange(9)}))
 
 
-def seen(forest: Forest) -> list[object]:
+def seen(flavor_topologies: FlavorTopologies) -> list[object]:
     """All that a snapshot says."""
     return [
         part
-        for name, grove in forest.groves.items()
+        for name, flavor_topology in flavor_topologies.by_flavor.items()
         for part in (
             name,
-            [node.name for node in grove.tree.nodes],
-            [list(paths) for paths in grove.tree.paths],
-            grove.tree.allocatable.tolist(),
-            grove.capacity.free.tolist(),
-            grove.capacity.usage.tolist(),
-            [grove.tree.leaf_of_node(f"n{number:03}") for number in range(NODES)],
-            [grove.tree.leaf_of_host(f"host-{number:03}") for number in range(NODES)],
-            grove.tree.column("kind").where("x".__eq__).tolist(),
+            [node.name for node in flavor_topology.tree.nodes],
+            [list(paths) for paths in flavor_topology.tree.paths],
+            flavor_topology.tree.allocatable.tolist(),
+            flavor_topology.capacity.free.tolist(),
+            flavor_topology.capacity.usage.tolist(),
+            [flavor_topology.tree.leaf_of_node(f"n{number:03}") for number in range(NODES)],
+            [flavor_topology.tree.leaf_of_host(f"host-{number:03}") for number in range(NODES)],
+            flavor_topology.tree.column("kind").where("x".__eq__).tolist(),
         )
     ]
 
@@ -81,25 +81,25 @@ def test_trees_under_churn_are_those_of_a_rebuild_and_snapshots_stay(seed: int) 
     cache = Cache()
     for name, levels in LEVELS.items():
         cache.put_topology(name, levels)
-        cache.put_flavor(FlavorRow(name, {}, topology=name, levels=levels))
+        cache.put_flavor(FlavorInfo(name, {}, topology=name, levels=levels))
     for number in range(NODES):
         cache.put_node(facts(number, rng))
-        cache.pods.set(PodRow(f"d/{number}", f"n{number:03}", "", "", "", (("cpu", 100),)))
-    held: list[tuple[Forest, list[object]]] = []
+        cache.pods.set(PodInfo(f"d/{number}", f"n{number:03}", "", "", "", (("cpu", 100),)))
+    held: list[tuple[FlavorTopologies, list[object]]] = []
     for step in range(STEPS):
         for _ in range(rng.choice(BURSTS)):
             happen(cache, rng.randrange(NODES), rng)
-        forest = cache.forest()
+        flavor_topologies = cache.flavor_topologies()
         if rng.randrange(2):
-            host = rng.choice(forest.groves["hosts"].tree.nodes).labels[HOST]
+            host = rng.choice(flavor_topologies.by_flavor["hosts"].tree.nodes).labels[HOST]
             charge = Charge("hosts", {"cpu": 500}, TopologyAssignment((HOST,), (((host,), 1),)))
-            cache.holdings[f"team/w{step}"] = Holding("team/lq", "cq", charges=(charge,))
+            cache.usages[f"team/w{step}"] = WorkloadUsage("team/lq", "cq", charges=(charge,))
             cache.trees.charge(charge, 1)
         if rng.randrange(3):
-            snapshot = forest.copy()
+            snapshot = flavor_topologies.copy()
             if rng.randrange(2):
-                leaf = rng.randrange(snapshot.groves["hosts"].tree.leaf_count)
-                snapshot.groves["hosts"].capacity.charge(leaf, {"cpu": 1}, 1)
+                leaf = rng.randrange(snapshot.by_flavor["hosts"].tree.leaf_count)
+                snapshot.by_flavor["hosts"].capacity.charge(leaf, {"cpu": 1}, 1)
             if not rng.randrange(4):
                 held = [*held[-3:], (snapshot, seen(snapshot))]
         for old, words in held if not step % 15 else ():
@@ -110,11 +110,13 @@ def test_trees_under_churn_are_those_of_a_rebuild_and_snapshots_stay(seed: int) 
                 fresh.put_node(node)
             for name, levels in LEVELS.items():
                 fresh.put_topology(name, levels)
-                fresh.put_flavor(FlavorRow(name, {}, topology=name, levels=levels))
+                fresh.put_flavor(FlavorInfo(name, {}, topology=name, levels=levels))
             for row in cache.pods.rows.values():
                 fresh.pods.set(row)
-            fresh.holdings.update(cache.holdings)
-            for kept, built in zip(seen(forest), seen(fresh.forest()), strict=True):
+            fresh.usages.update(cache.usages)
+            for kept, built in zip(
+                seen(flavor_topologies), seen(fresh.flavor_topologies()), strict=True
+            ):
                 assert kept == built
 
 

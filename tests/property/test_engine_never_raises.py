@@ -20,7 +20,7 @@ from rackgate_assigner import watches
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
-from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Hold
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
 from rackgate_assigner.workload.status import admission_of
 from tests.support import odd_cluster
 from tests.support import odd_objects as odd
@@ -103,25 +103,25 @@ def check_decisions(cache: Cache, decisions: list[Decision]) -> None:
     for decision in decisions:
         assert decision.workload not in answered
         answered[decision.workload] = decision
-        if isinstance(decision, Hold):
+        if isinstance(decision, Requeue):
             assert decision.error == "", decision.error
-        if isinstance(decision, Hold | Deactivate):
+        if isinstance(decision, Requeue | Deactivate):
             assert 0 < len(decision.message) <= 1024
         if isinstance(decision, Admit):
             check_grant(decision)
     for key, row in cache.workloads.items():
-        if row.waiting and key not in cache.assumed:
+        if row.pending and key not in cache.assumed:
             told = bool(row.pending_reason)  # a hold that is written already is left out
             assert key in answered or told
 
 
 def check_grant(decision: Admit) -> None:
-    for part in decision.grant.podsets:
+    for part in decision.assignment.podsets:
         assert all(amount >= 0 for amount in part.usage.values())
         if part.topology is not None:
             assert part.topology.count == part.count
             assert decode(encode(part.topology)) == part.topology
-    json.dumps(admission_of(decision.grant))
+    json.dumps(admission_of(decision.assignment))
 
 
 def check_repairs(cache: Cache, features: dict[str, bool]) -> None:
@@ -129,7 +129,7 @@ def check_repairs(cache: Cache, features: dict[str, bool]) -> None:
     hosts = Hosts()
     for facts in cache.nodes.values():
         hosts.put(facts)
-    second_pass(cache.freeze(), hosts, {}, Features.of(features))
+    second_pass(cache.snapshot(), hosts, {}, Features.of(features))
 
 
 @settings(
@@ -150,7 +150,7 @@ def test_nothing_that_is_stored_stops_the_engine(
     check_decisions(cache, decisions)
     for decision in decisions:
         if isinstance(decision, Admit):
-            cache.assume(decision.workload, decision.grant)
+            cache.assume(decision.workload, decision.assignment)
     assert cache.rebuild_matches() == []
     check_decisions(cache, cache.plan())
     check_repairs(cache, features)

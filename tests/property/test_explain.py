@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import FlavorView
 from rackgate_assigner.explain.placement import Surroundings, explain_placement
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import Placement
 from rackgate_assigner.topology.placement.place import place
 from tests.support.placement_cases import Case, capacity_of, cases, dense_case
@@ -25,43 +25,45 @@ FITTING = re.compile(r"allows to fit only (\d+) out of (\d+)|doesn't allow to fi
 PART = re.compile(r'(taint "[^"]*"|resource "[^"]*"|[a-zA-Z]+): (\d+)')
 
 
-def grove_of(case: Case) -> Grove:
+def flavor_topology_of(case: Case) -> FlavorTopology:
     cluster = case.cluster
     capacity = capacity_of(cluster)
-    flavor = FlavorRow(
+    flavor = FlavorInfo(
         name="tas",
         node_labels=cluster.node_labels,
         tolerations=tuple(cluster.tolerations),
         topology="default",
         levels=tuple(cluster.levels),
     )
-    return Grove(flavor, capacity.tree, capacity)
+    return FlavorTopology(flavor, capacity.tree, capacity)
 
 
-def answered(case: Case, grove: Grove, *, empty: bool = False) -> Placement:
+def answered(case: Case, flavor_topology: FlavorTopology, *, empty: bool = False) -> Placement:
     return place(
-        grove.tree,
-        grove.capacity,
+        flavor_topology.tree,
+        flavor_topology.capacity,
         case.podsets,
         topology_name="default",
-        flavor_tolerations=grove.flavor.tolerations,
+        flavor_tolerations=flavor_topology.flavor.tolerations,
         simulate_empty=empty,
     )
 
 
-def explained(case: Case, grove: Grove, top: int = 3) -> FlavorView:
-    return explain_placement(grove, case.podsets, Surroundings(nodes=case.cluster.nodes, top=top))
+def explained(case: Case, flavor_topology: FlavorTopology, top: int = 3) -> FlavorView:
+    return explain_placement(
+        flavor_topology, case.podsets, Surroundings(nodes=case.cluster.nodes, top=top)
+    )
 
 
 @pytest.mark.requirement("TAS-20")
 @FEW
 @given(CASES)
 def test_it_fits_in_the_explanation_exactly_where_it_is_placed(case: Case) -> None:
-    grove = grove_of(case)
-    view, placement = explained(case, grove), answered(case, grove)
+    flavor_topology = flavor_topology_of(case)
+    view, placement = explained(case, flavor_topology), answered(case, flavor_topology)
     assert view.fits is (placement.refused is None)
     assert view.message == (placement.refused.message if placement.refused else "")
-    assert view.fits_when_empty is (answered(case, grove, empty=True).refused is None)
+    assert view.fits_when_empty is (answered(case, flavor_topology, empty=True).refused is None)
     assert [part.podset for part in view.places] == list(placement.assignments)
 
 
@@ -69,7 +71,7 @@ def test_it_fits_in_the_explanation_exactly_where_it_is_placed(case: Case) -> No
 @FEW
 @given(CASES)
 def test_the_numbers_are_those_of_the_refusal(case: Case) -> None:
-    view = explained(case, grove_of(case), top=100)
+    view = explained(case, flavor_topology_of(case), top=100)
     found = FITTING.search(view.message)
     if found is None:
         return
@@ -86,7 +88,7 @@ def test_the_numbers_are_those_of_the_refusal(case: Case) -> None:
 @FEW
 @given(CASES)
 def test_every_excluded_node_is_named_under_the_rule_of_the_refusal(case: Case) -> None:
-    view = explained(case, grove_of(case), top=100)
+    view = explained(case, flavor_topology_of(case), top=100)
     if FITTING.search(view.message) is None:
         return
     told: Counter[str] = Counter()
@@ -109,7 +111,7 @@ def test_every_excluded_node_is_named_under_the_rule_of_the_refusal(case: Case) 
 @FEW
 @given(CASES)
 def test_a_domain_takes_no_more_than_its_tightest_resource_allows(case: Case) -> None:
-    view = explained(case, grove_of(case))
+    view = explained(case, flavor_topology_of(case))
     for level in view.levels:
         for domain in level.best:
             assert domain.pods <= min((part.pods for part in domain.resources), default=0)
@@ -120,8 +122,8 @@ def test_a_domain_takes_no_more_than_its_tightest_resource_allows(case: Case) ->
 @FEW
 @given(CASES)
 def test_fewer_pods_that_are_said_to_fit_now_do(case: Case) -> None:
-    grove = grove_of(case)
-    view = explained(case, grove)
+    flavor_topology = flavor_topology_of(case)
+    view = explained(case, flavor_topology)
     for change in view.changes:
         if change.kind != "fewerPods":
             continue
@@ -130,15 +132,15 @@ def test_fewer_pods_that_are_said_to_fit_now_do(case: Case) -> None:
         smaller = replace(workers, count=int(change.value))
         podsets = [smaller if podset is workers else podset for podset in case.podsets]
         empty = change.when == "whenEmpty"
-        placement = answered(Case(case.cluster, podsets), grove, empty=empty)
+        placement = answered(Case(case.cluster, podsets), flavor_topology, empty=empty)
         assert workers.name in placement.assignments
 
 
 @FEW
 @given(CASES)
 def test_explaining_changes_nothing(case: Case) -> None:
-    grove = grove_of(case)
-    free, usage = grove.capacity.free.copy(), grove.capacity.usage.copy()
-    assert explained(case, grove) == explained(case, grove)
-    assert np.array_equal(free, grove.capacity.free)
-    assert np.array_equal(usage, grove.capacity.usage)
+    flavor_topology = flavor_topology_of(case)
+    free, usage = flavor_topology.capacity.free.copy(), flavor_topology.capacity.usage.copy()
+    assert explained(case, flavor_topology) == explained(case, flavor_topology)
+    assert np.array_equal(free, flavor_topology.capacity.free)
+    assert np.array_equal(usage, flavor_topology.capacity.usage)

@@ -98,7 +98,7 @@ PLANTED = {
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), hosts=st.booleans())
 def test_what_somebody_plants_beside_a_correct_cluster_is_found(seed: int, hosts: bool) -> None:
-    for plant, rules in PLANTED.items():
+    for build_flavor_topology, rules in PLANTED.items():
         world = Correct(random.Random(seed), hosts=hosts)
         for _ in range(4000):
             world.act()
@@ -106,13 +106,15 @@ def test_what_somebody_plants_beside_a_correct_cluster_is_found(seed: int, hosts
                 break
         before = {one.rule for one in judge(world.cluster())}
         assert before.isdisjoint(rules - {"not-stopped"})
-        plant(world)
-        assert rules <= {one.rule for one in judge(world.cluster())}, plant.__name__
-        if plant in (_forge, _leave):
+        build_flavor_topology(world)
+        assert rules <= {one.rule for one in judge(world.cluster())}, build_flavor_topology.__name__
+        if build_flavor_topology in (_forge, _leave):
             (queue,) = world.cluster().cluster_queues
             silent = replace(queue, counts=Counts())
             cluster = dataclasses.replace(world.cluster(), cluster_queues=[silent])
-            assert "uncharged" in {one.rule for one in judge(cluster)}, plant.__name__
+            assert "uncharged" in {one.rule for one in judge(cluster)}, (
+                build_flavor_topology.__name__
+            )
 
 
 def test_the_correct_cluster_does_all_that_it_can_do() -> None:

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.quota.queues import cluster_queue_row
+from rackgate_assigner.quota.queues import cluster_queue_info
 from rackgate_assigner.scheduler.preemption import (
+    AdmittedWorkload,
     Preemption,
-    Running,
-    Waiting,
+    Preemptor,
     fits,
     may_preempt,
-    victims,
+    preemption_targets,
 )
-from rackgate_assigner.workload.decisions import Admit, Grant, Preempt
-from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload.decisions import Admit, Assignment, Preempt
+from rackgate_assigner.workload.info import workload_info
 from tests.unit.assigner.builders import cache_with, cluster_queue, flavor, podset, workload
 
 CPU, GPU = ("plain", "cpu"), ("plain", "gpu")
@@ -31,11 +31,13 @@ Pair = tuple[str, str]
 amounts = st.fixed_dictionaries({}, optional={CPU: st.integers(0, 4), GPU: st.integers(0, 2)})
 
 
-def one(index: int, quota: dict[Pair, int], priority: int, age: str, leaving: bool) -> Running:
-    row = workload_row(
+def one(
+    index: int, quota: dict[Pair, int], priority: int, age: str, leaving: bool
+) -> AdmittedWorkload:
+    row = workload_info(
         workload(f"w{index}", priority=priority, created=age, reserved_at=AGES[-1 - index % 4])
     )
-    return Running(row, quota, leaving)
+    return AdmittedWorkload(row, quota, leaving)
 
 
 candidate_lists = st.lists(
@@ -43,7 +45,7 @@ candidate_lists = st.lists(
 ).map(lambda found: [one(index, *each) for index, each in enumerate(found)])
 
 
-def freed(chosen: tuple[Running, ...], room: dict[Pair, int]) -> dict[Pair, int]:
+def freed(chosen: tuple[AdmittedWorkload, ...], room: dict[Pair, int]) -> dict[Pair, int]:
     return {
         pair: amount + sum(running.quota.get(pair, 0) for running in chosen)
         for pair, amount in room.items()
@@ -62,29 +64,29 @@ def freed(chosen: tuple[Running, ...], room: dict[Pair, int]) -> dict[Pair, int]
 )
 def test_victims_are_enough_all_needed_allowed_and_as_low_as_can_be(
     *,
-    found: list[Running],
+    found: list[AdmittedWorkload],
     request: dict[Pair, int],
     room: dict[Pair, int],
     priority: int,
     age: str,
     policy: str,
 ) -> None:
-    queue = cluster_queue_row(
+    queue = cluster_queue_info(
         cluster_queue("cq", {"plain": {"cpu": "9"}}, preemption={"withinClusterQueue": policy})
     )
-    waiting = Waiting("team/p", "", priority, age)
+    waiting = Preemptor("team/p", "", priority, age)
     short = {pair for pair, amount in request.items() if amount > room[pair]}
-    chosen = Preemption({"cq": found}, {}, {}, frozenset()).choose(
+    chosen = Preemption({"cq": found}, {}, {}, frozenset()).find_targets(
         queue, waiting, request, short, room
     )
-    again = Preemption({"cq": found[::-1]}, {}, {}, frozenset()).choose(
+    again = Preemption({"cq": found[::-1]}, {}, {}, frozenset()).find_targets(
         queue, waiting, request, short, room
     )
     assert again == chosen
     allowed = [
         running
         for running in found
-        if may_preempt(policy, waiting, running.row.priority or 0, running.row.age)
+        if may_preempt(policy, waiting, running.info.priority or 0, running.info.queue_timestamp)
     ]
     solutions = [
         subset
@@ -92,7 +94,7 @@ def test_victims_are_enough_all_needed_allowed_and_as_low_as_can_be(
         for subset in combinations(allowed, size)
         if fits(request, freed(subset, room))
     ]
-    sums = Preemption({"cq": found}, {}, {}, frozenset()).yields(queue, waiting)
+    sums = Preemption({"cq": found}, {}, {}, frozenset()).preemptible_quota(queue, waiting)
     most = freed(tuple(allowed), dict.fromkeys(room, 0))
     assert {pair: sums.get(pair, 0) for pair in room} == most
     if not solutions:
@@ -109,16 +111,20 @@ def test_victims_are_enough_all_needed_allowed_and_as_low_as_can_be(
     assert _highest(taken) == worst, "nobody higher gives way where lower ones would do"
 
 
-def _highest(subset: tuple[Running, ...]) -> int:
+def _highest(subset: tuple[AdmittedWorkload, ...]) -> int:
     """Highest priority that is evicted for it; of those that leave anyway, none."""
-    return max((running.row.priority or 0 for running in subset if not running.leaving), default=-1)
+    return max(
+        (running.info.priority or 0 for running in subset if not running.being_evicted), default=-1
+    )
 
 
 @given(found=candidate_lists, cpu=st.integers(1, 9))
-def test_a_search_changes_nothing_of_what_it_was_given(found: list[Running], cpu: int) -> None:
+def test_a_search_changes_nothing_of_what_it_was_given(
+    found: list[AdmittedWorkload], cpu: int
+) -> None:
     before = [dict(running.quota) for running in found]
     room = {CPU: 0}
-    victims(found, {CPU: cpu}, {CPU}, room)
+    preemption_targets(found, {CPU: cpu}, {CPU}, room)
     assert room == {CPU: 0}
     assert [dict(running.quota) for running in found] == before
 
@@ -134,7 +140,7 @@ class Life:
         self.cache: Cache = cache_with(queue=queue)
         self.cache.set_flavor(flavor("plain", None, {}))
         self.facts: dict[str, tuple[int, int, str]] = {}
-        self.running: dict[str, Grant] = {}
+        self.running: dict[str, Assignment] = {}
         self.stopping: set[str] = set()
         self.evictions: list[tuple[str, str]] = []
 
@@ -150,7 +156,7 @@ class Life:
                 version=str(self.version),
                 created=age,
                 priority=priority,
-                grant=self.running.get(name),
+                assignment=self.running.get(name),
                 conditions=told,
             )
         )
@@ -177,7 +183,7 @@ class Life:
         for decision in self.cache.plan():
             name = decision.workload.partition("/")[2]
             if isinstance(decision, Admit):
-                self.running[name] = decision.grant
+                self.running[name] = decision.assignment
             elif isinstance(decision, Preempt):
                 by = decision.by.partition("/")[2]
                 assert name in self.running

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Grant, Hold, PodSetGrant
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, Requeue
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -64,10 +64,10 @@ def run_parent(cache: Cache, rng: random.Random, left: dict[str, int], wish: dic
         left[other] -= 1
     total = sum(spots.values())
     found = TopologyAssignment((HOST,), tuple(((host,), n) for host, n in spots.items()))
-    part = PodSetGrant("main", {"cpu": "tas"}, {"cpu": 1000 * total}, total, found)
+    part = PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 1000 * total}, total, found)
     podsets = [podset(count=total, topology=wish)]
     cache.set_workload(
-        workload("ray", podsets, version="2", elastic=True, grant=Grant("cq", (part,)))
+        workload("ray", podsets, version="2", elastic=True, assignment=Assignment("cq", (part,)))
     )
     return home
 
@@ -95,22 +95,28 @@ def test_slices_go_where_their_parent_is(
         cache.set_workload(workload(name, pods, parent="ray", created=created, generation=0))
         (decision,) = [d for d in cache.plan() if d.workload == f"team/{name}"]
         near = sum(room for host, room in left.items() if path_of(host, level) == home)
-        if isinstance(decision, Hold):
+        if isinstance(decision, Requeue):
             assert decision.reason == "TopologyPlacementFailed"
             assert near < hosts_each if asked == "required" else sum(left.values()) < hosts_each
             cache.drop_workload(f"team/{name}")
             continue
-        grant = admissions([decision])[name]
-        assert grant.podsets[0].flavors == {"cpu": "tas"}
-        assert grant.podsets[0].topology is not None
-        places = [(values[-1], count) for values, count in grant.podsets[0].topology.domains]
+        assignment = admissions([decision])[name]
+        assert assignment.podsets[0].flavors == {"cpu": "tas"}
+        assert assignment.podsets[0].topology is not None
+        places = [(values[-1], count) for values, count in assignment.podsets[0].topology.domains]
         inside = all(path_of(host, level) == home for host, _ in places)
         assert inside or (asked == "preferred" and near < hosts_each)
         for host, count in places:
             left[host] -= count
             assert left[host] >= 0
         shown = workload(
-            name, pods, parent="ray", created=created, generation=0, version="2", grant=grant
+            name,
+            pods,
+            parent="ray",
+            created=created,
+            generation=0,
+            version="2",
+            assignment=assignment,
         )
         cache.set_workload(shown)
         if not inside:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     HOST,
     cache_with,
@@ -31,11 +31,13 @@ CPU = ("tas", "cpu")
 GATE = {"ElasticJobsViaWorkloadSlices": True}
 
 
-def grant_of(places: Counter[str]) -> Grant:
+def grant_of(places: Counter[str]) -> Assignment:
     spots = tuple(((host,), count) for host, count in sorted(places.items()) if count)
     total = sum(places.values())
     found = TopologyAssignment((HOST,), spots) if total else None
-    return Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 1000 * total}, total, found),))
+    return Assignment(
+        "cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 1000 * total}, total, found),)
+    )
 
 
 class Cluster:
@@ -66,7 +68,7 @@ class Cluster:
                 generation=0,
                 elastic=True,
                 folded=sorted(self.folded),
-                grant=grant_of(self.counted) if self.admitted else None,
+                assignment=grant_of(self.counted) if self.admitted else None,
                 conditions={"Evicted": ("True", "Preempted", "")} if evicted else {},
             )
         )
@@ -80,7 +82,7 @@ class Cluster:
                 [podset()],
                 parent="ray",
                 version=str(self.version),
-                grant=grant_of(Counter({host: 1})) if host else None,
+                assignment=grant_of(Counter({host: 1})) if host else None,
             )
         )
 
@@ -180,15 +182,15 @@ class Cluster:
         # they are.
         living = len(self.pods) if self.exists else 0
         assert used == 1000 * max(sum(held.values()), living)
-        waiting = {row.name for row in self.cache.freeze().waiting}
+        waiting = {row.name for row in self.cache.snapshot().pending}
         assert not waiting & self.folded
-        grove = self.cache.forest().groves["tas"]
+        flavor_topology = self.cache.flavor_topologies().by_flavor["tas"]
         surplus = Counter(self.pods.values())
         surplus.subtract(held)
         for host in HOSTS:
-            leaf = grove.tree.leaf_of_host(host)
+            leaf = flavor_topology.tree.leaf_of_host(host)
             assert leaf is not None
-            free = int(grove.capacity.free[leaf, grove.capacity.rows["cpu"]])
+            free = int(flavor_topology.capacity.free[leaf, flavor_topology.capacity.rows["cpu"]])
             assert free == 40_000 - 1000 * (held[host] + max(0, surplus[host]))
         assert self.cache.rebuild_matches() == []
 
@@ -228,4 +230,4 @@ def test_a_slice_that_lost_its_admission_after_the_fold_asks_for_nothing() -> No
     cluster.folded.add("s")
     cluster.show_parent()
     cluster.show_slice("s")
-    assert cluster.cache.freeze().waiting == []
+    assert cluster.cache.snapshot().pending == []

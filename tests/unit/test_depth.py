@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.wire.depth import MAX_DEPTH, tolerant, truncate_depth
 from rackgate_assigner import watches
-from rackgate_assigner.workload.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Requeue
 from tests.unit.assigner.builders import cache_with, fx_a, podset, workload
 
 
@@ -59,6 +59,6 @@ def test_a_workload_nested_without_end_is_judged_all_the_same(depth: int, place:
     cache.set_workload(tolerant(watches.decode_workload)(text.encode()))
     cache.set_workload(workload("b-right"))
     odd, right = cache.plan()
-    assert isinstance(odd, Admit if place in ("unknown", "affinity") else Hold)
+    assert isinstance(odd, Admit if place in ("unknown", "affinity") else Requeue)
     assert isinstance(right, Admit)
-    assert not isinstance(odd, Hold) or odd.reason == "Misconfigured"
+    assert not isinstance(odd, Requeue) or odd.reason == "Misconfigured"

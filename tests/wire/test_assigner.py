@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def _more_cycles(replica: Assigner, seen: int) -> bool:
-    return replica.cycle.cycles > seen
+    return replica.scheduler.cycles > seen
 
 
 def template(world: World, name: str) -> Object:
@@ -85,8 +85,8 @@ async def test_a_job_without_room_waits_with_one_event_and_starts_when_a_node_co
         world.submit("train", 5, required=RACK)
         await eventually(lambda: world.condition("train", "QuotaReserved")[0] == "False")
         await eventually(lambda: world.events("TopologyPlacementFailed"))
-        for seen in range(replica.cycle.cycles, replica.cycle.cycles + 3):
-            replica.cycle.replan()
+        for seen in range(replica.scheduler.cycles, replica.scheduler.cycles + 3):
+            replica.scheduler.request_cycle()
             await eventually(functools.partial(_more_cycles, replica, seen))
         assert len(world.events("TopologyPlacementFailed")) == 1
         assert not world.runs("train")

@@ -86,7 +86,7 @@ async def running(world: World, replica: Assigner, name: str, count: int = 2) ->
     world.submit(name, count, queue="plain")
     await eventually(world.started(name))
     bind(world, world.job(name), count)
-    await eventually(lambda: replica.cache.living_pods(world.job(name)["metadata"]["uid"]).total)
+    await eventually(lambda: replica.cache.live_pod_count(world.job(name)["metadata"]["uid"]).total)
     return world.job(name)
 
 
@@ -125,7 +125,7 @@ async def test_quota_is_held_until_the_last_pod_of_a_suspended_job_is_gone(world
         await eventually(world.shows("next", "QuotaReserved", "False"))
         assert (used(replica), held(world, "train")()) == (8, True)
         unbind(world, job, 0)
-        await eventually(lambda: replica.cache.living_pods(job["metadata"]["uid"]).total == 1)
+        await eventually(lambda: replica.cache.live_pod_count(job["metadata"]["uid"]).total == 1)
         assert not world.runs("next")
         unbind(world, job, 1)
         await eventually(world.started("next"))
@@ -273,8 +273,8 @@ async def test_pods_that_are_replaced_stop_nothing(world: World) -> None:
         bind(world, job, 6)
         bind(world, job, 3, deletionTimestamp=START)
         await eventually(lambda: used(replica) == 24)
-        cycles = replica.cycle.cycles
+        cycles = replica.scheduler.cycles
         world.submit("next", 1, queue="plain")
         await eventually(world.started("next"))
-        assert replica.cycle.cycles > cycles
+        assert replica.scheduler.cycles > cycles
         assert world.runs("train")

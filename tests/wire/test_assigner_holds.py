@@ -47,7 +47,7 @@ def _words_change(world: World, before: str) -> Callable[[], bool]:
 
 
 def _planned_since(replica: Assigner, cycles: int) -> Callable[[], bool]:
-    return lambda: replica.cycle.cycles > cycles
+    return lambda: replica.scheduler.cycles > cycles
 
 
 async def test_without_an_interval_each_change_of_room_is_told(world: World) -> None:
@@ -69,7 +69,7 @@ async def test_words_alone_are_written_once_an_interval_and_the_last_ones_in_the
         await eventually(world.shows("train", "QuotaReserved", "False"))
         began = clock.monotonic()
         for cpu in SIZES:
-            cycles = replica.cycle.cycles
+            cycles = replica.scheduler.cycles
             _resize(world, sorted(replica.watches.nodes.store), cpu)
             await eventually(_planned_since(replica, cycles))
         await eventually(lambda: "any of 5" in _message(world))

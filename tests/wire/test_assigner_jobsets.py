@@ -179,13 +179,13 @@ async def test_pods_of_child_jobs_are_charged_once() -> None:
             # The event of the pod may come before that of the Job.
             world.put(kinds.PODS, pod_of(world, workload, child))
             await eventually(lambda: "team/pod" in replica.cache.pods.rows)
-            replica.cache.pods.settle()
+            replica.cache.pods.update_coverage()
             assert replica.cache.pods.charged == {}
             stranger = pod_of(world, workload, {"metadata": {"uid": "somebody"}})
             stranger["metadata"]["name"] = "other"
             world.put(kinds.PODS, stranger)
             await eventually(lambda: "team/other" in replica.cache.pods.rows)
-            replica.cache.pods.settle()
+            replica.cache.pods.update_coverage()
             assert len(replica.cache.pods.charged) == 1
 
 

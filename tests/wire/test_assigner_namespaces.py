@@ -49,7 +49,7 @@ async def test_a_job_counts_from_the_moment_its_namespace_is_selected() -> None:
         world.submit("free", 2, queue="plain", spec={"suspend": False})
         world.submit("waits", 2, queue="plain")
         async with replica(world) as found:
-            await eventually(lambda: found.cycle.cycles > 0)
+            await eventually(lambda: found.scheduler.cycles > 0)
             world.change(
                 kinds.JOBS, "free", lambda job: job["metadata"].update(annotations={"a": "b"})
             )
@@ -98,14 +98,14 @@ async def test_a_job_whose_workload_is_deleted_is_let_go_where_nothing_is_manage
         world.delete(kinds.WORKLOADS, world.workload("train")["metadata"]["name"])
         await eventually(lambda: not world.workloads())
         assert not world.runs("train")
-        await eventually(lambda: found.cache.freeze().used.get("plain", {}) == {})
+        await eventually(lambda: found.cache.snapshot().used.get("plain", {}) == {})
         world.change(kinds.JOBS, "train", lambda job: job["spec"].update(suspend=False))
         jobs = found.watches.kinds["Job"].store
         await eventually(lambda: not jobs[f"{NAMESPACE}/train"].spec.suspend)
         # Two more cycles on what is known now.
         for _ in range(2):
-            seen = found.cycle.cycles
-            found.cycle.replan()
+            seen = found.scheduler.cycles
+            found.scheduler.request_cycle()
             await eventually(functools.partial(_more_cycles, found, seen))
         assert world.runs("train")
         assert world.workloads() == []
@@ -145,8 +145,11 @@ async def test_after_a_restart_what_was_admitted_counts_in_whatever_order_it_is_
             await asyncio.wait_for(running.synced(), 60)
             assert asked == {late}
             for name, managed in (("first", True), ("second", False)):
-                assert running.cache.living.managed(world.job(name)["metadata"]["uid"]) is managed
+                assert (
+                    running.cache.live_pods.is_managed(world.job(name)["metadata"]["uid"])
+                    is managed
+                )
 
 
 def _more_cycles(found: Assigner, seen: int) -> bool:
-    return found.cycle.cycles > seen
+    return found.scheduler.cycles > seen

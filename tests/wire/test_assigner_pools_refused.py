@@ -44,11 +44,13 @@ async def test_without_rights_for_pools_all_the_rest_goes_on(
             assert replica.missing() == []
             world.submit("train", 1)
             await eventually(world.workloads)
-            await eventually(lambda: any(line["event"] == "kind_in_doubt" for line in logged))
+            await eventually(
+                lambda: any(line["event"] == "kind_availability_unknown" for line in logged)
+            )
             assert world.osmo_writes() == [], "nothing is decided by half of what there is"
             world.faults.clear()
             await settled(world, IN_STEP, labels(ZONE))
-    doubts = [line["resource"] for line in logged if line["event"] == "kind_in_doubt"]
+    doubts = [line["resource"] for line in logged if line["event"] == "kind_availability_unknown"]
     assert doubts == [kind.full_name], "told once, however often it is asked"
 
 

@@ -117,13 +117,13 @@ async def test_a_job_that_cannot_start_yet_drives_nobody_out() -> None:
     async with World() as world, acting(world) as replica:
         submit(world, "first", 4, "low")
         await eventually(world.started("first"))
-        replica.cycle._is_in_sync = lambda workload: "urgent" not in workload.metadata.name
+        replica.scheduler._is_in_sync = lambda workload: "urgent" not in workload.metadata.name
         submit(world, "urgent", 2, "high")
         await eventually(
             world.shows("urgent", "QuotaReserved", "False", "WaitingForPreemptedWorkloads")
         )
-        for seen in range(replica.cycle.cycles, replica.cycle.cycles + 3):
-            replica.cycle.replan()
+        for seen in range(replica.scheduler.cycles, replica.scheduler.cycles + 3):
+            replica.scheduler.request_cycle()
             await eventually(functools.partial(_more_cycles, replica, seen))
         assert preempted(world) == []
         assert world.runs("first")
@@ -181,4 +181,4 @@ async def _life(world: World) -> None:
 
 
 def _more_cycles(replica: Assigner, seen: int) -> bool:
-    return replica.cycle.cycles > seen
+    return replica.scheduler.cycles > seen

@@ -115,9 +115,9 @@ async def test_a_cluster_that_comes_to_rest_is_admitted_at_once(
             status = {"conditions": [{"type": "RayClusterSuspending", "status": "True"}]}
             world.change(CLUSTERS, "ray", lambda o: o.update(status=status))
             await eventually(seen_by(replica, world))
-            before = replica.cycle.cycles
+            before = replica.scheduler.cycles
             world.change(kinds.CLUSTER_QUEUES, "cq", lambda o: o["spec"].update(stopPolicy="None"))
-            await eventually(lambda: replica.cycle.cycles > before)
+            await eventually(lambda: replica.scheduler.cycles > before)
             # A conflict with the words that say why it waits would be a pause.
             await eventually(words_seen_by(replica, world))
             assert not world.is_running(CLUSTERS, "ray")
@@ -148,7 +148,7 @@ def words_seen_by(replica: Assigner, world: KindsWorld) -> Callable[[], bool]:
     def seen() -> bool:
         meta = workload(world)["metadata"]
         known = store[f"{NAMESPACE}/{meta['name']}"].metadata.resource_version
-        return bool(known == meta["resourceVersion"] and not replica.cycle.counts()["holds"])
+        return bool(known == meta["resourceVersion"] and not replica.scheduler.counts()["requeues"])
 
     return seen
 

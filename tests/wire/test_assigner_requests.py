@@ -13,7 +13,7 @@ from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api import resources as kinds
-from rackgate_assigner import own_writes
+from rackgate_assigner import assumed_writes
 from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.jobs import controller as jobs
 from tests.support import objects
@@ -157,7 +157,7 @@ async def test_a_creation_that_failed_is_repeated(world: LaggingWorld) -> None:
 async def test_a_workload_that_no_watch_ever_showed_is_created_anew(
     world: LaggingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_writes, "UNSEEN_S", 0.3)
+    monkeypatch.setattr(assumed_writes, "ASSUMED_FOR_S", 0.3)
     async with assigner(world):
         world.lags = True
         world.submit("train", required=RACK)
@@ -342,7 +342,7 @@ async def test_a_waiting_reason_answered_after_the_workload_went_is_not_kept(
         world.submit("next", 40, required=RACK)
         await eventually(world.shows("next", "QuotaReserved", "False"))
         left = {f"team/{one['metadata']['name']}" for one in world.workloads()}
-        await eventually(lambda: left and set(replica.cycle._pace._told) == left)
+        await eventually(lambda: left and set(replica.scheduler._message_limiter._written) == left)
 
 
 async def test_a_claim_answered_after_its_job_went_is_not_kept(world: LaggingWorld) -> None:

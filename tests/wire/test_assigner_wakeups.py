@@ -105,9 +105,9 @@ async def test_what_was_decided_during_a_write_is_decided_again_after_it(world: 
         world.submit("train", required=RACK)
         await eventually(world.shows("train", "PodsReady", "True"))
         name = world.workload("train")["metadata"]["name"]
-        cycles = replica.cycle.cycles
+        cycles = replica.scheduler.cycles
         world.change(kinds.WORKLOADS, name, lambda o: o["spec"].update(active=False))
-        await eventually(lambda: replica.cycle.cycles > cycles)
+        await eventually(lambda: replica.scheduler.cycles > cycles)
         answered.set()
         await eventually(world.shows("train", "Evicted", "True", "Deactivated"))
         await eventually(lambda: not world.runs("train"))

@@ -14,7 +14,7 @@ import pytest_asyncio
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.topology.assignment import decode
-from rackgate_assigner.node_replacement.unhealthy import Judgement, PodFact, PodState
+from rackgate_assigner.node_replacement.unhealthy import HostAssessment, JobPod, PodState
 from rackgate_assigner.watches import decode_pod
 from tests.support.apiserver import Fault, Object
 from tests.support.objects import BLOCK, HOST
@@ -266,7 +266,7 @@ async def test_no_pod_is_ended_by_a_view_of_the_workload_that_is_behind(world: R
         unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         name = world.pod(host, phase="Pending", conditions=[unschedulable])
         stored: Any = world.get(kinds.PODS, name, NAMESPACE)
-        pod = PodFact(
+        pod = JobPod(
             name, NAMESPACE, stored["metadata"]["uid"], stored["metadata"]["resourceVersion"],
             "main", host, PodState.PINNED, unschedulable=True,
         )  # fmt: skip
@@ -282,10 +282,10 @@ async def test_no_pod_is_ended_by_a_view_of_the_workload_that_is_behind(world: R
         behind = msgspec.structs.replace(
             now, metadata=msgspec.structs.replace(now.metadata, resource_version="1")
         )
-        await replica.failures._act(behind, Judgement(doomed=(pod,)))
+        await replica.failures._apply(behind, HostAssessment(stranded_pods=(pod,)))
         stored = world.get(kinds.PODS, name, NAMESPACE)
         assert stored["status"]["phase"] == "Pending"
-        await replica.failures._act(now, Judgement(doomed=(pod,)))
+        await replica.failures._apply(now, HostAssessment(stranded_pods=(pod,)))
         stored = world.get(kinds.PODS, name, NAMESPACE)
         assert stored["status"]["phase"] == "Failed"
 
@@ -308,9 +308,9 @@ async def test_running_pods_on_a_node_that_is_not_ready_are_not_listed_time_and_
         failures, known = replica.failures, replica.watches.pods.store[key]
         # Told without a wait between, as anything else may wake it up meanwhile.
         failures._changed_keys.clear()
-        failures.pod_seen(known, decode_pod(msgspec.json.encode(pod)))
+        failures.on_pod_upsert(known, decode_pod(msgspec.json.encode(pod)))
         assert failures._changed_keys == set(), "readiness is the node's business"
-        failures.pod_seen(None, known)
+        failures.on_pod_upsert(None, known)
         assert failures._changed_keys, "a pod that is new is somebody's business"
         world.ends(pods[broken])
         await eventually(world.moved_from(broken))

@@ -36,7 +36,7 @@ async def rest(world: SoakWorld, replica: Assigner, ungater: Replica) -> None:
     await eventually(lambda: not replica.watches.kinds["Job"].store)
     await eventually(lambda: not ungater.ungater.pods.store)
     await eventually(lambda: not ungater.ungater.machine.workload_states)
-    await eventually(lambda: not any(replica.cycle.counts().values()))
+    await eventually(lambda: not any(replica.scheduler.counts().values()))
     await ungater.idle()
     await eventually(lambda: not len(replica.jobs.queue))
     assert world.broken_rules == []

@@ -68,7 +68,7 @@ async def test_usage_in_the_cache_only_rises_while_a_cluster_grows() -> None:
         def sample(*_: object) -> None:
             samples.append(cache.totals.used()["plain"]["plain", "cpu"])
 
-        running_replica.watches.workloads.tell(sample, sample)
+        running_replica.watches.workloads.add_listener(sample, sample)
         world.scale("ray", 6)
         await eventually(lambda: world.is_at("ray", small=6))
         await eventually(lambda: not running_replica.slices.queue)

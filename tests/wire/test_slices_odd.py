@@ -141,7 +141,7 @@ async def test_nothing_is_remembered_of_slices_that_are_gone() -> None:
         world.scale("ray", 4)
         await eventually(lambda: world.is_at("ray", small=4) and not world.slices())
         parent = world.parent("ray")["metadata"]
-        known = acting.slices._own_writes._outdated  # no other sign of a leak
+        known = acting.slices._assumed_writes._outdated  # no other sign of a leak
         await eventually(lambda: {key for _, key in known} <= {f"{NAMESPACE}/{parent['name']}"})
 
 

@@ -88,7 +88,7 @@ async def test_a_new_assigner_leaves_what_it_finds_as_it_is(stored: Path) -> Non
         load(world, stored)
         before = settled(world, stored)
         async with assigner(world) as replica:
-            await until(lambda: replica.cycle.cycles > 0)
+            await until(lambda: replica.scheduler.cycles > 0)
             # One more job, decided beside those that were there: everything was looked at.
             world.submit("fresh", 1, required="cloud.provider.com/topology-rack")
             await until(world.started("fresh"))

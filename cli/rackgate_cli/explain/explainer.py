@@ -19,7 +19,7 @@ from rackgate_assigner.explain.explanation import Explanation, FieldProblem
 from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob, owner_of
 from rackgate_assigner.jobs.state import is_managed
-from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import CommandError
 from rackgate_cli.explain.manifest import (
     WORKLOAD,
@@ -161,7 +161,9 @@ class WorkloadExplainer:
                 ),
                 warnings=warnings,
             )
-        row = found.cache.requests.applied(workload_row(manifest.workload, None, self._excluded))
+        row = found.cache.pod_defaults.with_pod_defaults(
+            workload_info(manifest.workload, None, self._excluded)
+        )
         explanation = workload_explanation.explain_row(
             found.cache, row, "notSubmitted", self._features, self._top
         )

@@ -9,7 +9,7 @@ import msgspec
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Change, Explanation, Resize
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.info import WorkloadInfo
 
 
 def with_resize(
@@ -31,7 +31,7 @@ def with_resize(
         return explanation
     mine = [one for one in cache.workloads.values() if one.parent == row.key]
     slices = sorted((one for one in mine if one.owner_uid == row.uid), key=lambda one: one.key)
-    first = next((one for one in slices if one.waiting), None)
+    first = next((one for one in slices if one.pending), None)
     why = (
         None
         if first is None
@@ -85,11 +85,13 @@ def _changes(parent: str, why: Explanation) -> tuple[Change, ...]:
 
 
 def _line(
-    row: WorkloadRow, podset: str, count: int, slices: Sequence[WorkloadRow], top: int
+    row: WorkloadInfo, podset: str, count: int, slices: Sequence[WorkloadInfo], top: int
 ) -> Resize:
     """One PodSet and its slices, asking for no more than they do."""
-    beside = sum(_pods(one) for one in slices if one.uid not in row.folded and _is_admitted(one))
-    waiting = [one for one in slices if one.waiting]
+    beside = sum(
+        _pods(one) for one in slices if one.uid not in row.merged_slices and _is_admitted(one)
+    )
+    waiting = [one for one in slices if one.pending]
     pods = sum(_pods(one) for one in waiting)
     return Resize(
         podset=podset,
@@ -102,11 +104,11 @@ def _line(
     )
 
 
-def _is_admitted(row: WorkloadRow) -> bool:
+def _is_admitted(row: WorkloadInfo) -> bool:
     return row.reserved is not None and row.admitted and not (row.evicted or row.deleting)
 
 
-def _pods(row: WorkloadRow) -> int:
+def _pods(row: WorkloadInfo) -> int:
     if row.reserved is not None:
         return sum(part.count for part in row.reserved.podsets)
     return sum(podset.request.count for podset in row.podsets)

@@ -15,7 +15,7 @@ from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.watches import BOUND
-from rackgate_assigner.workload.info import node_facts, pod_row
+from rackgate_assigner.workload.info import node_facts, pod_info
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.osmo.documents import read_documents
 from rackgate_cli.target import ClusterTarget, Progress
@@ -218,7 +218,7 @@ def _nodes(nodes: list[NodeFacts], pods: Any, source: str, warnings: tuple[str, 
 
 
 def _bound(pod: core.Pod) -> BoundPod | None:
-    row, meta = pod_row(pod), pod.metadata
+    row, meta = pod_info(pod), pod.metadata
     if row is None:
         return None
     group = meta.annotations.get(POD_GROUP_ANNOTATION, "")

@@ -128,7 +128,7 @@ def nodes_of(room: Room, lots: Sequence[Lot], budget: Budget) -> list[Mapping[in
             left.capacity,
             [request],
             topology_name="pool",
-            fence=(lot.start, lot.end),
+            leaf_range=(lot.start, lot.end),
         )
         if placed.refused is not None:
             packed = Packing(room, lots, budget).run()

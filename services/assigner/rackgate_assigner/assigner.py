@@ -23,25 +23,25 @@ from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, core, kueue
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.live_pods import Excess
+from rackgate_assigner.cache.live_pods import ExcessUsage
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController
 from rackgate_assigner.jobs.kinds import JobLike, is_child_of_job
-from rackgate_assigner.node_replacement.controller import NodeFailures
+from rackgate_assigner.node_replacement.controller import NodeReplacementController
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.queues import finalizer_controller as finalizers
-from rackgate_assigner.queues.flavor_controller import FlavorReport
+from rackgate_assigner.queues.flavor_controller import FlavorController
 from rackgate_assigner.queues.metrics import queue_families, topology_families
-from rackgate_assigner.queues.status_controller import QueueStatuses
-from rackgate_assigner.scheduler.controller import SchedulingCycle
+from rackgate_assigner.queues.status_controller import QueueStatusController
+from rackgate_assigner.scheduler.controller import Scheduler
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.settings import AssignerSettings, BudgetSettings
 from rackgate_assigner.watches import Object, PoolWatches, Watch, Watches
-from rackgate_assigner.workload.decisions import Repair
+from rackgate_assigner.workload.decisions import SecondPassDecision
 from rackgate_assigner.workload_slices.controller import SliceController
 from rackgate_assigner.workload_slices.jobs import ResizableJobs
 from rackgate_assigner.workload_slices.writer import SliceWriter
@@ -81,10 +81,10 @@ class Assigner:
         watches = self.watches
         self.jobs = self._job_controller(for_jobs, writer, settings)
         self.slices = self._slice_controller(SliceWriter(admission, writer), settings)
-        self.in_use = self._finalizers(pending)
+        self.finalizers_controller = self._finalizers(pending)
         self.pools = self._pool_controller(watches.osmo, pending)
-        self.flavors = FlavorReport(self.cache, watches.flavors.store, self._report)
-        self.statuses = QueueStatuses(
+        self.flavors = FlavorController(self.cache, watches.flavors.store, self._report)
+        self.statuses = QueueStatusController(
             self.cache,
             watches.cluster_queues.store,
             watches.local_queues.store,
@@ -94,28 +94,30 @@ class Assigner:
             max_interval_s=settings.queue_status.max_interval,
         )
         nodes = NodeWriter(admission, self._report)
-        self.failures = NodeFailures(
+        self.failures = NodeReplacementController(
             self.cache,
             watches.workloads.store,
             pending,
             nodes,
-            replan=self._replan,
+            request_cycle=self._request_cycle,
         )
-        self.cycle = SchedulingCycle(
+        self.scheduler = Scheduler(
             self.cache,
             watches.workloads.store,
             writer,
             features=features,
             nodes=nodes,
-            repairs=self._repairs,
+            second_pass=self._second_pass,
             is_in_sync=self._is_in_sync,
             min_interval_s=settings.cycle.min_interval,
             message_interval_s=settings.cycle.message_interval,
             workers=budgets.admission.concurrency,
             check_usage=settings.cycle.check_usage,
         )
-        self.verification = Verification(self.cache, self._replan, period_s=settings.verify_period)
-        self._listen()
+        self.verification = Verification(
+            self.cache, self._request_cycle, period_s=settings.verify_period
+        )
+        self._add_listeners()
 
     def _job_controller(
         self, client: Client, writer: WorkloadWriter, settings: AssignerSettings
@@ -124,7 +126,7 @@ class Assigner:
         return JobController(
             job_executor.Stores(
                 {kind: watch.store for kind, watch in watches.kinds.items()},
-                watches.parts.store,
+                watches.child_jobs.store,
                 watches.workloads.store,
                 watches.flavors.store,
                 watches.workload_classes.store,
@@ -137,33 +139,33 @@ class Assigner:
             system_namespace=settings.leader_election.namespace,
             features=self.cache.features,
             on_in_sync=self._ready,
-            live_pods=self.cache.living_pods,
-            on_managed=self._account,
+            live_pods=self.cache.live_pod_count,
+            on_managed=self._set_job_queue,
             recovery=settings.wait_for_pods_ready.recovery(),
             is_namespace_selected=None if self._selector.everything else self._is_selected,
         )
 
-    def _account(self, job: JobLike) -> None:
+    def _set_job_queue(self, job: JobLike) -> None:
         """Charge the pods of a managed job to its queue, whatever becomes of its Workload."""
         queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
         self.cache.set_job(job.metadata.uid, f"{job.metadata.namespace}/{queue}")
-        self.cycle.poke()
+        self.scheduler.request_cycle_if_changed()
 
     def _is_selected(self, namespace: str) -> bool:
         """Whether jobs of a namespace are managed; not before its labels are known."""
         found = self.watches.namespaces.store.get(namespace)
         return found is not None and self._selector.selects(found.metadata.labels)
 
-    def _namespace_seen(self, before: core.Namespace | None, space: core.Namespace) -> None:
+    def _on_namespace_upsert(self, before: core.Namespace | None, space: core.Namespace) -> None:
         """Jobs of a namespace that is selected now, or not any more, begin or cease to count."""
         labels = space.metadata.labels
         was = before is not None and self._selector.selects(before.metadata.labels)
         if was == self._selector.selects(labels):
             return
         for job in self.jobs.on_namespace_change(space.metadata.name):
-            self._job_seen(job, job)
+            self._on_job_upsert(job, job)
 
-    def _finalizers(self, client: Client) -> finalizers.InUse:
+    def _finalizers(self, client: Client) -> finalizers.FinalizerController:
         watches = self.watches
         stores = finalizers.Stores(
             watches.topologies.store,
@@ -171,7 +173,7 @@ class Assigner:
             watches.cluster_queues.store,
             watches.workloads.store,
         )
-        return finalizers.InUse(stores, client)
+        return finalizers.FinalizerController(stores, client)
 
     def _pool_controller(
         self, watches: PoolWatches | None, client: Client
@@ -196,19 +198,19 @@ class Assigner:
         )
 
     def _ready(self, key: str) -> None:
-        self.cycle.changed(key)
+        self.scheduler.reset_backoff(key)
 
     def _is_in_sync(self, workload: kueue.Workload) -> bool:
         return self.jobs.is_in_sync(workload) and self.slices.is_in_sync(workload)
 
-    def _replan(self) -> None:
-        self.cycle.replan()
+    def _request_cycle(self) -> None:
+        self.scheduler.request_cycle()
 
-    def _repairs(self, snapshot: Snapshot) -> list[Repair]:
+    def _second_pass(self, snapshot: Snapshot) -> list[SecondPassDecision]:
         features = self.cache.features
         if not features.failed_node_replacement:
             return []
-        return second_pass(snapshot, self.failures.hosts, self.failures.asked, features)
+        return second_pass(snapshot, self.failures.hosts, self.failures.requested, features)
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""
@@ -226,27 +228,27 @@ class Assigner:
         """Wait until every needed watch has listed once: nothing may be decided before that."""
         for watch in self.watches.needed():
             await watch.synced()
-        log.info("caches_warm", frozen=freeze_heap())
+        log.info("caches_synced", frozen=freeze_heap())
 
     async def act(self) -> None:
         """Decide and write until cancelled. Only the holder of the Lease may call this."""
         self.acting = True
         try:
             async with asyncio.TaskGroup() as group:
-                spawn(group, self.cycle.run(), "cycle")
+                spawn(group, self.scheduler.run(), "cycle")
                 spawn(group, self.jobs.run(), "jobs")
                 spawn(group, self.slices.run(), "slices")
-                spawn(group, self.in_use.run(), "finalizers")
+                spawn(group, self.finalizers_controller.run(), "finalizers")
                 spawn(group, self.failures.run(), "node-failures")
                 spawn(group, self.statuses.run(), "queue-status")
                 spawn(group, self.flavors.run(), "flavor-report")
-                spawn(group, self._measure(), "gauges")
+                spawn(group, self._serve_metrics(), "gauges")
                 if self.pools is not None:
                     spawn(group, self.pools.run(), "osmo-pools")
         finally:
             self.acting = False
 
-    async def _measure(self) -> None:
+    async def _serve_metrics(self) -> None:
         """Serve what is computed in each scrape until cancelled."""
 
         def families() -> Iterator[GaugeMetricFamily]:
@@ -258,89 +260,95 @@ class Assigner:
 
     # Who hears of what. The cache comes first: everybody else reads it.
 
-    def _listen(self) -> None:
+    def _add_listeners(self) -> None:
         cache, watches = self.cache, self.watches
-        self._fold(watches.nodes, cache.set_node, cache.drop_node)
-        self._fold(watches.pods, cache.set_pod, cache.drop_pod)
-        self._fold(watches.namespaces, cache.set_namespace, cache.drop_namespace)
-        self._fold(watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range)
-        self._fold(watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class)
-        self._fold(
+        self._connect_cache(watches.nodes, cache.set_node, cache.drop_node)
+        self._connect_cache(watches.pods, cache.set_pod, cache.drop_pod)
+        self._connect_cache(watches.namespaces, cache.set_namespace, cache.drop_namespace)
+        self._connect_cache(watches.limit_ranges, cache.set_limit_range, cache.drop_limit_range)
+        self._connect_cache(
+            watches.runtime_classes, cache.set_runtime_class, cache.drop_runtime_class
+        )
+        self._connect_cache(
             watches.workload_classes,
             cache.set_workload_priority_class,
             cache.drop_workload_priority_class,
         )
-        self._fold(watches.checks, cache.set_admission_check, cache.drop_admission_check)
-        self._fold(watches.topologies, cache.set_topology, cache.drop_topology)
-        self._fold(watches.flavors, cache.set_flavor, cache.drop_flavor)
-        self._fold(watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue)
-        self._fold(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
-        self._fold(watches.workloads, cache.set_workload, cache.drop_workload)
+        self._connect_cache(watches.checks, cache.set_admission_check, cache.drop_admission_check)
+        self._connect_cache(watches.topologies, cache.set_topology, cache.drop_topology)
+        self._connect_cache(watches.flavors, cache.set_flavor, cache.drop_flavor)
+        self._connect_cache(
+            watches.cluster_queues, cache.set_cluster_queue, cache.drop_cluster_queue
+        )
+        self._connect_cache(watches.local_queues, cache.set_local_queue, cache.drop_local_queue)
+        self._connect_cache(watches.workloads, cache.set_workload, cache.drop_workload)
         failures = self.failures
-        watches.namespaces.tell(self._namespace_seen)
-        watches.nodes.tell(failures.node_seen, failures.node_gone)
-        watches.pods.tell(failures.pod_seen, failures.pod_gone)
-        watches.workloads.tell(failures.workload_seen, failures.workload_gone)
-        watches.parts.tell(self._part_seen, self._part_gone)
-        cache.on_pods = self.jobs.on_pods_change
-        cache.on_excess = self._excess_changed
-        for governed in watches.kinds.values():
-            governed.tell(self._job_seen, self._job_gone)
-            governed.tell(self.jobs.on_job_upsert, self.jobs.on_job_delete)
-            governed.tell(self.slices.job_seen, self.slices.job_gone)
-            self._job_listener(governed)
-        watches.workloads.tell(self._workload_seen, self._workload_gone)
+        watches.namespaces.add_listener(self._on_namespace_upsert)
+        watches.nodes.add_listener(failures.on_node_upsert, failures.on_node_delete)
+        watches.pods.add_listener(failures.on_pod_upsert, failures.on_pod_delete)
+        watches.workloads.add_listener(failures.on_workload_upsert, failures.on_workload_delete)
+        watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
+        cache.on_pods_changed = self.jobs.on_pods_change
+        cache.on_excess_usage_changed = self._on_excess_usage_changed
+        for managed in watches.kinds.values():
+            managed.add_listener(self._on_job_upsert, self._on_job_delete)
+            managed.add_listener(self.jobs.on_job_upsert, self.jobs.on_job_delete)
+            managed.add_listener(self.slices.on_job_upsert, self.slices.on_job_delete)
+            self._job_listener(managed)
+        watches.workloads.add_listener(self._on_workload_upsert, self._on_workload_delete)
         for classes in (watches.workload_classes, watches.classes):
             self._class_listener(classes)
         for used in (watches.topologies, watches.flavors, watches.cluster_queues):
-            self._in_use_listener(used)
+            self._finalizer_listener(used)
         for queue in (watches.cluster_queues, watches.local_queues):
             self._queue_listener(queue)
         for other in (watches.topologies, watches.flavors, watches.checks):
-            self._other_listener(other)
-        watches.nodes.tell(self.flavors.node_seen, lambda _node: self.flavors.mark())
+            self._reference_listener(other)
+        watches.nodes.add_listener(self.flavors.on_node_upsert, lambda _node: self.flavors.mark())
         for kind in (watches.topologies, watches.flavors):
-            kind.tell(lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark())
+            kind.add_listener(
+                lambda _before, _item: self.flavors.mark(), lambda _item: self.flavors.mark()
+            )
 
-    def _fold(
+    def _connect_cache(
         self, watch: Watch[V], upsert: Callable[[V], Any], delete: Callable[[str], Any]
     ) -> None:
         def upserted(_before: V | None, item: V) -> None:
             upsert(item)
-            self.cycle.poke()
+            self.scheduler.request_cycle_if_changed()
 
         def deleted(item: V) -> None:
             delete(item.metadata.key)
-            self.cycle.poke()
+            self.scheduler.request_cycle_if_changed()
 
-        watch.tell(upserted, deleted)
+        watch.add_listener(upserted, deleted)
 
-    def _workload_seen(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
+    def _on_workload_upsert(self, before: kueue.Workload | None, workload: kueue.Workload) -> None:
         self.jobs.on_workload_upsert(before, workload)
         if before is None or before.metadata.controller != workload.metadata.controller:
-            self._follow_again(workload)
-        self.slices.workload_seen(before, workload)
+            self._recheck_job(workload)
+        self.slices.on_workload_upsert(before, workload)
         # A Workload that left a queue, or what it held, changes the counts of both sides.
         if before is not None:
             self.statuses.mark_workload(before)
             if before.metadata.generation != workload.metadata.generation:
-                self.cycle.changed(workload.metadata.key)
+                self.scheduler.reset_backoff(workload.metadata.key)
         self.statuses.mark_workload(workload)
-        self.in_use.user_changed(watch_kind(self.watches.workloads))
+        self.finalizers_controller.on_user_change(watch_kind(self.watches.workloads))
 
-    def _workload_gone(self, workload: kueue.Workload) -> None:
+    def _on_workload_delete(self, workload: kueue.Workload) -> None:
         self.jobs.on_workload_delete(workload)
-        self._follow_again(workload)
-        self.slices.workload_gone(workload)
-        self.cycle.forget(workload.metadata.key)
+        self._recheck_job(workload)
+        self.slices.on_workload_delete(workload)
+        self.scheduler.forget(workload.metadata.key)
         self.statuses.mark_workload(workload)
-        self.in_use.user_changed(watch_kind(self.watches.workloads))
+        self.finalizers_controller.on_user_change(watch_kind(self.watches.workloads))
 
-    def _follow_again(self, workload: kueue.Workload) -> None:
+    def _recheck_job(self, workload: kueue.Workload) -> None:
         """A Workload came or went: its job may be managed because of it alone, see `follows`."""
         job = None if self._selector.everything else self.jobs.job_for(workload)
         if job is not None:
-            self._job_seen(job, job)
+            self._on_job_upsert(job, job)
 
     def _class_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)
@@ -356,13 +364,13 @@ class Assigner:
             if self.acting:
                 self.jobs.on_priority_class_change(kind, item.metadata.name)
 
-        watch.tell(upserted, deleted)
+        watch.add_listener(upserted, deleted)
 
-    def _in_use_listener(self, watch: Watch[Any]) -> None:
+    def _finalizer_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)
-        watch.tell(
-            lambda _before, item: self.in_use.seen(kind, item.metadata),
-            lambda item: self.in_use.gone(kind, item.metadata),
+        watch.add_listener(
+            lambda _before, item: self.finalizers_controller.on_upsert(kind, item.metadata),
+            lambda item: self.finalizers_controller.on_delete(kind, item.metadata),
         )
 
     def _queue_listener(self, watch: Watch[Any]) -> None:
@@ -371,7 +379,7 @@ class Assigner:
         def upserted(before: Object | None, item: Object) -> None:
             if before is None or before.metadata.generation != item.metadata.generation:
                 self.statuses.mark_all()
-                self._warn(watch.resource, item, msgspec.to_builtins(item))
+                self._warn_unsupported(watch.resource, item, msgspec.to_builtins(item))
             else:
                 self.statuses.mark(kind, item.metadata.key)
 
@@ -379,43 +387,43 @@ class Assigner:
             self.statuses.gone(kind, item.metadata)
             self.statuses.mark_all()
 
-        watch.tell(upserted, deleted)
+        watch.add_listener(upserted, deleted)
 
-    def _other_listener(self, watch: Watch[Any]) -> None:
+    def _reference_listener(self, watch: Watch[Any]) -> None:
         kind = watch_kind(watch)
 
         def upserted(_before: Object | None, item: Object) -> None:
             self.statuses.mark_all()
             self.jobs.on_flavor_added(f"{kind}/{item.metadata.name}")
 
-        watch.tell(upserted, lambda _item: self.statuses.mark_all())
+        watch.add_listener(upserted, lambda _item: self.statuses.mark_all())
 
-    def _part_seen(self, before: batch.Job | None, part: batch.Job) -> None:
-        owner = part.metadata.controller
+    def _on_child_job_upsert(self, before: batch.Job | None, child_job: batch.Job) -> None:
+        owner = child_job.metadata.controller
         if owner is not None and (before is None or before.metadata.controller != owner):
-            self.cache.set_owner(part.metadata.uid, owner.uid, part.metadata.namespace)
-            self.cycle.poke()
+            self.cache.set_owner(child_job.metadata.uid, owner.uid, child_job.metadata.namespace)
+            self.scheduler.request_cycle_if_changed()
         elif owner is None and before is not None and before.metadata.controller is not None:
-            self.cache.set_owner(part.metadata.uid, "")
-        self.jobs.on_child_upsert(before, part)
+            self.cache.set_owner(child_job.metadata.uid, "")
+        self.jobs.on_child_upsert(before, child_job)
 
-    def _excess_changed(self, excess: Excess) -> None:
+    def _on_excess_usage_changed(self, excess: ExcessUsage) -> None:
         self.statuses.mark(resources.CLUSTER_QUEUES.kind, excess.cluster_queue)
         if excess.local_queue:
             self.statuses.mark(resources.LOCAL_QUEUES.kind, excess.local_queue)
 
-    def _job_seen(self, before: JobLike | None, job: JobLike) -> None:
+    def _on_job_upsert(self, before: JobLike | None, job: JobLike) -> None:
         owner = job.metadata.controller
         if owner is None or not is_child_of_job(job.metadata):
             if self.jobs.is_followed(job):
-                self._account(job)
+                self._set_job_queue(job)
             elif not self._selector.everything:
                 self.cache.drop_job(job.metadata.uid)
         elif before is None or before.metadata.controller != owner:
             # Whether that is true the job controller finds out; until it is known the claim has
             # no effect.
             self.cache.set_owner(job.metadata.uid, owner.uid, job.metadata.namespace)
-            self.cycle.poke()
+            self.scheduler.request_cycle_if_changed()
         if (
             before is not None
             and is_child_of_job(before.metadata)
@@ -423,26 +431,28 @@ class Assigner:
         ):
             self.cache.set_owner(job.metadata.uid, "")
 
-    def _job_gone(self, job: JobLike) -> None:
+    def _on_job_delete(self, job: JobLike) -> None:
         self.cache.drop_job(job.metadata.uid)
-        if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.parts.store:
+        if is_child_of_job(job.metadata) and job.metadata.key not in self.watches.child_jobs.store:
             self.cache.drop_owner(job.metadata.uid)
-        self.cycle.poke()
+        self.scheduler.request_cycle_if_changed()
 
-    def _part_gone(self, part: batch.Job) -> None:
-        self.cache.drop_owner(part.metadata.uid)
-        self.jobs.on_child_delete(part)
+    def _on_child_job_delete(self, child_job: batch.Job) -> None:
+        self.cache.drop_owner(child_job.metadata.uid)
+        self.jobs.on_child_delete(child_job)
 
     def _job_listener(self, watch: Watch[Any]) -> None:
         def upserted(before: JobLike | None, job: JobLike) -> None:
             if before is None or before.metadata.generation != job.metadata.generation:
                 # Templates stay raw, and have nothing to say about this.
                 manifest = {"metadata": msgspec.to_builtins(job.metadata)}
-                self._warn(watch.resource, job, manifest)
+                self._warn_unsupported(watch.resource, job, manifest)
 
-        watch.tell(upserted)
+        watch.add_listener(upserted)
 
-    def _warn(self, resource: Resource, item: Object, manifest: Mapping[str, Any]) -> None:
+    def _warn_unsupported(
+        self, resource: Resource, item: Object, manifest: Mapping[str, Any]
+    ) -> None:
         """One Event for each generation of an object that asks for what has no effect yet."""
         if not self.acting:
             return

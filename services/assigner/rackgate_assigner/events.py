@@ -9,7 +9,7 @@ from rackgate.kube.events import EventRecorder, EventType, Regarding
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.kinds import JobLike, kind_of
-from rackgate_assigner.node_replacement.unhealthy import PodFact
+from rackgate_assigner.node_replacement.unhealthy import JobPod
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"
@@ -32,7 +32,7 @@ class Reporter:
         resource = kind_of(job).resource
         self._record(resource, job.metadata, reason, _RECONCILE, note, warning=warning)
 
-    def pod(self, pod: PodFact, reason: str, note: str) -> None:
+    def pod(self, pod: JobPod, reason: str, note: str) -> None:
         """An Event on a pod."""
         meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
         self._record(PODS, meta, reason, _ADMISSION, note, warning=False)

@@ -78,7 +78,7 @@ NODE_REPLACEMENTS: Final = initialize_series(
     "result",
     ("replaced", "recovered", "stuck"),
 )
-PODS_ENDED: Final = counter(
+PODS_TERMINATED: Final = counter(
     "pods_terminated_total", "Pods set Failed because they waited for a broken node."
 )
 EVICTION_LATENCY: Final = histogram(
@@ -121,7 +121,7 @@ SLICES: Final = gauge(
     "their parent counts them.",
     ("status",),
 )
-SLICES_SETTLED: Final = initialize_series(
+SLICES_MERGED: Final = initialize_series(
     counter(
         "workload_slices_settled_total",
         "Admitted slices that ended: folded into their parent's counts, or withdrawn.",
@@ -130,7 +130,7 @@ SLICES_SETTLED: Final = initialize_series(
     "result",
     ("folded", "withdrawn"),
 )
-PODS_GIVEN_BACK: Final = counter(
+PODS_SCALED_DOWN: Final = counter(
     "resize_pods_given_back_total", "Pods that running jobs gave back by asking for fewer."
 )
 RESIZES: Final = initialize_series(
@@ -138,7 +138,9 @@ RESIZES: Final = initialize_series(
     "direction",
     ("up", "down"),
 )
-JOB_STEPS: Final = counter("job_steps_total", "Steps taken for jobs, by kind.", ("step", "result"))
+JOB_ACTIONS: Final = counter(
+    "job_steps_total", "Steps taken for jobs, by kind.", ("step", "result")
+)
 
 
 def time_placement(flavor: str) -> AbstractContextManager[object]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_assigner.node_replacement.recovery_timeout import Recovery
+from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout
 
 
 class BudgetSettings(ConfigModel):
@@ -95,10 +95,10 @@ class WaitForPodsReadySettings(ConfigModel):
     requeuing_strategy: RequeuingStrategySettings = RequeuingStrategySettings()
     """When it is queued again."""
 
-    def recovery(self) -> Recovery:
+    def recovery(self) -> RecoveryTimeout:
         """The settings as the rule that the job controller follows."""
         pause = self.requeuing_strategy
-        return Recovery(
+        return RecoveryTimeout(
             self.recovery_timeout, pause.backoff_base_seconds, pause.backoff_max_seconds
         )
 

@@ -20,13 +20,13 @@ from rackgate.wire import core, kueue, osmo
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob
 from rackgate_assigner.jobs.kinds.job import decode_job
 
-GOVERNED: Final = {"labelSelector": names.QUEUE_LABEL}
-PARTS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
+MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
+CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
 BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 
 # Seconds between two questions whether a kind is served: one that is not, and one in doubt.
 SERVED_POLL_S: Final = 30.0
-DOUBT_POLL_S: Final = 1.0
+UNKNOWN_POLL_S: Final = 1.0
 
 _POD_LABELS: Final = (names.PODSET_LABEL,)
 _POD_ANNOTATIONS: Final = (names.WORKLOAD_ANNOTATION,)
@@ -104,38 +104,38 @@ def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
         resource_version=found.resource_version,
         deletion_timestamp=found.deletion_timestamp,
         deletion_grace_period_seconds=found.deletion_grace_period_seconds,
-        labels=_shared(_only(found.labels, _POD_LABELS)),
-        annotations=_shared(_only(found.annotations, _POD_ANNOTATIONS)),
-        owner_references=_shared(found.owner_references),
+        labels=_interned(_select_keys(found.labels, _POD_LABELS)),
+        annotations=_interned(_select_keys(found.annotations, _POD_ANNOTATIONS)),
+        owner_references=_interned(found.owner_references),
     )
     spec_kept = core.PodSpec(
         node_name=intern(spec.node_name) if spec.node_name else None,
-        containers=_shared(spec.containers),
-        init_containers=_shared(spec.init_containers),
-        overhead=_shared(spec.overhead),
-        resources=_shared(spec.resources),
+        containers=_interned(spec.containers),
+        init_containers=_interned(spec.init_containers),
+        overhead=_interned(spec.overhead),
+        resources=_interned(spec.resources),
     )
     status = core.PodStatus(
         phase=view.status.phase,
         container_statuses=view.status.container_statuses,
         init_container_statuses=view.status.init_container_statuses,
     )
-    return core.Pod(metadata=meta, spec=spec_kept, status=_shared(status))
+    return core.Pod(metadata=meta, spec=spec_kept, status=_interned(status))
 
 
 _SHARED_LIMIT: Final = 4096
-_parts: dict[tuple[type, bytes], Any] = {}
+_interned_parts: dict[tuple[type, bytes], Any] = {}
 
 
-def _shared(part: T) -> T:
+def _interned(part: T) -> T:
     """An equal part decoded before, if it is still at hand; nobody may change it."""
     key = (type(part), _encode(part))
-    known: T | None = _parts.get(key)
+    known: T | None = _interned_parts.get(key)
     if known is not None:
         return known
-    if len(_parts) >= _SHARED_LIMIT:
-        _parts.clear()  # what is in use stays in use; only new pods get parts of their own
-    _parts[key] = part
+    if len(_interned_parts) >= _SHARED_LIMIT:
+        _interned_parts.clear()  # what is in use stays in use; only new pods get parts of their own
+    _interned_parts[key] = part
     return part
 
 
@@ -143,7 +143,7 @@ def _copied(raw: msgspec.Raw) -> msgspec.Raw:
     return msgspec.Raw(bytes(raw))
 
 
-def _only(found: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
+def _select_keys(found: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
     return {key: found[key] for key in keys if key in found}
 
 
@@ -192,7 +192,7 @@ class Watch(Generic[V]):
         """The objects by `namespace/name`, or by name; a live view."""
         return self.informer.store
 
-    def tell(
+    def add_listener(
         self,
         upsert: Callable[[V | None, V], Any] | None = None,
         delete: Callable[[V], Any] | None = None,
@@ -218,7 +218,7 @@ class Watch(Generic[V]):
                 self._failed(item)
 
     def _failed(self, item: V) -> None:
-        log.exception("object_not_folded", resource=self.resource.full_name, key=item.metadata.key)
+        log.exception("object_not_cached", resource=self.resource.full_name, key=item.metadata.key)
 
 
 class OptionalWatch(Watch[V]):
@@ -241,13 +241,13 @@ class OptionalWatch(Watch[V]):
     ) -> None:
         self.served = False
         self._on_served: list[Callable[[], Any]] = []
-        self._settled = asyncio.Event()
+        self._resolved = asyncio.Event()
         super().__init__(client, resource, decode, params, on_synced=self._listed)
         self._client, self._problem = client, "not asked for yet"
 
     def missing(self) -> list[str]:
         """Nothing once it is listed, or known not to be served."""
-        if self._settled.is_set():
+        if self._resolved.is_set():
             return []
         if not self._problem:
             return self.informer.missing()
@@ -255,9 +255,9 @@ class OptionalWatch(Watch[V]):
 
     async def synced(self) -> None:
         """Wait until all there is has been listed once, or is known not to be served."""
-        await self._settled.wait()
+        await self._resolved.wait()
 
-    def tell_served(self, listener: Callable[[], Any]) -> None:
+    def add_served_listener(self, listener: Callable[[], Any]) -> None:
         """Add a listener that is called when the kind comes or goes."""
         self._on_served.append(listener)
 
@@ -267,43 +267,43 @@ class OptionalWatch(Watch[V]):
             served = await self._served()
             if served:
                 log.info("kind_served", resource=self.resource.full_name)
-                self._serves(True)
+                self._set_served(True)
                 await self._follow()
             if served is not None:
-                self._settled.set()
-            await asyncio.sleep(DOUBT_POLL_S if served is None else SERVED_POLL_S)
+                self._resolved.set()
+            await asyncio.sleep(UNKNOWN_POLL_S if served is None else SERVED_POLL_S)
 
     async def _follow(self) -> None:
         """Follow it until it is not served any more."""
         async with asyncio.TaskGroup() as group:
             name = f"watch {self.resource.full_name}"
             following = spawn(group, self.informer.run(), name)
-            missed = 0
+            not_served_count = 0
             # Once may be an API server that is about to serve it again.
-            while missed < 2:
-                await asyncio.sleep(DOUBT_POLL_S)
-                missed = missed + 1 if await self._gone() else 0
+            while not_served_count < 2:
+                await asyncio.sleep(UNKNOWN_POLL_S)
+                not_served_count = not_served_count + 1 if await self._gone() else 0
             following.cancel()
         log.info("kind_not_served", resource=self.resource.full_name)
-        self._serves(False)
+        self._set_served(False)
         self.informer.clear()
 
     async def _gone(self) -> bool:
         """Whether its watch fails since the kind is not served; asked once for each failure."""
         problem = self.informer.problem
         served = await self._served() if problem else None
-        if served and self._settled.is_set() and self.informer.problem == problem:
+        if served and self._resolved.is_set() and self.informer.problem == problem:
             self.informer.problem = ""  # a watch that fails again says so again
         return served is False
 
-    def _serves(self, served: bool) -> None:
+    def _set_served(self, served: bool) -> None:
         self.served = served
         for listener in self._on_served:
             listener()
 
     def _listed(self) -> None:
         self.informer.problem = ""  # what comes now is a problem with a kind that was served
-        self._settled.set()
+        self._resolved.set()
 
     async def _served(self) -> bool | None:
         """Whether the API server knows the kind; None when it cannot be asked now."""
@@ -314,7 +314,9 @@ class OptionalWatch(Watch[V]):
             return False
         except KubeError as error:
             if self._problem != str(error):
-                log.warning("kind_in_doubt", resource=self.resource.full_name, error=str(error))
+                log.warning(
+                    "kind_availability_unknown", resource=self.resource.full_name, error=str(error)
+                )
             self._problem = str(error)
             return None
         self._problem = ""
@@ -348,7 +350,7 @@ class Watches:
 
     Attributes:
         kinds: governed jobs, by kind.
-        parts: child Jobs of JobSets, governed or not.
+        child_jobs: child Jobs of JobSets, governed or not.
         osmo: pools, with the gate alone.
     """
 
@@ -369,8 +371,8 @@ class Watches:
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
         # First of the two that follow Jobs, so that the lag shown for them is that of the governed.
-        self.parts = Watch(client, resources.JOBS, decode_job, PARTS)
-        self.kinds = {kind.name: _governed(client, kind) for kind in KINDS.values()}
+        self.child_jobs = Watch(client, resources.JOBS, decode_job, CHILD_JOBS)
+        self.kinds = {kind.name: _managed_job_watch(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
 
     async def wait_confirmed(self) -> None:
@@ -381,8 +383,8 @@ class Watches:
 
     def all(self) -> list[Watch[Any]]:
         """All watches."""
-        partners = (self.osmo.pools, self.osmo.topologies) if self.osmo is not None else ()
-        return [*self.needed(), *partners]
+        osmo_watches = (self.osmo.pools, self.osmo.topologies) if self.osmo is not None else ()
+        return [*self.needed(), *osmo_watches]
 
     def needed(self) -> list[Watch[Any]]:
         """Those without which nothing may be decided about jobs: none of a partner's kinds."""
@@ -400,11 +402,11 @@ class Watches:
             self.cluster_queues,
             self.local_queues,
             self.workloads,
-            self.parts,
+            self.child_jobs,
             *self.kinds.values(),
         ]
 
 
-def _governed(client: Client, kind: GenericJob[Any]) -> Watch[Any]:
+def _managed_job_watch(client: Client, kind: GenericJob[Any]) -> Watch[Any]:
     follow = Watch if kind.built_in else OptionalWatch
-    return follow(client, kind.resource, kind.decode, GOVERNED)
+    return follow(client, kind.resource, kind.decode, MANAGED_JOBS)

@@ -22,7 +22,7 @@ class ParsedRequest:
     """A request that could be read.
 
     `level` and `slice_level` are places in the list of levels; `units` has one entry per level;
-    `fence` is the path new pods must be under, or empty.
+    `leaf_range` is the path new pods must be under, or empty.
     """
 
     workers: Json

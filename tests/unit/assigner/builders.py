@@ -14,7 +14,7 @@ from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import TopologyAssignment, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Admit, Decision, Grant
+from rackgate_assigner.workload.decisions import Admit, Assignment, Decision
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
 POOL = {"pool": "gpu"}
@@ -158,9 +158,9 @@ def podset(
     return found
 
 
-def _admission(grant: Grant) -> dict[str, Any]:
+def _admission(assignment: Assignment) -> dict[str, Any]:
     return {
-        "clusterQueue": grant.cluster_queue,
+        "clusterQueue": assignment.cluster_queue,
         "podSetAssignments": [
             {
                 "name": part.name,
@@ -169,7 +169,7 @@ def _admission(grant: Grant) -> dict[str, Any]:
                 "count": part.count,
                 **({"topologyAssignment": encode(part.topology)} if part.topology else {}),
             }
-            for part in grant.podsets
+            for part in assignment.podsets
         ],
     }
 
@@ -184,7 +184,7 @@ def workload(
     version: str = "1",
     generation: int = 1,
     owner: str | None = None,
-    grant: Grant | None = None,
+    assignment: Assignment | None = None,
     conditions: Mapping[str, tuple[str, str, str]] | None = None,
     deleting: bool = False,
     unhealthy: Sequence[str] = (),
@@ -195,7 +195,7 @@ def workload(
     parent: str = "",
     **spec: Any,
 ) -> kueue.Workload:
-    """A Workload; with `grant` it is admitted. `conditions`: type to (status, reason, message).
+    """A Workload, admitted with `assignment`. `conditions`: type to (status, reason, message).
 
     With `parent` it is a slice of the Workload of that name; `folded` are names of slices.
     """
@@ -219,8 +219,8 @@ def workload(
         meta["deletionTimestamp"] = CREATED
     status: dict[str, Any] = {}
     found = dict(conditions or {})
-    if grant is not None:
-        status["admission"] = _admission(grant)
+    if assignment is not None:
+        status["admission"] = _admission(assignment)
         for kind in ("QuotaReserved", "Admitted"):
             found.setdefault(kind, ("True", kind, ""))
     status["conditions"] = [
@@ -307,25 +307,25 @@ def fx_a() -> list[core.Node]:
     ]
 
 
-def admissions(decisions: Sequence[Decision]) -> dict[str, Grant]:
+def admissions(decisions: Sequence[Decision]) -> dict[str, Assignment]:
     """Grants by Workload name."""
     return {
-        decision.workload.partition("/")[2]: decision.grant
+        decision.workload.partition("/")[2]: decision.assignment
         for decision in decisions
         if isinstance(decision, Admit)
     }
 
 
-def domains(grant: Grant, name: str = "main") -> dict[str, int]:
-    """Pods by host (or joined path) of one PodSet of a grant."""
-    assignment = next(part.topology for part in grant.podsets if part.name == name)
+def domains(of: Assignment, name: str = "main") -> dict[str, int]:
+    """Pods by host (or joined path) of one PodSet of a assignment."""
+    assignment = next(part.topology for part in of.podsets if part.name == name)
     assert isinstance(assignment, TopologyAssignment)
     return {"/".join(values): count for values, count in assignment.domains}
 
 
-def admit_all(cache: Cache) -> dict[str, Grant]:
+def admit_all(cache: Cache) -> dict[str, Assignment]:
     """Run one cycle and let the cache see every admission, as the watch would show it."""
     granted = admissions(cache.plan())
-    for name, grant in granted.items():
-        cache.assume(f"team/{name}", grant)
+    for name, assignment in granted.items():
+        cache.assume(f"team/{name}", assignment)
     return granted

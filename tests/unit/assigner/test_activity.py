@@ -10,7 +10,7 @@ import pytest
 from rackgate.api import names
 from rackgate.features import Features
 from rackgate.wire import kueue
-from rackgate_assigner.workload.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Requeue
 from tests.unit.assigner.builders import (
     RACK,
     cache_with,
@@ -70,7 +70,7 @@ def test_a_missing_topology_makes_a_queue_inactive_until_it_comes() -> None:
     assert (status, reason) == ("False", "TopologyNotFound")
     assert message.endswith('there is no Topology "default" for TAS flavor "tas"')
     (hold,) = cache.plan()
-    assert hold == Hold("team/w", "Misconfigured", "ClusterQueue cq is inactive")
+    assert hold == Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")
     cache.set_topology(topology())
     assert active(cache)[0] == "True"
     assert isinstance(cache.plan()[0], Admit)
@@ -172,7 +172,7 @@ def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended(spec: dict[
     cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
     cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
     assert active(cache)[0] == "False"
-    assert cache.plan() == [Hold("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
+    assert cache.plan() == [Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
     cache.set_cluster_queue(cluster_queue())
     assert isinstance(cache.plan()[0], Admit)
 

@@ -10,7 +10,7 @@ import pytest
 from rackgate.features import Features
 from rackgate.wire import kueue
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Admit, Deactivate, Hold
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Requeue
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -46,8 +46,8 @@ def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> Non
     cache.set_workload(workload("w", racked(4)))
     (decision,) = cache.plan()
     assert isinstance(decision, Admit)
-    assert decision.grant.cluster_queue == "cq"
-    placed = domains(decision.grant)
+    assert decision.assignment.cluster_queue == "cq"
+    placed = domains(decision.assignment)
     assert sum(placed.values()) == 4
     assert len(racks_of(placed)) == 1
 
@@ -64,7 +64,7 @@ def test_a_workload_that_pauses_is_passed_over_until_the_pause_is_ended() -> Non
     cache.set_workload(workload("b", racked(4)))
     held, behind = cache.plan()
     told = "not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z"
-    assert held == Hold("team/a", "PendingEvaluation", told)
+    assert held == Requeue("team/a", "PendingEvaluation", told)
     assert isinstance(behind, Admit)
     before = cache.epoch
     over = msgspec.structs.replace(status, requeue_state=kueue.RequeueState(1))
@@ -78,7 +78,7 @@ def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
     assert cache.plan() == [
-        Hold(
+        Requeue(
             "team/w",
             "TopologyPlacementFailed",
             "couldn't assign flavors to pod set main: "
@@ -91,11 +91,11 @@ def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
 def test_a_node_that_joins_a_rack_lets_the_job_in_wholly_there() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
-    assert isinstance(cache.plan()[0], Hold)
+    assert isinstance(cache.plan()[0], Requeue)
     cache.set_node(node("b1-r2-3", "b1/r2", cpu="8"))
     (decision,) = cache.plan()
     assert isinstance(decision, Admit)
-    placed = domains(decision.grant)
+    placed = domains(decision.assignment)
     assert sum(placed.values()) == 5
     assert racks_of(placed) == {"b1-r2"}
 
@@ -107,7 +107,7 @@ def test_quota_that_others_hold_is_waited_for() -> None:
     cache.set_workload(workload("w2", racked(2)))
     admit, hold = cache.plan()
     assert isinstance(admit, Admit)
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert (hold.workload, hold.reason) == ("team/w2", "WaitingForQuota")
 
 
@@ -116,7 +116,7 @@ def test_room_without_quota_is_not_enough() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "12"}}))
     cache.set_workload(workload("w", racked(4)))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "ExceedsMaxQuota"
 
 
@@ -127,7 +127,7 @@ def test_two_admissions_of_one_cycle_never_share_room() -> None:
     for index in range(6):
         cache.set_workload(workload(f"w{index}", racked(4)))
     granted = admissions(cache.plan())
-    used = [host for grant in granted.values() for host in domains(grant)]
+    used = [host for assignment in granted.values() for host in domains(assignment)]
     assert len(granted) == 4
     assert len(used) == len(set(used)) == 8
 
@@ -163,12 +163,12 @@ def test_podsets_of_one_workload_share_the_room_also_over_two_flavors() -> None:
     cache.set_flavor(flavor("twin"))
     cache.set_workload(workload("w", [podset("one", 3), podset("two", 2)]))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert "pod set two" in hold.message
     cache.set_workload(workload("w", [podset("one", 3), podset("two", 1)], generation=2))
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    assert [part.flavors["cpu"] for part in admit.grant.podsets] == ["tas", "twin"]
+    assert [part.flavors["cpu"] for part in admit.assignment.podsets] == ["tas", "twin"]
 
 
 @pytest.mark.requirement("TAS-21")
@@ -189,7 +189,7 @@ def test_a_podset_without_pods_is_granted_and_takes_nothing() -> None:
     cache.set_workload(workload("w", podsets))
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    head, none = admit.grant.podsets
+    head, none = admit.assignment.podsets
     assert head.topology is not None
     assert (none.count, none.topology, none.usage) == (0, None, {"cpu": 0})
 
@@ -201,7 +201,7 @@ def test_slices_that_do_not_divide_the_pods_are_refused_whole() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(count=7, topology=sliced)]))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "Misconfigured"
     assert hold.message == (
         "spec.podSets[0].topologyRequest.podSetSliceSize: slices of 2 pods do not divide the "
@@ -251,7 +251,7 @@ def strict(quota: str = "1000", *, full: bool = False) -> Cache:
         (admit,) = cache.plan()
         assert isinstance(admit, Admit)
         holds = [podset(count=14, requests={"cpu": "4"})]
-        cache.set_workload(workload("fills", holds, grant=admit.grant, version="2"))
+        cache.set_workload(workload("fills", holds, assignment=admit.assignment, version="2"))
     return cache
 
 
@@ -260,9 +260,9 @@ def test_strict_fifo_waits_behind_its_head() -> None:
     cache.set_workload(workload("big", racked(4), priority=1))
     cache.set_workload(workload("small", racked(2)))
     head, behind = cache.plan()
-    assert isinstance(head, Hold)
+    assert isinstance(head, Requeue)
     assert head.workload == "team/big"
-    assert behind == Hold("team/small", "PendingEvaluation", STRICT_BEHIND)
+    assert behind == Requeue("team/small", "PendingEvaluation", STRICT_BEHIND)
 
 
 NOWHERE = {"nodeSelector": {"no": "node"}}
@@ -289,13 +289,13 @@ def test_what_can_never_be_admitted_does_not_hold_the_head_of_a_strict_queue(
     cache.set_workload(workload("b-same", head, priority=1))
     cache.set_workload(workload("small", racked(1)))
     first, second, admit = cache.plan()
-    assert isinstance(first, Hold)
-    assert isinstance(second, Hold)
+    assert isinstance(first, Requeue)
+    assert isinstance(second, Requeue)
     assert (first.workload, first.reason) == ("team/a-head", reason)
     assert (second.workload, second.reason) == ("team/b-same", reason)
     assert isinstance(admit, Admit)
     off = cache.plan(features=Features.of({"RackgateStrictFIFOSkipsImpossible": False}))
-    assert [found.reason for found in off if isinstance(found, Hold)] == [
+    assert [found.reason for found in off if isinstance(found, Requeue)] == [
         reason,
         "PendingEvaluation",
         "PendingEvaluation",
@@ -309,7 +309,7 @@ def test_a_head_that_only_waits_holds_a_strict_queue_behind_one_that_is_passed_o
     cache.set_workload(workload("b-waits", racked(1), priority=8))
     cache.set_workload(workload("c-small", racked(1, cpu="1")))
     assert [
-        (found.workload, found.reason) for found in cache.plan() if isinstance(found, Hold)
+        (found.workload, found.reason) for found in cache.plan() if isinstance(found, Requeue)
     ] == [
         ("team/a-never", "ExceedsMaxQuota"),
         ("team/b-waits", "WaitingForQuota"),
@@ -326,7 +326,9 @@ def test_what_was_passed_over_is_the_head_again_when_the_quota_suffices() -> Non
     cache.set_cluster_queue(grown)
     decisions = cache.plan()
     assert list(admissions(decisions)) == ["big"]
-    assert [found.reason for found in decisions if isinstance(found, Hold)] == ["WaitingForQuota"]
+    assert [found.reason for found in decisions if isinstance(found, Requeue)] == [
+        "WaitingForQuota"
+    ]
 
 
 def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None:
@@ -334,7 +336,7 @@ def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None
     cache.set_workload(workload("bad", [podset(requests={"cpu": "many"})], priority=1))
     cache.set_workload(workload("good", racked(2)))
     hold, admit = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "Misconfigured"
     assert "is not a quantity" in hold.message
     assert isinstance(admit, Admit)
@@ -345,7 +347,7 @@ def test_equal_shapes_are_refused_with_one_placement() -> None:
     for index in range(4):
         cache.set_workload(workload(f"w{index}", racked(5)))
     holds = cache.plan()
-    assert len({hold.message for hold in holds if isinstance(hold, Hold)}) == 1
+    assert len({hold.message for hold in holds if isinstance(hold, Requeue)}) == 1
     assert len(holds) == 4
 
 
@@ -377,7 +379,7 @@ def test_what_is_in_the_way_of_a_queue_is_told(change: str, reason: str, message
         case _:
             cache.set_cluster_queue(cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}}))
     cache.set_workload(workload("w"))
-    assert cache.plan() == [Hold("team/w", reason, message)]
+    assert cache.plan() == [Requeue("team/w", reason, message)]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +404,7 @@ def test_a_hold_that_stands_already_is_not_repeated() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     told = {"QuotaReserved": ("False", hold.reason, hold.message)}
     cache.set_workload(workload("w", racked(5), version="2", conditions=told))
     assert cache.plan() == []
@@ -418,7 +420,7 @@ def test_messages_are_cut_at_the_limit_of_a_condition() -> None:
         cache.set_flavor(flavor(name, None, {}))
     cache.set_workload(workload("w", [podset(count=2)]))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert len(hold.message) == 1024
 
 
@@ -444,7 +446,7 @@ def test_with_the_gate_off_an_unknown_level_waits_with_the_same_words() -> None:
     (deactivate,) = cache.plan()
     (hold,) = cache.plan(features=Features.of({"DeactivateInvalidTopology": False}))
     assert isinstance(deactivate, Deactivate)
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.message == deactivate.message
 
 

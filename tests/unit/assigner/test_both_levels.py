@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Deactivate, Hold
+from rackgate_assigner.workload.decisions import Deactivate, Requeue
 from tests.unit.assigner.builders import (
     BLOCK,
     RACK,
@@ -32,17 +32,17 @@ def cache_asked(features: Mapping[str, bool], **asked: Any) -> Cache:
 
 @pytest.mark.field_note("G6", "P6")
 def test_both_levels_count_behind_the_gate() -> None:
-    grant = admissions(cache_asked(ON, required=BLOCK, preferred=RACK).plan())["w"]
-    assert domains(grant) == {"b1-r1-1": 8, "b1-r1-2": 4}
+    assignment = admissions(cache_asked(ON, required=BLOCK, preferred=RACK).plan())["w"]
+    assert domains(assignment) == {"b1-r1-1": 8, "b1-r1-2": 4}
 
 
 def test_without_the_gate_such_a_workload_is_held_and_told_so() -> None:
     (decision,) = cache_asked({}, required=BLOCK, preferred=RACK).plan()
-    assert isinstance(decision, Hold)
+    assert isinstance(decision, Requeue)
     assert decision.reason == "Misconfigured"
     assert decision.message.startswith("spec.podSets[0].topologyRequest: at most one of required")
     (other,) = cache_asked(ON, required=BLOCK, unconstrained=True).plan()
-    assert isinstance(other, Hold)
+    assert isinstance(other, Requeue)
     assert other.reason == "Misconfigured"
 
 
@@ -57,7 +57,7 @@ def test_a_preferred_level_above_the_required_one_is_named_by_its_path() -> None
     assert decision.message == said
     keeps = ON | {"DeactivateInvalidTopology": False}
     (held,) = cache_asked(keeps, required=RACK, preferred=BLOCK).plan()
-    assert isinstance(held, Hold)
+    assert isinstance(held, Requeue)
     assert held.message == said
 
 

@@ -1,4 +1,4 @@
-"""When the epoch rises, and how long an assumed grant stays charged."""
+"""When the epoch rises, and how long an assumed assignment stays charged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.decisions import Assignment
 from tests.unit.assigner.builders import (
     RACK,
     admissions,
@@ -37,10 +37,10 @@ def cache() -> Cache:
     """One node, one Workload admitted with two pods of 1 cpu on it, one waiting."""
     cache = cache_with([node("a")])
     cache.set_workload(workload("w", [podset(count=2)]))
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", [podset(count=2)], version="2", grant=grant))
+    assignment = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", [podset(count=2)], version="2", assignment=assignment))
     cache.set_workload(workload("next", [podset(count=3)]))
-    cache.forest()
+    cache.flavor_topologies()
     return cache
 
 
@@ -52,9 +52,9 @@ def heartbeat(found: core.Node) -> core.Node:
 
 @pytest.mark.field_note("C7")
 def test_heartbeats_change_nothing(cache: Cache) -> None:
-    trees = cache.forest().groves["tas"].tree
+    trees = cache.flavor_topologies().by_flavor["tas"].tree
     assert not rises(cache, lambda: cache.set_node(heartbeat(node("a"))))
-    assert cache.forest().groves["tas"].tree is trees
+    assert cache.flavor_topologies().by_flavor["tas"].tree is trees
 
 
 @pytest.mark.requirement("CAP-07")
@@ -102,9 +102,11 @@ def _give_back(cache: Cache) -> None:
 
 
 def _finish(cache: Cache) -> None:
-    grant = cache.workloads["team/w"].reserved
+    assignment = cache.workloads["team/w"].reserved
     done = {"Finished": ("True", "Succeeded", "")}
-    cache.set_workload(workload("w", [podset(count=2)], version="3", grant=grant, conditions=done))
+    cache.set_workload(
+        workload("w", [podset(count=2)], version="3", assignment=assignment, conditions=done)
+    )
 
 
 @pytest.mark.requirement("CAP-08")
@@ -131,12 +133,12 @@ def test_whatever_could_let_someone_in_raises_the_epoch(
     cache: Cache, change: Callable[[Cache], None]
 ) -> None:
     cache.set_pod(pod("other", "a"))
-    cache.forest()
+    cache.flavor_topologies()
     assert rises(cache, lambda: change(cache))
 
 
 def test_pods_that_sit_where_they_were_assigned_wake_nobody(cache: Cache) -> None:
-    cache.forest()
+    cache.flavor_topologies()
     assert not rises(cache, lambda: cache.set_pod(pod("w-0", "a", workload="w")))
     assert not rises(cache, lambda: cache.drop_pod("team/w-0"))
 
@@ -158,21 +160,21 @@ def test_written_conditions_and_queue_statuses_wake_nobody(cache: Cache) -> None
     assert not rises(cache, lambda: cache.set_local_queue(local_queue()))
 
 
-def granted() -> tuple[Cache, Grant]:
+def granted() -> tuple[Cache, Assignment]:
     cache = cache_with([node("a")])
     cache.set_workload(workload("w", [podset(count=3)], version="5"))
     return cache, admissions(cache.plan())["w"]
 
 
 def free(cache: Cache) -> int:
-    capacity = cache.forest().groves["tas"].capacity
+    capacity = cache.flavor_topologies().by_flavor["tas"].capacity
     return int(capacity.free[0, capacity.rows["cpu"]])
 
 
 @pytest.mark.requirement("CAP-11")
 def test_an_assumed_grant_is_charged_and_not_planned_again() -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     assert free(cache) == 1000
     assert cache.plan() == []
     assert cache.local_queue_status("team/lq")["reservingWorkloads"] == 1
@@ -180,19 +182,19 @@ def test_an_assumed_grant_is_charged_and_not_planned_again() -> None:
 
 @pytest.mark.requirement("CAP-11")
 def test_a_failed_write_gives_the_room_back() -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     assert rises(cache, lambda: cache.forget("team/w"))
     assert free(cache) == 4000
     assert list(admissions(cache.plan())) == ["w"]
 
 
 def test_an_older_event_does_not_end_an_assumption() -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     cache.set_workload(workload("w", [podset(count=3)], version="6"))
     assert free(cache) == 1000
-    cache.set_workload(workload("w", [podset(count=3)], version="7", grant=grant))
+    cache.set_workload(workload("w", [podset(count=3)], version="7", assignment=assignment))
     assert cache.assumed == {}
     assert free(cache) == 1000
     cache.set_workload(workload("w", [podset(count=3)], version="8"))
@@ -200,8 +202,8 @@ def test_an_older_event_does_not_end_an_assumption() -> None:
 
 
 def test_a_confirmed_write_that_was_taken_back_unseen_does_not_leak() -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     cache.confirm("team/w", "10")
     cache.set_workload(workload("w", [podset(count=3)], version="9"))
     assert free(cache) == 1000
@@ -210,8 +212,8 @@ def test_a_confirmed_write_that_was_taken_back_unseen_does_not_leak() -> None:
 
 
 def test_a_confirmation_after_the_watch_ends_the_assumption_at_once() -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     cache.set_workload(workload("w", [podset(count=3)], version="10"))
     cache.confirm("team/w", "10")
     assert free(cache) == 4000
@@ -227,8 +229,8 @@ def test_a_confirmation_after_the_watch_ends_the_assumption_at_once() -> None:
     ],
 )
 def test_an_assumption_ends_with_its_workload(end: Callable[[Cache], None]) -> None:
-    cache, grant = granted()
-    cache.assume("team/w", grant)
+    cache, assignment = granted()
+    cache.assume("team/w", assignment)
     end(cache)
     assert (cache.assumed, free(cache)) == ({}, 4000)
     cache.forget("team/w")
@@ -237,7 +239,7 @@ def test_an_assumption_ends_with_its_workload(end: Callable[[Cache], None]) -> N
 
 
 def test_assuming_for_a_workload_that_is_gone_or_reserved_does_nothing() -> None:
-    cache, grant = granted()
+    cache, assignment = granted()
     cache.drop_workload("team/w")
-    cache.assume("team/w", grant)
+    cache.assume("team/w", assignment)
     assert (cache.assumed, free(cache)) == ({}, 4000)

@@ -21,8 +21,10 @@ def test_a_leaving_pod_of_an_admitted_workload_is_charged_once() -> None:
     """Its replacement stays gated until it is gone, so the two never need room together."""
     cache = cache_with([node("n", cpu="16")])
     cache.set_workload(workload("train", [podset(requests={"cpu": "8"})]))
-    grant = admit_all(cache)["train"]
-    cache.set_workload(workload("train", [podset(requests={"cpu": "8"})], version="2", grant=grant))
+    assignment = admit_all(cache)["train"]
+    cache.set_workload(
+        workload("train", [podset(requests={"cpu": "8"})], version="2", assignment=assignment)
+    )
     cache.set_pod(pod("old", "n", cpu="8", workload="train", leaving=True))
     cache.set_workload(workload("other", [podset(requests={"cpu": "8"})]))
     assert list(admissions(cache.plan())) == ["other"]
@@ -34,8 +36,10 @@ def test_a_leaving_pod_of_an_admitted_workload_is_charged_once() -> None:
 def test_leaving_pods_of_an_evicted_workload_hold_their_room() -> None:
     cache = cache_with([node("n", cpu="8")])
     cache.set_workload(workload("train", [podset(requests={"cpu": "8"})]))
-    grant = admit_all(cache)["train"]
-    cache.set_workload(workload("train", [podset(requests={"cpu": "8"})], version="2", grant=grant))
+    assignment = admit_all(cache)["train"]
+    cache.set_workload(
+        workload("train", [podset(requests={"cpu": "8"})], version="2", assignment=assignment)
+    )
     cache.set_pod(pod("old", "n", cpu="8", workload="train", leaving=True))
     cache.drop_workload("team/train")
     cache.set_workload(workload("other", [podset(requests={"cpu": "8"})]))

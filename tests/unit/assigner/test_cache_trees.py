@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.flavor_topologies import Forest, Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, FlavorTopology
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from tests.unit.assigner.builders import (
@@ -36,26 +36,26 @@ def cache() -> Cache:
     """Three nodes in two racks, four pods of 1 cpu of one Workload and one foreign pod on them."""
     cache = cache_with([node("a"), node("b"), node("c", "b1/r2")])
     cache.set_workload(workload("w", [podset(count=4)]))
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", [podset(count=4)], version="2", grant=grant))
+    assignment = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", [podset(count=4)], version="2", assignment=assignment))
     cache.set_pod(pod("foreign", "b"))
-    cache.forest()
+    cache.flavor_topologies()
     return cache
 
 
-def grove(cache: Cache, name: str = "tas") -> Grove:
-    return cache.forest().groves[name]
+def flavor_topology(cache: Cache, name: str = "tas") -> FlavorTopology:
+    return cache.flavor_topologies().by_flavor[name]
 
 
 def free(cache: Cache, resource: str = "cpu", name: str = "tas") -> dict[str, int]:
     """Free amount of each leaf, by the last value of its path."""
-    found = grove(cache, name)
+    found = flavor_topology(cache, name)
     row = found.capacity.rows[resource]
     leaves = enumerate(found.tree.paths[-1])
     return {path[-1]: int(found.capacity.free[leaf, row]) for leaf, path in leaves}
 
 
-def refusal(found: Grove, **asked: Any) -> str:
+def refusal(found: FlavorTopology, **asked: Any) -> str:
     """Why so much never fits."""
     request = PodSetRequest("main", 99, {"cpu": 4000}, TopologyRequest(**asked))
     refused = place(found.tree, found.capacity, [request], topology_name="t").refused
@@ -63,7 +63,7 @@ def refusal(found: Grove, **asked: Any) -> str:
     return refused.message
 
 
-def picture(forest: Forest) -> dict[str, Any]:
+def picture(flavor_topologies: FlavorTopologies) -> dict[str, Any]:
     """What a snapshot says."""
     return {
         name: (
@@ -76,7 +76,7 @@ def picture(forest: Forest) -> dict[str, Any]:
             found.tree.leaf_of_host("c"),
             refusal(found, required=RACK),
         )
-        for name, found in forest.groves.items()
+        for name, found in flavor_topologies.by_flavor.items()
     }
 
 
@@ -107,8 +107,8 @@ CHANGES: list[Callable[[Cache], Any]] = [
 def test_an_old_snapshot_stays_as_it_was_and_the_cache_is_right(
     cache: Cache, change: Callable[[Cache], Any]
 ) -> None:
-    grove(cache).tree.taint_column()
-    snapshot = cache.forest().copy()
+    flavor_topology(cache).tree.taint_column()
+    snapshot = cache.flavor_topologies().copy()
     before = picture(snapshot)
     change(cache)
     assert cache.rebuild_matches() == []
@@ -122,9 +122,9 @@ def test_an_old_snapshot_stays_as_it_was_and_the_cache_is_right(
 def test_a_node_that_takes_no_part_any_more_is_in_no_answer(
     cache: Cache, change: Callable[[Cache], Any]
 ) -> None:
-    assert "Total nodes: 3;" in refusal(grove(cache), required=RACK)
+    assert "Total nodes: 3;" in refusal(flavor_topology(cache), required=RACK)
     change(cache)
-    found = grove(cache)
+    found = flavor_topology(cache)
     assert found.tree.paths == ([("b1",)], [("b1", "r1")], [("b1", "r1", "a"), ("b1", "r1", "b")])
     assert "Total nodes: 2; excluded" in refusal(found, required=RACK)
     assert found.tree.leaf_of_node("c") is None
@@ -134,19 +134,19 @@ def test_a_node_that_takes_no_part_any_more_is_in_no_answer(
 def test_without_any_node_left_no_level_has_domains_and_nodes_may_come_back(cache: Cache) -> None:
     for name in "abc":
         cache.drop_node(name)
-    assert refusal(grove(cache), required=RACK) == f"no topology domains at level: {RACK}"
+    assert refusal(flavor_topology(cache), required=RACK) == f"no topology domains at level: {RACK}"
     cache.set_node(node("a"))
     assert (free(cache), cache.rebuild_matches()) == ({"a": 0}, [])
 
 
 def test_only_what_changed_is_made_anew(cache: Cache) -> None:
-    before = grove(cache).tree
+    before = flavor_topology(cache).tree
     cache.set_node(node("a", cpu="9"))
-    after = grove(cache).tree
+    after = flavor_topology(cache).tree
     assert after is not before
     assert after.paths is before.paths
     assert after.memo is before.memo
-    assert grove(cache).tree is after
+    assert flavor_topology(cache).tree is after
 
 
 @pytest.mark.requirement("CAP-07")
@@ -154,7 +154,7 @@ def test_judgements_of_taints_and_selectors_follow_the_node(cache: Cache) -> Non
     request = PodSetRequest("main", 1, {"cpu": 4000}, node_selector={"disk": "ssd"})
 
     def placed() -> bool:
-        found = grove(cache)
+        found = flavor_topology(cache)
         return place(found.tree, found.capacity, [request], topology_name="t").refused is None
 
     assert not placed()
@@ -179,11 +179,11 @@ def test_a_node_made_anew_elsewhere_has_its_pods_and_assignments_at_once(cache: 
 @pytest.mark.requirement("CAP-01")
 def test_a_resource_that_appears_late_knows_who_uses_it_already(cache: Cache) -> None:
     cache.set_workload(workload("g", [podset(requests={"cpu": "1"})]))
-    grant = admissions(cache.plan())["g"]
+    assignment = admissions(cache.plan())["g"]
     wants = [podset(requests={"cpu": "1", "example.com/gpu": "2"})]
-    cache.set_workload(workload("g", wants, version="2", generation=2, grant=grant))
-    (host,) = grant.podsets[0].topology.domains[0][0]  # type: ignore[union-attr]  # it has one
-    assert "example.com/gpu" not in grove(cache).capacity.rows
+    cache.set_workload(workload("g", wants, version="2", generation=2, assignment=assignment))
+    (host,) = assignment.podsets[0].topology.domains[0][0]  # type: ignore[union-attr]  # it has one
+    assert "example.com/gpu" not in flavor_topology(cache).capacity.rows
     for name in "abc":
         found = node(name, "b1/r2" if name == "c" else "b1/r1")
         found.status.allocatable["example.com/gpu"] = "8"
@@ -193,18 +193,18 @@ def test_a_resource_that_appears_late_knows_who_uses_it_already(cache: Cache) ->
         assert cache.rebuild_matches() == []
     for name in "abc":
         cache.set_node(node(name, "b1/r2" if name == "c" else "b1/r1"))
-    assert "example.com/gpu" not in grove(cache).capacity.rows
+    assert "example.com/gpu" not in flavor_topology(cache).capacity.rows
 
 
 @pytest.mark.field_note("C15")
 def test_of_nodes_with_one_hostname_the_next_one_takes_over(cache: Cache) -> None:
     cache.set_node(node("x", "b3/r3", host="c"))
-    assert grove(cache).tree.skipped == {"x": 'hostname "c" belongs to node "c" already'}
+    assert flavor_topology(cache).tree.skipped == {"x": 'hostname "c" belongs to node "c" already'}
     cache.drop_node("c")
-    assert grove(cache).tree.skipped == {}
-    assert grove(cache).tree.paths[2][-1] == ("b3", "r3", "c")
+    assert flavor_topology(cache).tree.skipped == {}
+    assert flavor_topology(cache).tree.paths[2][-1] == ("b3", "r3", "c")
     cache.set_node(node("c", "b1/r2"))
-    assert grove(cache).tree.leaf_of_node("x") is None
+    assert flavor_topology(cache).tree.leaf_of_node("x") is None
     assert cache.rebuild_matches() == []
 
 
@@ -214,8 +214,8 @@ def test_in_a_rack_the_last_node_with_a_hostname_takes_what_is_placed_on_it() ->
     cache.set_topology(topology("racks", (BLOCK, RACK)))
     cache.set_flavor(flavor("by-rack", "racks"))
     cache.set_workload(workload("w", [podset(count=3)]))
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", [podset(count=3)], version="2", grant=grant))
+    assignment = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", [podset(count=3)], version="2", assignment=assignment))
     assert free(cache, name="by-rack") == {"r1": 4000, "r2": 1000}
     cache.set_node(node("b", "b1/r2", host="h", ready=False))
     assert free(cache, name="by-rack") == {"r1": 1000}
@@ -233,8 +233,8 @@ def test_a_rack_is_shared_from_the_moment_two_flavors_have_a_node_of_it() -> Non
     for kind in "xy":
         cache.set_flavor(flavor(kind, "racks", {"kind": kind}))
     cache.set_workload(workload("w", [podset(count=3)]))
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", [podset(count=3)], version="2", grant=grant))
+    assignment = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", [podset(count=3)], version="2", assignment=assignment))
     assert (free(cache, name="x"), free(cache, name="y")) == ({"r1": 1000}, {"r1": 4000})
     cache.set_flavor(flavor("y", "racks", {"pool": "gpu"}))
     assert free(cache, name="y") == {"r1": 5000}
@@ -246,16 +246,16 @@ def test_a_rack_is_shared_from_the_moment_two_flavors_have_a_node_of_it() -> Non
 
 
 def test_a_flavor_that_only_tolerates_more_keeps_its_tree(cache: Cache) -> None:
-    before = grove(cache).tree
+    before = flavor_topology(cache).tree
     cache.set_flavor(flavor(tolerations=[{"operator": "Exists"}]))
-    assert grove(cache).tree is before
-    assert grove(cache).flavor.tolerations != ()
+    assert flavor_topology(cache).tree is before
+    assert flavor_topology(cache).flavor.tolerations != ()
 
 
 def test_very_many_changes_at_once_are_right_as_well(cache: Cache) -> None:
     for index in range(200):
         cache.set_node(node(f"n{index}", f"b{index % 3}/r{index % 7}"))
-    cache.forest()
+    cache.flavor_topologies()
     found: list[core.Node] = [
         node(f"n{index}", f"b{index % 4}/r{index % 7}", ready=bool(index % 5))
         for index in range(0, 200, 2)
@@ -276,7 +276,7 @@ class Name(str):
 def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked: bool) -> None:
     cache = cache_with([])
     if asked:
-        cache.forest()
+        cache.flavor_topologies()
     names: WeakSet[Name] = WeakSet()
     for number in range(500):
         name, host = Name(f"node-{number}"), Name(f"host-{number}")
@@ -286,7 +286,7 @@ def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked
         del name, host
     assert len(names) < 150
     cache.put_node(NodeFacts("a", {BLOCK: "b", RACK: "r", HOST: "a", "pool": "gpu"}, {}))
-    assert grove(cache).tree.leaf_of_node("a") == 0
+    assert flavor_topology(cache).tree.leaf_of_node("a") == 0
     assert cache.rebuild_matches() == []
 
 
@@ -296,7 +296,7 @@ def test_should_taking_in_fail_the_next_question_plants_from_scratch(cache: Cach
         planted.delattr("rackgate_assigner.cache.trees.amended")  # a defect, planted
         cache.set_node(node("d", "b1/r2"))
         with pytest.raises(NameError):
-            cache.forest()
+            cache.flavor_topologies()
     cache.drop_pod("team/foreign")
     assert "d" in free(cache)
     assert cache.rebuild_matches() == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.decisions import Assignment
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -30,33 +30,35 @@ from tests.unit.assigner.builders import (
 
 def free(cache: Cache, leaf: str, flavor_name: str = "tas", resource: str = "cpu") -> int:
     """Free amount of a leaf: a node, or the joined path where racks are the leaves."""
-    grove = cache.forest().groves[flavor_name]
-    tree = grove.tree
+    flavor_topology = cache.flavor_topologies().by_flavor[flavor_name]
+    tree = flavor_topology.tree
     found = tree.leaf_of_values(tuple(leaf.split("/")))
     assert found is not None
-    return int(grove.capacity.free[found, grove.capacity.rows[resource]])
+    return int(flavor_topology.capacity.free[found, flavor_topology.capacity.rows[resource]])
 
 
-def running(cache: Cache, name: str = "w", count: int = 2, **more: Any) -> Grant:
+def running(cache: Cache, name: str = "w", count: int = 2, **more: Any) -> Assignment:
     """Admit a Workload of `count` pods of 1 cpu and show the cache the result."""
     podsets = [podset(count=count, **more)]
     cache.set_workload(workload(name, podsets))
-    grant = admissions(cache.plan())[name]
-    cache.set_workload(workload(name, podsets, version="2", grant=grant))
-    return grant
+    assignment = admissions(cache.plan())[name]
+    cache.set_workload(workload(name, podsets, version="2", assignment=assignment))
+    return assignment
 
 
 @pytest.mark.requirement("CAP-02", "CAP-04")
 def test_usage_follows_admission_suspension_and_finish() -> None:
     cache = cache_with([node("a")])
-    grant = running(cache)
+    assignment = running(cache)
     assert (free(cache, "a"), free(cache, "a", resource="pods")) == (2000, 108)
     cache.set_workload(workload("w", [podset(count=2)], version="3"))
     assert free(cache, "a") == 4000
-    cache.set_workload(workload("w", [podset(count=2)], version="4", grant=grant))
+    cache.set_workload(workload("w", [podset(count=2)], version="4", assignment=assignment))
     assert free(cache, "a") == 2000
     done = {"Finished": ("True", "Succeeded", "")}
-    cache.set_workload(workload("w", [podset(count=2)], version="5", grant=grant, conditions=done))
+    cache.set_workload(
+        workload("w", [podset(count=2)], version="5", assignment=assignment, conditions=done)
+    )
     assert free(cache, "a") == 4000
 
 
@@ -119,15 +121,15 @@ def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) 
     cache = cache_with([node("a"), node("b")])
     podsets = [podset(count=2)]
     cache.set_workload(workload("w", podsets))
-    grant = admissions(cache.plan())["w"]
-    assert domains(grant) == {"a": 2}
+    assignment = admissions(cache.plan())["w"]
+    assert domains(assignment) == {"a": 2}
     steps: list[Callable[[], None]] = [
         lambda: cache.set_pod(pod("w-0", "b", workload="w")),
-        lambda: cache.set_workload(workload("w", podsets, version="2", grant=grant)),
+        lambda: cache.set_workload(workload("w", podsets, version="2", assignment=assignment)),
     ]
     for step in steps if first == "pod" else steps[::-1]:
         step()
-        cache.forest()
+        cache.flavor_topologies()
     assert (free(cache, "a"), free(cache, "b")) == (2000, 3000)
 
 
@@ -162,8 +164,8 @@ def test_pods_beyond_a_domains_count_are_charged_to_the_node() -> None:
 @pytest.mark.field_note("U2")
 def test_pods_outside_the_assigned_domains_are_charged_to_their_node() -> None:
     cache = cache_with([node("a"), node("b")])
-    grant = running(cache)
-    (host,) = domains(grant)
+    assignment = running(cache)
+    (host,) = domains(assignment)
     other = "b" if host == "a" else "a"
     cache.set_pod(pod("w-0", other, workload="w"))
     assert free(cache, other) == 3000
@@ -173,10 +175,12 @@ def test_pods_outside_the_assigned_domains_are_charged_to_their_node() -> None:
 @pytest.mark.field_note("C4")
 def test_pods_of_a_finished_workload_hold_their_room_until_they_are_gone() -> None:
     cache = cache_with([node("a")])
-    grant = running(cache)
+    assignment = running(cache)
     cache.set_pod(pod("w-0", "a", workload="w"))
     done = {"Finished": ("True", "Succeeded", "")}
-    cache.set_workload(workload("w", [podset(count=2)], version="3", grant=grant, conditions=done))
+    cache.set_workload(
+        workload("w", [podset(count=2)], version="3", assignment=assignment, conditions=done)
+    )
     assert free(cache, "a") == 3000
     assert cache.cluster_queue_status("cq")["reservingWorkloads"] == 0
     cache.drop_pod("team/w-0")
@@ -186,8 +190,8 @@ def test_pods_of_a_finished_workload_hold_their_room_until_they_are_gone() -> No
 @pytest.mark.field_note("C15")
 def test_pods_are_bound_by_node_name_and_assigned_by_hostname() -> None:
     cache = cache_with([node("machine-7", host="rack-1")])
-    grant = running(cache)
-    assert domains(grant) == {"rack-1": 2}
+    assignment = running(cache)
+    assert domains(assignment) == {"rack-1": 2}
     cache.set_pod(pod("w-0", "machine-7", workload="w"))
     cache.set_pod(pod("foreign", "machine-7"))
     assert free(cache, "rack-1") == 1000
@@ -222,8 +226,8 @@ def test_racks_are_shared_only_by_flavors_with_a_common_node() -> None:
     cache.set_topology(topology("racks", (BLOCK, RACK)))
     for name, labels in (("x", {"kind": "x"}), ("y", {"kind": "y"}), ("all", {"pool": "gpu"})):
         cache.set_flavor(flavor(name, "racks", labels))
-    grant = running(cache, count=3)
-    assert domains(grant) == {"b1/r1": 3}
+    assignment = running(cache, count=3)
+    assert domains(assignment) == {"b1/r1": 3}
     assert free(cache, "b1/r1", "x") == 1000
     assert free(cache, "b1/r1", "y") == 4000
     assert free(cache, "b1/r1", "all") == 5000
@@ -262,10 +266,10 @@ def test_a_topology_or_flavor_made_anew_finds_all_usage_again() -> None:
 @pytest.mark.field_note("C1")
 def test_a_cache_filled_in_any_order_knows_what_runs() -> None:
     cache = cache_with([node("a")])
-    grant = running(cache)
+    assignment = running(cache)
     late = Cache()
     late.set_pod(pod("w-0", "a", workload="w"))
-    late.set_workload(workload("w", [podset(count=2)], version="2", grant=grant))
+    late.set_workload(workload("w", [podset(count=2)], version="2", assignment=assignment))
     late.set_node(node("a"))
     late.set_flavor(flavor())
     late.set_topology(topology())
@@ -285,8 +289,8 @@ def test_leaves_above_the_host_add_up_their_nodes() -> None:
 
 def test_an_admission_that_cannot_be_read_holds_nothing_and_its_pods_hold_their_nodes() -> None:
     cache = cache_with([node("a")])
-    grant = running(cache)
-    found = workload("w", [podset(count=2)], version="3", grant=grant)
+    assignment = running(cache)
+    found = workload("w", [podset(count=2)], version="3", assignment=assignment)
     assert found.status.admission is not None
     found.status.admission.pod_set_assignments[0].resource_usage["cpu"] = "many"
     cache.set_pod(pod("w-0", "a", workload="w"))

@@ -26,10 +26,10 @@ from tests.unit.assigner.builders import (
 
 
 def free(cache: Cache, host: str, resource: str = "cpu") -> int:
-    grove = cache.forest().groves["tas"]
-    leaf = grove.tree.leaf_of_values((host,))
+    flavor_topology = cache.flavor_topologies().by_flavor["tas"]
+    leaf = flavor_topology.tree.leaf_of_values((host,))
     assert leaf is not None
-    return int(grove.capacity.free[leaf, grove.capacity.rows[resource]])
+    return int(flavor_topology.capacity.free[leaf, flavor_topology.capacity.rows[resource]])
 
 
 def cpu(amount: str, name: str = "c", **more: Any) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def test_a_foreign_pod_that_is_deleted_holds_its_room_until_it_is_gone() -> None
 def test_a_node_made_anew_under_its_name_takes_its_pods_and_workloads_along() -> None:
     cache = cache_with([node("a", "b1/r1"), node("b", "b1/r1"), node("c", "b1/r2")])
     cache.set_workload(workload("w", [podset(count=3)]))
-    grant = admit_all(cache)["w"]
-    cache.set_workload(workload("w", [podset(count=3)], version="2", grant=grant))
-    (host,) = domains(grant)
+    assignment = admit_all(cache)["w"]
+    cache.set_workload(workload("w", [podset(count=3)], version="2", assignment=assignment))
+    (host,) = domains(assignment)
     cache.set_pod(pod("foreign", host))
     cache.drop_node(host)
     cache.set_node(node(host, "b2/r9"))
@@ -150,9 +150,9 @@ def test_room_is_one_whatever_the_node_and_its_hostname_are_called() -> None:
     cache.set_pod(pod("foreign", "x", cpu="4"))
     assert (free(cache, "y"), free(cache, "x")) == (0, 4000)
     cache.set_workload(workload("w", [podset(count=4)]))
-    grant = admit_all(cache)["w"]
-    assert domains(grant) == {"x": 4}
-    cache.set_workload(workload("w", [podset(count=4)], version="2", grant=grant))
+    assignment = admit_all(cache)["w"]
+    assert domains(assignment) == {"x": 4}
+    cache.set_workload(workload("w", [podset(count=4)], version="2", assignment=assignment))
     for index in range(4):
         cache.set_pod(pod(f"w-{index}", "y", workload="w"))
     assert (free(cache, "y"), free(cache, "x")) == (0, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Evict, Grant
+from rackgate_assigner.workload.decisions import Assignment, Evict
 from tests.unit.assigner.builders import (
     RACK,
     admit_all,
@@ -23,12 +23,12 @@ from tests.unit.assigner.builders import (
 PODSETS = [podset(count=4, requests={"cpu": "4"}, topology={"required": RACK})]
 
 
-def held(**more: Any) -> tuple[Cache, Grant]:
+def held(**more: Any) -> tuple[Cache, Assignment]:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", PODSETS))
-    grant = admit_all(cache)["w"]
-    cache.set_workload(workload("w", PODSETS, version="2", grant=grant, **more))
-    return cache, grant
+    assignment = admit_all(cache)["w"]
+    cache.set_workload(workload("w", PODSETS, version="2", assignment=assignment, **more))
+    return cache, assignment
 
 
 def test_draining_a_cluster_queue_evicts_what_it_admitted() -> None:
@@ -46,19 +46,19 @@ def test_draining_a_local_queue_evicts_what_came_through_it() -> None:
 
 
 def test_switching_off_an_admitted_workload_evicts_it_once() -> None:
-    cache, grant = held(active=False)
+    cache, assignment = held(active=False)
     assert cache.plan() == [Evict("team/w", "Deactivated", "The workload is deactivated")]
     told = {"Evicted": ("True", "Deactivated", "")}
     cache.set_workload(
-        workload("w", PODSETS, version="3", grant=grant, active=False, conditions=told)
+        workload("w", PODSETS, version="3", assignment=assignment, active=False, conditions=told)
     )
     assert cache.plan() == []
 
 
 @pytest.mark.requirement("TAS-23")
 def test_a_broken_node_changes_nothing_for_who_runs_there() -> None:
-    cache, grant = held()
-    host = next(iter(domains(grant)))
+    cache, assignment = held()
+    host = next(iter(domains(assignment)))
     cache.drop_node(host)
     assert cache.plan() == []
-    assert cache.holdings["team/w"].assignments["main"] == grant.podsets[0].topology
+    assert cache.usages["team/w"].assignments["main"] == assignment.podsets[0].topology

@@ -15,7 +15,7 @@ from rackgate.wire.core import Taint
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.explain.explanation import Explanation, FlavorView, schema
-from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload.info import workload_info
 from tests.unit.assigner.builders import (
     BLOCK,
     CREATED,
@@ -79,9 +79,9 @@ def test_an_admitted_workload_says_since_when_pods_are_missing(
 ) -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", asking(4)))
-    (grant,) = admissions(cache.plan()).values()
+    (assignment,) = admissions(cache.plan()).values()
     conditions = {"PodsReady": (ready[0], ready[1], "")} if ready else {}
-    cache.set_workload(workload("w", asking(4), grant=grant, conditions=conditions))
+    cache.set_workload(workload("w", asking(4), assignment=assignment, conditions=conditions))
     said = "It is admitted: quota and places are its own."
     assert explained(cache).summary == said + more
 
@@ -275,8 +275,8 @@ def test_what_fits_alone_may_have_to_let_others_go_first() -> None:
     queue = cluster_queue("cq", queueingStrategy="StrictFIFO")
     cache = cache_with([node("a", cpu="8")], queue=queue)
     cache.set_workload(workload("runs", asking(1)))
-    grant = admissions(cache.plan())["runs"]
-    cache.set_workload(workload("runs", asking(1), version="2", grant=grant))
+    assignment = admissions(cache.plan())["runs"]
+    cache.set_workload(workload("runs", asking(1), version="2", assignment=assignment))
     cache.set_workload(workload("head", asking(2), priority=1))
     cache.set_workload(workload("w", asking(1)))
     found = explained(cache)
@@ -337,8 +337,8 @@ def test_explain_knows_every_state() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w"))
     assert explained(cache).fits is True
-    grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", version="2", grant=grant))
+    assignment = admissions(cache.plan())["w"]
+    cache.set_workload(workload("w", version="2", assignment=assignment))
     found = explained(cache)
     assert (found.state, found.podsets[0].granted) == ("admitted", 1)
     cache.set_workload(workload("w", conditions={"Finished": ("True", "Succeeded", "")}))
@@ -353,7 +353,7 @@ def test_explain_knows_every_state() -> None:
 def test_what_is_not_submitted_is_judged_behind_those_that_wait() -> None:
     cache = cache_with([node("a", cpu="8")])
     cache.set_workload(workload("first", asking(2)))
-    row = replace(workload_row(workload("new", asking(2))), age="9999")
+    row = replace(workload_info(workload("new", asking(2))), queue_timestamp="9999")
     found = facts.explain_row(cache, row, "notSubmitted", Features())
     assert (found.fits, found.queue and found.queue.position) == (True, 1)
     assert "allows to fit" in found.in_turn or "doesn't allow to fit" in found.in_turn

@@ -25,9 +25,11 @@ def test_statuses_count_and_sum_what_waits_and_what_is_held() -> None:
     cache = cache_with(fx_a(), queue=queue)
     asked = [podset(count=3, requests={"cpu": "1500m", "memory": "1Gi"})]
     cache.set_workload(workload("w", asked))
-    grant = admissions(cache.plan())["w"]
+    assignment = admissions(cache.plan())["w"]
     only_reserved = {"Admitted": ("False", "NoReservation", "")}
-    cache.set_workload(workload("w", asked, version="2", grant=grant, conditions=only_reserved))
+    cache.set_workload(
+        workload("w", asked, version="2", assignment=assignment, conditions=only_reserved)
+    )
     cache.set_workload(workload("waits"))
     cache.set_workload(workload("off", active=False))
     assert cache.cluster_queue_status("cq") == {
@@ -62,7 +64,7 @@ def test_statuses_count_and_sum_what_waits_and_what_is_held() -> None:
             }
         ],
     }
-    cache.set_workload(workload("w", asked, version="3", grant=grant))
+    cache.set_workload(workload("w", asked, version="3", assignment=assignment))
     local = cache.local_queue_status("team/lq")
     assert (local["pendingWorkloads"], local["admittedWorkloads"]) == (1, 1)
     assert local["flavorsUsage"][0]["resources"][0] == {"name": "cpu", "total": "4500m"}
@@ -94,8 +96,8 @@ def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
 def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:
     cache = cache_with([node("a")])
     cache.set_workload(workload("w"))
-    first = cache.freeze()
-    assert len(first.waiting) == 1
+    first = cache.snapshot()
+    assert len(first.pending) == 1
     assert cache.plan() == cache.plan()
     assert cache.rebuild_matches() == []
 
@@ -104,7 +106,7 @@ def test_a_divergence_is_named() -> None:
     cache = cache_with([node("a")])
     cache.set_workload(workload("w"))
     cache.assume("team/w", admissions(cache.plan())["w"])
-    cache.forest().groves["tas"].capacity.charge(0, {"cpu": 1}, 1)
+    cache.flavor_topologies().by_flavor["tas"].capacity.charge(0, {"cpu": 1}, 1)
     cache.totals.cluster_queues["cq"].reserving = 9
     assert cache.rebuild_matches() == ["clusterQueue cq", "flavor tas: usage", "flavor tas: free"]
 
@@ -112,9 +114,15 @@ def test_a_divergence_is_named() -> None:
 def test_trees_are_kept_while_their_nodes_are() -> None:
     cache = cache_with([node("a"), node("b", labels={"pool": "other"})])
     cache.set_flavor(flavor("other", node_labels={"pool": "other"}))
-    before = {name: grove.tree for name, grove in cache.forest().groves.items()}
+    before = {
+        name: flavor_topology.tree
+        for name, flavor_topology in cache.flavor_topologies().by_flavor.items()
+    }
     cache.set_node(node("b", labels={"pool": "other"}, cpu="9"))
-    after = {name: grove.tree for name, grove in cache.forest().groves.items()}
+    after = {
+        name: flavor_topology.tree
+        for name, flavor_topology in cache.flavor_topologies().by_flavor.items()
+    }
     assert after["tas"] is before["tas"]
     assert after["other"] is not before["other"]
 

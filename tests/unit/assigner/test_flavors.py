@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rackgate_assigner.scheduler.flavor_assigner import resource_rank
-from rackgate_assigner.workload.decisions import Admit, Decision, Hold
+from rackgate_assigner.workload.decisions import Admit, Decision, Requeue
 from tests.unit.assigner.builders import (
     HOST,
     POOL,
@@ -43,7 +43,7 @@ def decide(
 
 
 def message(decision: Decision) -> str:
-    assert isinstance(decision, Hold), decision
+    assert isinstance(decision, Requeue), decision
     return decision.message
 
 
@@ -60,7 +60,7 @@ def test_resources_are_walked_in_the_order_of_their_hash() -> None:
 
 def test_a_request_over_nominal_quota_can_never_fit_and_says_so() -> None:
     decision = decide([podset(count=5)], PLAIN)
-    assert isinstance(decision, Hold)
+    assert isinstance(decision, Requeue)
     assert decision.reason == "ExceedsMaxQuota"
     assert decision.message == (
         "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor plain, "
@@ -86,7 +86,7 @@ def test_quota_that_others_hold_is_waited_for() -> None:
     admit, hold = cache.plan()
     assert isinstance(admit, Admit)
     assert admit.workload == "team/first"
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "WaitingForQuota"
     assert hold.message == (
         "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor "
@@ -100,7 +100,7 @@ def test_the_first_flavor_that_fits_is_taken() -> None:
         [podset(count=2)], {"small": {"cpu": "1"}, "big": {"cpu": "4"}}, flavors=flavors
     )
     assert isinstance(decision, Admit)
-    (part,) = decision.grant.podsets
+    (part,) = decision.assignment.podsets
     assert part.flavors == {"cpu": "big"}
     assert part.usage == {"cpu": 2000}
     assert part.topology is None
@@ -113,7 +113,7 @@ def test_resource_groups_take_their_flavors_apart_from_each_other() -> None:
         [podset(requests={"cpu": "1", "memory": "1Gi"})], groups=groups, flavors=flavors
     )
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].flavors == {"cpu": "fast", "memory": "wide"}
+    assert decision.assignment.podsets[0].flavors == {"cpu": "fast", "memory": "wide"}
 
 
 @pytest.mark.field_note("C8")
@@ -122,12 +122,12 @@ def test_pods_are_a_resource_where_the_queue_covers_them() -> None:
     assert "insufficient quota for pods" in message(decide([podset(count=3)], quota))
     decision = decide([podset(count=2)], quota)
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].usage == {"cpu": 2000, "pods": 2}
+    assert decision.assignment.podsets[0].usage == {"cpu": 2000, "pods": 2}
 
 
 def test_a_resource_that_no_group_covers_is_named() -> None:
     decision = decide([podset(requests={"cpu": "1", "example.com/gpu": "1"})], PLAIN)
-    assert isinstance(decision, Hold)
+    assert isinstance(decision, Requeue)
     assert decision.reason == "NoMatchingFlavor"
     assert decision.message == (
         "couldn't assign flavors to pod set main: resource example.com/gpu unavailable in "
@@ -139,7 +139,7 @@ def test_a_resource_that_no_group_covers_is_named() -> None:
 def test_a_request_of_zero_needs_no_quota() -> None:
     decision = decide([podset(requests={"cpu": "1", "example.com/gpu": "0"})], PLAIN)
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].flavors == {"cpu": "plain"}
+    assert decision.assignment.podsets[0].flavors == {"cpu": "plain"}
 
 
 def test_taints_of_a_flavor_need_a_toleration_of_pod_or_flavor() -> None:
@@ -191,7 +191,7 @@ MIXED: Mapping[str, Mapping[str, str]] = {"plain": {"cpu": "99"}, "tas": {"cpu":
 def test_a_topology_request_skips_plain_flavors() -> None:
     decision = decide([podset(topology={"required": RACK})], MIXED)
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].flavors == {"cpu": "tas"}
+    assert decision.assignment.podsets[0].flavors == {"cpu": "tas"}
 
 
 def test_a_topology_request_in_a_plain_queue_waits() -> None:
@@ -207,8 +207,8 @@ def test_without_a_request_a_topology_flavor_of_a_mixed_queue_is_skipped() -> No
     quota = {"tas": {"cpu": "99"}, "plain": {"cpu": "1"}}
     decision = decide([podset()], quota)
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].flavors == {"cpu": "plain"}
-    assert decision.grant.podsets[0].topology is None
+    assert decision.assignment.podsets[0].flavors == {"cpu": "plain"}
+    assert decision.assignment.podsets[0].topology is None
     assert 'Flavor "tas" supports only TopologyAwareScheduling' in message(
         decide([podset(count=2)], quota)
     )
@@ -217,7 +217,7 @@ def test_without_a_request_a_topology_flavor_of_a_mixed_queue_is_skipped() -> No
 def test_without_a_request_all_topology_flavors_imply_a_placement() -> None:
     decision = decide([podset(count=2)])
     assert isinstance(decision, Admit)
-    assert sum(domains(decision.grant).values()) == 2
+    assert sum(domains(decision.assignment).values()) == 2
 
 
 @pytest.mark.requirement("VAL-02", "VAL-03")
@@ -230,7 +230,7 @@ def test_a_flavor_without_the_level_is_skipped_for_one_that_has_it(kind: str) ->
     cache.set_workload(workload("w", [podset(topology={kind: RACK})]))
     (decision,) = cache.plan()
     assert isinstance(decision, Admit)
-    assert decision.grant.podsets[0].flavors == {"cpu": "tas"}
+    assert decision.assignment.podsets[0].flavors == {"cpu": "tas"}
 
 
 def test_a_podset_over_two_topology_flavors_is_not_admitted() -> None:
@@ -256,7 +256,7 @@ def test_podsets_of_a_group_take_one_flavor() -> None:
     cache.set_workload(workload("w", podsets))
     (decision,) = cache.plan()
     assert isinstance(decision, Admit)
-    assert {part.flavors["cpu"] for part in decision.grant.podsets} == {"tas"}
+    assert {part.flavors["cpu"] for part in decision.assignment.podsets} == {"tas"}
 
 
 def test_nodes_of_another_flavor_are_never_used() -> None:

@@ -15,7 +15,7 @@ import pytest
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.workload.decisions import Admit, Hold, TopologyRefusal
+from rackgate_assigner.workload.decisions import Admit, Requeue, TopologyNotFound
 from tests.unit.assigner.builders import (
     RACK,
     admissions,
@@ -45,9 +45,9 @@ def racked(name: str, count: int, **more: Any) -> Any:
     return workload(name, [podset(count=count, topology=IN_RACK, **more)])
 
 
-def only_hold(cache: Cache) -> Hold:
+def only_hold(cache: Cache) -> Requeue:
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     return hold
 
 
@@ -57,7 +57,7 @@ def test_a_full_first_flavor_gives_way_to_the_next_in_the_same_cycle() -> None:
     cache.set_workload(racked("w1", 8))
     cache.set_workload(racked("w2", 8))
     granted = admissions(cache.plan())
-    assert {name: set(domains(grant)) for name, grant in granted.items()} == {
+    assert {name: set(domains(assignment)) for name, assignment in granted.items()} == {
         "w1": {"a", "b"},
         "w2": {"c", "d"},
     }
@@ -68,7 +68,9 @@ def test_quota_and_room_stay_exact_over_a_change_of_flavor() -> None:
     cache = world({"tas": {"cpu": "16"}, "far": {"cpu": "12"}}, far_cpu="8")
     for index in range(3):
         cache.set_workload(racked(f"w{index}", 6))
-    assert {name: grant.podsets[0].flavors for name, grant in admit_all(cache).items()} == {
+    assert {
+        name: assignment.podsets[0].flavors for name, assignment in admit_all(cache).items()
+    } == {
         "w0": {"cpu": "tas"},
         "w1": {"cpu": "far"},
         "w2": {"cpu": "far"},
@@ -77,7 +79,7 @@ def test_quota_and_room_stay_exact_over_a_change_of_flavor() -> None:
     assert cache.totals.cluster_queues["cq"].reserved_quota == used
     assert cache.rebuild_matches() == []
     cache.set_workload(racked("w3", 1))
-    hold = [found for found in cache.plan() if isinstance(found, Hold)]
+    hold = [found for found in cache.plan() if isinstance(found, Requeue)]
     assert hold == []  # two cpu of the first flavor are still free
 
 
@@ -93,9 +95,9 @@ def test_when_none_has_a_place_every_flavor_says_why() -> None:
         'flavor tas: topology "default" allows to fit only 8 out of 9 pod(s)'
     )
     text = 'topology "default" allows to fit only 8 out of 9 pod(s)'
-    assert hold.refused == (
-        TopologyRefusal("main", "tas", text),
-        TopologyRefusal("main", "far", text),
+    assert hold.rejected_flavors == (
+        TopologyNotFound("main", "tas", text),
+        TopologyNotFound("main", "far", text),
     )
 
 
@@ -118,10 +120,10 @@ def test_an_empty_cluster_is_not_asked_where_the_words_stay_the_same() -> None:
     admit_all(cache)
     cache.set_workload(racked("later", 8))
     cache.set_workload(racked("never", 9))
-    holds = {found.workload: found for found in cache.plan() if isinstance(found, Hold)}
+    holds = {found.workload: found for found in cache.plan() if isinstance(found, Requeue)}
     # As much work as the placement itself, for each shape that waits.
     for hold in holds.values():
-        assert [one.fits_when_empty for one in hold.refused] == [None]
+        assert [one.fits_when_empty for one in hold.rejected_flavors] == [None]
     assert {hold.reason for hold in holds.values()} == {"TopologyPlacementFailed"}
     assert holds["team/later"].message == (
         "couldn't assign flavors to pod set main: "
@@ -152,7 +154,7 @@ def test_a_place_that_others_hold_is_waited_for_rather_than_quota_elsewhere() ->
     hold = only_hold(cache)
     assert hold.reason == "TopologyPlacementFailed"
     assert "insufficient unused quota for cpu in flavor far, 1 more needed" in hold.message
-    assert [one.fits_when_empty for one in hold.refused] == [True]
+    assert [one.fits_when_empty for one in hold.rejected_flavors] == [True]
 
 
 def test_only_the_podset_without_place_moves_to_another_flavor() -> None:
@@ -160,7 +162,7 @@ def test_only_the_podset_without_place_moves_to_another_flavor() -> None:
     cache.set_workload(workload("w", [podset("one", 6), podset("two", 6), podset("three", 2)]))
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    flavors = {part.name: part.flavors["cpu"] for part in admit.grant.podsets}
+    flavors = {part.name: part.flavors["cpu"] for part in admit.assignment.podsets}
     assert flavors == {"one": "tas", "two": "far", "three": "tas"}
 
 
@@ -172,7 +174,7 @@ def test_leader_and_workers_move_together() -> None:
     )
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    assert {part.flavors["cpu"] for part in admit.grant.podsets} == {"far"}
+    assert {part.flavors["cpu"] for part in admit.assignment.podsets} == {"far"}
 
 
 def test_a_group_that_no_flavor_holds_is_refused_for_both_members() -> None:
@@ -182,7 +184,7 @@ def test_a_group_that_no_flavor_holds_is_refused_for_both_members() -> None:
         workload("w", [podset("lead", 1, topology=grouped), podset("work", 8, topology=grouped)])
     )
     hold = only_hold(cache)
-    assert {(one.podset, one.flavor) for one in hold.refused} == {
+    assert {(one.podset, one.flavor) for one in hold.rejected_flavors} == {
         (podset_name, name) for podset_name in ("lead", "work") for name in ("tas", "far")
     }
     assert hold.message.count("couldn't assign flavors to pod set ") == 2
@@ -209,7 +211,7 @@ def test_flavors_that_share_nodes_share_their_room_within_a_workload() -> None:
     decisions = cache.plan()
     # Neither does the one that finds no place leave anything charged to the one that follows.
     assert list(admissions(decisions)) == ["eight"]
-    assert [found.workload for found in decisions if isinstance(found, Hold)] == ["team/nine"]
+    assert [found.workload for found in decisions if isinstance(found, Requeue)] == ["team/nine"]
 
 
 @pytest.mark.requirement("TAS-20")
@@ -227,8 +229,8 @@ def test_podsets_without_place_in_a_flavor_are_found_in_one_try() -> None:
         placements.append(name)
         return nullcontext()
 
-    (hold,) = plan(cache.freeze(), Features(), counting)
-    assert isinstance(hold, Hold)
+    (hold,) = plan(cache.snapshot(), Features(), counting)
+    assert isinstance(hold, Requeue)
     # One for each refusal, and for each try one of each flavor before.
-    assert len(hold.refused) == sum(range(9))
-    assert len(placements) <= len(hold.refused) + sum(range(len(pools) + 1))
+    assert len(hold.rejected_flavors) == sum(range(9))
+    assert len(placements) <= len(hold.rejected_flavors) + sum(range(len(pools) + 1))

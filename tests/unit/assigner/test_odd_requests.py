@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from rackgate_assigner.workload.decisions import Admit, Deactivate, Hold
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Requeue
 from tests.support.bad_requests import BAD_REQUESTS, GOOD_REQUESTS, BadRequest, layers, sliced
 from tests.support.objects import BLOCK, HOST, RACK
 from tests.unit.assigner.builders import (
@@ -43,7 +43,7 @@ def test_a_nonsense_request_is_held_with_its_path_and_stops_nobody(bad: BadReque
     cache.set_workload(workload("a-odd", [podset(count=8, topology=bad.request)]))
     cache.set_workload(workload("b-right", [podset(topology={"required": RACK})]))
     (hold, admit) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert isinstance(admit, Admit)
     assert hold.reason == "Misconfigured"
     assert f"spec.podSets[0].topologyRequest{bad.field}: " in hold.message
@@ -89,7 +89,7 @@ def test_a_negative_count_is_held_with_its_path() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset("a"), podset("b", -1)]))
     (hold,) = cache.plan()
-    assert hold == Hold(
+    assert hold == Requeue(
         "team/w", "Misconfigured", "spec.podSets[1].count: -1 is not a number of pods"
     )
 
@@ -106,7 +106,7 @@ def test_two_billion_pods_wait_and_raise_nothing(asked: dict[str, Any] | None, c
         workload("w", [podset(count=2**31 - 1, requests={"cpu": cpu}, topology=asked)])
     )
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.error == ""
 
 
@@ -128,7 +128,7 @@ def test_a_defect_holds_one_workload_and_gives_back_what_it_took() -> None:
     cache.set_workload(workload("b-right", [podset(count=4)]))
     _break(cache, "team/a-bad", 1)
     hold, admit = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "InternalError"
     assert hold.message == (
         "internal error while deciding about this workload: RuntimeError: planted defect; other "
@@ -145,7 +145,7 @@ def test_a_defect_that_stands_is_told_again_for_the_log() -> None:
     cache.set_workload(workload("w"))
     _break(cache, "team/w", 0)
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     told = {"QuotaReserved": ("False", hold.reason, hold.message)}
     cache.set_workload(workload("w", version="2", conditions=told))
     _break(cache, "team/w", 0)

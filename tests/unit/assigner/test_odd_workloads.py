@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.workload.decisions import Hold
+from rackgate_assigner.workload.decisions import Requeue
 from tests.unit.assigner.builders import (
     admissions,
     cache_with,
@@ -37,6 +37,6 @@ def test_a_template_that_makes_no_sense_holds_up_nobody_else(affinity: Any) -> N
     cache.set_workload(workload("b-right"))
     decisions = cache.plan()
     assert list(admissions(decisions)) == ["b-right"]
-    held = [decision for decision in decisions if isinstance(decision, Hold)]
+    held = [decision for decision in decisions if isinstance(decision, Requeue)]
     assert [(hold.workload, hold.reason) for hold in held] == [("team/a-odd", "Misconfigured")]
     assert "nodeAffinity" in held[0].message

@@ -8,7 +8,14 @@ import pytest
 
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Admit, Decision, Grant, Hold, PodSetGrant, Preempt
+from rackgate_assigner.workload.decisions import (
+    Admit,
+    Assignment,
+    Decision,
+    PodSetAssignment,
+    Preempt,
+    Requeue,
+)
 from tests.unit.assigner.builders import (
     admissions,
     cache_with,
@@ -35,9 +42,13 @@ def world(policy: str = "LowerPriority", quotas: Any = None, **queue: Any) -> Ca
 
 def runs(cache: Cache, name: str, cpu: int, priority: int = 0, **more: Any) -> None:
     taken = more.pop("flavor", "plain")
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": taken}, {"cpu": 1000 * cpu}, cpu),))
+    assignment = Assignment(
+        "cq", (PodSetAssignment("main", {"cpu": taken}, {"cpu": 1000 * cpu}, cpu),)
+    )
     more.setdefault("version", "2")
-    cache.set_workload(workload(name, [podset(count=cpu)], grant=grant, priority=priority, **more))
+    cache.set_workload(
+        workload(name, [podset(count=cpu)], assignment=assignment, priority=priority, **more)
+    )
 
 
 def waits(cache: Cache, name: str, cpu: int, priority: int = 0, **more: Any) -> None:
@@ -56,7 +67,7 @@ def held(decisions: list[Decision]) -> dict[str, str]:
     return {
         found.workload.partition("/")[2]: str(found.reason)
         for found in decisions
-        if isinstance(found, Hold)
+        if isinstance(found, Requeue)
     }
 
 
@@ -74,7 +85,7 @@ def test_the_lowest_priority_gives_way_and_the_other_waits_for_its_quota() -> No
         "Preempted to accommodate a workload (UID: uid-high, JobUID: job-high) due to "
         "prioritization in the ClusterQueue",
     )
-    assert hold == Hold(
+    assert hold == Requeue(
         "team/high",
         "WaitingForPreemptedWorkloads",
         "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor "
@@ -162,7 +173,7 @@ def test_what_is_given_up_is_kept_for_the_one_that_it_was_given_up_for() -> None
         "lower": "WaitingForPreemptedWorkloads",
         "last": "WaitingForQuota",
     }
-    last = next(d for d in decisions if isinstance(d, Hold) and d.workload == "team/lower")
+    last = next(d for d in decisions if isinstance(d, Requeue) and d.workload == "team/lower")
     assert "will fit after these preemptions complete" in last.message
 
 
@@ -222,8 +233,10 @@ def test_flavors_with_a_topology_are_not_preempted_and_the_queue_says_so() -> No
         "cq", {"tas": {"cpu": "4"}}, preemption={"withinClusterQueue": "LowerPriority"}
     )
     cache = cache_with([node("a")], queue=queue, features={"TASWithPreemption": True})
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 4000}, 4),))
-    cache.set_workload(workload("low", [podset(count=4)], grant=grant, priority=0, version="2"))
+    assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4000}, 4),))
+    cache.set_workload(
+        workload("low", [podset(count=4)], assignment=assignment, priority=0, version="2")
+    )
     waits(cache, "high", 4, 9)
     assert held(cache.plan()) == {"high": "WaitingForQuota"}
     (condition,) = cache.cluster_queue_status("cq")["conditions"]
@@ -276,7 +289,7 @@ def test_an_admission_that_the_watch_has_not_shown_can_give_way_too() -> None:
     waits(cache, "low", 10)
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    cache.assume("team/low", admit.grant)
+    cache.assume("team/low", admit.assignment)
     waits(cache, "high", 10, 1)
     assert preempted(cache.plan()) == [("low", "high")]
 

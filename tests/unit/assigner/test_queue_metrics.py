@@ -51,8 +51,8 @@ def waiting(cache: Cache, name: str, reason: str, **more: Any) -> None:
 def admitted(cache: Cache, name: str, count: int) -> None:
     """Admit a Workload of pods of 1 cpu and show the cache the result."""
     cache.set_workload(workload(name, [podset(count=count)]))
-    grant = admissions(cache.plan())[name]
-    cache.set_workload(workload(name, [podset(count=count)], version="2", grant=grant))
+    assignment = admissions(cache.plan())[name]
+    cache.set_workload(workload(name, [podset(count=count)], version="2", assignment=assignment))
 
 
 @pytest.mark.requirement("OPS-09")

@@ -8,8 +8,8 @@ import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.released import relieved
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.cache.reclaimed import assignment_without_done_pods
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     HOST,
     cache_with,
@@ -21,24 +21,26 @@ from tests.unit.assigner.builders import (
 )
 
 SPOTS = TopologyAssignment((HOST,), ((("a",), 2), (("b",), 2)))
-GRANT = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 4000}, 4, SPOTS),))
+GRANT = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4000}, 4, SPOTS),))
 
 
 def world(*, running: str = "aabb", owner: str | None = None, **more: Any) -> Cache:
     queue = cluster_queue("cq", {"tas": {"cpu": "4"}})
     cache = cache_with([node("a"), node("b")], queue=queue)
     more = {"version": "2", **more}
-    cache.set_workload(workload("w", [podset(count=4)], grant=GRANT, **more))
+    cache.set_workload(workload("w", [podset(count=4)], assignment=GRANT, **more))
     for index, host in enumerate(running):
         cache.set_pod(pod(f"p{index}", host, workload="w", owner=owner))
     return cache
 
 
 def free(cache: Cache) -> dict[str, int]:
-    grove = cache.forest().groves["tas"]
-    column = grove.capacity.free[:, grove.capacity.rows["cpu"]]
+    flavor_topology = cache.flavor_topologies().by_flavor["tas"]
+    column = flavor_topology.capacity.free[:, flavor_topology.capacity.rows["cpu"]]
     assert cache.rebuild_matches() == []
-    return {host: int(column[grove.tree.leaf_of_host(host) or 0]) // 1000 for host in "ab"}
+    return {
+        host: int(column[flavor_topology.tree.leaf_of_host(host) or 0]) // 1000 for host in "ab"
+    }
 
 
 def used(cache: Cache) -> int:
@@ -82,7 +84,7 @@ def test_a_pod_that_ends_later_than_it_is_reported_gives_its_room_back_then() ->
 def test_the_room_is_taken_again_when_the_job_starts_over() -> None:
     cache = world(running="abb", reclaimable={"main": 1})
     assert free(cache)["a"] == 3
-    cache.set_workload(workload("w", [podset(count=4)], grant=GRANT, version="3"))
+    cache.set_workload(workload("w", [podset(count=4)], assignment=GRANT, version="3"))
     assert free(cache) == {"a": 2, "b": 2}
     assert used(cache) == 4000
 
@@ -129,5 +131,5 @@ def test_whose_pods_they_were_is_known_until_the_last_one_is_gone() -> None:
 def test_what_an_assignment_still_takes(
     left: int, present: dict[tuple[str, ...], int], kept: dict[str, int]
 ) -> None:
-    found = relieved(SPOTS, left, present)
+    found = assignment_without_done_pods(SPOTS, left, present)
     assert {values[-1]: count for values, count in found.domains} == kept

@@ -14,8 +14,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
-from rackgate_assigner.workload.decisions import Grant, Hold, PodSetGrant, Reassign
-from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, ReplaceNode, Requeue
+from rackgate_assigner.workload.info import workload_info
 from tests.unit.assigner.builders import (
     HOST,
     admissions,
@@ -44,7 +44,7 @@ def two(name: str = "w", count: int = 4, **more: Any) -> Any:
 
 def held(cache: Cache, name: str = "w") -> tuple[str, str]:
     """Reason and message of a Workload that waits."""
-    (hold,) = (d for d in cache.plan() if d.workload == f"team/{name}" and isinstance(d, Hold))
+    (hold,) = (d for d in cache.plan() if d.workload == f"team/{name}" and isinstance(d, Requeue))
     return str(hold.reason), hold.message
 
 
@@ -54,8 +54,8 @@ def usage(cache: Cache) -> str:
 
 
 def free(cache: Cache) -> int:
-    grove = cache.forest().groves["tas"]
-    return int(grove.capacity.free_row(grove.capacity.rows["cpu"])[0])
+    flavor_topology = cache.flavor_topologies().by_flavor["tas"]
+    return int(flavor_topology.capacity.free_row(flavor_topology.capacity.rows["cpu"])[0])
 
 
 @pytest.mark.parametrize("first", ["limits", "workload"])
@@ -65,8 +65,8 @@ def test_defaults_count_in_quota_and_in_places(first: str) -> None:
         cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     cache.set_limit_range(DEFAULTS)
-    grant = admit_all(cache)["w"]
-    assert grant.podsets[0].usage == {"cpu": 6000}
+    assignment = admit_all(cache)["w"]
+    assert assignment.podsets[0].usage == {"cpu": 6000}
     assert (usage(cache), free(cache)) == ("6", 0)
     cache.set_workload(two("late", 1))
     assert "late" not in admissions(cache.plan())
@@ -88,10 +88,10 @@ def test_what_fits_only_without_them_waits_until_they_change() -> None:
 def test_another_namespace_is_not_touched() -> None:
     cache = cache_with([node("a", cpu="4")])
     cache.set_workload(two())
-    row, epoch = cache.row("team/w"), cache.epoch
+    row, epoch = cache.workload_info("team/w"), cache.epoch
     cache.set_limit_range(limit_range("limits", {"max": {"cpu": "1m"}}, namespace="other"))
     cache.set_runtime_class(runtime_class("kata", {"cpu": "1"}))
-    assert (cache.row("team/w"), cache.epoch) == (row, epoch)
+    assert (cache.workload_info("team/w"), cache.epoch) == (row, epoch)
     assert list(admissions(cache.plan())) == ["w"]
 
 
@@ -144,7 +144,7 @@ def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
     cache.set_runtime_class(runtime_class("kata", {"cpu": "250m"}))
     waiting = two(count=3, runtimeClassName="kata")
     cache.set_workload(waiting)
-    grant = admissions(cache.plan())["w"]
+    assignment = admissions(cache.plan())["w"]
 
     def changes() -> None:
         if change == "gone":
@@ -158,11 +158,11 @@ def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
             cache.set_runtime_class(runtime_class("kata", {"cpu": cpu}))
 
     # Also while the write is under way, and when the watch shows it after the change.
-    cache.assume("team/w", grant)
+    cache.assume("team/w", assignment)
     changes()
     assert (usage(cache), free(cache)) == ("5250m", 2750)
     podsets = [podset_of(waiting)]
-    cache.set_workload(workload("w", podsets, version="2", grant=grant))
+    cache.set_workload(workload("w", podsets, version="2", assignment=assignment))
     assert (usage(cache), free(cache)) == ("5250m", 2750)
     assert cache.rebuild_matches() == []
 
@@ -186,22 +186,24 @@ def test_a_replacement_goes_where_its_pods_as_they_are_created_now_have_room(
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two(count=2))
     at = TopologyAssignment((HOST,), ((("a",), 2),))
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 3000}, 2, at),))
-    lost = workload("w", [podset_of(two(count=2))], grant=grant, unhealthy=["a"], version="2")
+    assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 3000}, 2, at),))
+    lost = workload(
+        "w", [podset_of(two(count=2))], assignment=assignment, unhealthy=["a"], version="2"
+    )
     cache.set_workload(lost)
     cache.set_limit_range(limit_range("limits", {"defaultRequest": {"cpu": now}}))
     cache.set_node(node("a", cpu="4", ready=False))
     hosts = Hosts()
     for facts_of_node in cache.nodes.values():
         hosts.put(facts_of_node)
-    snapshot = cache.freeze()
+    snapshot = cache.snapshot()
     (repair,) = second_pass(snapshot, hosts, {}, Features())
-    assert isinstance(repair, Reassign)
-    assert domains(repair.grant) == {place: 2}
+    assert isinstance(repair, ReplaceNode)
+    assert domains(repair.assignment) == {place: 2}
     # Charged is what was granted, as the cache does when it sees the write.
-    grove = snapshot.forest.groves["tas"]
-    leaf = grove.tree.leaf_of_host(place)
-    free_cpu = grove.capacity.free_row(grove.capacity.rows["cpu"])
+    flavor_topology = snapshot.flavor_topologies.by_flavor["tas"]
+    leaf = flavor_topology.tree.leaf_of_host(place)
+    free_cpu = flavor_topology.capacity.free_row(flavor_topology.capacity.rows["cpu"])
     assert leaf is not None
     assert free_cpu[leaf] == {"b": 500, "c": 1000}[place]
 
@@ -209,8 +211,8 @@ def test_a_replacement_goes_where_its_pods_as_they_are_created_now_have_room(
 def test_an_evicted_workload_asks_for_what_its_pods_would_request_now() -> None:
     cache = cache_with([node("a", cpu="6")])
     cache.set_workload(two())
-    grant = admit_all(cache)["w"]
-    cache.set_workload(workload("w", [podset_of(two())], version="2", grant=grant))
+    assignment = admit_all(cache)["w"]
+    cache.set_workload(workload("w", [podset_of(two())], version="2", assignment=assignment))
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     assert admissions(cache.plan())["w"].podsets[0].usage == {"cpu": 6000}
@@ -222,7 +224,7 @@ def test_an_excluded_resource_of_a_default_counts_nowhere() -> None:
         limit_range("limits", {"default": {"example.com/x": "1"}, "defaultRequest": {"cpu": "1"}})
     )
     cache.set_workload(workload("w", [podset(requests={})]))
-    row = cache.row("team/w")
+    row = cache.workload_info("team/w")
     assert row is not None
     assert row.podsets[0].request.requests == {"cpu": 1000}
     assert cache.rebuild_matches() == []
@@ -232,12 +234,12 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache = cache_with([node("a", cpu="6")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    before = cache.row("team/w")
+    before = cache.workload_info("team/w")
     monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.ruled", None)
     monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
-    after = cache.row("team/w")
+    after = cache.workload_info("team/w")
     assert before is not None
     assert after is not None
     assert after.podsets[0] is before.podsets[0]
@@ -262,7 +264,9 @@ def test_an_explanation_shows_what_pods_will_request() -> None:
     assert told is not None
     assert [(line.resource, line.requested) for line in told.quota] == [("cpu", "6")]
     # One that is not submitted, too.
-    row = cache.requests.applied(replace(workload_row(two("new")), age="9999"))
+    row = cache.pod_defaults.with_pod_defaults(
+        replace(workload_info(two("new")), queue_timestamp="9999")
+    )
     told = facts.explain_row(cache, row, "notSubmitted", Features())
     assert [line.requested for line in told.quota] == ["6"]
 
@@ -271,9 +275,9 @@ def test_a_rebuild_notices_requests_that_were_not_taken_up() -> None:
     cache = cache_with([node("a", cpu="5")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    stale = workload_row(two())
+    stale = workload_info(two())
     cache.workloads["team/w"] = stale
     assert cache.rebuild_matches() == ["requests team/w"]
-    cache.heal()
+    cache.rebuild_derived_state()
     assert cache.rebuild_matches() == []
     assert admissions(cache.plan()) == {}

@@ -9,8 +9,8 @@ from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
 from rackgate_assigner.explain.explanation import PodSetRun
 from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
-from rackgate_assigner.workload.info import node_facts, workload_row
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
+from rackgate_assigner.workload.info import node_facts, workload_info
 from tests.unit.assigner.builders import HOST, node, workload
 
 RUN = PodSetRun(podset="main", flavors={"cpu": "tas"}, granted=7)
@@ -58,9 +58,11 @@ def test_a_pod_that_is_being_deleted_does_not_count_as_running() -> None:
 
 def test_assigned_hosts_that_are_gone_or_broken_are_named() -> None:
     hosts = ("a", "b", "c", "d")
-    assignment = TopologyAssignment((HOST,), tuple(((host,), 1) for host in hosts))
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, {"cpu": 4}, 4, assignment),))
-    row = workload_row(workload("w", grant=grant))
+    placed = TopologyAssignment((HOST,), tuple(((host,), 1) for host in hosts))
+    assignment = Assignment(
+        "cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4}, 4, placed),)
+    )
+    row = workload_info(workload("w", assignment=assignment))
     nodes = {name: node_facts(node(name, ready=name != "b")) for name in ("a", "b", "c")}
     assert broken_nodes(row, "main", nodes, ["c"]) == (
         "b (not ready)",

@@ -12,15 +12,15 @@ from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
-from rackgate_assigner.node_replacement.second_pass import _Mending, second_pass
+from rackgate_assigner.node_replacement.second_pass import _NodeReplacement, second_pass
 from rackgate_assigner.workload.decisions import (
+    Assignment,
+    ClearUnhealthyNodes,
     Evict,
-    Grant,
-    PodSetGrant,
-    Reassign,
-    Repair,
-    Stuck,
-    Unmark,
+    PodSetAssignment,
+    ReplacementFailed,
+    ReplaceNode,
+    SecondPassDecision,
 )
 from rackgate_assigner.workload.info import HOST_LEVELS
 from tests.unit.assigner.builders import (
@@ -69,25 +69,27 @@ class Scene:
         for part, at, asked in parts:
             total = sum(at.values())
             topology = TopologyAssignment(HOST_LEVELS, tuple(((h,), n) for h, n in at.items()))
-            grants.append(PodSetGrant(part, {"cpu": "tas"}, {"cpu": 1000 * total}, total, topology))
+            grants.append(
+                PodSetAssignment(part, {"cpu": "tas"}, {"cpu": 1000 * total}, total, topology)
+            )
             podsets.append(podset(part, total, topology=asked))
         made = workload(
-            name, podsets, grant=Grant("cq", tuple(grants)), unhealthy=unhealthy, **more
+            name, podsets, assignment=Assignment("cq", tuple(grants)), unhealthy=unhealthy, **more
         )
         self.cache.set_workload(made)
         return self
 
     def repairs(
         self, features: Mapping[str, bool] | None = None, asked: Sequence[str] = ()
-    ) -> list[Repair]:
+    ) -> list[SecondPassDecision]:
         wanted = {"team/w": frozenset(asked)}
-        return second_pass(self.cache.freeze(), self.hosts, wanted, Features.of(features))
+        return second_pass(self.cache.snapshot(), self.hosts, wanted, Features.of(features))
 
     def moved(self, **options: Any) -> dict[str, int]:
         """Pods by host of PodSet main after the one repair, which must be a move."""
         (repair,) = self.repairs(**options)
-        assert isinstance(repair, Reassign), repair
-        return domains(repair.grant)
+        assert isinstance(repair, ReplaceNode), repair
+        return domains(repair.assignment)
 
 
 def one(
@@ -104,8 +106,8 @@ def one(
 def test_pods_of_a_broken_node_move_within_their_rack_and_the_others_stay() -> None:
     scene = one(nodes(r1="a! b c", r2="d e"), {"a": 2, "b": 2}, "a")
     (repair,) = scene.repairs()
-    assert isinstance(repair, Reassign)
-    assert domains(repair.grant) == {"b": 2, "c": 2}
+    assert isinstance(repair, ReplaceNode)
+    assert domains(repair.assignment) == {"b": 2, "c": 2}
     assert repair.replaced == ("a",)
 
 
@@ -113,11 +115,11 @@ def test_pods_of_a_broken_node_move_within_their_rack_and_the_others_stay() -> N
 def test_nothing_but_assignments_of_the_grant_changes() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 1, "b": 1}, "a")
     (repair,) = scene.repairs()
-    assert isinstance(repair, Reassign)
+    assert isinstance(repair, ReplaceNode)
     before = scene.cache.workloads["team/w"].reserved
     assert before is not None
-    assert repair.grant.cluster_queue == before.cluster_queue
-    for old, new in zip(before.podsets, repair.grant.podsets, strict=True):
+    assert repair.assignment.cluster_queue == before.cluster_queue
+    for old, new in zip(before.podsets, repair.assignment.podsets, strict=True):
         assert (old.name, old.flavors, old.usage, old.count) == (
             new.name,
             new.flavors,
@@ -181,22 +183,22 @@ def test_a_slice_that_is_gone_as_a_whole_finds_a_new_rack() -> None:
 
 def test_without_a_place_the_workload_is_evicted_and_nothing_stays_charged() -> None:
     scene = one(nodes(r1="a! b", r2="d e"), {"a": 2, "b": 2}, "a")
-    snapshot = scene.cache.freeze()
-    before = snapshot.forest.groves["tas"].capacity.free.copy()
+    snapshot = scene.cache.snapshot()
+    before = snapshot.flavor_topologies.by_flavor["tas"].capacity.free.copy()
     (repair,) = second_pass(snapshot, scene.hosts, {}, Features())
     assert isinstance(repair, Evict)
     assert repair.reason == "NodeFailures"
     assert "no replacement for a failed node: a; pod set main: " in repair.message
-    assert (snapshot.forest.groves["tas"].capacity.free == before).all()
+    assert (snapshot.flavor_topologies.by_flavor["tas"].capacity.free == before).all()
 
 
 def test_with_fail_fast_off_it_keeps_what_it_has_and_says_what_is_missing() -> None:
     scene = one(nodes(r1="a! b! c", r2="d e"), {"a": 2, "b": 1, "c": 1}, "a", "b")
     stuck, move = scene.repairs(WAIT)
-    assert isinstance(stuck, Stuck)
+    assert isinstance(stuck, ReplacementFailed)
     assert stuck.message.startswith("no replacement found for a: pod set main: topology")
-    assert isinstance(move, Reassign)
-    assert (domains(move.grant), move.replaced) == ({"a": 2, "c": 2}, ("b",))
+    assert isinstance(move, ReplaceNode)
+    assert (domains(move.assignment), move.replaced) == ({"a": 2, "c": 2}, ("b",))
     (evicted,) = scene.repairs()
     assert isinstance(evicted, Evict), "by default half a repair is none"
 
@@ -206,7 +208,7 @@ def test_without_its_topology_nobody_is_evicted_for_want_of_a_place() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 2, "b": 2}, "a")
     scene.cache.drop_topology("default")
     (repair,) = scene.repairs()
-    assert isinstance(repair, Stuck)
+    assert isinstance(repair, ReplacementFailed)
     assert 'flavor "tas" has no topology with hosts now' in repair.message
 
 
@@ -222,7 +224,7 @@ def test_a_healthy_node_that_is_asked_for_is_replaced_and_not_chosen_again() -> 
 
 def test_a_healthy_node_without_another_place_keeps_its_pods() -> None:
     (repair,) = one(nodes(r1="a b", r2="c d"), {"a": 2, "b": 2}, "a").repairs(asked=["a"])
-    assert isinstance(repair, Unmark)
+    assert isinstance(repair, ClearUnhealthyNodes)
     assert repair.names == ("a",)
 
 
@@ -244,9 +246,9 @@ def test_podsets_on_one_broken_node_move_together_or_not_at_all() -> None:
     parts = (("main", {"a": 1, "b": 1}, REQUIRED), ("ps", {"a": 1}, {"required": HOST}))
     scene = Scene(nodes(r1="a! b c")).runs(*parts, unhealthy=["a"])
     (repair,) = scene.repairs()
-    assert isinstance(repair, Reassign)
-    assert sum(domains(repair.grant).values()) == 2
-    assert "a" not in {*domains(repair.grant), *domains(repair.grant, "ps")}
+    assert isinstance(repair, ReplaceNode)
+    assert sum(domains(repair.assignment).values()) == 2
+    assert "a" not in {*domains(repair.assignment), *domains(repair.assignment, "ps")}
     crowded = Scene(nodes(r1="a! b")).runs(*parts, unhealthy=["a"])
     assert isinstance(crowded.repairs()[0], Evict)
 
@@ -258,7 +260,7 @@ def test_two_workloads_on_one_broken_node_do_not_share_the_spare_one() -> None:
     for name in ("v", "w"):
         scene.runs(("main", {"a": 2}, REQUIRED), unhealthy=["a"], name=name)
     kinds = [type(repair) for repair in scene.repairs()]
-    assert kinds == [Reassign, Evict]
+    assert kinds == [ReplaceNode, Evict]
 
 
 @pytest.mark.requirement("STR-05")
@@ -269,14 +271,16 @@ def test_a_host_whose_pods_may_still_run_is_given_to_nobody_in_the_same_cycle() 
     scene = Scene(found)
     scene.runs(("main", {"a": 2}, None), unhealthy=["a"], name="v")
     scene.runs(("main", {"b": 2}, None), unhealthy=["b"], name="w")
-    snapshot = scene.cache.freeze()
+    snapshot = scene.cache.snapshot()
     first, second = second_pass(
         snapshot, scene.hosts, {"team/v": frozenset({"a"})}, Features.of(WAIT)
     )
-    assert isinstance(first, Reassign)
-    assert domains(first.grant) == {"c": 2}
-    assert isinstance(second, Stuck), "the pods of the first sit on the host that it gave up"
-    capacity = snapshot.forest.groves["tas"].capacity
+    assert isinstance(first, ReplaceNode)
+    assert domains(first.assignment) == {"c": 2}
+    assert isinstance(second, ReplacementFailed), (
+        "the pods of the first sit on the host that it gave up"
+    )
+    capacity = snapshot.flavor_topologies.by_flavor["tas"].capacity
     assert capacity.free[capacity.tree.leaf_of_host("a"), capacity.rows["cpu"]] == 0
 
 
@@ -285,18 +289,18 @@ def test_a_defect_of_ours_stops_one_workload_alone() -> None:
     scene.runs(("main", {"a": 1}, None), unhealthy=["a"], name="v")
     scene.runs(("main", {"b": 1}, None), unhealthy=["b"], name="w")
     nonsense: Any = {"team/v": None}
-    stuck, moved = second_pass(scene.cache.freeze(), scene.hosts, nonsense, Features())
-    assert isinstance(stuck, Stuck)
+    stuck, moved = second_pass(scene.cache.snapshot(), scene.hosts, nonsense, Features())
+    assert isinstance(stuck, ReplacementFailed)
     assert "internal error" in stuck.message
-    assert isinstance(moved, Reassign)
+    assert isinstance(moved, ReplaceNode)
 
 
 def groups(found: Sequence[Any], at: Mapping[str, int], *unhealthy: str) -> list[int]:
     """Sizes of the groups of hosts that a Workload of rack-wide slices of 4 is mended by."""
     scene = one(found, at, *unhealthy, asked={"unconstrained": True, **_slices(4)})
-    row, snapshot = scene.cache.workloads["team/w"], scene.cache.freeze()
-    mending = _Mending(row, snapshot, scene.hosts, frozenset(), Features())
-    return [len(group) for group in mending._groups(unhealthy)]
+    row, snapshot = scene.cache.workloads["team/w"], scene.cache.snapshot()
+    replacement_plan = _NodeReplacement(row, snapshot, scene.hosts, frozenset(), Features())
+    return [len(group) for group in replacement_plan._groups_of_hosts(unhealthy)]
 
 
 @pytest.mark.field_note("N7")
@@ -339,12 +343,14 @@ def test_after_a_swap_the_old_pod_holds_its_host_and_the_new_place_is_taken() ->
     for number, host in enumerate("aabb"):
         cache.set_pod(pod(f"p{number}", host, workload="w"))
     (repair,) = scene.repairs(asked=["a"])
-    assert isinstance(repair, Reassign)
-    cache.assume("team/w", repair.grant, instead=True)
-    assert cache.freeze().failing == [], "decided already"
+    assert isinstance(repair, ReplaceNode)
+    cache.assume("team/w", repair.assignment, replace_existing=True)
+    assert cache.snapshot().with_unhealthy_nodes == [], "decided already"
     _expect_free(cache, {"a": 0, "b": 0, "c": 0})
     assert cache.rebuild_matches() == []
-    made = workload("w", [podset(count=4, topology=REQUIRED)], version="2", grant=repair.grant)
+    made = workload(
+        "w", [podset(count=4, topology=REQUIRED)], version="2", assignment=repair.assignment
+    )
     cache.set_workload(made)
     assert cache.assumed == {}
     _expect_free(cache, {"a": 0, "b": 0, "c": 0})
@@ -357,8 +363,8 @@ def test_after_a_swap_the_old_pod_holds_its_host_and_the_new_place_is_taken() ->
 def test_a_swap_that_is_refused_gives_its_place_back() -> None:
     scene = one(nodes(r1="a! b c"), {"a": 2, "b": 2}, "a")
     (repair,) = scene.repairs()
-    assert isinstance(repair, Reassign)
-    scene.cache.assume("team/w", repair.grant, instead=True)
+    assert isinstance(repair, ReplaceNode)
+    scene.cache.assume("team/w", repair.assignment, replace_existing=True)
     _expect_free(scene.cache, {"b": 0, "c": 0})
     scene.cache.forget("team/w")
     _expect_free(scene.cache, {"b": 0, "c": 2000})
@@ -366,7 +372,7 @@ def test_a_swap_that_is_refused_gives_its_place_back() -> None:
 
 
 def _expect_free(cache: Cache, cpu: Mapping[str, int]) -> None:
-    capacity = cache.forest().groves["tas"].capacity
+    capacity = cache.flavor_topologies().by_flavor["tas"].capacity
     row = capacity.rows["cpu"]
     found = {host: int(capacity.free[capacity.tree.leaf_of_host(host), row]) for host in cpu}
     assert found == dict(cpu)

@@ -9,7 +9,7 @@ import pytest
 from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Admit, Grant, Hold, PodSetGrant
+from rackgate_assigner.workload.decisions import Admit, Assignment, PodSetAssignment, Requeue
 from tests.unit.assigner.builders import (
     BLOCK,
     HOST,
@@ -39,8 +39,10 @@ def world(quotas: Any = None, **queue: Any) -> Cache:
 
 
 def parent(cache: Cache, count: int = 1, *, of: str = "plain", **more: Any) -> None:
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": of}, {"cpu": 1000 * count}, count),))
-    given = {"version": "2", "elastic": True, "grant": grant, **more}
+    assignment = Assignment(
+        "cq", (PodSetAssignment("main", {"cpu": of}, {"cpu": 1000 * count}, count),)
+    )
+    given = {"version": "2", "elastic": True, "assignment": assignment, **more}
     cache.set_workload(workload("ray", [podset(count=count)], **given))
 
 
@@ -49,10 +51,10 @@ def placed(cache: Cache, wish: dict[str, Any] | None, **hosts: int) -> None:
     total = sum(hosts.values())
     spots = tuple(((name.replace("_", "-"),), count) for name, count in hosts.items())
     found = TopologyAssignment((HOST,), spots) if total else None
-    part = PodSetGrant("main", {"cpu": "tas"}, {"cpu": 4000 * total}, total, found)
+    part = PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4000 * total}, total, found)
     podsets = [podset(count=total, requests={"cpu": "4"}, topology=wish)]
     cache.set_workload(
-        workload("ray", podsets, version="2", elastic=True, grant=Grant("cq", (part,)))
+        workload("ray", podsets, version="2", elastic=True, assignment=Assignment("cq", (part,)))
     )
 
 
@@ -62,9 +64,9 @@ def slice_of(cache: Cache, name: str = "s1", cpu: str = "1", **more: Any) -> Non
     cache.set_workload(workload(name, podsets, parent="ray", **more))
 
 
-def waits_for(cache: Cache, name: str = "s1") -> Hold:
+def waits_for(cache: Cache, name: str = "s1") -> Requeue:
     found = [d for d in cache.plan() if d.workload == f"team/{name}"]
-    assert isinstance(found[0], Hold)
+    assert isinstance(found[0], Requeue)
     return found[0]
 
 
@@ -75,7 +77,7 @@ def test_a_slice_is_admitted_like_any_other_workload() -> None:
     slice_of(cache)
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    assert admit.grant.podsets[0].flavors == {"cpu": "plain"}
+    assert admit.assignment.podsets[0].flavors == {"cpu": "plain"}
 
 
 @pytest.mark.requirement("SLC-09")
@@ -96,7 +98,7 @@ def test_a_slice_waits_for_its_parents_flavor_though_another_has_room() -> None:
 @pytest.mark.parametrize(
     ("state", "problem"),
     [
-        ({"grant": None}, "is not admitted"),
+        ({"assignment": None}, "is not admitted"),
         ({"conditions": {"Admitted": ("False", "x", "")}}, "is not admitted"),
         ({"conditions": {"Evicted": ("True", "Preempted", "")}}, "is evicted"),
         ({"active": False}, "is evicted"),
@@ -111,7 +113,7 @@ def test_a_slice_waits_while_its_parent_does_not_run(state: dict[str, Any], prob
     parent(cache, **state)
     slice_of(cache)
     text = f"a slice waits for its parent Workload ray, which {problem}"
-    assert waits_for(cache) == Hold("team/s1", "OnHold", text)
+    assert waits_for(cache) == Requeue("team/s1", "OnHold", text)
 
 
 @pytest.mark.requirement("SLC-32")
@@ -133,7 +135,7 @@ def test_no_slice_is_admitted_while_the_gate_is_off() -> None:
     parent(cache)
     slice_of(cache)
     (hold,) = cache.plan(features=Features.of({}))
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert "feature gate ElasticJobsViaWorkloadSlices is off" in hold.message
 
 
@@ -164,7 +166,7 @@ def test_a_slice_keeps_to_the_queue_and_the_flavors_its_parent_was_admitted_by()
 
 def test_a_slice_that_waits_for_its_parent_holds_up_nobody() -> None:
     cache = world(queueingStrategy="StrictFIFO")
-    parent(cache, grant=None, priority=1, queue="nowhere")
+    parent(cache, assignment=None, priority=1, queue="nowhere")
     slice_of(cache, priority=9)
     cache.set_workload(workload("w", [podset()]))
     assert list(admissions(cache.plan())) == ["w"]
@@ -177,9 +179,9 @@ def test_a_required_rack_stays_the_rack_of_the_parent() -> None:
     for index in range(4):
         slice_of(cache, f"s{index}", cpu="4", wish={"required": RACK})
     decisions = cache.plan()
-    hosts = [next(iter(domains(grant))) for grant in admissions(decisions).values()]
+    hosts = [next(iter(domains(assignment))) for assignment in admissions(decisions).values()]
     assert sorted(hosts) == ["b1-r2-1", "b1-r2-2", "b1-r2-2"]
-    (hold,) = [d for d in decisions if isinstance(d, Hold)]
+    (hold,) = [d for d in decisions if isinstance(d, Requeue)]
     assert hold.reason == "TopologyPlacementFailed"
     assert "excluded:" in hold.message
     assert "topologyDomain: 6" in hold.message
@@ -195,7 +197,7 @@ def test_slices_not_folded_yet_say_where_the_pods_of_an_empty_group_are() -> Non
     first, second = (next(iter(domains(granted[name]))) for name in ("s0", "s1"))
     assert first.rpartition("-")[0] == second.rpartition("-")[0]
     podsets = [podset(requests={"cpu": "4"}, topology={"required": RACK})]
-    cache.set_workload(workload("s0", podsets, parent="ray", version="2", grant=granted["s0"]))
+    cache.set_workload(workload("s0", podsets, parent="ray", version="2", assignment=granted["s0"]))
     again = admissions(cache.plan())
     assert next(iter(domains(again["s1"]))) == second
 
@@ -235,14 +237,14 @@ def test_a_leader_in_one_rack_keeps_the_workers_there() -> None:
         podset("main", 0, requests={"cpu": "4"}, topology=wish),
     ]
     spot = TopologyAssignment((HOST,), ((("b2-r3-2",), 1),))
-    grant = Grant(
+    assignment = Assignment(
         "cq",
         (
-            PodSetGrant("head", {"cpu": "tas"}, {"cpu": 4000}, 1, spot),
-            PodSetGrant("main", {"cpu": "tas"}, {"cpu": 0}, 0),
+            PodSetAssignment("head", {"cpu": "tas"}, {"cpu": 4000}, 1, spot),
+            PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 0}, 0),
         ),
     )
-    cache.set_workload(workload("ray", podsets, version="2", elastic=True, grant=grant))
+    cache.set_workload(workload("ray", podsets, version="2", elastic=True, assignment=assignment))
     slice_of(cache, cpu="4", wish=wish)
     assert set(domains(admissions(cache.plan())["s1"])) <= {"b2-r3-1", "b2-r3-2"}
 
@@ -251,11 +253,11 @@ def test_a_leader_in_one_rack_keeps_the_workers_there() -> None:
 def test_a_slice_is_never_evicted_alone() -> None:
     cache = world(stopPolicy="HoldAndDrain")
     parent(cache)
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": "plain"}, {"cpu": 1000}, 1),))
-    slice_of(cache, grant=grant, version="2")
-    slice_of(cache, "s2", grant=grant, version="2", active=False, unhealthy=["a"])
+    assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "plain"}, {"cpu": 1000}, 1),))
+    slice_of(cache, assignment=assignment, version="2")
+    slice_of(cache, "s2", assignment=assignment, version="2", active=False, unhealthy=["a"])
     assert [decision.workload for decision in cache.plan()] == ["team/ray"]
-    assert cache.freeze().failing == []
+    assert cache.snapshot().with_unhealthy_nodes == []
 
 
 def test_a_slice_is_not_deactivated_for_a_level_that_is_gone() -> None:
@@ -300,7 +302,7 @@ def test_a_slice_that_could_not_be_counted_with_its_parent_is_not_admitted(
     slice_of(cache, cpu=f"{request.requests['cpu'] // 1000}", wish=wish)
     cache.set_workload(workload("behind", [podset(requests={"cpu": "1"})], created="9"))
     decisions = cache.plan(features=Features.of({**GATE, **gates}))
-    (hold,) = (found for found in decisions if isinstance(found, Hold))
+    (hold,) = (found for found in decisions if isinstance(found, Requeue))
     assert (hold.workload, hold.reason) == ("team/s1", "Misconfigured")
     assert "the job can grow again once it has been queued anew" in hold.message
     assert list(admissions(decisions)) == ["behind"]

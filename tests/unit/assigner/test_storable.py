@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment, encoded_size
-from rackgate_assigner.workload.decisions import Hold
+from rackgate_assigner.workload.decisions import Requeue
 from rackgate_assigner.workload.object_size import (
     ALWAYS_BYTES,
     STORE_BYTES,
@@ -49,7 +49,7 @@ def test_an_assignment_beyond_the_store_is_held_and_holds_up_nobody() -> None:
     cache.set_workload(workload("b-small", [podset(count=2)]))
     decisions = cache.plan()
     assert list(admissions(decisions)) == ["b-small"]
-    (held,) = (decision for decision in decisions if isinstance(decision, Hold))
+    (held,) = (decision for decision in decisions if isinstance(decision, Requeue))
     assert (held.workload, held.reason) == ("team/a-huge", "Misconfigured")
     assert held.message.startswith(
         f"the topology assignment of pod set main names {HOSTS} domains in 15"

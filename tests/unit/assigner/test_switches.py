@@ -6,7 +6,7 @@ import pytest
 
 from rackgate.features import Features
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.workload.decisions import Admit, Hold
+from rackgate_assigner.workload.decisions import Admit, Requeue
 from tests.unit.assigner.builders import (
     RACK,
     admissions,
@@ -32,9 +32,9 @@ def test_switched_off_flavors_of_a_topology_count_as_plain() -> None:
     cache.set_workload(workload("w2", [podset(count=3)]))
     admit, hold = cache.plan()
     assert isinstance(admit, Admit)
-    assert admit.grant.podsets[0].topology is None
-    assert admit.grant.podsets[0].flavors == {"cpu": "tas"}
-    assert isinstance(hold, Hold)
+    assert admit.assignment.podsets[0].topology is None
+    assert admit.assignment.podsets[0].flavors == {"cpu": "tas"}
+    assert isinstance(hold, Requeue)
     assert hold.reason == "WaitingForQuota"
 
 
@@ -44,7 +44,7 @@ def test_switched_off_who_asks_for_a_topology_waits_and_is_told(asked: dict[str,
     cache = cache_with(fx_a(), features=OFF)
     cache.set_workload(workload("w", [podset(topology=asked)]))
     assert cache.plan() == [
-        Hold(
+        Requeue(
             "team/w",
             "NoMatchingFlavor",
             "couldn't assign flavors to pod set main: "
@@ -79,7 +79,7 @@ def test_what_was_placed_keeps_its_room_while_topologies_are_off() -> None:
     cache.set_workload(workload("w2", [podset(count=2)]))
     assert list(admissions(cache.plan(features=Features.of(OFF)))) == ["w2"]
     (hold,) = cache.plan(features=Features.of({}))
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.reason == "TopologyPlacementFailed"
 
 
@@ -95,14 +95,14 @@ def test_an_excluded_resource_counts_neither_for_quota_nor_for_room() -> None:
     counting = excluding()
     counting.set_workload(workload("w", asked))
     (hold,) = counting.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert hold.message.endswith(f"resource {VENDOR} unavailable in ClusterQueue")
     cache = excluding("example.com/", "other.example/")
     cache.set_workload(workload("w", asked))
     (admit,) = cache.plan()
     assert isinstance(admit, Admit)
-    assert admit.grant.podsets[0].usage == {"cpu": 2000}
-    assert domains(admit.grant) == {"a": 2}
+    assert admit.assignment.podsets[0].usage == {"cpu": 2000}
+    assert domains(admit.assignment) == {"a": 2}
 
 
 @pytest.mark.field_note("C16")
@@ -110,7 +110,7 @@ def test_a_prefix_excludes_nothing_in_the_middle_of_a_name() -> None:
     cache = excluding("gpu", "com/")
     cache.set_workload(workload("w", [podset(requests={"cpu": "1", GPU: "1"})]))
     (hold,) = cache.plan()
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, Requeue)
     assert f"resource {GPU} unavailable" in hold.message
 
 

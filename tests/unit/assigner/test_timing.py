@@ -20,8 +20,8 @@ def test_each_placement_is_measured_under_its_flavor_whether_or_not_it_fits() ->
         measured.append(flavor)
         return nullcontext()
 
-    timed = plan(cache.freeze(), Features(), timing)
+    timed = plan(cache.snapshot(), Features(), timing)
     flavors = set(cache.flavors)
     assert len(measured) == 2
     assert set(measured) <= flavors
-    assert timed == plan(cache.freeze(), Features())
+    assert timed == plan(cache.snapshot(), Features())

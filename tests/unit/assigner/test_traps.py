@@ -37,7 +37,7 @@ def test_many_queues_that_would_choose_the_same_rack_are_all_served_in_one_cycle
         cache.set_workload(workload(f"w{index}", racked(4), queue=f"lq{index}"))
     granted = admissions(cache.plan())
     assert len(granted) == 4
-    assert len({host for grant in granted.values() for host in domains(grant)}) == 8
+    assert len({host for assignment in granted.values() for host in domains(assignment)}) == 8
 
 
 @pytest.mark.field_note("C20")
@@ -45,9 +45,9 @@ def test_many_queues_that_would_choose_the_same_rack_are_all_served_in_one_cycle
 def test_whatever_comes_and_goes_around_it_a_running_workload_is_not_decided_again() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(4)))
-    grant = admit_all(cache)["w"]
-    cache.set_workload(workload("w", racked(4), version="2", grant=grant))
-    for broken in domains(grant):
+    assignment = admit_all(cache)["w"]
+    cache.set_workload(workload("w", racked(4), version="2", assignment=assignment))
+    for broken in domains(assignment):
         cache.drop_node(broken)
         assert cache.plan() == []
     changes: list[Callable[[], None]] = [
@@ -61,7 +61,7 @@ def test_whatever_comes_and_goes_around_it_a_running_workload_is_not_decided_aga
     for change in changes:
         change()
         assert cache.plan() == []
-        assert cache.holdings["team/w"].cluster_queue == "cq"
+        assert cache.usages["team/w"].cluster_queue == "cq"
 
 
 @pytest.mark.field_note("C21")
@@ -74,7 +74,7 @@ def test_with_broken_nodes_nothing_is_admitted_without_an_assignment() -> None:
     assert admissions(cache.plan()) == {}
     cache.set_node(node("n", cpu="16"))
     granted = admissions(cache.plan())
-    assert {name: domains(grant) for name, grant in granted.items()} == {
+    assert {name: domains(assignment) for name, assignment in granted.items()} == {
         "asks": {"n": 2},
         "implied": {"n": 1},
     }

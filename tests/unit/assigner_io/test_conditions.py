@@ -29,7 +29,7 @@ def listed(own: object, changes: list[Change], **options: object) -> dict[str, d
 
 def test_a_list_is_complete_for_its_manager_and_holds_nothing_of_others() -> None:
     own = workload(admitted=True, conditions=BOTH)
-    found = listed(own, conditions.evicted(own, "JobSuspended", "why"))
+    found = listed(own, conditions.evicted_conditions(own, "JobSuspended", "why"))
     assert list(found) == ["QuotaReserved", "Admitted", "Evicted", "Requeued"]
     assert list(listed(own, [], owned=JOB_TYPES)) == ["PodsReady"]
     assert listed(own, [], owned=JOB_TYPES, drop=("PodsReady",)) == {}
@@ -37,10 +37,10 @@ def test_a_list_is_complete_for_its_manager_and_holds_nothing_of_others() -> Non
 
 def test_transition_times_move_only_with_the_status() -> None:
     own = workload(conditions={"QuotaReserved": ("False", "WaitingForQuota")})
-    found = listed(own, conditions.held(own, "TopologyPlacementFailed", "no rack"))
+    found = listed(own, conditions.pending_conditions(own, "TopologyPlacementFailed", "no rack"))
     assert found["QuotaReserved"]["lastTransitionTime"] == AT
     assert found["QuotaReserved"]["reason"] == "TopologyPlacementFailed"
-    found = listed(own, conditions.admitted(own, "cq"))
+    found = listed(own, conditions.admitted_conditions(own, "cq"))
     assert found["QuotaReserved"]["lastTransitionTime"] == NOW
     assert found["QuotaReserved"]["observedGeneration"] == 3
 
@@ -48,7 +48,7 @@ def test_transition_times_move_only_with_the_status() -> None:
 @pytest.mark.parametrize("reason", list(EvictionReason))
 def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReason) -> None:
     own = workload(admitted=True, conditions=BOTH)
-    found = listed(own, conditions.evicted(own, reason, "why"))
+    found = listed(own, conditions.evicted_conditions(own, reason, "why"))
     own_fault = ("JobSuspended", "JobChanged", "PodsBeyondAdmission")
     again = reason in ("Preempted", "NodeFailures", *own_fault)
     assert (found["Requeued"]["status"] == "True") is again
@@ -67,7 +67,7 @@ def test_every_eviction_says_whether_it_requeues_by_itself(reason: EvictionReaso
 )
 def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | None) -> None:
     own = workload(conditions={"Evicted": ("True", reason)})
-    found = listed(own, conditions.admitted(own, "cq"))
+    found = listed(own, conditions.admitted_conditions(own, "cq"))
     assert found["Evicted"]["status"] == "False"
     assert found.get("Requeued", {}).get("reason") == returned
 
@@ -75,7 +75,7 @@ def test_an_admission_after_an_eviction_closes_it(reason: str, returned: str | N
 @pytest.mark.requirement("SLC-31")
 def test_a_preemption_is_told_with_its_cause_until_the_next_admission() -> None:
     own = workload(admitted=True, conditions=BOTH)
-    found = listed(own, conditions.evicted(own, "Preempted", "why", "InClusterQueue"))
+    found = listed(own, conditions.evicted_conditions(own, "Preempted", "why", "InClusterQueue"))
     assert list(found) == ["QuotaReserved", "Admitted", "Evicted", "Preempted", "Requeued"]
     assert (found["Evicted"]["reason"], found["Preempted"]["reason"]) == (
         "Preempted",
@@ -84,7 +84,7 @@ def test_a_preemption_is_told_with_its_cause_until_the_next_admission() -> None:
     own = workload(
         conditions={"Evicted": ("True", "Preempted"), "Preempted": ("True", "InClusterQueue")}
     )
-    found = listed(own, conditions.admitted(own, "cq"))
+    found = listed(own, conditions.admitted_conditions(own, "cq"))
     assert (found["Preempted"]["status"], found["Preempted"]["reason"]) == (
         "False",
         "QuotaReserved",
@@ -92,22 +92,25 @@ def test_a_preemption_is_told_with_its_cause_until_the_next_admission() -> None:
 
 
 def test_a_deactivation_names_its_cause_once() -> None:
-    found = {c.type: c for c in conditions.deactivated("DeactivatedDueToInvalidTopology", "why")}
+    found = {
+        c.type: c
+        for c in conditions.deactivated_conditions("DeactivatedDueToInvalidTopology", "why")
+    }
     assert found["Evicted"].reason == "DeactivatedDueToInvalidTopology"
     assert found["DeactivationTarget"].reason == "InvalidTopology"
-    same = {c.type: c for c in conditions.deactivated("InvalidTopology", "why")}
+    same = {c.type: c for c in conditions.deactivated_conditions("InvalidTopology", "why")}
     assert same == found
 
 
 @pytest.mark.requirement("VAL-13")
 def test_a_reactivated_workload_that_waits_is_requeued() -> None:
     own = workload(conditions={"Evicted": ("True", "Deactivated")})
-    assert {c.reason for c in conditions.held(own, "WaitingForQuota", "m")} == {
+    assert {c.reason for c in conditions.pending_conditions(own, "WaitingForQuota", "m")} == {
         "WaitingForQuota",
         "Reactivated",
     }
     inactive = workload(active=False, conditions={"Evicted": ("True", "Deactivated")})
-    assert len(conditions.held(inactive, "WaitingForQuota", "m")) == 1
+    assert len(conditions.pending_conditions(inactive, "WaitingForQuota", "m")) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_pods_ready_knows_recovery_from_start(
     before: tuple[str, str] | None, ready: bool, reason: str
 ) -> None:
     own = workload(conditions={"PodsReady": before} if before else {})
-    assert conditions.pods_ready(own, ready=ready)[0].reason == reason
+    assert conditions.pods_ready_conditions(own, ready=ready)[0].reason == reason
 
 
 @pytest.mark.requirement("OPS-09")
@@ -148,16 +151,16 @@ def test_a_finished_workload_waits_for_no_pod(
     dropped: tuple[str, ...],
 ) -> None:
     own = workload(conditions={"PodsReady": before} if before else {})
-    found = conditions.finished(own, reason, "m")
+    found = conditions.finished_conditions(own, reason, "m")
     assert {c.type: c.reason for c in found if c.status == "True"} == {
         "Finished": reason.value,
         **told,
     }
     words = [c.message for c in found if c.type == "PodsReady"]
     assert words == ["the job has succeeded"] * len(told)
-    assert conditions.finished_drop(own, reason) == dropped
+    assert conditions.outdated_when_finished(own, reason) == dropped
 
 
 def test_messages_are_cut() -> None:
     own = workload()
-    assert len(conditions.held(own, "WaitingForQuota", "x" * 5000)[0].message) == 1024
+    assert len(conditions.pending_conditions(own, "WaitingForQuota", "x" * 5000)[0].message) == 1024

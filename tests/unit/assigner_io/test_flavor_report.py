@@ -13,7 +13,7 @@ from rackgate.runtime.metrics import render
 from rackgate.wire.core import Meta, Node
 from rackgate.wire.kueue import ResourceFlavor
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.queues.flavor_controller import PORTION, FlavorReport
+from rackgate_assigner.queues.flavor_controller import PORTION, FlavorController
 from tests.unit.assigner.builders import RACK, cache_with, flavor, node
 
 
@@ -32,7 +32,7 @@ class World:
         self.cache = cache
         self.notes = Notes()
         flavors: dict[str, ResourceFlavor] = {name: flavor(name) for name in ("tas", "narrow")}
-        self.report = FlavorReport(cache, flavors, self.notes, min_interval_s=0)  # type: ignore[arg-type]  # the part of Reporter that is used
+        self.report = FlavorController(cache, flavors, self.notes, min_interval_s=0)  # type: ignore[arg-type]  # the part of Reporter that is used
 
     async def round(self, change: Callable[[], object] = lambda: None) -> None:
         """Change something and wait for the pass after it."""
@@ -90,11 +90,11 @@ async def test_what_is_left_out_or_shared_is_told_once_per_change() -> None:
 async def test_heartbeats_and_allocatable_start_no_pass() -> None:
     async with running(World(cache_with([node("a")]))) as world:
         rounds = world.report.rounds
-        world.report.node_seen(node("a"), node("a", cpu="9"))
+        world.report.on_node_upsert(node("a"), node("a", cpu="9"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert world.report.rounds == rounds
-        world.report.node_seen(node("a"), node("a", ready=False))
+        world.report.on_node_upsert(node("a"), node("a", ready=False))
         while world.report.rounds == rounds:
             await asyncio.sleep(0)
 

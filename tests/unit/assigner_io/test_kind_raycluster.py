@@ -15,7 +15,7 @@ from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.kinds import RAYCLUSTER
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.state import is_managed
-from rackgate_assigner.workload_slices.model import Asked
+from rackgate_assigner.workload_slices.model import RequestedCount
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import facts as job_facts
 from tests.unit.assigner_io.builders import job, workload
@@ -245,9 +245,9 @@ def test_a_cluster_tells_what_it_asks_for_and_which_pods_leave() -> None:
     )
     of = cluster([small, composite.worker_group("big", 0, least=1)])
     assert RAYCLUSTER.requested_counts(of) == {
-        "head": Asked(1),
-        "small": Asked(8, 2),
-        "big": Asked(1),
+        "head": RequestedCount(1),
+        "small": RequestedCount(8, 2),
+        "big": RequestedCount(1),
     }
     assert RAYCLUSTER.pods_to_delete(of) == {"a", "b"}
     assert facts(of).pod_count == 10

@@ -12,7 +12,7 @@ import pytest
 from rackgate.wire.kueue import RequeueState, Workload
 from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.plan import plan_job
-from rackgate_assigner.node_replacement.recovery_timeout import Recovery, pause_left_s
+from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout, backoff_remaining_s
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.status import NO_REQUEUE, status_body
 from tests.unit.assigner_io.builders import facts, job, workload
@@ -48,22 +48,22 @@ def test_the_time_runs_from_the_loss_of_a_pod_alone(
     ready: tuple[str, str], left_s: float | None
 ) -> None:
     own = workload(job(), admitted=True, conditions={"PodsReady": ready})
-    assert Recovery(timeout_s=60).left_s(own, after(40)) == left_s
-    assert Recovery().left_s(own, after(40)) is None
+    assert RecoveryTimeout(timeout_s=60).remaining_s(own, after(40)) == left_s
+    assert RecoveryTimeout().remaining_s(own, after(40)) is None
 
 
 def test_no_time_runs_without_a_condition_a_moment_or_a_fixed_size() -> None:
-    limit = Recovery(timeout_s=60)
-    assert limit.left_s(workload(job(), admitted=True), LOST) is None
+    limit = RecoveryTimeout(timeout_s=60)
+    assert limit.remaining_s(workload(job(), admitted=True), LOST) is None
     own = workload(job(), admitted=True, conditions=MISSING)
     (lost,) = own.status.conditions
     for moment in (None, "soon"):
         odd = msgspec.structs.replace(lost, last_transition_time=moment)
         status = msgspec.structs.replace(own.status, conditions=(odd,))
-        assert limit.left_s(msgspec.structs.replace(own, status=status), after(99)) is None
+        assert limit.remaining_s(msgspec.structs.replace(own, status=status), after(99)) is None
     meta = {"annotations": {"kueue.x-k8s.io/elastic-job": "true"}}
     elastic = workload(job(), admitted=True, conditions=MISSING, meta=meta)
-    assert limit.left_s(elastic, after(99)) is None
+    assert limit.remaining_s(elastic, after(99)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_no_time_runs_from_before_the_admission(admitted: str | None, left_s: fl
     begun = msgspec.structs.replace(begun, last_transition_time=admitted)
     status = msgspec.structs.replace(own.status, conditions=(lost, begun))
     own = msgspec.structs.replace(own, status=status)
-    assert Recovery(timeout_s=60).left_s(own, after(40)) == left_s
+    assert RecoveryTimeout(timeout_s=60).remaining_s(own, after(40)) == left_s
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_each_eviction_doubles_the_pause_up_to_the_longest(
     tries: int | None, count: int, pause_s: int
 ) -> None:
     own = with_tries(workload(job()), None if tries is None else RequeueState(tries))
-    found = Recovery(60, 60, 1000).next_try(own, LOST)
+    found = RecoveryTimeout(60, 60, 1000).next_requeue_state(own, LOST)
     assert found.count == count
-    assert pause_left_s(with_tries(own, found), LOST) == pause_s
+    assert backoff_remaining_s(with_tries(own, found), LOST) == pause_s
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_each_eviction_doubles_the_pause_up_to_the_longest(
 )
 def test_a_pause_ends_at_its_time_or_when_that_cannot_be_read(until: str, left_s: float) -> None:
     own = with_tries(workload(job()), RequeueState(1, until))
-    assert pause_left_s(own, after(10)) == left_s
-    assert pause_left_s(with_tries(own, RequeueState(1)), LOST) is None
+    assert backoff_remaining_s(own, after(10)) == left_s
+    assert backoff_remaining_s(with_tries(own, RequeueState(1)), LOST) is None
 
 
 def running(**more: Any) -> tuple[Any, Workload, Any]:
@@ -125,7 +125,10 @@ def test_a_job_whose_lost_pods_stay_missing_is_evicted_with_a_time_to_come_back(
 
 def test_the_eviction_is_told_as_kueue_does_and_queues_nothing_again_yet() -> None:
     own = workload(job(), admitted=True, conditions=MISSING)
-    told = {c.type: (c.status, c.reason) for c in conditions.evicted(own, "PodsReadyTimeout", "m")}
+    told = {
+        c.type: (c.status, c.reason)
+        for c in conditions.evicted_conditions(own, "PodsReadyTimeout", "m")
+    }
     assert told == {
         "Evicted": ("True", "PodsReadyTimeout"),
         "Requeued": ("False", "PodsReadyTimeout"),
@@ -134,7 +137,7 @@ def test_the_eviction_is_told_as_kueue_does_and_queues_nothing_again_yet() -> No
 
 def test_its_quota_is_released_with_the_words_that_a_cycle_says() -> None:
     own = with_tries(workload(job(), admitted=True, conditions=EVICTED), RETRY)
-    told = conditions.released(own)[0]
+    told = conditions.released_conditions(own)[0]
     assert (told.reason, told.message) == (
         "PendingEvaluation",
         "not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z",

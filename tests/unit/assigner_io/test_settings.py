@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rackgate.runtime.settings import SettingsError, load_settings
-from rackgate_assigner.node_replacement.recovery_timeout import Recovery
+from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout
 from rackgate_assigner.settings import AssignerSettings
 
 pytestmark = pytest.mark.requirement("OPS-11")
@@ -16,7 +16,7 @@ def test_defaults_stand_without_a_file() -> None:
     assert found.cycle.min_interval == 0.1
     assert found.budgets.admission.qps > found.budgets.queues.qps
     assert found.resources.exclude_resource_prefixes == []
-    assert found.wait_for_pods_ready.recovery() == Recovery(None, 60, 3600)
+    assert found.wait_for_pods_ready.recovery() == RecoveryTimeout(None, 60, 3600)
 
 
 def test_a_file_sets_every_part(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_file_sets_every_part(tmp_path: Path) -> None:
     assert found.queue_status.min_interval == 2
     assert found.resources.exclude_resource_prefixes == ["example.com/", "other.example"]
     assert found.features.deactivate_invalid_topology is False
-    assert found.wait_for_pods_ready.recovery() == Recovery(180, 5, 3600)
+    assert found.wait_for_pods_ready.recovery() == RecoveryTimeout(180, 5, 3600)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def busy() -> Cache:
 
 def damage(cache: Cache) -> None:
     """Charge what nobody asked for."""
-    cache.forest().groves["tas"].capacity.charge(0, {"cpu": 1}, 1)
+    cache.flavor_topologies().by_flavor["tas"].capacity.charge(0, {"cpu": 1}, 1)
 
 
 @asynccontextmanager
@@ -119,10 +119,10 @@ def test_healing_keeps_what_is_assumed_and_covered_and_who_waits() -> None:
     cache.set_workload(workload("next", [podset(count=2)]))
     cache.set_workload(workload("last", [podset(count=1)]))
     cache.assume("team/next", admissions(cache.plan())["next"])
-    words, planned = cache.forest().groves["tas"].capacity.free.tolist(), cache.plan()
+    words, planned = cache.flavor_topologies().by_flavor["tas"].capacity.free.tolist(), cache.plan()
     status = cache.cluster_queue_status("cq")
-    cache.heal()
-    assert cache.forest().groves["tas"].capacity.free.tolist() == words
+    cache.rebuild_derived_state()
+    assert cache.flavor_topologies().by_flavor["tas"].capacity.free.tolist() == words
     assert cache.plan() == planned
     assert cache.cluster_queue_status("cq") == status
     assert verify(cache) == []

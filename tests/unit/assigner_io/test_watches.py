@@ -8,7 +8,7 @@ from typing import Any
 from rackgate.api import names
 from rackgate.wire.core import Pod
 from rackgate_assigner.watches import decode_pod
-from rackgate_assigner.workload.info import pod_row
+from rackgate_assigner.workload.info import pod_info
 
 
 def pod(index: int, cpu: str = "1") -> dict[str, Any]:
@@ -40,7 +40,7 @@ def decoded(found: dict[str, Any]) -> Pod:
 
 
 def test_a_bound_pod_keeps_what_charging_it_needs() -> None:
-    row = pod_row(decoded(pod(3)))
+    row = pod_info(decoded(pod(3)))
     assert row is not None
     assert (row.key, row.node, row.owner_uid) == ("team/train-3", "node-3", "owner")
     assert (row.workload, row.podset) == ("team/job-train", "main")

@@ -10,12 +10,12 @@ from rackgate.topology.assignment import TopologyAssignment, decode
 from rackgate.wire.kueue import Admission, QueueStatus, RequeueState, ResourceFlavor
 from rackgate_assigner.jobs.start import merge_node_labels
 from rackgate_assigner.queues.status_controller import status_body, status_differs
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.status import (
     NO_REQUEUE,
     admission_of,
+    current_admission,
     leftover_ops,
-    stated_admission,
 )
 from tests.unit.assigner_io.builders import workload
 
@@ -33,8 +33,8 @@ WANTED: dict[str, Any] = {
 def test_a_grant_is_written_with_amounts_as_quantities_and_domains_in_order() -> None:
     places = TopologyAssignment(("kubernetes.io/hostname",), ((("n2",), 3), (("n1",), 1)))
     usage = {"cpu": 1500, "memory": 2**30}
-    grant = Grant("cq", (PodSetGrant("main", {"cpu": "tas"}, usage, 4, places),))
-    written = admission_of(grant)
+    assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "tas"}, usage, 4, places),))
+    written = admission_of(assignment)
     assert written["clusterQueue"] == "cq"
     part = written["podSetAssignments"][0]
     assert part["resourceUsage"] == {"cpu": "1500m", "memory": "1Gi"}
@@ -44,10 +44,10 @@ def test_a_grant_is_written_with_amounts_as_quantities_and_domains_in_order() ->
 def test_an_admission_is_stated_again_as_it_is() -> None:
     for topology in (False, True):
         own = workload(admitted=True, topology=topology)
-        stated = stated_admission(own)
+        stated = current_admission(own)
         assert msgspec.convert(stated, Admission) == own.status.admission
         assert ("topologyAssignment" in str(stated)) is topology
-    assert stated_admission(workload()) is None
+    assert current_admission(workload()) is None
 
 
 @pytest.mark.parametrize(

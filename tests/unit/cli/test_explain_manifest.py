@@ -16,7 +16,7 @@ from rackgate.features import RENDER_FOR_KAI, Features
 from rackgate.jobframework.kai import KAI_SCHEDULER
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as facts
-from rackgate_assigner.workload.info import workload_row
+from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.manifest import applied, load, preview_submission
 from rackgate_cli.explain.reading import ClusterReading
@@ -196,7 +196,7 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
     if made.workload is None:
         assert made.errors or made.unmanaged_reason
     else:
-        row = workload_row(made.workload)
+        row = workload_info(made.workload)
         assert facts.explain_row(Cache(), row, "notSubmitted", Features()).summary
 
 

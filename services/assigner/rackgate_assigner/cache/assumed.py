@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rackgate_assigner.workload.decisions import Grant
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.decisions import Assignment
+from rackgate_assigner.workload.info import WorkloadInfo
 
 
 def _reached(seen: str, written: str) -> bool:
@@ -20,8 +20,8 @@ def _reached(seen: str, written: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
-    """One assumed grant.
+class AssumedAssignment:
+    """One assumed assignment.
 
     Attributes:
         uid: of the Workload it was given to: a namesake created later has no part in it.
@@ -29,19 +29,19 @@ class Assumed:
         written: resourceVersion that the status write was answered with, "" while unknown.
     """
 
-    grant: Grant
+    assignment: Assignment
     uid: str
     seen: str
     written: str = ""
 
-    def confirmed(self, resource_version: str) -> Assumed:
+    def with_written_version(self, resource_version: str) -> AssumedAssignment:
         """The same, with the version that the write was answered with."""
         return replace(self, written=resource_version)
 
-    def over(self, row: WorkloadRow) -> bool:
+    def is_superseded_by(self, info: WorkloadInfo) -> bool:
         """Whether the watch is to be believed from now on, whatever it shows."""
-        if row.uid != self.uid or row.finished:
+        if info.uid != self.uid or info.finished:
             return True
-        if row.reserved is not None and row.resource_version != self.seen:
+        if info.reserved is not None and info.resource_version != self.seen:
             return True
-        return bool(self.written) and _reached(row.resource_version, self.written)
+        return bool(self.written) and _reached(info.resource_version, self.written)

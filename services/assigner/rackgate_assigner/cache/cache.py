@@ -10,17 +10,23 @@ from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.cache import consistency as checks
-from rackgate_assigner.cache.assumed import Assumed
-from rackgate_assigner.cache.excess_usage import Excesses
-from rackgate_assigner.cache.flavor_topologies import Forest
-from rackgate_assigner.cache.limit_ranges import unruled
-from rackgate_assigner.cache.live_pods import Excess, LivingCount, LivingPods
+from rackgate_assigner.cache.admitted import admitted_by_cluster_queue, slice_families
+from rackgate_assigner.cache.assumed import AssumedAssignment
+from rackgate_assigner.cache.excess_usage import ExcessUsageTracker
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
+from rackgate_assigner.cache.limit_ranges import without_pod_defaults
+from rackgate_assigner.cache.live_pods import ExcessUsage, LivePodCount, LivePods
 from rackgate_assigner.cache.objects import Objects
-from rackgate_assigner.cache.pods import PodLedger
-from rackgate_assigner.cache.queue_usage import Holding, Totals, holding_of
-from rackgate_assigner.cache.released import relief
-from rackgate_assigner.cache.running import families_of, running_in
-from rackgate_assigner.cache.slice_families import Families, covering, is_folded, is_orphan, united
+from rackgate_assigner.cache.pods import BoundPods
+from rackgate_assigner.cache.queue_usage import Totals, WorkloadUsage, workload_usage
+from rackgate_assigner.cache.reclaimed import usage_without_done_pods
+from rackgate_assigner.cache.slice_families import (
+    SliceFamilies,
+    covering_assignments,
+    is_merged,
+    is_orphan,
+    merge_assignments,
+)
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.trees import Trees
 from rackgate_assigner.explain import workload as facts
@@ -28,16 +34,19 @@ from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.queues import status
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.evictions import DRAIN
-from rackgate_assigner.scheduler.wake_up import asks_differently, felt
+from rackgate_assigner.scheduler.requeue_triggers import (
+    scheduling_inputs_differ,
+    usage_visible_to_others,
+)
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.workload.decisions import Decision, Grant
+from rackgate_assigner.workload.decisions import Assignment, Decision
 from rackgate_assigner.workload.info import (
     Charge,
-    PodRow,
+    PodInfo,
     PodShape,
-    WorkloadRow,
-    pod_row,
-    workload_row,
+    WorkloadInfo,
+    pod_info,
+    workload_info,
 )
 
 
@@ -48,16 +57,17 @@ class Cache(Objects):
     or Topology: those may come and go in any order (C2, C3).
 
     Attributes:
-        epoch: rises with every change that could make a waiting Workload fit or unfit.
+        epoch: rises with every change that could make a pending Workload fit or unfit.
             Heartbeats, pods that sit where they were assigned, and condition writes do not.
         workloads: rows by key.
         assumed: grants whose status writes the watch has not shown yet, by key.
-        holdings: what each Workload holds, by key; those that hold nothing are there too.
+        usages: what each Workload holds, by key; those that hold nothing are there too.
         families: which Workloads are slices of which.
-        living: pods by the job at the root of their owner chain.
-        excesses: what these take beyond what was granted; charged like a grant.
-        on_pods: told the uid of a job whose pods came, went or are being deleted.
-        on_excess: told what is charged beyond a grant, and what was, whenever that changes.
+        live_pods: pods by the job at the root of their owner chain.
+        excess_usage: what these take beyond what was granted; charged like an assignment.
+        on_pods_changed: told the uid of a job whose pods came, went or are being deleted.
+        on_excess_usage_changed: told what is charged beyond an assignment, and what was, whenever
+            that changes.
     """
 
     def __init__(self, features: Features = DEFAULTS, excluded: Sequence[str] = ()) -> None:
@@ -70,71 +80,73 @@ class Cache(Objects):
         super().__init__()
         self.features = features
         self.excluded = tuple(excluded)
-        self.workloads: dict[str, WorkloadRow] = {}
-        self.assumed: dict[str, Assumed] = {}
-        self.on_pods: Callable[[str], None] = lambda _job_uid: None
-        self.on_excess: Callable[[Excess], None] = lambda _excess: None
-        self._derive_nothing()
+        self.workloads: dict[str, WorkloadInfo] = {}
+        self.assumed: dict[str, AssumedAssignment] = {}
+        self.on_pods_changed: Callable[[str], None] = lambda _job_uid: None
+        self.on_excess_usage_changed: Callable[[ExcessUsage], None] = lambda _excess: None
+        self._reset_derived_state()
 
-    def _derive_nothing(self) -> None:
+    def _reset_derived_state(self) -> None:
         """Start all that is derived from rows, empty."""
-        self.holdings: dict[str, Holding] = {}
-        self.families = Families()
+        self.usages: dict[str, WorkloadUsage] = {}
+        self.families = SliceFamilies()
         # Workloads with pods that are done, and those where that has to be looked at anew.
-        self._reclaiming: set[str] = set()
-        self._unrelieved: set[str] = set()
+        self._with_reclaimable_pods: set[str] = set()
+        self._reclaimable_outdated: set[str] = set()
         self._totals = Totals()
-        self.pods = PodLedger(self.nodes, self._charge_node)
+        self.pods = BoundPods(self.nodes, self._charge_node)
         held = self.features.hold_quota_for_terminating_pods
-        self.living = LivingPods(self.nodes, terminating=held)
-        self.excesses = Excesses(self, self._totals, charge_released=held)
+        self.live_pods = LivePods(self.nodes, terminating=held)
+        self.excess_usage = ExcessUsageTracker(self, self._totals, charge_released=held)
         # Pods that lost their controller, by the Workload that they name.
-        self._ownerless: dict[str, set[str]] = {}
+        self._pods_without_owner: dict[str, set[str]] = {}
         self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
-        self._waiting: dict[str, WorkloadRow] = {}
-        self._switched_off: set[str] = set()
-        self._failing: set[str] = set()
+        self._pending: dict[str, WorkloadInfo] = {}
+        self._deactivated: set[str] = set()
+        self._with_unhealthy_nodes: set[str] = set()
 
     # Pods and Workloads: what usage is made of.
 
     def set_pod(self, pod: wire.Pod) -> None:
         """A pod was added or changed; one that is not bound, or has ended, takes no room."""
         key = pod.metadata.key
-        row = pod_row(pod)
+        row = pod_info(pod)
         if row is None:
             self.drop_pod(key)
         else:
             self.put_pod(row)
 
-    def put_pod(self, row: PodRow) -> None:
+    def put_pod(self, row: PodInfo) -> None:
         """As `set_pod`, for the row of a pod that takes room."""
         before = self.pods.rows.get(row.key)
         if before is not None and row.uid == before.uid and before.owner_uid and not row.owner_uid:
             # It lost its controller: left behind, or stripped. It still takes what it took.
-            row = replace(row, owner_uid=before.owner_uid, of_job=before.of_job)
-        elif not row.owner_uid and row.named:
+            row = replace(row, owner_uid=before.owner_uid, is_job_pod=before.is_job_pod)
+        elif not row.owner_uid and row.workload_annotation:
             # It did before this process saw it: its Workload knows whose it was.
-            self._ownerless.setdefault(row.named, set()).add(row.key)
-            workload = self.workloads.get(row.named)
+            self._pods_without_owner.setdefault(row.workload_annotation, set()).add(row.key)
+            workload = self.workloads.get(row.workload_annotation)
             if workload is not None:
                 row = replace(row, owner_uid=workload.job_uid)
-        self._pods_changed(self.living.put(row))
+        self._on_pods_changed(self.live_pods.put(row))
         changed = self.pods.set(row)
         found = [one for one in (before, row) if one is not None and before != row]
-        if (changed and any(map(self._felt, found))) or self._relieves(found):
+        if (
+            changed and any(map(self._affects_scheduling, found))
+        ) or self._mark_reclaimable_outdated(found):
             self.epoch += 1
 
     def drop_pod(self, key: str) -> None:
         """A pod is gone, or has ended."""
-        self._pods_changed(self.living.drop(key))
+        self._on_pods_changed(self.live_pods.drop(key))
         before = self.pods.rows.get(key)
-        if before is not None and before.named in self._ownerless:
-            self._ownerless[before.named].discard(key)
-            if not self._ownerless[before.named]:
-                del self._ownerless[before.named]
-        if before is not None and self.pods.drop(key) and self._felt(before):
+        if before is not None and before.workload_annotation in self._pods_without_owner:
+            self._pods_without_owner[before.workload_annotation].discard(key)
+            if not self._pods_without_owner[before.workload_annotation]:
+                del self._pods_without_owner[before.workload_annotation]
+        if before is not None and self.pods.drop(key) and self._affects_scheduling(before):
             self.epoch += 1
-        if before is not None and self._relieves([before]):
+        if before is not None and self._mark_reclaimable_outdated([before]):
             self.epoch += 1
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> None:
@@ -145,86 +157,86 @@ class Cache(Objects):
             root: uid of the object; "" when it belongs to none any more.
             namespace: of the controller; "" for any.
         """
-        self._pods_changed(self.living.set_owner(uid, root, namespace))
+        self._on_pods_changed(self.live_pods.set_owner(uid, root, namespace))
         if self.pods.set_owner(uid, root):
-            self._unrelieved |= self._reclaiming
+            self._reclaimable_outdated |= self._with_reclaimable_pods
             self.epoch += 1
 
     def drop_owner(self, uid: str) -> None:
         """A controller of pods is gone."""
-        self.living.drop_owner(uid)
+        self.live_pods.drop_owner(uid)
         self.pods.drop_owner(uid)
 
     def set_job(self, uid: str, queue: str) -> None:
         """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
-        known = self.living.managed(uid)
-        self._count_excess(self.living.set_job(uid, queue))
+        known = self.live_pods.is_managed(uid)
+        self._update_excess_usage(self.live_pods.set_job(uid, queue))
         if not known:
-            self._job_came_or_went(uid)
+            self._job_added_or_removed(uid)
 
     def drop_job(self, uid: str) -> None:
         """A job is gone, or is managed no more."""
-        self._count_excess(self.living.drop_job(uid))
-        self._job_came_or_went(uid)
+        self._update_excess_usage(self.live_pods.drop_job(uid))
+        self._job_added_or_removed(uid)
 
-    def _job_came_or_went(self, uid: str) -> None:
-        for key in self.excesses.workloads_of(uid):
-            if self._update(key):
+    def _job_added_or_removed(self, uid: str) -> None:
+        for key in self.excess_usage.workloads_of(uid):
+            if self._update_usage(key):
                 self.epoch += 1
 
-    def living_pods(self, job_uid: str) -> LivingCount:
+    def live_pod_count(self, job_uid: str) -> LivePodCount:
         """How many pods of a job live."""
-        return self.living.count(job_uid)
+        return self.live_pods.count(job_uid)
 
-    def _pods_changed(self, roots: Iterable[str]) -> None:
+    def _on_pods_changed(self, roots: Iterable[str]) -> None:
         """Pods of these jobs came, went or are being deleted."""
-        self._count_excess(roots)
+        self._update_excess_usage(roots)
         for root in roots:
-            self.on_pods(root)
+            self.on_pods_changed(root)
 
-    def _count_excess(self, roots: Iterable[str]) -> None:
+    def _update_excess_usage(self, roots: Iterable[str]) -> None:
         """Recompute the charge for what pods of these jobs take beyond what was granted."""
         for root in roots:
-            if self.excesses.settle(root):
+            if self.excess_usage.update(root):
                 self.epoch += 1
 
-    def _relieves(self, rows: Sequence[PodRow]) -> bool:
+    def _mark_reclaimable_outdated(self, rows: Sequence[PodInfo]) -> bool:
         """Note that pods of a Workload changed some of whose pods are done; whether any did."""
-        names = {row.workload for row in rows} & self._reclaiming
-        self._unrelieved |= names
+        names = {row.workload for row in rows} & self._with_reclaimable_pods
+        self._reclaimable_outdated |= names
         return bool(names)
 
-    def _felt(self, row: PodRow) -> bool:
+    def _affects_scheduling(self, row: PodInfo) -> bool:
         """Whether a charge that changed with a pod can matter to anyone.
 
         A pod that an assignment may cover can have had the place of one on another node, where two
         nodes share a hostname: whether its own node is in a tree says nothing then.
         """
-        return self.pods.covers(row.workload, row.podset) or self.trees.hold(row.node)
+        return self.pods.covers(row.workload, row.podset) or self.trees.affects_any_tree(row.node)
 
     def set_workload(self, workload: kueue.Workload) -> None:
         """A Workload was added or changed."""
         known = self.workloads.get(workload.metadata.key)
-        self.put_workload(workload_row(workload, known, self.excluded))
+        self.put_workload(workload_info(workload, known, self.excluded))
 
-    def put_workload(self, row: WorkloadRow) -> None:
+    def put_workload(self, row: WorkloadInfo) -> None:
         """As `set_workload`, for a row at hand."""
         old = self.workloads.get(row.key)
-        row = self.requests.applied(row)
-        self.requests.note(old, row)
+        row = self.pod_defaults.with_pod_defaults(row)
+        self.pod_defaults.track(old, row)
         self.workloads[row.key] = row
-        relinked = self.excesses.link(row)
+        relinked = self.excess_usage.link(row)
         before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
-        if assumed is not None and assumed.over(row):
+        if assumed is not None and assumed.is_superseded_by(row):
             del self.assumed[row.key]
-        if self._update(row.key) or asks_differently(old, row):
+        if self._update_usage(row.key) or scheduling_inputs_differ(old, row):
             self.epoch += 1
         if before not in ("", row.parent):
-            self._cover(before)
-        self._count_excess(relinked)
-        if old is None and row.key in self._ownerless:
-            for key in sorted(self._ownerless[row.key]):
+            self._update_covered_pods(before)
+        self._update_excess_usage(relinked)
+        if old is None and row.key in self._pods_without_owner:
+            for key in sorted(self._pods_without_owner[row.key]):
                 self.put_pod(self.pods.rows[key])
 
     def drop_workload(self, key: str) -> None:
@@ -232,26 +244,26 @@ class Cache(Objects):
         row = self.workloads.pop(key, None)
         if row is None:
             return
-        self.requests.forget(row)
+        self.pod_defaults.untrack(row)
         self.assumed.pop(key, None)
-        root = self.excesses.unlink(key)
-        if self._update(key):
+        root = self.excess_usage.unlink(key)
+        if self._update_usage(key):
             self.epoch += 1
         self.families.link(key, "")
-        self._count_excess({root})
+        self._update_excess_usage({root})
 
-    def assume(self, key: str, grant: Grant, *, instead: bool = False) -> None:
-        """Charge a grant before its status write is seen; `instead` of the one that is held.
+    def assume(self, key: str, assignment: Assignment, *, replace_existing: bool = False) -> None:
+        """Charge an assignment before its status write is seen; may replace the one that is held.
 
         Ends when the watch shows an admission at a newer resourceVersion, when the Workload is
         finished or deleted, by `forget`, or after `confirm` when the watch reaches that version.
-        The epoch stays: the plan that made the grant has charged it already.
+        The epoch stays: the plan that made the assignment has charged it already.
         """
         row = self.workloads.get(key)
-        if row is None or row.finished or (row.reserved is not None) != instead:
+        if row is None or row.finished or (row.reserved is not None) != replace_existing:
             return
-        self.assumed[key] = Assumed(grant, row.uid, row.resource_version)
-        self._update(key)
+        self.assumed[key] = AssumedAssignment(assignment, row.uid, row.resource_version)
+        self._update_usage(key)
 
     def confirm(self, key: str, resource_version: str) -> None:
         """The status write was answered with this resourceVersion.
@@ -262,17 +274,17 @@ class Cache(Objects):
         assumed, row = self.assumed.get(key), self.workloads.get(key)
         if assumed is None or row is None:
             return
-        self.assumed[key] = assumed.confirmed(resource_version)
-        if self.assumed[key].over(row):
+        self.assumed[key] = assumed.with_written_version(resource_version)
+        if self.assumed[key].is_superseded_by(row):
             self.forget(key)
 
     def forget(self, key: str) -> None:
-        """Take an assumed grant back: its status write failed."""
+        """Take an assumed assignment back: its status write failed."""
         if self.assumed.pop(key, None) is not None:
-            self._update(key)
+            self._update_usage(key)
             self.epoch += 1
 
-    def row(self, key: str) -> WorkloadRow | None:
+    def workload_info(self, key: str) -> WorkloadInfo | None:
         """The row of a Workload, None when it is not there."""
         return self.workloads.get(key)
 
@@ -281,20 +293,22 @@ class Cache(Objects):
     @property
     def totals(self) -> Totals:
         """Sums by queue of what Workloads hold, and their pods take beyond that."""
-        self.excesses.flush()
+        self.excess_usage.flush()
         return self._totals
 
-    def freeze(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """A copy of the state for one cycle; using it up does not touch the cache."""
         drains = any(queue.stop_policy == DRAIN for queue in self.cluster_queues.values()) or any(
             queue.stop_policy == DRAIN for queue in self.local_queues.values()
         )
-        holding = self.workloads if drains else self._switched_off
-        parents = {row.parent for row in self._waiting.values() if row.parent}
+        evictable = self.workloads if drains else self._deactivated
+        parents = {row.parent for row in self._pending.values() if row.parent}
         return Snapshot(
-            waiting=list(self._waiting.values()),
-            holding=[self.workloads[key] for key in holding],
-            failing=[self.workloads[key] for key in self._failing if key not in self.assumed],
+            pending=list(self._pending.values()),
+            eviction_candidates=[self.workloads[key] for key in evictable],
+            with_unhealthy_nodes=[
+                self.workloads[key] for key in self._with_unhealthy_nodes if key not in self.assumed
+            ],
             local_queues=dict(self.local_queues),
             cluster_queues=dict(self.cluster_queues),
             flavors=dict(self.flavors),
@@ -302,9 +316,9 @@ class Cache(Objects):
             namespaces=dict(self.namespaces),
             priorities=dict(self.priorities),
             used=self.totals.used(),
-            forest=self.forest().copy(),
-            running=running_in(self),
-            families=families_of(self, parents),
+            flavor_topologies=self.flavor_topologies().copy(),
+            running=admitted_by_cluster_queue(self),
+            families=slice_families(self, parents),
         )
 
     def plan(self, *, features: Features | None = None) -> list[Decision]:
@@ -313,7 +327,7 @@ class Cache(Objects):
         Admissions within the cycle are charged against each other (CAP-11). Call `assume` for
         each one that is written. Only to be called when every watch has synced.
         """
-        return plan(self.freeze(), self._features(features))
+        return plan(self.snapshot(), self._features(features))
 
     def cluster_queue_status(
         self, name: str, *, features: Features | None = None
@@ -338,31 +352,37 @@ class Cache(Objects):
 
         Empty is right. Takes as long as building everything from scratch.
         """
-        return checks.mismatches(self, checks.rebuilt(self, Cache(self.features, self.excluded)))
+        return checks.mismatches(
+            self, checks.rebuild_into(self, Cache(self.features, self.excluded))
+        )
 
     def rebuild_matches(self) -> list[str]:
         """`mismatches` as texts."""
         return [str(mismatch) for mismatch in self.mismatches()]
 
-    def heal(self) -> None:
+    def rebuild_derived_state(self) -> None:
         """Derive everything anew from the rows."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
-        claims, queues, gone = self.living.claims, self.living.queues, self.living.gone
-        self._derive_nothing()
+        claims, queues, gone = (
+            self.live_pods.claims,
+            self.live_pods.queues,
+            self.live_pods.deleted_jobs,
+        )
+        self._reset_derived_state()
         for uid, queue in queues.items():
             self.set_job(uid, queue)
         for node in self.nodes.values():
-            self.trees.note_node(None, node)
+            self.trees.record_node_change(None, node)
         for key, found in self.workloads.items():
-            self.workloads[key] = self.requests.applied(unruled(found))
+            self.workloads[key] = self.pod_defaults.with_pod_defaults(without_pod_defaults(found))
             self.families.link(key, found.parent)
-            self.excesses.link(found)
+            self.excess_usage.link(found)
         for key in self.workloads:
-            self._update(key)
+            self._update_usage(key)
         for uid, root in owners.items():
             self.pods.set_owner(uid, root)
         for uid, claim in claims.items():
-            self.living.set_owner(uid, *claim)
+            self.live_pods.set_owner(uid, *claim)
         for row in pods:
             self.put_pod(row)
         for uid in gone:
@@ -381,132 +401,134 @@ class Cache(Objects):
         """Pairs of TAS flavors that share nodes, with the number of shared nodes (TAS-33)."""
         return facts.overlaps(self)
 
-    def forest(self) -> Forest:
+    def flavor_topologies(self) -> FlavorTopologies:
         """The live trees with everything charged: for reading, and good until the next event."""
-        self.pods.settle()
-        for key in sorted(self._unrelieved):
-            self._relieve(key)
-        self._unrelieved.clear()
-        return self.trees.forest()
+        self.pods.update_coverage()
+        for key in sorted(self._reclaimable_outdated):
+            self._release_reclaimable(key)
+        self._reclaimable_outdated.clear()
+        return self.trees.flavor_topologies()
 
     def _features(self, features: Features | None) -> Features:
         return self.features if features is None else features
 
-    def _update(self, key: str) -> bool:
+    def _update_usage(self, key: str) -> bool:
         """Bring up to date what a Workload and its slices hold; whether others can feel it."""
-        found = [self._hold(each) for each in (key, *self.families.slices_of(key))]
-        head = self.families.head_of(key)
+        found = [self._update_usage_of(each) for each in (key, *self.families.slices_of(key))]
+        head = self.families.parent_or_self(key)
         if any(changed for changed, _ in found):
-            self._cover(head)
-        self._count_excess(self.excesses.roots_of((key, head)))
+            self._update_covered_pods(head)
+        self._update_excess_usage(self.excess_usage.roots_of((key, head)))
         return any(moved for _, moved in found)
 
-    def _hold(self, key: str) -> tuple[bool, bool]:
-        """`_update` for one Workload alone; whether anything changed, and as `_update`."""
+    def _update_usage_of(self, key: str) -> tuple[bool, bool]:
+        """As `_update_usage`, for one Workload; first, whether anything changed."""
         row = self.workloads.get(key)
-        old = self.holdings.get(key)
-        new = None if row is None else self._holding_of(row)
-        self._waiting.pop(key, None)
-        self._switched_off.discard(key)
-        self._failing.discard(key)
+        old = self.usages.get(key)
+        new = None if row is None else self._workload_usage(row)
+        self._pending.pop(key, None)
+        self._deactivated.discard(key)
+        self._with_unhealthy_nodes.discard(key)
         if row is not None and new is not None:
-            if new.waiting:
-                self._waiting[key] = row
+            if new.pending:
+                self._pending[key] = row
             if new.cluster_queue and not row.active:
-                self._switched_off.add(key)
+                self._deactivated.add(key)
             # Pods of a slice are the parent's, which mends them once it counts them.
             if new.admitted and row.unhealthy and not row.parent:
-                self._failing.add(key)
-        self._note_reclaiming(key, row)
+                self._with_unhealthy_nodes.add(key)
+        self._track_reclaimable(key, row)
         if old == new:
             return False, False
-        self._swap(key, old, new)
-        return True, felt(old) != felt(new)
+        self._replace_usage(key, old, new)
+        return True, usage_visible_to_others(old) != usage_visible_to_others(new)
 
-    def _holding_of(self, row: WorkloadRow) -> Holding:
+    def _workload_usage(self, row: WorkloadInfo) -> WorkloadUsage:
         assumed = self.assumed.get(row.key)
-        grant = assumed.grant if assumed else None
+        assignment = assumed.assignment if assumed else None
         if not row.parent:
-            if row.deleting and row.job_uid and not self.living.managed(row.job_uid):
+            if row.deleting and row.job_uid and not self.live_pods.is_managed(row.job_uid):
                 # Its job is gone: no pod comes any more, and each that goes gives back its part.
-                return Holding(row.queue)
-            return holding_of(row, grant)
+                return WorkloadUsage(row.queue)
+            return workload_usage(row, assignment)
         parent = self.workloads.get(row.parent)
-        folded, orphan = is_folded(row, parent), is_orphan(row, parent)
-        return holding_of(row, grant, folded=folded, orphan=orphan)
+        merged, orphan = is_merged(row, parent), is_orphan(row, parent)
+        return workload_usage(row, assignment, merged=merged, orphan=orphan)
 
-    def _note_reclaiming(self, key: str, row: WorkloadRow | None) -> None:
-        self._reclaiming.discard(key)
+    def _track_reclaimable(self, key: str, row: WorkloadInfo | None) -> None:
+        self._with_reclaimable_pods.discard(key)
         if row is not None and any(row.reclaimable.values()):
-            self._reclaiming.add(key)
-            self._unrelieved.add(key)
+            self._with_reclaimable_pods.add(key)
+            self._reclaimable_outdated.add(key)
 
-    def _relieve(self, key: str) -> None:
+    def _release_reclaimable(self, key: str) -> None:
         """Give back the places of pods that are done, now that it is known which run."""
-        row, old = self.workloads.get(key), self.holdings.get(key)
+        row, old = self.workloads.get(key), self.usages.get(key)
         if row is None or old is None or not old.charges:
             return
-        new = relief(row, self._holding_of(row), self.pods)
+        new = usage_without_done_pods(row, self._workload_usage(row), self.pods)
         if new != old:
-            self._swap(key, old, new)
+            self._replace_usage(key, old, new)
 
-    def _swap(self, key: str, old: Holding | None, new: Holding | None) -> None:
+    def _replace_usage(
+        self, key: str, old: WorkloadUsage | None, new: WorkloadUsage | None
+    ) -> None:
         if old is not None:
-            del self.holdings[key]
-            self._count(old, -1)
+            del self.usages[key]
+            self._charge_usage(old, -1)
         if new is not None:
-            self.holdings[key] = new
-            self._count(new, 1)
+            self.usages[key] = new
+            self._charge_usage(new, 1)
 
-    def _count(self, holding: Holding, sign: int) -> None:
-        self._totals.add(holding, sign)
-        for charge in holding.charges:
+    def _charge_usage(self, usage: WorkloadUsage, sign: int) -> None:
+        self._totals.add(usage, sign)
+        for charge in usage.charges:
             self.trees.charge(charge, sign)
 
     def _charges(self) -> Iterator[Charge]:
-        for holding in self.holdings.values():
-            yield from holding.charges
+        for usage in self.usages.values():
+            yield from usage.charges
 
     def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
         self.trees.charge_node(node, shape, sign)
 
-    def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
-        self.trees.note_node(old, new)
+    def _on_node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+        self.trees.record_node_change(old, new)
         found = new or old
         if found is None:
             return
-        self._pods_changed(self.living.node_changed(found.name))
+        self._on_pods_changed(self.live_pods.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
-            here = map(self.living.root_of, self.pods.on_node(found.name))
-            self._count_excess(self.excesses.by_flavor(filter(None, here)))
+            here = map(self.live_pods.root_of, self.pods.pods_on_node(found.name))
+            self._update_excess_usage(self.excess_usage.flavor_dependent_of(filter(None, here)))
 
-    def _note_flavor(self, name: str) -> None:
-        self.trees.note_flavor(name)
-        self._count_excess(self.excesses.by_flavors())
+    def _on_flavor_changed(self, name: str) -> None:
+        self.trees.record_flavor_change(name)
+        self._update_excess_usage(self.excess_usage.all_flavor_dependent())
 
-    def _note_queue(self, kind: str, key: str) -> None:
-        self._count_excess(self.excesses.by_queue(kind, key))
+    def _on_queue_changed(self, kind: str, key: str) -> None:
+        self._update_excess_usage(self.excess_usage.roots_of_queue(kind, key))
 
-    def _cover(self, key: str) -> None:
+    def _update_covered_pods(self, key: str) -> None:
         """Say which pods of a Workload are paid for, by itself or by its slices."""
         keys = (key, *self.families.slices_of(key))
         row = self.workloads.get(key)
         owner = row.job_uid or row.owner_uid if row is not None else ""
-        held = filter(None, map(self.holdings.get, keys))
-        parts = [covering(holding, self.flavors) for holding in held if holding.assignments]
-        self.pods.assign(key, owner, united(parts))
-        self._unrelieved |= {key} & self._reclaiming
+        held = filter(None, map(self.usages.get, keys))
+        parts = [covering_assignments(usage, self.flavors) for usage in held if usage.assignments]
+        self.pods.set_assignments(key, owner, merge_assignments(parts))
+        self._reclaimable_outdated |= {key} & self._with_reclaimable_pods
 
-    def _requests_changed(self, keys: Iterable[str]) -> None:
+    def _on_pod_requests_changed(self, keys: Iterable[str]) -> None:
         for key in sorted(keys):
             self.put_workload(self.workloads[key])
 
-    def _relevelled(self, flavor: str) -> None:
-        for key, holding in self.holdings.items():
-            if any(charge.flavor == flavor for charge in holding.charges):
-                self._cover(self.families.head_of(key))
+    def _on_levels_changed(self, flavor: str) -> None:
+        for key, usage in self.usages.items():
+            if any(charge.flavor == flavor for charge in usage.charges):
+                self._update_covered_pods(self.families.parent_or_self(key))
 
-    def _relabelled(self, node: str) -> None:
-        if self.pods.relabel(node):
-            self._unrelieved |= self._reclaiming
+    def _on_node_labels_changed(self, node: str) -> None:
+        if self.pods.node_labels_changed(node):
+            self._reclaimable_outdated |= self._with_reclaimable_pods
             self.epoch += 1

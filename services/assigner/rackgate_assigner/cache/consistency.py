@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rackgate_assigner.cache.flavor_topologies import Grove
-from rackgate_assigner.cache.limit_ranges import unruled
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
+from rackgate_assigner.cache.limit_ranges import without_pod_defaults
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
 
@@ -37,27 +37,27 @@ class Mismatch:
         return f"{self.what} {self.where}"
 
 
-def rebuilt(cache: Cache, fresh: Cache) -> Cache:
+def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
     """Fill an empty cache with the rows of another, in an order of its own."""
     for row in cache.workloads.values():
-        fresh.put_workload(unruled(row))
-    for item in cache.requests.classes.values():
+        fresh.put_workload(without_pod_defaults(row))
+    for item in cache.pod_defaults.classes.values():
         fresh.set_runtime_class(item)
-    for ranges in cache.requests.ranges.values():
+    for ranges in cache.pod_defaults.ranges.values():
         for name in sorted(ranges, reverse=True):
             fresh.set_limit_range(ranges[name])
     for key, assumed in cache.assumed.items():
         held = cache.workloads[key].reserved is not None
-        fresh.assume(key, assumed.grant, instead=held)
+        fresh.assume(key, assumed.assignment, replace_existing=held)
     for uid, root in cache.pods.owners.items():
         fresh.set_owner(uid, root)
-    for uid, claim in cache.living.claims.items():
-        fresh.living.set_owner(uid, *claim)
+    for uid, claim in cache.live_pods.claims.items():
+        fresh.live_pods.set_owner(uid, *claim)
     for name in sorted(cache.pods.rows, reverse=True):
         fresh.put_pod(cache.pods.rows[name])
-    for uid, queue in cache.living.queues.items():
+    for uid, queue in cache.live_pods.queues.items():
         fresh.set_job(uid, queue)
-        if not cache.living.managed(uid):
+        if not cache.live_pods.is_managed(uid):
             fresh.drop_job(uid)
     for local_queue in cache.local_queues.values():
         fresh.put_local_queue(local_queue)
@@ -74,24 +74,27 @@ def rebuilt(cache: Cache, fresh: Cache) -> Cache:
 
 def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
     """What the two do not agree on, in a fixed order."""
-    groves, fresh_groves = cache.forest().groves, fresh.forest().groves
+    by_flavor, fresh_by_flavor = (
+        cache.flavor_topologies().by_flavor,
+        fresh.flavor_topologies().by_flavor,
+    )
     found = _unequal("clusterQueue", cache.totals.cluster_queues, fresh.totals.cluster_queues)
     found += _unequal("localQueue", cache.totals.local_queues, fresh.totals.local_queues)
-    found += _unequal("requests", _shapes(cache), _shapes(fresh))
-    found += _unequal("excess", cache.excesses.found, fresh.excesses.found)
+    found += _unequal("requests", _shapes_by_workload(cache), _shapes_by_workload(fresh))
+    found += _unequal("excess", cache.excess_usage.found, fresh.excess_usage.found)
     found += _unequal("node", cache.pods.charged, fresh.pods.charged)
     found += _unequal("hostUsage", cache.trees.usage.hosts, fresh.trees.usage.hosts)
     found += _unequal("domainUsage", cache.trees.usage.domains, fresh.trees.usage.domains)
-    for name in sorted({*groves, *fresh_groves}):
-        if name not in groves or name not in fresh_groves:
+    for name in sorted({*by_flavor, *fresh_by_flavor}):
+        if name not in by_flavor or name not in fresh_by_flavor:
             found.append(Mismatch("tree", f"flavor {name}"))
         else:
-            parts = _grove_parts(groves[name], fresh_groves[name], cache.nodes)
+            parts = _flavor_topology_mismatches(by_flavor[name], fresh_by_flavor[name], cache.nodes)
             found += [Mismatch(part, f"flavor {name}") for part in parts]
     return found
 
 
-def _shapes(cache: Cache) -> dict[str, object]:
+def _shapes_by_workload(cache: Cache) -> dict[str, object]:
     """What the pods of each Workload request, and why they would be refused."""
     return {key: row.shape for key, row in cache.workloads.items()}
 
@@ -109,14 +112,21 @@ def _name(key: object) -> str:
     return key if isinstance(key, str) else repr(key)
 
 
-def _grove_parts(grove: Grove, fresh: Grove, nodes: Mapping[str, NodeFacts]) -> list[str]:
-    """What two groves of one flavor disagree on."""
-    if grove.flavor != fresh.flavor or grove.capacity.tree is not grove.tree:
+def _flavor_topology_mismatches(
+    flavor_topology: FlavorTopology, fresh: FlavorTopology, nodes: Mapping[str, NodeFacts]
+) -> list[str]:
+    """What two by_flavor of one flavor disagree on."""
+    if (
+        flavor_topology.flavor != fresh.flavor
+        or flavor_topology.capacity.tree is not flavor_topology.tree
+    ):
         return ["tree"]
-    return _tree_parts(grove.tree, fresh.tree, nodes) + [
+    return _tree_parts(flavor_topology.tree, fresh.tree, nodes) + [
         part
         for part in ("usage", "free")
-        if not np.array_equal(getattr(grove.capacity, part), getattr(fresh.capacity, part))
+        if not np.array_equal(
+            getattr(flavor_topology.capacity, part), getattr(fresh.capacity, part)
+        )
     ]
 
 
@@ -147,10 +157,10 @@ def _tree_parts(
         for part, vectors in arrays.items()
         if not all(map(np.array_equal, vectors(tree), vectors(fresh)))
     ]
-    return found + ([] if _columns_right(tree) else ["columns"])
+    return found + ([] if _columns_match_nodes(tree) else ["columns"])
 
 
-def _columns_right(tree: TopologyTree) -> bool:
+def _columns_match_nodes(tree: TopologyTree) -> bool:
     """Whether every column at hand says of each node what the node says."""
     return all(
         [column.values[code] for code in column.codes.tolist()]

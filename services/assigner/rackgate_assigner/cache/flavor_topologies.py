@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.tree import TopologyTree
@@ -18,90 +18,99 @@ from rackgate_assigner.workload.info import Charge
 
 
 @dataclass(frozen=True, slots=True)
-class Grove:
+class FlavorTopology:
     """The tree of one flavor and the numbers over its leaves."""
 
-    flavor: FlavorRow
+    flavor: FlavorInfo
     tree: TopologyTree
     capacity: Capacity
 
 
-def plant(flavor: FlavorRow, nodes: Iterable[NodeFacts]) -> Grove:
+def build_flavor_topology(flavor: FlavorInfo, nodes: Iterable[NodeFacts]) -> FlavorTopology:
     """Build the tree of a flavor whose levels are known; nothing is charged yet."""
     tree = TopologyTree.build(flavor.levels, nodes, node_labels=flavor.node_labels)
-    return Grove(flavor, tree, Capacity(tree))
+    return FlavorTopology(flavor, tree, Capacity(tree))
 
 
-class Forest:
+class FlavorTopologies:
     """All trees, and the one way to charge them.
 
     Attributes:
-        groves: by flavor name, in name order.
+        by_flavor: by flavor name, in name order.
     """
 
-    __slots__ = ("groves",)
+    __slots__ = ("by_flavor",)
 
-    def __init__(self, groves: Mapping[str, Grove]) -> None:
-        self.groves = {name: groves[name] for name in sorted(groves)}
+    def __init__(self, by_flavor: Mapping[str, FlavorTopology]) -> None:
+        self.by_flavor = {name: by_flavor[name] for name in sorted(by_flavor)}
 
-    def copy(self) -> Forest:
+    def copy(self) -> FlavorTopologies:
         """A snapshot: numbers are shared until either side charges something."""
-        return Forest(
+        return FlavorTopologies(
             {
-                name: Grove(grove.flavor, grove.tree, grove.capacity.copy())
-                for name, grove in self.groves.items()
+                name: FlavorTopology(
+                    flavor_topology.flavor, flavor_topology.tree, flavor_topology.capacity.copy()
+                )
+                for name, flavor_topology in self.by_flavor.items()
             }
         )
 
     def charge(self, charge: Charge, sign: int) -> None:
         """Charge (1) or give back (-1) a PodSet's assignment; unknown domains are ignored."""
-        for grove in self.groves.values():
-            self.charge_grove(grove, charge, sign)
+        for flavor_topology in self.by_flavor.values():
+            self.charge_flavor_topology(flavor_topology, charge, sign)
 
-    def charge_grove(self, grove: Grove, charge: Charge, sign: int) -> None:
+    def charge_flavor_topology(
+        self, flavor_topology: FlavorTopology, charge: Charge, sign: int
+    ) -> None:
         """`charge` for one tree alone."""
-        assignment = self._part_of(grove, charge)
+        assignment = self._assignment_charged_in(flavor_topology, charge)
         if assignment is not None:
-            charge_assignment(grove.capacity, charge.requests, assignment, sign)
+            charge_assignment(flavor_topology.capacity, charge.requests, assignment, sign)
 
     def charge_node(self, node: str, requests: Mapping[str, int], count: int) -> None:
         """Charge pods that are bound to a node and not placed by us; negative gives back."""
-        for grove in self.groves.values():
-            leaf = grove.tree.leaf_of_node(node)
+        for flavor_topology in self.by_flavor.values():
+            leaf = flavor_topology.tree.leaf_of_node(node)
             if leaf is not None:
-                grove.capacity.charge_other(leaf, requests, count)
+                flavor_topology.capacity.charge_other(leaf, requests, count)
 
     def shared_nodes(self, first: str, second: str) -> int:
         """Number of nodes that two flavors have in common (TAS-33)."""
-        other = self.groves[second].tree
+        other = self.by_flavor[second].tree
         return sum(
-            other.leaf_of_node(node.name) is not None for node in self.groves[first].tree.nodes
+            other.leaf_of_node(node.name) is not None for node in self.by_flavor[first].tree.nodes
         )
 
-    def _part_of(self, grove: Grove, charge: Charge) -> TopologyAssignment | None:
+    def _assignment_charged_in(
+        self, flavor_topology: FlavorTopology, charge: Charge
+    ) -> TopologyAssignment | None:
         """The part of an assignment that takes room in this tree."""
         assignment = charge.assignment
-        if charge.by_host or charge.flavor == grove.flavor.name:
+        if charge.by_host or charge.flavor == flavor_topology.flavor.name:
             return assignment
-        if assignment.levels != grove.tree.assignment_levels:
+        if assignment.levels != flavor_topology.tree.assignment_levels:
             return None
-        if charge.flavor not in self.groves:
+        if charge.flavor not in self.by_flavor:
             return assignment  # its nodes are no longer known: better too much than too little
         domains = tuple(
-            pair for pair in assignment.domains if self._has_part_in(charge.flavor, grove, pair[0])
+            pair
+            for pair in assignment.domains
+            if self._takes_room_in(charge.flavor, flavor_topology, pair[0])
         )
         return TopologyAssignment(assignment.levels, domains) if domains else None
 
-    def _has_part_in(self, flavor: str, grove: Grove, values: Domain) -> bool:
-        leaf = grove.tree.leaf_of_values(values)
-        return leaf is not None and self.shares(flavor, grove.tree, leaf)
+    def _takes_room_in(self, flavor: str, flavor_topology: FlavorTopology, values: Domain) -> bool:
+        leaf = flavor_topology.tree.leaf_of_values(values)
+        return leaf is not None and self.shares_leaf(flavor, flavor_topology.tree, leaf)
 
-    def shares(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
+    def shares_leaf(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
         """Whether pods that a flavor placed in a leaf above the hosts take room of this tree too.
 
         They do where the flavor has a node of the leaf, and where its nodes are not known.
         """
-        grove = self.groves.get(flavor)
-        return grove is None or any(
-            grove.tree.leaf_of_node(node.name) is not None for node in tree.nodes_of_leaf(leaf)
+        flavor_topology = self.by_flavor.get(flavor)
+        return flavor_topology is None or any(
+            flavor_topology.tree.leaf_of_node(node.name) is not None
+            for node in tree.nodes_of_leaf(leaf)
         )

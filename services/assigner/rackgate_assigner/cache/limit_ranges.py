@@ -1,6 +1,6 @@
 """What LimitRanges and RuntimeClasses make of the requests of Workloads: who is touched by which.
 
-Rows keep what rules may change of their templates, so that a change of a LimitRange or a
+Rows keep what pod_defaults may change of their templates, so that a change of a LimitRange or a
 RuntimeClass decodes no template, and a change of a Workload reads no LimitRange. Where there is
 neither, a Workload costs two look-ups.
 """
@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from rackgate.resources.pod_defaults import LimitRangeSummary, summarize_limit_ranges
 from rackgate.wire import core as wire
-from rackgate_assigner.workload.info import WorkloadRow, with_podsets
-from rackgate_assigner.workload.podsets import NO_RULES, PodRules, PodSetRow, ruled
+from rackgate_assigner.workload.info import WorkloadInfo, with_podsets
+from rackgate_assigner.workload.podsets import (
+    NO_POD_DEFAULTS,
+    PodDefaults,
+    PodSetResources,
+    with_defaults,
+)
 
 
-class Requests:
+class PodDefaultsIndex:
     """LimitRanges by namespace, RuntimeClasses by name, and the Workloads that have them.
 
     Attributes:
@@ -69,51 +74,55 @@ class Requests:
             return set()
         return self._of_class.get(name, set())
 
-    def applied(self, row: WorkloadRow) -> WorkloadRow:
+    def with_pod_defaults(self, row: WorkloadInfo) -> WorkloadInfo:
         """The row with what its pods request as things are; itself where that is so already."""
         limits = self._limits.get(row.namespace)
-        podsets = tuple(self._applied(podset, limits) for podset in row.podsets)
-        if all(map(_same, podsets, row.podsets)):
+        podsets = tuple(self._with_pod_defaults(podset, limits) for podset in row.podsets)
+        if all(map(_is_same, podsets, row.podsets)):
             return row
         return with_podsets(row, podsets)
 
-    def _applied(self, podset: PodSetRow, limits: LimitRangeSummary | None) -> PodSetRow:
+    def _with_pod_defaults(
+        self, podset: PodSetResources, limits: LimitRangeSummary | None
+    ) -> PodSetResources:
         name = podset.runtime_class
         found = self.classes.get(name) if name else None
-        rules = podset.rules
-        if rules.limits is limits and rules.runtime_class is found:
+        pod_defaults = podset.pod_defaults
+        if pod_defaults.limits is limits and pod_defaults.runtime_class is found:
             return podset
-        return ruled(podset, PodRules(limits, found))
+        return with_defaults(podset, PodDefaults(limits, found))
 
-    def note(self, old: WorkloadRow | None, row: WorkloadRow) -> None:
+    def track(self, old: WorkloadInfo | None, row: WorkloadInfo) -> None:
         """A Workload was added or changed."""
-        names = _classes(row)
+        names = _runtime_classes(row)
         if old is None:
             self._in_namespace.setdefault(row.namespace, set()).add(row.key)
-        elif _classes(old) != names:
-            for name in _classes(old):
+        elif _runtime_classes(old) != names:
+            for name in _runtime_classes(old):
                 _discard(self._of_class, name, row.key)
         for name in names:
             self._of_class.setdefault(name, set()).add(row.key)
 
-    def forget(self, row: WorkloadRow) -> None:
+    def untrack(self, row: WorkloadInfo) -> None:
         """A Workload is gone."""
         _discard(self._in_namespace, row.namespace, row.key)
-        for name in _classes(row):
+        for name in _runtime_classes(row):
             _discard(self._of_class, name, row.key)
 
 
-def unruled(row: WorkloadRow) -> WorkloadRow:
+def without_pod_defaults(row: WorkloadInfo) -> WorkloadInfo:
     """The row as its templates alone say."""
-    return with_podsets(row, tuple(ruled(podset, NO_RULES) for podset in row.podsets))
+    return with_podsets(
+        row, tuple(with_defaults(podset, NO_POD_DEFAULTS) for podset in row.podsets)
+    )
 
 
-def _classes(row: WorkloadRow) -> set[str]:
+def _runtime_classes(row: WorkloadInfo) -> set[str]:
     """Names of the RuntimeClasses that its pods have."""
     return {podset.runtime_class for podset in row.podsets} - {""}
 
 
-def _same(one: PodSetRow, other: PodSetRow) -> bool:
+def _is_same(one: PodSetResources, other: PodSetResources) -> bool:
     return one is other
 
 

@@ -3,7 +3,7 @@
 A pod lives while it is bound and has not ended; one that is being deleted lives until it is gone.
 Pods are attributed to the job at the root of their owner chain: a Job, a RayCluster, or the JobSet
 of a child Job. The charge of a Workload is, by flavor and resource, the larger of what it was
-granted and what its pods take; this module keeps the part beyond the grant, the *excess*.
+granted and what its pods take; this module keeps the part beyond the assignment, the *excess*.
 
 Three cases, by what is known of the root:
 
@@ -26,29 +26,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, FlavorRow
+from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorInfo, FlavorResource
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.workload.info import PodRow
+from rackgate_assigner.workload.info import PodInfo
 
 PODS = "pods"
 
 
 @dataclass(frozen=True, slots=True)
-class LivingCount:
+class LivePodCount:
     """Pods of one job that live.
 
     Attributes:
         running: those that are not being deleted.
         terminating: those that are.
-        lingering: of these, pods whose grace period is longer than a replacement may overlap.
-        silent: pods that do not count: they are being deleted on a node that reports
+        has_long_grace_period: of these, pods whose grace period is longer than a replacement may
+            overlap.
+        on_unreachable_node: pods that do not count: they are being deleted on a node that reports
             nothing.
     """
 
     running: int = 0
     terminating: int = 0
-    lingering: int = 0
-    silent: int = 0
+    has_long_grace_period: int = 0
+    on_unreachable_node: int = 0
 
     @property
     def total(self) -> int:
@@ -57,7 +58,7 @@ class LivingCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class ExcessUsage:
     """What the pods of one job take beyond what its Workload was granted.
 
     Attributes:
@@ -72,28 +73,28 @@ class Excess:
 
 
 @dataclass(slots=True)
-class Account:
+class JobPods:
     """The pods of one root.
 
     Attributes:
         pods: keys of all bound pods that have not ended.
         running: of these, pods that are not being deleted.
         terminating: being deleted, on a node that can tell when they end.
-        lingering: of these, pods with a long grace period.
+        has_long_grace_period: of these, pods with a long grace period.
         amounts: what all that live take, by resource, each pod counted under `pods`.
     """
 
     pods: set[str] = field(default_factory=set)
     running: int = 0
     terminating: int = 0
-    lingering: int = 0
+    has_long_grace_period: int = 0
     amounts: dict[str, int] = field(default_factory=dict)
 
-    def count(self, row: PodRow, sign: int) -> None:
+    def count(self, row: PodInfo, sign: int) -> None:
         """Add (1) or take away (-1) one pod that lives."""
         if row.terminating:
             self.terminating += sign
-            self.lingering += sign * row.lingering
+            self.has_long_grace_period += sign * row.has_long_grace_period
         else:
             self.running += sign
         for resource, amount in ((PODS, 1), *row.requests):
@@ -104,7 +105,7 @@ class Account:
                 self.amounts.pop(resource, None)
 
 
-class LivingPods:
+class LivePods:
     """Accounts of pods by root; mutable, for one thread.
 
     Attributes:
@@ -121,33 +122,33 @@ class LivingPods:
         """
         self.queues: dict[str, str] = {}
         self._nodes, self._terminating = nodes, terminating
-        self._rows: dict[str, PodRow] = {}
-        self._accounts: dict[str, Account] = {}
+        self._rows: dict[str, PodInfo] = {}
+        self._by_root: dict[str, JobPods] = {}
         # Pods that count as living now; the others wait on a node that is gone or not ready.
-        self._counted: dict[str, PodRow] = {}
+        self._counted: dict[str, PodInfo] = {}
         self._by_owner: dict[str, set[str]] = {}
-        self._unsure: dict[str, set[str]] = {}
-        self._claims: dict[str, tuple[str, str]] = {}
+        self._terminating_by_node: dict[str, set[str]] = {}
+        self._owner_claims: dict[str, tuple[str, str]] = {}
         self._children: dict[str, set[str]] = {}
         # Jobs, and controllers of pods, that are gone, as long as pods of theirs are there.
-        self._gone: set[str] = set()
-        self._late: set[str] = set()
+        self._deleted_jobs: set[str] = set()
+        self._deleted_owners: set[str] = set()
 
     # Events. Each returns the roots whose pods changed.
 
-    def put(self, row: PodRow) -> set[str]:
+    def put(self, row: PodInfo) -> set[str]:
         """A bound pod was added or changed."""
         before = self._rows.get(row.key)
         if before == row:
             return set()
         touched = self._remove(before) if before is not None else set()
-        if row.of_job:
+        if row.is_job_pod:
             self._rows[row.key] = row
             self._by_owner.setdefault(row.owner_uid, set()).add(row.key)
-            self._enter(row)
+            self._count_pod(row)
             touched.add(self.root(row.owner_uid))
         if before is not None:
-            self._tidy(before.owner_uid)
+            self._drop_unused(before.owner_uid)
         return touched
 
     def drop(self, key: str) -> set[str]:
@@ -156,11 +157,11 @@ class LivingPods:
         if row is None:
             return set()
         touched = self._remove(row)
-        self._tidy(row.owner_uid)
+        self._drop_unused(row.owner_uid)
         return touched
 
-    def _remove(self, row: PodRow) -> set[str]:
-        self._leave(row)
+    def _remove(self, row: PodInfo) -> set[str]:
+        self._uncount_pod(row)
         del self._rows[row.key]
         siblings = self._by_owner[row.owner_uid]
         siblings.discard(row.key)
@@ -168,40 +169,40 @@ class LivingPods:
             del self._by_owner[row.owner_uid]
         return {self.root(row.owner_uid)}
 
-    def _tidy(self, owner: str) -> None:
+    def _drop_unused(self, owner: str) -> None:
         """Forget what was only remembered for the sake of pods that are gone now."""
         root = self.root(owner)
-        if owner in self._late and owner not in self._by_owner:
-            self._late.discard(owner)
+        if owner in self._deleted_owners and owner not in self._by_owner:
+            self._deleted_owners.discard(owner)
             self._forget_claim(owner)
-        if root in self._gone and root not in self._accounts:
-            self._gone.discard(root)
+        if root in self._deleted_jobs and root not in self._by_root:
+            self._deleted_jobs.discard(root)
             self.queues.pop(root, None)
 
     def node_changed(self, name: str) -> set[str]:
         """A node came, went or changed: pods that are being deleted there may count or not."""
         touched = set()
-        for key in list(self._unsure.get(name, ())):
+        for key in list(self._terminating_by_node.get(name, ())):
             row = self._rows[key]
-            if self._lives(row) != (key in self._counted):
-                self._leave(row)
-                self._enter(row)
+            if self._is_live(row) != (key in self._counted):
+                self._uncount_pod(row)
+                self._count_pod(row)
                 touched.add(self.root(row.owner_uid))
         return touched
 
     def set_job(self, uid: str, queue: str) -> set[str]:
         """A managed job is there; `queue` is its LocalQueue as `namespace/name`."""
-        self._gone.discard(uid)
+        self._deleted_jobs.discard(uid)
         if self.queues.get(uid) == queue:
             return set()
-        with self._moving(self._children.get(uid, ())) as touched:
+        with self._reattributing(self._children.get(uid, ())) as touched:
             self.queues[uid] = queue
         return touched | {uid}
 
     def drop_job(self, uid: str) -> set[str]:
         """A job is gone, or is managed no more; its queue is known while pods of it live."""
-        if uid in self._accounts:
-            self._gone.add(uid)
+        if uid in self._by_root:
+            self._deleted_jobs.add(uid)
         else:
             self.queues.pop(uid, None)
         return {uid}
@@ -217,27 +218,27 @@ class LivingPods:
             root: uid of the object; "" when it belongs to none any more.
             namespace: of the controller; "" for any.
         """
-        self._late.discard(uid)
+        self._deleted_owners.discard(uid)
         claim = (root, namespace)
-        if self._claims.get(uid, ("", namespace)) == claim:
+        if self._owner_claims.get(uid, ("", namespace)) == claim:
             return set()
-        with self._moving((uid,)) as touched:
+        with self._reattributing((uid,)) as touched:
             self._forget_claim(uid)
             if root:
-                self._claims[uid] = claim
+                self._owner_claims[uid] = claim
                 self._children.setdefault(root, set()).add(uid)
         return touched
 
     def drop_owner(self, uid: str) -> None:
         """A controller of pods is gone; pods of it that live still belong to its root."""
         if uid in self._by_owner:
-            self._late.add(uid)
+            self._deleted_owners.add(uid)
         else:
-            self._late.discard(uid)
+            self._deleted_owners.discard(uid)
             self._forget_claim(uid)
 
     def _forget_claim(self, uid: str) -> None:
-        root, _ = self._claims.pop(uid, ("", ""))
+        root, _ = self._owner_claims.pop(uid, ("", ""))
         if not root:
             return
         self._children[root].discard(uid)
@@ -245,15 +246,15 @@ class LivingPods:
             del self._children[root]
 
     @contextmanager
-    def _moving(self, owners: Iterable[str]) -> Iterator[set[str]]:
+    def _reattributing(self, owners: Iterable[str]) -> Iterator[set[str]]:
         """Take the pods of these controllers out of their accounts, and add them again."""
         keys = [key for uid in owners for key in self._by_owner.get(uid, ())]
         touched = {self.root(self._rows[key].owner_uid) for key in keys}
         for key in keys:
-            self._leave(self._rows[key])
+            self._uncount_pod(self._rows[key])
         yield touched
         for key in keys:
-            self._enter(self._rows[key])
+            self._count_pod(self._rows[key])
         touched |= {self.root(self._rows[key].owner_uid) for key in keys}
 
     # Questions.
@@ -261,20 +262,20 @@ class LivingPods:
     @property
     def claims(self) -> Mapping[str, tuple[str, str]]:
         """By uid of a controller of pods: the object it says it belongs to, and its namespace."""
-        return self._claims
+        return self._owner_claims
 
-    def managed(self, uid: str) -> bool:
+    def is_managed(self, uid: str) -> bool:
         """Whether a managed job of that uid is there."""
-        return uid in self.queues and uid not in self._gone
+        return uid in self.queues and uid not in self._deleted_jobs
 
     @property
-    def gone(self) -> Set[str]:
+    def deleted_jobs(self) -> Set[str]:
         """Jobs that are gone, while pods of theirs live."""
-        return self._gone
+        return self._deleted_jobs
 
     def root(self, uid: str) -> str:
         """The uid of the job that pods of this controller belong to."""
-        claim = self._claims.get(uid)
+        claim = self._owner_claims.get(uid)
         if claim is None:
             return uid
         root, namespace = claim
@@ -287,33 +288,35 @@ class LivingPods:
         row = self._rows.get(key)
         return None if row is None else self.root(row.owner_uid)
 
-    def count(self, root: str) -> LivingCount:
+    def count(self, root: str) -> LivePodCount:
         """How many pods of a job live."""
-        account = self._accounts.get(root)
+        account = self._by_root.get(root)
         if account is None:
-            return LivingCount()
-        silent = len(account.pods) - account.running - account.terminating
-        return LivingCount(account.running, account.terminating, account.lingering, silent)
+            return LivePodCount()
+        on_unreachable_node = len(account.pods) - account.running - account.terminating
+        return LivePodCount(
+            account.running, account.terminating, account.has_long_grace_period, on_unreachable_node
+        )
 
     def roots(self) -> Iterable[str]:
         """All roots with pods."""
-        return self._accounts.keys()
+        return self._by_root.keys()
 
     def amounts(self, root: str) -> Mapping[str, int]:
         """What the living pods of a job take, by resource."""
-        account = self._accounts.get(root)
+        account = self._by_root.get(root)
         return {} if account is None else account.amounts
 
-    def rows_of(self, root: str) -> Iterator[PodRow]:
+    def rows_of(self, root: str) -> Iterator[PodInfo]:
         """The living pods of a job."""
-        account = self._accounts.get(root)
+        account = self._by_root.get(root)
         for key in account.pods if account is not None else ():
             if key in self._counted:
                 yield self._counted[key]
 
     # What counts.
 
-    def _lives(self, row: PodRow) -> bool:
+    def _is_live(self, row: PodInfo) -> bool:
         """Whether a pod counts: one that is being deleted only where its end would be seen.
 
         A node that is gone or not ready reports nothing, so such a pod would hold quota until an
@@ -324,39 +327,39 @@ class LivingPods:
         node = self._nodes.get(row.node)
         return self._terminating and node is not None and node.ready
 
-    def _enter(self, row: PodRow) -> None:
-        account = self._accounts.setdefault(self.root(row.owner_uid), Account())
+    def _count_pod(self, row: PodInfo) -> None:
+        account = self._by_root.setdefault(self.root(row.owner_uid), JobPods())
         account.pods.add(row.key)
         if row.terminating:
-            self._unsure.setdefault(row.node, set()).add(row.key)
-        if self._lives(row):
+            self._terminating_by_node.setdefault(row.node, set()).add(row.key)
+        if self._is_live(row):
             self._counted[row.key] = row
             account.count(row, 1)
 
-    def _leave(self, row: PodRow) -> None:
+    def _uncount_pod(self, row: PodInfo) -> None:
         root = self.root(row.owner_uid)
-        account = self._accounts[root]
+        account = self._by_root[root]
         account.pods.discard(row.key)
         if row.terminating:
-            here = self._unsure[row.node]
+            here = self._terminating_by_node[row.node]
             here.discard(row.key)
             if not here:
-                del self._unsure[row.node]
+                del self._terminating_by_node[row.node]
         counted = self._counted.pop(row.key, None)
         if counted is not None:
             account.count(counted, -1)
         if not account.pods:
-            del self._accounts[root]
+            del self._by_root[root]
 
 
-def beyond(
-    amounts: Mapping[str, int], granted: Mapping[FlavorResource, int]
+def excess_over(
+    amounts: Mapping[str, int], admitted_quota: Mapping[FlavorResource, int]
 ) -> dict[FlavorResource, int] | None:
-    """What pods take beyond a grant in which each resource has one flavor.
+    """What pods take beyond an assignment in which each resource has one flavor.
 
     Args:
         amounts: what the pods take, by resource.
-        granted: by flavor and resource.
+        admitted_quota: by flavor and resource.
 
     Returns:
         By flavor and resource, without zeros; None when a resource has several flavors, so that
@@ -364,7 +367,7 @@ def beyond(
     """
     found: dict[FlavorResource, int] = {}
     seen: set[str] = set()
-    for pair, amount in granted.items():
+    for pair, amount in admitted_quota.items():
         resource = pair[1]
         if resource in seen:
             return None
@@ -375,12 +378,12 @@ def beyond(
     return found
 
 
-def by_flavor(
-    rows: Iterable[PodRow],
+def amounts_by_flavor(
+    rows: Iterable[PodInfo],
     choices: Mapping[str, tuple[str, ...]],
     nodes: Mapping[str, NodeFacts],
-    flavors: Mapping[str, FlavorRow],
-    granted: Mapping[FlavorResource, int] = MappingProxyType({}),
+    flavors: Mapping[str, FlavorInfo],
+    admitted_quota: Mapping[FlavorResource, int] = MappingProxyType({}),
 ) -> dict[FlavorResource, int]:
     """What pods take, by flavor and resource.
 
@@ -389,8 +392,8 @@ def by_flavor(
         choices: flavors that may be meant, by resource, the preferred one first.
         nodes: by name.
         flavors: by name.
-        granted: of several flavors whose labels a node carries, the first one with so much left
-            is meant; the first of all when none has.
+        admitted_quota: of several flavors whose labels a node carries, the first one with so much
+            left is meant; the first of all when none has.
     """
     total: dict[FlavorResource, int] = {}
     for row in sorted(rows, key=lambda row: row.key):
@@ -399,15 +402,15 @@ def by_flavor(
             names = choices.get(resource)
             if not names or not amount:
                 continue
-            pairs = [(name, resource) for name in _fitting(node, names, flavors)]
-            left = (p for p in pairs if total.get(p, 0) + amount <= granted.get(p, 0))
+            pairs = [(name, resource) for name in _matching_flavors(node, names, flavors)]
+            left = (p for p in pairs if total.get(p, 0) + amount <= admitted_quota.get(p, 0))
             pair = next(left, pairs[0])
             total[pair] = total.get(pair, 0) + amount
     return total
 
 
-def _fitting(
-    node: NodeFacts | None, names: tuple[str, ...], flavors: Mapping[str, FlavorRow]
+def _matching_flavors(
+    node: NodeFacts | None, names: tuple[str, ...], flavors: Mapping[str, FlavorInfo]
 ) -> tuple[str, ...]:
     """The flavors whose labels a node carries; all of them when none fits."""
     if node is None or len(names) == 1:
@@ -421,15 +424,15 @@ def _fitting(
     return found or names
 
 
-def choices_of_grant(granted: Iterable[FlavorResource]) -> dict[str, tuple[str, ...]]:
-    """Flavors by resource of what was granted, in order."""
+def flavors_of_assignment(admitted_quota: Iterable[FlavorResource]) -> dict[str, tuple[str, ...]]:
+    """Flavors by resource of what was admitted_quota, in order."""
     found: dict[str, tuple[str, ...]] = {}
-    for flavor, resource in granted:
+    for flavor, resource in admitted_quota:
         found[resource] = (*found.get(resource, ()), flavor)
     return found
 
 
-def choices_of_queue(queue: ClusterQueueRow | None) -> dict[str, tuple[str, ...]]:
+def flavors_of_queue(queue: ClusterQueueInfo | None) -> dict[str, tuple[str, ...]]:
     """Flavors by resource that a ClusterQueue offers, in its order."""
     groups = queue.groups if queue is not None else ()
     return {resource: group.flavors for group in groups for resource in group.covered}

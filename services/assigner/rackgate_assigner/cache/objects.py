@@ -8,14 +8,14 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.limit_ranges import Requests
+from rackgate_assigner.cache.limit_ranges import PodDefaultsIndex
 from rackgate_assigner.quota.queues import (
-    ClusterQueueRow,
-    FlavorRow,
-    LocalQueueRow,
-    cluster_queue_row,
-    flavor_row,
-    local_queue_row,
+    ClusterQueueInfo,
+    FlavorInfo,
+    LocalQueueInfo,
+    cluster_queue_info,
+    flavor_info,
+    local_queue_info,
 )
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.tree import takes_part
@@ -26,23 +26,23 @@ class Objects:
     """Nodes, topologies, flavors, queues and what queues refer to.
 
     Attributes:
-        epoch: rises with every change that could make a waiting Workload fit or unfit.
+        epoch: rises with every change that could make a pending Workload fit or unfit.
         topologies: level keys by name, coarsest first.
         checks: AdmissionCheck name to its controller.
-        requests: what LimitRanges and RuntimeClasses add to pods.
+        pod_defaults: what LimitRanges and RuntimeClasses add to pods.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.nodes: dict[str, NodeFacts] = {}
-        self.flavors: dict[str, FlavorRow] = {}
+        self.flavors: dict[str, FlavorInfo] = {}
         self.topologies: dict[str, tuple[str, ...]] = {}
-        self.cluster_queues: dict[str, ClusterQueueRow] = {}
-        self.local_queues: dict[str, LocalQueueRow] = {}
+        self.cluster_queues: dict[str, ClusterQueueInfo] = {}
+        self.local_queues: dict[str, LocalQueueInfo] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.priorities: dict[str, int] = {}
         self.checks: dict[str, str] = {}
-        self.requests = Requests()
+        self.pod_defaults = PodDefaultsIndex()
 
     # Nodes, topologies, flavors: what trees are made of.
 
@@ -66,7 +66,7 @@ class Objects:
 
     def _node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         facts = [found for found in (old, new) if found is not None]
-        self._note_node(old, new)
+        self._on_node_changed(old, new)
         if any(
             flavor.levels and takes_part(found, flavor.node_labels, flavor.levels)
             for flavor in self.flavors.values()
@@ -74,7 +74,7 @@ class Objects:
         ):
             self.epoch += 1
         if (old.labels if old else None) != (new.labels if new else None):
-            self._relabelled(facts[0].name)
+            self._on_node_labels_changed(facts[0].name)
 
     def set_topology(self, topology: kueue.Topology) -> None:
         """A Topology was added or changed."""
@@ -99,55 +99,55 @@ class Objects:
 
     def set_flavor(self, flavor: kueue.ResourceFlavor) -> None:
         """A flavor was added or changed."""
-        self.put_flavor(flavor_row(flavor, self.topologies))
+        self.put_flavor(flavor_info(flavor, self.topologies))
 
-    def put_flavor(self, row: FlavorRow) -> None:
+    def put_flavor(self, row: FlavorInfo) -> None:
         """As `set_flavor`, for a row at hand."""
         old = self.flavors.get(row.name)
         if old == row:
             return
         self.flavors[row.name] = row
-        self._note_flavor(row.name)
+        self._on_flavor_changed(row.name)
         if (old.levels if old else ()) != row.levels:
-            self._relevelled(row.name)
+            self._on_levels_changed(row.name)
         self.epoch += 1
 
     def drop_flavor(self, name: str) -> None:
         """A flavor is gone; what Workloads hold of it stays theirs."""
         if self.flavors.pop(name, None) is not None:
-            self._note_flavor(name)
-            self._relevelled(name)
+            self._on_flavor_changed(name)
+            self._on_levels_changed(name)
             self.epoch += 1
 
     # Queues, and what they refer to.
 
     def set_cluster_queue(self, queue: kueue.ClusterQueue) -> None:
         """A ClusterQueue was added or changed; its status does not count."""
-        self.put_cluster_queue(cluster_queue_row(queue))
+        self.put_cluster_queue(cluster_queue_info(queue))
 
-    def put_cluster_queue(self, row: ClusterQueueRow) -> None:
+    def put_cluster_queue(self, row: ClusterQueueInfo) -> None:
         """As `set_cluster_queue`, for a row at hand."""
         self._put(self.cluster_queues, row.name, row)
-        self._note_queue("ClusterQueue", row.name)
+        self._on_queue_changed("ClusterQueue", row.name)
 
     def drop_cluster_queue(self, name: str) -> None:
         """A ClusterQueue is gone."""
         self._drop(self.cluster_queues, name)
-        self._note_queue("ClusterQueue", name)
+        self._on_queue_changed("ClusterQueue", name)
 
     def set_local_queue(self, queue: kueue.LocalQueue) -> None:
         """A LocalQueue was added or changed; its status does not count."""
-        self.put_local_queue(local_queue_row(queue))
+        self.put_local_queue(local_queue_info(queue))
 
-    def put_local_queue(self, row: LocalQueueRow) -> None:
+    def put_local_queue(self, row: LocalQueueInfo) -> None:
         """As `set_local_queue`, for a row at hand."""
         self._put(self.local_queues, row.key, row)
-        self._note_queue("LocalQueue", row.key)
+        self._on_queue_changed("LocalQueue", row.key)
 
     def drop_local_queue(self, key: str) -> None:
         """A LocalQueue is gone."""
         self._drop(self.local_queues, key)
-        self._note_queue("LocalQueue", key)
+        self._on_queue_changed("LocalQueue", key)
 
     def set_namespace(self, namespace: wire.Namespace) -> None:
         """A namespace was added or changed; only its labels count."""
@@ -177,19 +177,19 @@ class Objects:
 
     def set_limit_range(self, item: wire.LimitRange) -> None:
         """A LimitRange was added or changed."""
-        self._requests_changed(self.requests.set_limit_range(item))
+        self._on_pod_requests_changed(self.pod_defaults.set_limit_range(item))
 
     def drop_limit_range(self, key: str) -> None:
         """A LimitRange is gone."""
-        self._requests_changed(self.requests.drop_limit_range(key))
+        self._on_pod_requests_changed(self.pod_defaults.drop_limit_range(key))
 
     def set_runtime_class(self, item: wire.RuntimeClass) -> None:
         """A RuntimeClass was added or changed."""
-        self._requests_changed(self.requests.set_runtime_class(item))
+        self._on_pod_requests_changed(self.pod_defaults.set_runtime_class(item))
 
     def drop_runtime_class(self, name: str) -> None:
         """A RuntimeClass is gone: no pod that names it is created before it is back."""
-        self._requests_changed(self.requests.drop_runtime_class(name))
+        self._on_pod_requests_changed(self.pod_defaults.drop_runtime_class(name))
 
     def _put(self, rows: dict[str, Any], key: str, row: Any) -> None:
         if key not in rows or rows[key] != row:
@@ -200,20 +200,20 @@ class Objects:
         if rows.pop(key, None) is not None:
             self.epoch += 1
 
-    def _note_queue(self, kind: str, key: str) -> None:
+    def _on_queue_changed(self, kind: str, key: str) -> None:
         """A ClusterQueue or LocalQueue came, went or changed: pods may be charged elsewhere."""
 
-    def _note_node(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+    def _on_node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
         """A node came, went or changed: whoever keeps trees must look at it."""
 
-    def _note_flavor(self, name: str) -> None:
+    def _on_flavor_changed(self, name: str) -> None:
         """A flavor came, went or changed: whoever keeps trees must look at it."""
 
-    def _requests_changed(self, keys: Iterable[str]) -> None:
+    def _on_pod_requests_changed(self, keys: Iterable[str]) -> None:
         """Pods of these Workloads may request something else: their rows must be looked at."""
 
-    def _relevelled(self, flavor: str) -> None:
+    def _on_levels_changed(self, flavor: str) -> None:
         """A flavor got other levels, or none: assignments may not fit its tree any more."""
 
-    def _relabelled(self, node: str) -> None:
+    def _on_node_labels_changed(self, node: str) -> None:
         """Labels of a node changed: whoever derives domains from them must look again."""

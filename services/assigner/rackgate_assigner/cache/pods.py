@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.workload.info import PodRow, PodShape
+from rackgate_assigner.workload.info import PodInfo, PodShape
 
 ChargeNode = Callable[[str, PodShape, int], None]
 
@@ -36,13 +36,13 @@ class _Group:
     owner_uid: str = ""
     assignment: TopologyAssignment | None = None
     counts: dict[Domain, int] = field(default_factory=dict)
-    pods: dict[str, PodRow] = field(default_factory=dict)
+    pods: dict[str, PodInfo] = field(default_factory=dict)
     present: dict[Domain, int] = field(default_factory=dict)
     charged: set[str] = field(default_factory=set)
     stale: bool = False
 
 
-class PodLedger:
+class BoundPods:
     """All bound pods. Methods answer whether charges changed, or will when settled.
 
     Attributes:
@@ -53,25 +53,25 @@ class PodLedger:
 
     def __init__(self, nodes: Mapping[str, NodeFacts], charge: ChargeNode) -> None:
         """`nodes` is read whenever a pod's domain is needed; `charge` is told every change."""
-        self.rows: dict[str, PodRow] = {}
+        self.rows: dict[str, PodInfo] = {}
         self.charged: dict[str, dict[PodShape, int]] = {}
         self.owners: dict[str, str] = {}
         # Owners that are gone, remembered as long as pods of theirs are there.
-        self._late: set[str] = set()
+        self._deleted_owners: set[str] = set()
         self._by_owner: dict[str, set[str]] = {}
-        self._nodes, self._tell = nodes, charge
+        self._nodes, self._on_charge = nodes, charge
         self._by_node: dict[str, set[str]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
         self._podsets: dict[str, set[str]] = {}
         self._stale: set[tuple[str, str]] = set()
 
-    def set(self, row: PodRow) -> bool:
+    def set(self, row: PodInfo) -> bool:
         """Add or replace a pod."""
         old = self.rows.get(row.key)
         if old == row:
             return False
         if old is not None and row == replace(
-            old, terminating=row.terminating, lingering=row.lingering
+            old, terminating=row.terminating, has_long_grace_period=row.has_long_grace_period
         ):
             self._replace(row)
             return False
@@ -84,9 +84,9 @@ class PodLedger:
         self._by_owner.setdefault(row.owner_uid, set()).add(row.key)
         group = self._group(row.workload, row.podset)
         group.pods[row.key] = row
-        return self._join((row.workload, row.podset), group, row) or changed
+        return self._add_to_group((row.workload, row.podset), group, row) or changed
 
-    def _replace(self, row: PodRow) -> None:
+    def _replace(self, row: PodInfo) -> None:
         """A pod that is being deleted takes the room that it took before."""
         self.rows[row.key] = row
         if row.workload:
@@ -107,16 +107,16 @@ class PodLedger:
         name = (row.workload, row.podset)
         group = self._groups[name]
         del group.pods[key]
-        changed = self._leave(name, group, row)
-        self._tidy(name)
+        changed = self._remove_from_group(name, group, row)
+        self._drop_empty_group(name)
         siblings = self._by_owner[row.owner_uid]
         siblings.discard(row.key)
         if not siblings:
             del self._by_owner[row.owner_uid]
-            self._forget_owner(row.owner_uid)
+            self._drop_deleted_owner(row.owner_uid)
         return changed
 
-    def assign(
+    def set_assignments(
         self, workload: str, owner_uid: str, assignments: Mapping[str, TopologyAssignment]
     ) -> None:
         """Say what a Workload holds now, by PodSet; nothing for one that holds nothing."""
@@ -126,14 +126,14 @@ class PodLedger:
             if (group.assignment, group.owner_uid) != (assignment, owner_uid):
                 group.assignment, group.owner_uid = assignment, owner_uid
                 group.counts = dict(assignment.domains) if assignment else {}
-                self._mark((workload, podset), group)
+                self._mark_stale((workload, podset), group)
             if not group.pods and assignment is None:
-                self.settle_group((workload, podset))
-                self._tidy((workload, podset))
+                self.update_group_coverage((workload, podset))
+                self._drop_empty_group((workload, podset))
 
     def set_owner(self, uid: str, root: str) -> bool:
         """A controller of pods belongs to another object, as a Job to its JobSet; "": to none."""
-        self._late.discard(uid)
+        self._deleted_owners.discard(uid)
         if self.owners.get(uid, "") == root:
             return False
         if root:
@@ -142,18 +142,18 @@ class PodLedger:
             del self.owners[uid]
         keys = self._by_owner.get(uid, ())
         for name in {(self.rows[key].workload, self.rows[key].podset) for key in keys}:
-            self._mark(name, self._groups[name])
+            self._mark_stale(name, self._groups[name])
         return bool(keys)
 
     def drop_owner(self, uid: str) -> None:
         """A controller of pods is gone; its pods, whose they were is remembered, may be late."""
-        self._late.add(uid)
+        self._deleted_owners.add(uid)
         if uid not in self._by_owner:
-            self._forget_owner(uid)
+            self._drop_deleted_owner(uid)
 
-    def _forget_owner(self, uid: str) -> None:
-        if uid in self._late:
-            self._late.discard(uid)
+    def _drop_deleted_owner(self, uid: str) -> None:
+        if uid in self._deleted_owners:
+            self._deleted_owners.discard(uid)
             self.owners.pop(uid, None)
 
     def present(self, workload: str, podset: str) -> Mapping[Domain, int]:
@@ -172,11 +172,11 @@ class PodLedger:
         group = self._groups.get((workload, podset))
         return group is not None and group.assignment is not None
 
-    def on_node(self, node: str) -> Iterable[str]:
+    def pods_on_node(self, node: str) -> Iterable[str]:
         """Keys of the bound pods of a node."""
         return self._by_node.get(node, ())
 
-    def relabel(self, node: str) -> bool:
+    def node_labels_changed(self, node: str) -> bool:
         """The labels of a node changed, or it came or went: its pods may be in other domains."""
         names = {
             (row.workload, row.podset)
@@ -184,15 +184,15 @@ class PodLedger:
             if row.workload
         }
         for name in names:
-            self._mark(name, self._groups[name])
+            self._mark_stale(name, self._groups[name])
         return bool(names)
 
-    def settle(self) -> None:
+    def update_coverage(self) -> None:
         """Work out who is covered wherever that is open."""
         for name in sorted(self._stale):
-            self.settle_group(name)
+            self.update_group_coverage(name)
 
-    def settle_group(self, name: tuple[str, str]) -> None:
+    def update_group_coverage(self, name: tuple[str, str]) -> None:
         """Cover the first `count` pods of each assigned domain by key; charge all others."""
         group = self._groups[name]
         self._stale.discard(name)
@@ -218,7 +218,7 @@ class PodLedger:
             self._podsets.setdefault(workload, set()).add(podset)
         return group
 
-    def _tidy(self, name: tuple[str, str]) -> None:
+    def _drop_empty_group(self, name: tuple[str, str]) -> None:
         """Forget a group that says nothing any more."""
         group = self._groups[name]
         if group.pods or group.assignment is not None:
@@ -230,11 +230,11 @@ class PodLedger:
         if not podsets:
             del self._podsets[name[0]]
 
-    def _mark(self, name: tuple[str, str], group: _Group) -> None:
+    def _mark_stale(self, name: tuple[str, str], group: _Group) -> None:
         group.stale = True
         self._stale.add(name)
 
-    def _join(self, name: tuple[str, str], group: _Group, row: PodRow) -> bool:
+    def _add_to_group(self, name: tuple[str, str], group: _Group, row: PodInfo) -> bool:
         if group.stale:
             return True
         domain = self._domain(group, row)
@@ -245,10 +245,10 @@ class PodLedger:
         if group.present.get(domain, 0) < group.counts[domain]:
             group.present[domain] = group.present.get(domain, 0) + 1
             return False  # its Workload has paid for it already
-        self._mark(name, group)
+        self._mark_stale(name, group)
         return True
 
-    def _leave(self, name: tuple[str, str], group: _Group, row: PodRow) -> bool:
+    def _remove_from_group(self, name: tuple[str, str], group: _Group, row: PodInfo) -> bool:
         charged = row.key in group.charged
         if charged:
             group.charged.discard(row.key)
@@ -260,11 +260,11 @@ class PodLedger:
             return charged
         group.present[domain] -= 1
         if not charged and group.present[domain] >= group.counts[domain]:
-            self._mark(name, group)  # a surplus pod takes the place that is free now
+            self._mark_stale(name, group)  # a surplus pod takes the place that is free now
             return True
         return charged
 
-    def _domain(self, group: _Group, row: PodRow) -> Domain | None:
+    def _domain(self, group: _Group, row: PodInfo) -> Domain | None:
         """The assigned domain that a pod sits in, or None."""
         assignment = group.assignment
         root = self.owners.get(row.owner_uid, row.owner_uid)
@@ -279,7 +279,7 @@ class PodLedger:
         values = tuple(labels[level] for level in levels)
         return values if values in group.counts else None
 
-    def _charge(self, row: PodRow, sign: int) -> None:
+    def _charge(self, row: PodInfo, sign: int) -> None:
         shapes = self.charged.setdefault(row.node, {})
         count = shapes.get(row.requests, 0) + sign
         if count:
@@ -288,4 +288,4 @@ class PodLedger:
             del shapes[row.requests]
             if not shapes:
                 del self.charged[row.node]
-        self._tell(row.node, row.requests, sign)
+        self._on_charge(row.node, row.requests, sign)

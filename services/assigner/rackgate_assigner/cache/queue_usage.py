@@ -8,10 +8,16 @@ from typing import Final, TypeVar
 
 from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.live_pods import Excess
+from rackgate_assigner.cache.live_pods import ExcessUsage
 from rackgate_assigner.quota.queues import FlavorResource
-from rackgate_assigner.workload.decisions import Grant
-from rackgate_assigner.workload.info import Charge, WorkloadRow, charges_of, pods_left, quota_of
+from rackgate_assigner.workload.decisions import Assignment
+from rackgate_assigner.workload.info import (
+    Charge,
+    WorkloadInfo,
+    quota_usage,
+    remaining_pods,
+    topology_charges,
+)
 
 Key = TypeVar("Key", str, FlavorResource)
 
@@ -22,12 +28,12 @@ BACKING_OFF: Final = "BackingOff"
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class WorkloadUsage:
     """What one Workload holds, or its place among those that wait.
 
     Attributes:
         cluster_queue: "" while it holds nothing.
-        waiting: it asks for admission.
+        pending: it asks for admission.
         reason: why it was not admitted yet, while it waits; see `PendingReason` and `BACKING_OFF`.
         admitted: it is admitted, not only reserved.
         quota: by flavor and resource.
@@ -38,7 +44,7 @@ class Holding:
 
     local_queue: str
     cluster_queue: str = ""
-    waiting: bool = False
+    pending: bool = False
     admitted: bool = False
     quota: Mapping[FlavorResource, int] = field(default_factory=dict)
     charges: tuple[Charge, ...] = ()
@@ -47,40 +53,40 @@ class Holding:
     reason: str = ""
 
 
-def holding_of(
-    row: WorkloadRow, assumed: Grant | None, *, folded: bool = False, orphan: bool = False
-) -> Holding:
+def workload_usage(
+    info: WorkloadInfo, assumed: Assignment | None, *, merged: bool = False, orphan: bool = False
+) -> WorkloadUsage:
     """What a Workload holds: as assumed while that is open, else as the watch shows it.
 
     Args:
-        row: the Workload.
-        assumed: a grant whose status write was not seen yet; also one that replaces another.
-        folded: a slice whose parent counts its pods as its own.
+        info: the Workload.
+        assumed: an assignment whose status write was not seen yet; also one that replaces another.
+        merged: a slice whose parent counts its pods as its own.
         orphan: a slice that has outlived its parent.
     """
-    if folded:
-        return Holding(row.queue)
-    grant = row.reserved if assumed is None else assumed
-    if orphan or grant is None or row.finished:
-        return _queued(row)
-    return Holding(
-        local_queue=row.queue,
-        cluster_queue=grant.cluster_queue,
-        admitted=row.admitted or row.reserved is None,
-        quota=quota_of(grant, pods_left(row)),
-        charges=charges_of(row, grant),
-        owner_uid=row.owner_uid,
+    if merged:
+        return WorkloadUsage(info.queue)
+    assignment = info.reserved if assumed is None else assumed
+    if orphan or assignment is None or info.finished:
+        return _usage_without_quota(info)
+    return WorkloadUsage(
+        local_queue=info.queue,
+        cluster_queue=assignment.cluster_queue,
+        admitted=info.admitted or info.reserved is None,
+        quota=quota_usage(assignment, remaining_pods(info)),
+        charges=topology_charges(info, assignment),
+        owner_uid=info.owner_uid,
         assignments={
-            part.name: part.topology for part in grant.podsets if part.topology is not None
+            part.name: part.topology for part in assignment.podsets if part.topology is not None
         },
     )
 
 
-def _queued(row: WorkloadRow) -> Holding:
-    if not row.waiting:
-        return Holding(row.queue)
-    reason = BACKING_OFF if row.requeue_at else row.pending_reason or NOT_EVALUATED
-    return Holding(row.queue, waiting=True, reason=reason)
+def _usage_without_quota(info: WorkloadInfo) -> WorkloadUsage:
+    if not info.pending:
+        return WorkloadUsage(info.queue)
+    reason = BACKING_OFF if info.requeue_at else info.pending_reason or NOT_EVALUATED
+    return WorkloadUsage(info.queue, pending=True, reason=reason)
 
 
 @dataclass(slots=True)
@@ -102,19 +108,19 @@ class QueueTotals:
         """How many wait."""
         return sum(self.pending_reasons.values())
 
-    def add(self, holding: Holding, sign: int) -> None:
+    def add(self, usage: WorkloadUsage, sign: int) -> None:
         """Add (1) or take away (-1) what a Workload holds."""
-        if not holding.cluster_queue:
-            if holding.waiting:
-                _add(self.pending_reasons, {holding.reason: 1}, sign)
+        if not usage.cluster_queue:
+            if usage.pending:
+                _add(self.pending_reasons, {usage.reason: 1}, sign)
             return
         self.reserving += sign
-        _add(self.reserved_quota, holding.quota, sign)
-        if holding.admitted:
+        _add(self.reserved_quota, usage.quota, sign)
+        if usage.admitted:
             self.admitted += sign
-            _add(self.admitted_quota, holding.quota, sign)
+            _add(self.admitted_quota, usage.quota, sign)
 
-    def add_excess(self, amounts: Mapping[FlavorResource, int], sign: int) -> None:
+    def add_excess_usage(self, amounts: Mapping[FlavorResource, int], sign: int) -> None:
         """Add (1) or take away (-1) what pods take beyond what was granted."""
         _add(self.reserved_quota, amounts, sign)
         _add(self.admitted_quota, amounts, sign)
@@ -146,13 +152,13 @@ class Totals:
         self.cluster_queues: dict[str, QueueTotals] = {}
         self.local_queues: dict[str, QueueTotals] = {}
 
-    def add(self, holding: Holding, sign: int) -> None:
+    def add(self, usage: WorkloadUsage, sign: int) -> None:
         """Add (1) or take away (-1) what a Workload holds."""
-        _add_to(self.local_queues, holding.local_queue, holding, sign)
-        if holding.cluster_queue:
-            _add_to(self.cluster_queues, holding.cluster_queue, holding, sign)
+        _add_to(self.local_queues, usage.local_queue, usage, sign)
+        if usage.cluster_queue:
+            _add_to(self.cluster_queues, usage.cluster_queue, usage, sign)
 
-    def add_excess(self, excess: Excess, sign: int) -> None:
+    def add_excess_usage(self, excess: ExcessUsage, sign: int) -> None:
         """Add (1) or take away (-1) what pods of one job take beyond what it was granted."""
         for queues, name in (
             (self.local_queues, excess.local_queue),
@@ -160,7 +166,7 @@ class Totals:
         ):
             if name:
                 total = queues.setdefault(name, QueueTotals())
-                total.add_excess(excess.amounts, sign)
+                total.add_excess_usage(excess.amounts, sign)
                 if total.empty:
                     del queues[name]
 
@@ -169,8 +175,8 @@ class Totals:
         return {name: dict(total.reserved_quota) for name, total in self.cluster_queues.items()}
 
 
-def _add_to(queues: dict[str, QueueTotals], name: str, holding: Holding, sign: int) -> None:
+def _add_to(queues: dict[str, QueueTotals], name: str, usage: WorkloadUsage, sign: int) -> None:
     total = queues.setdefault(name, QueueTotals())
-    total.add(holding, sign)
+    total.add(usage, sign)
     if total.empty:
         del queues[name]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.cache.queue_usage import Holding
-from rackgate_assigner.quota.queues import FlavorRow
-from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadRow
+from rackgate_assigner.cache.queue_usage import WorkloadUsage
+from rackgate_assigner.quota.queues import FlavorInfo
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 
-class Families:
+class SliceFamilies:
     """Slices by the key of their parent, whether or not there is a Workload of that key."""
 
     __slots__ = ("_parents", "_slices")
@@ -38,7 +38,7 @@ class Families:
             self._slices.setdefault(parent, set()).add(key)
         return before
 
-    def head_of(self, key: str) -> str:
+    def parent_or_self(self, key: str) -> str:
         """The key of its parent; its own for a Workload that is no slice."""
         return self._parents.get(key, key)
 
@@ -48,30 +48,32 @@ class Families:
         return sorted(found) if found else []
 
 
-def is_orphan(row: WorkloadRow, parent: WorkloadRow | None) -> bool:
+def is_orphan(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
     """Whether a slice has outlived its parent, which goes only when its job has stopped.
 
     Such a slice holds nothing, also if the entry that said so went with the parent.
     """
-    return parent is None or parent.uid != row.owner_uid
+    return parent is None or parent.uid != info.owner_uid
 
 
-def is_folded(row: WorkloadRow, parent: WorkloadRow | None) -> bool:
+def is_merged(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
     """Whether what a slice was given is counted by its parent by now.
 
     This alone decides, and both are of one watch: whatever comes first, neither both count nor
     none.
     """
-    return parent is not None and not is_orphan(row, parent) and row.uid in parent.folded
+    return parent is not None and not is_orphan(info, parent) and info.uid in parent.merged_slices
 
 
-def covering(holding: Holding, flavors: Mapping[str, FlavorRow]) -> dict[str, TopologyAssignment]:
+def covering_assignments(
+    usage: WorkloadUsage, flavors: Mapping[str, FlavorInfo]
+) -> dict[str, TopologyAssignment]:
     """Assignments by PodSet that are charged to a tree, so that their pods need not be.
 
     One with other levels than its flavor has now (the Topology was deleted and made anew) fits no
     leaf of the tree: there its pods are charged to their nodes instead.
     """
-    pairs = zip(holding.assignments.items(), holding.charges, strict=True)
+    pairs = zip(usage.assignments.items(), usage.charges, strict=True)
     return {
         podset: assignment
         for (podset, assignment), charge in pairs
@@ -79,13 +81,15 @@ def covering(holding: Holding, flavors: Mapping[str, FlavorRow]) -> dict[str, To
     }
 
 
-def _fits_tree(flavor: FlavorRow | None, levels: tuple[str, ...]) -> bool:
+def _fits_tree(flavor: FlavorInfo | None, levels: tuple[str, ...]) -> bool:
     if flavor is None or not flavor.levels or levels[-1:] == HOST_LEVELS:
         return True
     return levels == flavor.levels
 
 
-def united(parts: Sequence[Mapping[str, TopologyAssignment]]) -> Mapping[str, TopologyAssignment]:
+def merge_assignments(
+    parts: Sequence[Mapping[str, TopologyAssignment]],
+) -> Mapping[str, TopologyAssignment]:
     """Assignments by PodSet, domain counts added up; of other levels than the first: left out."""
     if len(parts) == 1:
         return parts[0]

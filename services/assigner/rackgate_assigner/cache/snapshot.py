@@ -1,45 +1,50 @@
-"""What one scheduling cycle is given: waiting Workloads, queues, quota in use and free room."""
+"""What one scheduling cycle is given: pending Workloads, queues, quota in use and free room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rackgate_assigner.cache.flavor_topologies import Forest
-from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, FlavorRow, LocalQueueRow
-from rackgate_assigner.scheduler.preemption import Running
-from rackgate_assigner.workload.info import WorkloadRow
-from rackgate_assigner.workload_slices.admission import Family
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
+from rackgate_assigner.quota.queues import (
+    ClusterQueueInfo,
+    FlavorInfo,
+    FlavorResource,
+    LocalQueueInfo,
+)
+from rackgate_assigner.scheduler.preemption import AdmittedWorkload
+from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload_slices.admission import SliceFamily
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """One cycle's view. A plan uses it up: `used` and `forest` are its own copies.
+    """One cycle's view. A plan uses it up: `used` and `flavor_topologies` are its own copies.
 
     Attributes:
-        waiting: Workloads that ask for admission, in any order.
-        holding: Workloads whose reservation may have to be taken back.
-        failing: admitted Workloads that name broken nodes.
+        pending: Workloads that ask for admission, in any order.
+        eviction_candidates: Workloads whose reservation may have to be taken back.
+        with_unhealthy_nodes: admitted Workloads that name broken nodes.
         checks: AdmissionCheck name to its controller.
         namespaces: name to labels.
         priorities: WorkloadPriorityClass name to value.
         used: quota in use, by ClusterQueue.
         running: who holds it, by ClusterQueue, of those in which some may have to give way.
-        leaving: keys of Workloads whose eviction is being written.
+        being_evicted: keys of Workloads whose eviction is being written.
         families: by key, the parents of slices that wait.
     """
 
-    waiting: Sequence[WorkloadRow]
-    holding: Sequence[WorkloadRow]
-    local_queues: Mapping[str, LocalQueueRow]
-    cluster_queues: Mapping[str, ClusterQueueRow]
-    flavors: Mapping[str, FlavorRow]
+    pending: Sequence[WorkloadInfo]
+    eviction_candidates: Sequence[WorkloadInfo]
+    local_queues: Mapping[str, LocalQueueInfo]
+    cluster_queues: Mapping[str, ClusterQueueInfo]
+    flavors: Mapping[str, FlavorInfo]
     checks: Mapping[str, str]
     namespaces: Mapping[str, Mapping[str, str]]
     priorities: Mapping[str, int]
     used: dict[str, dict[FlavorResource, int]]
-    forest: Forest
-    failing: Sequence[WorkloadRow] = ()
-    running: Mapping[str, Sequence[Running]] = field(default_factory=dict)
-    leaving: frozenset[str] = frozenset()
-    families: Mapping[str, Family] = field(default_factory=dict)
+    flavor_topologies: FlavorTopologies
+    with_unhealthy_nodes: Sequence[WorkloadInfo] = ()
+    running: Mapping[str, Sequence[AdmittedWorkload]] = field(default_factory=dict)
+    being_evicted: frozenset[str] = frozenset()
+    families: Mapping[str, SliceFamily] = field(default_factory=dict)

@@ -37,7 +37,7 @@ def verify(cache: Cache) -> list[Mismatch]:
     if found:
         for mismatch in found:
             metrics.CACHE_MISMATCHES.labels(what=mismatch.what).inc()
-        cache.heal()
+        cache.rebuild_derived_state()
         log.error(
             "cache_mismatch",
             mismatches=len(found),
@@ -50,30 +50,32 @@ def verify(cache: Cache) -> list[Mismatch]:
 class Verification:
     """Verifies a cache on SIGUSR1, and every so often where that is wanted."""
 
-    def __init__(self, cache: Cache, healed: Callable[[], None], *, period_s: float = 0) -> None:
+    def __init__(
+        self, cache: Cache, on_repaired: Callable[[], None], *, period_s: float = 0
+    ) -> None:
         """Prepare; `run` does the work.
 
         Args:
             cache: what is verified.
-            healed: called after something was wrong.
+            on_repaired: called after something was wrong.
             period_s: seconds between two verifications; 0 for none but those asked for.
         """
-        self._cache, self._healed = cache, healed
+        self._cache, self._on_repaired = cache, on_repaired
         self._period_s = period_s
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     async def run(self) -> None:
         """Verify when asked or due, until cancelled."""
         loop = asyncio.get_running_loop()
         # Only the main thread may have signals; elsewhere the clock still works.
         with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(SIGNAL, self._asked.set)
+            loop.add_signal_handler(SIGNAL, self._requested.set)
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._period_s or None):
-                        await self._asked.wait()
-                self._asked.clear()
+                        await self._requested.wait()
+                self._requested.clear()
                 self._verify()
         finally:
             loop.remove_signal_handler(SIGNAL)
@@ -87,7 +89,7 @@ class Verification:
             log.exception("cache_verification_failed")
             return
         if found:
-            self._healed()
+            self._on_repaired()
         else:
             spent_s = round(clock.monotonic() - started, 4)
             log.info("cache_verified", nodes=len(self._cache.nodes), duration_s=spent_s)

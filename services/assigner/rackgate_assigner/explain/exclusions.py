@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import Exclusion, Rule
 from rackgate_assigner.explain.flavor_nodes import missing_levels, skipping_rule
 from rackgate_assigner.explain.nearest import View
@@ -29,10 +29,10 @@ _ORDER: tuple[Rule, ...] = (
 _Names = dict[tuple[Rule, str], list[str]]
 
 
-def outside(grove: Grove, nodes: Iterable[NodeFacts]) -> _Names:
+def outside(flavor_topology: FlavorTopology, nodes: Iterable[NodeFacts]) -> _Names:
     """Nodes that are not in the tree: names by rule and detail."""
     found: _Names = {}
-    flavor, tree = grove.flavor, grove.tree
+    flavor, tree = flavor_topology.flavor, flavor_topology.tree
     for node in nodes:
         if tree.leaf_of_node(node.name) is not None:
             continue

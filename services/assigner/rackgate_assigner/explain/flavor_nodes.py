@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_assigner.explain.explanation import Rule
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeFacts
 
 SHOWN_NAMES = 3
 
 
-def missing_levels(node: NodeFacts, flavor: FlavorRow) -> tuple[str, ...]:
+def missing_levels(node: NodeFacts, flavor: FlavorInfo) -> tuple[str, ...]:
     """Level labels that a node of the flavor lacks, coarsest first (TAS-04)."""
     return tuple(level for level in flavor.levels if level not in node.labels)
 
 
-def skipping_rule(node: NodeFacts, flavor: FlavorRow) -> Rule | None:
+def skipping_rule(node: NodeFacts, flavor: FlavorInfo) -> Rule | None:
     """The rule that keeps a node out of a flavor's tree; None when none does.
 
     Labels come first: a node of another pool is no news, ready or not, and a node without its
@@ -44,14 +44,14 @@ class Survey:
         shared: nodes that take part in both, by pair of flavor names in order.
     """
 
-    flavors: tuple[FlavorRow, ...]
+    flavors: tuple[FlavorInfo, ...]
     skipped: dict[tuple[str, Rule], int] = field(default_factory=dict)
     lacking: dict[str, dict[tuple[str, ...], list[str]]] = field(default_factory=dict)
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
     _hosts: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, flavors: Iterable[FlavorRow]) -> Survey:
+    def of(cls, flavors: Iterable[FlavorInfo]) -> Survey:
         """An empty survey for the flavors with a known topology."""
         found = sorted((row for row in flavors if row.levels), key=lambda row: row.name)
         return cls(tuple(found))
@@ -64,7 +64,7 @@ class Survey:
                 for second in taking[index + 1 :]:
                     self.shared[first, second] = self.shared.get((first, second), 0) + 1
 
-    def _takes_part(self, node: NodeFacts, flavor: FlavorRow) -> bool:
+    def _takes_part(self, node: NodeFacts, flavor: FlavorInfo) -> bool:
         rule = skipping_rule(node, flavor)
         if rule == "flavorLabels":
             return False

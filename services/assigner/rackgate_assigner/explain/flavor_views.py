@@ -16,8 +16,8 @@ from rackgate_assigner.explain.queue_position import problem_of
 from rackgate_assigner.explain.what_if import Trial
 from rackgate_assigner.scheduler.flavor_assigner import Offer, choose_flavors
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.decisions import Admit, Decision, Hold
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.decisions import Admit, Decision, Requeue
+from rackgate_assigner.workload.info import WorkloadInfo
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
@@ -32,9 +32,9 @@ class Viewer:
     def __init__(self, cache: Cache, offer: Offer, features: Features, top: int) -> None:
         self._cache, self._offer, self._features, self._top = cache, offer, features, top
         # A copy: what-if questions leave nothing behind in the numbers of the real trees.
-        self._forest = cache.forest().copy()
+        self._flavor_topologies = cache.flavor_topologies().copy()
 
-    def views(self, row: WorkloadRow, decision: Decision | None) -> tuple[FlavorView, ...]:
+    def views(self, row: WorkloadInfo, decision: Decision | None) -> tuple[FlavorView, ...]:
         """One view per flavor that has a tree, in the queue's order.
 
         Args:
@@ -60,7 +60,7 @@ class Viewer:
         views = []
         for group in offer.queue.groups:
             for name in group.flavors:
-                if not offer.has_topology(name) or name not in self._forest.groves:
+                if not offer.has_topology(name) or name not in self._flavor_topologies.by_flavor:
                     continue
                 own = [request for request in placed if name in chosen.get(request.name, ())]
                 view = _surveyed(self._view(name, own or placed), survey)
@@ -69,14 +69,14 @@ class Viewer:
         return tuple(views)
 
     def _view(self, name: str, podsets: Sequence[PodSetRequest]) -> FlavorView:
-        grove = self._forest.groves[name]
+        flavor_topology = self._flavor_topologies.by_flavor[name]
         around = Surroundings(
             nodes=self._cache.nodes.values(),
-            occupants=occupants(self._cache, grove),
+            occupants=occupants(self._cache, flavor_topology),
             features=self._features,
             top=self._top,
         )
-        view = explain_placement(grove, podsets, around)
+        view = explain_placement(flavor_topology, podsets, around)
         if view.fits or not view.fits_when_empty:
             return view
         wait = self._wait(view, podsets)
@@ -85,10 +85,10 @@ class Viewer:
     def _wait(self, view: FlavorView, podsets: Sequence[PodSetRequest]) -> Change:
         """That waiting helps, and which single Workload's end would be enough."""
         for key in _suspects(view):
-            forest = self._forest.copy()
-            for charge in self._cache.holdings[key].charges:
-                forest.charge(charge, -1)
-            if Trial(forest.groves[view.flavor], podsets, self._features).fits():
+            flavor_topologies = self._flavor_topologies.copy()
+            for charge in self._cache.usages[key].charges:
+                flavor_topologies.charge(charge, -1)
+            if Trial(flavor_topologies.by_flavor[view.flavor], podsets, self._features).fits():
                 text = f"wait until Workload {key} has ended"
                 return Change(kind="wait", value=key, when="whenEmpty", text=text)
         text = "wait until other Workloads have ended: without them it would fit"
@@ -97,10 +97,10 @@ class Viewer:
 
 def _tried(decision: Decision | None) -> set[str]:
     """Flavors that a decision is about."""
-    if isinstance(decision, Hold):
-        return {refusal.flavor for refusal in decision.refused}
+    if isinstance(decision, Requeue):
+        return {refusal.flavor for refusal in decision.rejected_flavors}
     if isinstance(decision, Admit):
-        return {name for part in decision.grant.podsets for name in part.flavors.values()}
+        return {name for part in decision.assignment.podsets for name in part.flavors.values()}
     return set()
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rackgate.features import Features
 from rackgate.wire.core import Toleration
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import DomainRoom, Holder, LevelRoom, ResourceRoom
 from rackgate_assigner.quota.quota import quantity
 from rackgate_assigner.topology.capacity import Capacity, per_pod
@@ -70,7 +70,7 @@ class View:
 
 
 def look(
-    grove: Grove,
+    flavor_topology: FlavorTopology,
     unit: tuple[PodSetRequest, PodSetRequest | None],
     features: Features,
     before: Sequence[tuple[Mapping[int, int], PodSetRequest]] = (),
@@ -78,7 +78,7 @@ def look(
     """Count one unit.
 
     Args:
-        grove: tree, numbers and flavor.
+        flavor_topology: tree, numbers and flavor.
         unit: workers, and a leader or None.
         features: feature gates.
         before: earlier PodSets of the Workload, each with its pods by leaf.
@@ -86,7 +86,7 @@ def look(
     Raises:
         RequestError: the request cannot be met on these levels, whatever the room.
     """
-    tree, (workers, leader) = grove.tree, unit
+    tree, (workers, leader) = flavor_topology.tree, unit
     question = read_question(
         tree.levels,
         workers,
@@ -96,15 +96,20 @@ def look(
         both_levels=features.required_and_preferred,
     )
     judged = eligibility(
-        tree, workers, grove.flavor.tolerations, soft_affinity=features.node_affinity_preferred
+        tree,
+        workers,
+        flavor_topology.flavor.tolerations,
+        soft_affinity=features.node_affinity_preferred,
     )
     shape = Shape(
         per_pod(workers.requests),
         per_pod(leader.requests) if leader is not None and leader.count else None,
         judged,
     )
-    room, empty = (_room(grove.capacity, before, simulate_empty=flag) for flag in (False, True))
-    count = _counter(question, unit, shape, grove.flavor.tolerations, features)
+    room, empty = (
+        _room(flavor_topology.capacity, before, simulate_empty=flag) for flag in (False, True)
+    )
+    count = _counter(question, unit, shape, flavor_topology.flavor.tolerations, features)
     counts = count(room)
     usable = np.ones(tree.leaf_count, dtype=np.bool_)
     if judged.blocked is not None:
@@ -143,7 +148,7 @@ def _counter(
             workers,
             leader,
             flavor_tolerations=tolerations,
-            fence=None,
+            leaf_range=None,
             features=features,
         ).counts
 

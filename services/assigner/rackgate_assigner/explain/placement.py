@@ -13,7 +13,7 @@ from typing import Any
 
 from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.exclusions import exclusions, inside, outside
 from rackgate_assigner.explain.explanation import Change, FlavorView, LevelRoom, Place, PodSetPlaces
 from rackgate_assigner.explain.nearest import Occupant, View, level_rooms, look
@@ -43,18 +43,18 @@ class Surroundings:
 
 
 def explain_placement(
-    grove: Grove, podsets: Sequence[PodSetRequest], around: Surroundings
+    flavor_topology: FlavorTopology, podsets: Sequence[PodSetRequest], around: Surroundings
 ) -> FlavorView:
-    """How PodSets fare in one flavor. Pure; the numbers of `grove` are only read.
+    """How PodSets fare in one flavor. Pure; the numbers of `flavor_topology` are only read.
 
     Args:
-        grove: the flavor's tree and numbers.
+        flavor_topology: the flavor's tree and numbers.
         podsets: those of a Workload that are placed in this flavor, in its order.
         around: nodes, occupants, gates and how much to list.
     """
-    trial = Trial(grove, podsets, around.features)
+    trial = Trial(flavor_topology, podsets, around.features)
     placement = trial.place()
-    known = _known(grove, podsets, placement, around.top)
+    known = _known(flavor_topology, podsets, placement, around.top)
     if placement.refused is None:
         asked = "; ".join(dict.fromkeys(asked_words(podset) for podset in podsets))
         return FlavorView(**known, asked=asked, fits=True, fits_when_empty=True)
@@ -62,7 +62,7 @@ def explain_placement(
     refused = [podset for podset in podsets if podset.name in names]
     workers, leader = unit_of(refused)
     before = [
-        (spots_of(grove.tree, placement.assignments[podset.name]), podset)
+        (spots_of(flavor_topology.tree, placement.assignments[podset.name]), podset)
         for podset in podsets
         if podset.name in placement.assignments
     ]
@@ -75,25 +75,28 @@ def explain_placement(
         "wanted": workers.count,
     }
     try:
-        view = look(grove, (workers, leader), around.features, before)
+        view = look(flavor_topology, (workers, leader), around.features, before)
     except RequestError:
-        names_it = _level_name(grove.tree, workers)
-        return FlavorView(**known, changes=names_it, excluded=_outside(grove, around))
+        names_it = _level_name(flavor_topology.tree, workers)
+        return FlavorView(**known, changes=names_it, excluded=_outside(flavor_topology, around))
     within = inside(view, workers)
     changes = remedies(trial, refused, list(within))
-    excluded = exclusions([outside(grove, around.nodes), within], around.top)
+    excluded = exclusions([outside(flavor_topology, around.nodes), within], around.top)
     return _refused_view(view, around, {**known, "excluded": excluded}, changes)
 
 
 def _known(
-    grove: Grove, podsets: Sequence[PodSetRequest], placement: Placement, top: int
+    flavor_topology: FlavorTopology,
+    podsets: Sequence[PodSetRequest],
+    placement: Placement,
+    top: int,
 ) -> dict[str, Any]:
     """What is told of a flavor whether or not it fits."""
     return {
-        "flavor": grove.flavor.name,
-        "topology": grove.flavor.topology or "",
-        "level_keys": grove.tree.levels,
-        "nodes": len(grove.tree.nodes),
+        "flavor": flavor_topology.flavor.name,
+        "topology": flavor_topology.flavor.topology or "",
+        "level_keys": flavor_topology.tree.levels,
+        "nodes": len(flavor_topology.tree.nodes),
         "podsets": tuple(podset.name for podset in podsets),
         "places": tuple(
             places_of(name, assignment, top) for name, assignment in placement.assignments.items()
@@ -117,8 +120,8 @@ def _refused_view(
     )
 
 
-def _outside(grove: Grove, around: Surroundings) -> tuple[Any, ...]:
-    return exclusions([outside(grove, around.nodes)], around.top)
+def _outside(flavor_topology: FlavorTopology, around: Surroundings) -> tuple[Any, ...]:
+    return exclusions([outside(flavor_topology, around.nodes)], around.top)
 
 
 def unit_of(members: Sequence[PodSetRequest]) -> tuple[PodSetRequest, PodSetRequest | None]:

@@ -10,10 +10,10 @@ from rackgate_assigner.explain.explanation import Ahead, QueueSide, QuotaLine
 from rackgate_assigner.explain.holders import quota_holders
 from rackgate_assigner.quota.active import cluster_queue_activity
 from rackgate_assigner.quota.queues import (
-    ClusterQueueRow,
+    ClusterQueueInfo,
+    FlavorInfo,
     FlavorResource,
-    FlavorRow,
-    GroupRow,
+    ResourceGroupInfo,
     without_topologies,
 )
 from rackgate_assigner.quota.quota import quantity
@@ -21,14 +21,14 @@ from rackgate_assigner.quota.selectors import selects
 from rackgate_assigner.scheduler.flavor_assigner import Offer, flavor_problem
 from rackgate_assigner.scheduler.order import cycle_order, priority_of
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.info import WorkloadRow
-from rackgate_assigner.workload_slices.admission import Family, locked_queue
+from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload_slices.admission import SliceFamily, queue_with_parent_flavors
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
 
 
-def queue_side(cache: Cache, row: WorkloadRow, features: Features, top: int) -> QueueSide:
+def queue_side(cache: Cache, row: WorkloadInfo, features: Features, top: int) -> QueueSide:
     """The queues of a Workload and, while it waits, what is looked at before it.
 
     Args:
@@ -42,7 +42,7 @@ def queue_side(cache: Cache, row: WorkloadRow, features: Features, top: int) -> 
     queue = cache.cluster_queues.get(name)
     problems = _problems(cache, row, queue, features)
     strategy = queue.strategy if queue is not None else ""
-    if not row.waiting:
+    if not row.pending:
         return QueueSide(
             local_queue=row.queue, cluster_queue=name, strategy=strategy, problems=problems
         )
@@ -60,29 +60,31 @@ def queue_side(cache: Cache, row: WorkloadRow, features: Features, top: int) -> 
             Ahead(
                 workload=other.key,
                 priority=priority_of(other, cache.priorities),
-                since=other.age,
+                since=other.queue_timestamp,
             )
             for other in line[max(0, place - top) : place]
         ),
     )
 
 
-def waiting_line(cache: Cache, row: WorkloadRow) -> list[WorkloadRow]:
+def waiting_line(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
     """All that wait for the ClusterQueue of a Workload, itself among them, in cycle order."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else None
     queues = {key for key, found in cache.local_queues.items() if found.cluster_queue == name}
     queues.add(row.queue)
     rows = [
-        other for other in cache.freeze().waiting if other.queue in queues and other.key != row.key
+        other
+        for other in cache.snapshot().pending
+        if other.queue in queues and other.key != row.key
     ]
     return cycle_order([*rows, row], cache.priorities)
 
 
 def _problems(
     cache: Cache,
-    row: WorkloadRow,
-    queue: ClusterQueueRow | None,
+    row: WorkloadInfo,
+    queue: ClusterQueueInfo | None,
     features: Features,
 ) -> tuple[str, ...]:
     local = cache.local_queues.get(row.queue)
@@ -114,7 +116,7 @@ def _problems(
 
 
 def quota_lines(
-    cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, offer: Offer, top: int
+    cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, offer: Offer, top: int
 ) -> tuple[QuotaLine, ...]:
     """Every flavor that some resource of the Workload could take, in the queue's order."""
     requests = [podset.request for podset in row.podsets]
@@ -138,7 +140,9 @@ def quota_lines(
     return (*lines, *(_uncovered(resource, asked[resource]) for resource in uncovered))
 
 
-def problem_of(offer: Offer, flavor: str, requests: list[PodSetRequest], group: GroupRow) -> str:
+def problem_of(
+    offer: Offer, flavor: str, requests: list[PodSetRequest], group: ResourceGroupInfo
+) -> str:
     """Why a flavor is not for one of the PodSets, "" when it is for all."""
     found = (flavor_problem(offer, flavor, request, group) for request in requests)
     return next((problem for problem in found if problem), "")
@@ -182,17 +186,17 @@ def _uncovered(resource: str, asked: int) -> QuotaLine:
     )
 
 
-def offer_of(cache: Cache, row: WorkloadRow, queue: ClusterQueueRow, features: Features) -> Offer:
+def offer_of(cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, features: Features) -> Offer:
     """What a ClusterQueue offers to a Workload as things are."""
     parent = cache.workloads.get(row.parent) if row.parent else None
-    locked = locked_queue(row, parent, queue) if parent is not None else queue
-    if isinstance(locked, ClusterQueueRow):
+    locked = queue_with_parent_flavors(row, parent, queue) if parent is not None else queue
+    if isinstance(locked, ClusterQueueInfo):
         queue = locked
-    flavors: Mapping[str, FlavorRow] = cache.flavors
+    flavors: Mapping[str, FlavorInfo] = cache.flavors
     if not features.topology_aware_scheduling:
         flavors = without_topologies(flavors)
     used: Mapping[FlavorResource, int] = cache.totals.used().get(queue.name, {})
     if row.parent:
-        excess = dict(cache.excesses.of_workload(row.parent))
-        used = Family(parent, excess=excess).used_by_others(used)
+        excess = dict(cache.excess_usage.excess_of_workload(row.parent))
+        used = SliceFamily(parent, excess=excess).used_by_others(used)
     return Offer(queue, flavors, used)

@@ -11,7 +11,7 @@ from rackgate.jobframework.managed import podset_of_pod
 from rackgate.wire.core import Pod
 from rackgate_assigner.explain.explanation import Held, PodSetRun
 from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadRow
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 
 def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
@@ -76,14 +76,14 @@ def why_not(pod: Pod) -> str | None:
 
 
 def broken_nodes(
-    row: WorkloadRow, podset: str, nodes: Mapping[str, NodeFacts], unhealthy: Iterable[str]
+    row: WorkloadInfo, podset: str, nodes: Mapping[str, NodeFacts], unhealthy: Iterable[str]
 ) -> tuple[str, ...]:
     """Assigned hosts that are gone, not ready, or marked unhealthy; with the reason.
 
     Only where the assignment names hosts: a rack is not broken by one of its nodes.
     """
-    grant = row.reserved
-    part = next((p for p in grant.podsets if p.name == podset), None) if grant else None
+    assignment = row.reserved
+    part = next((p for p in assignment.podsets if p.name == podset), None) if assignment else None
     if part is None or part.topology is None or part.topology.levels != HOST_LEVELS:
         return ()
     marked = set(unhealthy)

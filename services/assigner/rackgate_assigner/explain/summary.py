@@ -15,7 +15,7 @@ from rackgate_assigner.explain.explanation import (
     State,
     When,
 )
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.info import WorkloadInfo
 
 _STANDING = {
     "finished": "It has finished; it holds nothing and waits for nothing.",
@@ -33,7 +33,7 @@ _ENDING = {
 
 
 def summary_of(
-    state: State, row: WorkloadRow, found: Explanation | None = None, living: int = 0
+    state: State, row: WorkloadInfo, found: Explanation | None = None, living: int = 0
 ) -> str:
     """One sentence: what the matter is.
 
@@ -73,11 +73,11 @@ def summary_of(
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
 
 
-def _unready_words(row: WorkloadRow) -> str:
+def _unready_words(row: WorkloadInfo) -> str:
     """What an admitted Workload still waits for, or waits for again."""
-    if row.unready == "WaitForRecovery":
-        return f" Not all of its pods are ready any more since {row.unready_since}."
-    return " Not all of its pods are ready yet." if row.unready else ""
+    if row.not_ready_reason == "WaitForRecovery":
+        return f" Not all of its pods are ready any more since {row.not_ready_since}."
+    return " Not all of its pods are ready yet." if row.not_ready_reason else ""
 
 
 def _quota_words(found: Explanation) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rackgate.features import Features
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import When
 from rackgate_assigner.topology.model import Placement, PodSetRequest
 from rackgate_assigner.topology.placement.place import place
@@ -18,14 +18,16 @@ class Trial:
         podsets: of the Workload, those that are placed in this flavor.
     """
 
-    def __init__(self, grove: Grove, podsets: Sequence[PodSetRequest], features: Features) -> None:
+    def __init__(
+        self, flavor_topology: FlavorTopology, podsets: Sequence[PodSetRequest], features: Features
+    ) -> None:
         self.podsets = tuple(podsets)
-        self._grove, self._features = grove, features
+        self._flavor_topology, self._features = flavor_topology, features
 
     @property
     def levels(self) -> tuple[str, ...]:
         """Level keys, coarsest first."""
-        return self._grove.tree.levels
+        return self._flavor_topology.tree.levels
 
     def place(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> Placement:
         """The engine's answer, with PodSets of the same names replaced by `changed`.
@@ -35,13 +37,13 @@ class Trial:
             empty: as if nothing else had been placed by topology.
         """
         variants = {podset.name: podset for podset in changed}
-        grove = self._grove
+        flavor_topology = self._flavor_topology
         return place(
-            grove.tree,
-            grove.capacity,
+            flavor_topology.tree,
+            flavor_topology.capacity,
             [variants.get(podset.name, podset) for podset in self.podsets],
-            topology_name=grove.flavor.topology or "",
-            flavor_tolerations=grove.flavor.tolerations,
+            topology_name=flavor_topology.flavor.topology or "",
+            flavor_tolerations=flavor_topology.flavor.tolerations,
             simulate_empty=empty,
             features=self._features,
         )

@@ -24,8 +24,8 @@ from rackgate_assigner.explain.queue_position import offer_of, queue_side, quota
 from rackgate_assigner.explain.summary import changes_of, summary_of
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.order import priority_of
-from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Hold
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
+from rackgate_assigner.workload.info import WorkloadInfo
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
@@ -42,25 +42,25 @@ def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Exp
         features: state of feature gates.
         top: how many domains, holders and names are listed each time.
     """
-    row, holding = cache.workloads.get(key), cache.holdings.get(key)
+    row, holding = cache.workloads.get(key), cache.usages.get(key)
     if row is None or holding is None:
         return None
-    if holding.waiting:
+    if holding.pending:
         return explain_row(cache, row, "waiting", features, top)
     state = _state(row, bool(holding.cluster_queue))
     return Explanation(
         workload=key,
         state=state,
-        summary=summary_of(state, row, living=cache.living_pods(row.job_uid).total),
+        summary=summary_of(state, row, living=cache.live_pod_count(row.job_uid).total),
         priority=priority_of(row, cache.priorities),
-        message=row.broken or "",
+        message=row.admission_error or "",
         queue=queue_side(cache, row, features, top),
         podsets=_granted(row),
     )
 
 
 def explain_row(
-    cache: Cache, row: WorkloadRow, state: State, features: Features, top: int = SHOWN
+    cache: Cache, row: WorkloadInfo, state: State, features: Features, top: int = SHOWN
 ) -> Explanation:
     """As `explain`, for a Workload that waits, or one that is not submitted.
 
@@ -102,19 +102,19 @@ def explain_row(
 
 
 def decide(
-    cache: Cache, rows: Sequence[WorkloadRow], key: str, features: Features
+    cache: Cache, rows: Sequence[WorkloadInfo], key: str, features: Features
 ) -> Decision | None:
     """What a cycle over these rows alone decides about one of them."""
-    snapshot: Snapshot = cache.freeze()
-    snapshot.waiting = [replace(row, pending_reason="", pending_message="") for row in rows]
-    snapshot.holding = []
+    snapshot: Snapshot = cache.snapshot()
+    snapshot.pending = [replace(row, pending_reason="", pending_message="") for row in rows]
+    snapshot.eviction_candidates = []
     return next((d for d in plan(snapshot, features) if d.workload == key), None)
 
 
-def _state(row: WorkloadRow, holds: bool) -> State:
+def _state(row: WorkloadInfo, holds: bool) -> State:
     if row.finished:
         return "finished"
-    if row.broken:
+    if row.admission_error:
         return "unreadable"
     if holds:
         return "evicted" if row.evicted else "admitted"
@@ -122,12 +122,12 @@ def _state(row: WorkloadRow, holds: bool) -> State:
 
 
 def _said(decision: Decision | None) -> tuple[str, str]:
-    if isinstance(decision, Hold | Deactivate):
+    if isinstance(decision, Requeue | Deactivate):
         return str(decision.reason), decision.message
     return "", ""
 
 
-def _in_turn(cache: Cache, row: WorkloadRow, alone: Decision | None, features: Features) -> str:
+def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: Features) -> str:
     """What the next cycle says where those ahead make the difference."""
     if not isinstance(alone, Admit):
         return ""
@@ -139,7 +139,7 @@ def _in_turn(cache: Cache, row: WorkloadRow, alone: Decision | None, features: F
     return _said(decision)[1]
 
 
-def _granted(row: WorkloadRow) -> tuple[PodSetRun, ...]:
+def _granted(row: WorkloadInfo) -> tuple[PodSetRun, ...]:
     if row.reserved is None:
         return ()
     return tuple(
@@ -169,11 +169,11 @@ def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
 
 def overlaps(cache: Cache) -> list[tuple[str, str, int]]:
     """Pairs of flavors with a topology that have nodes in common, and how many."""
-    forest = cache.forest()
-    names = list(forest.groves)
+    flavor_topologies = cache.flavor_topologies()
+    names = list(flavor_topologies.by_flavor)
     return [
         (first, second, shared)
         for index, first in enumerate(names)
         for second in names[index + 1 :]
-        if (shared := forest.shared_nodes(first, second))
+        if (shared := flavor_topologies.shared_nodes(first, second))
     ]

@@ -22,7 +22,8 @@ from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.cache.live_pods import LivingCount
+from rackgate_assigner.assumed_writes import AssumedCreations
+from rackgate_assigner.cache.live_pods import LivePodCount
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.actions import CreateWorkload, NoAction, RequestReconcile
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
@@ -54,8 +55,7 @@ from rackgate_assigner.jobs.state import (
     unmanaged_namespaces,
     workload_name_of,
 )
-from rackgate_assigner.node_replacement.recovery_timeout import Recovery, pause_left_s
-from rackgate_assigner.own_writes import OwnCreations
+from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout, backoff_remaining_s
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workqueue import WorkQueue
 
@@ -63,7 +63,7 @@ POLL_S: Final = 0.5
 PODS_LEFT_POLL_S: Final = 30.0
 # For so long a Workload that holds nothing is left to the garbage collector, without a question.
 GARBAGE_COLLECTION_S: Final = 30.0
-_NO_TIMEOUT: Final = Recovery()
+_NO_TIMEOUT: Final = RecoveryTimeout()
 
 
 K = TypeVar("K")
@@ -94,9 +94,9 @@ class JobController:
         system_namespace: str = names.SYSTEM_NAMESPACE,
         features: Features = DEFAULTS,
         on_in_sync: Callable[[str], None] = lambda _key: None,
-        live_pods: Callable[[str], LivingCount] = lambda _job_uid: LivingCount(),
+        live_pods: Callable[[str], LivePodCount] = lambda _job_uid: LivePodCount(),
         on_managed: Callable[[JobLike], None] = lambda _job: None,
-        recovery: Recovery = _NO_TIMEOUT,
+        recovery: RecoveryTimeout = _NO_TIMEOUT,
         is_namespace_selected: Callable[[str], bool] | None = None,
     ) -> None:
         """Prepare; `run` does the work.
@@ -124,7 +124,7 @@ class JobController:
         )
         self._assumed_writes, self._assumed_creations = (
             self._executor.assumed_writes,
-            OwnCreations(),
+            AssumedCreations(),
         )
         self._workloads_by_owner: dict[str, set[str]] = defaultdict(set)
         self._children: dict[str, set[str]] = defaultdict(set)
@@ -173,7 +173,7 @@ class JobController:
         self._waiting_for_pods_since.pop(key, None)
         self._verified_owners.pop(job.metadata.uid, None)
         self._assumed_writes.forget(key.kind, key.name)
-        self._assumed_creations.settle(job.metadata.uid)
+        self._assumed_creations.forget(job.metadata.uid)
         for name in self._workloads_by_owner.get(job.metadata.uid, ()):
             self.queue.add(Key(WORKLOADS.kind, name))
 
@@ -206,7 +206,7 @@ class JobController:
             _discard_key(self._workloads_by_job, before.job_uid, key)
         if owner is not None:
             self._workloads_by_owner[owner.uid].add(key)
-            self._assumed_creations.settle(owner.uid)
+            self._assumed_creations.forget(owner.uid)
         if workload.job_uid:
             self._workloads_by_job[workload.job_uid].add(key)
         self._enqueue_for_workload(workload)
@@ -413,11 +413,11 @@ class JobController:
         if wait_s > 0:
             self.queue.add_later(key, wait_s)
             return
-        self._assumed_creations.expect(uid, now)
+        self._assumed_creations.assume(uid, now)
         try:
             await self._executor.execute(job, action)
         except BaseException:
-            self._assumed_creations.settle(uid)
+            self._assumed_creations.forget(uid)
             raise
 
     def _read_timed_state(self, key: Key, job: JobLike, workload: Workload | None) -> JobState:
@@ -427,14 +427,14 @@ class JobController:
             return self._job_state(job, workload, beyond_admission=beyond_admission)
         now = clock.now()
         staged = self._recovery.timeout_s is not None and kind_of(job).starts_in_stages(job)
-        left_s = None if staged else self._recovery.left_s(workload, now)
-        paused = pause_left_s(workload, now)
+        left_s = None if staged else self._recovery.remaining_s(workload, now)
+        paused = backoff_remaining_s(workload, now)
         for delay_s in (left_s, paused):
             if delay_s is not None and delay_s > 0:
                 self.queue.add_later(key, delay_s)
         is_late = left_s is not None and left_s <= 0
         job_state = self._job_state(job, workload, beyond_admission=beyond_admission)
-        retry = self._recovery.next_try(workload, now) if is_late else None
+        retry = self._recovery.next_requeue_state(workload, now) if is_late else None
         return replace(
             job_state,
             recovery_requeue=None if job_state.ready or job_state.suspended else retry,
@@ -450,7 +450,9 @@ class JobController:
         count = self._live_pods(job.metadata.uid)
         if workload is None or not _exceeds_admission(workload, count):
             return 0
-        return max(count.running + count.lingering, -(-count.total // 2)) - total_pods(workload)
+        return max(count.running + count.has_long_grace_period, -(-count.total // 2)) - total_pods(
+            workload
+        )
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
         """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
@@ -473,7 +475,7 @@ class JobController:
             self._on_in_sync(workload)
 
     def _is_cache_behind(self, key: Key, job: JobLike, workloads: Iterable[Workload]) -> bool:
-        behind = self._assumed_writes.behind
+        behind = self._assumed_writes.is_stale
         # Children are only written while it is suspended, and only then their events come here.
         children = self._children_of(job) if kind_of(job).is_suspended(job) else ()
         return (
@@ -484,7 +486,7 @@ class JobController:
 
     async def _reconcile_workload(self, key: Key) -> None:
         workload = self._stores.workloads.get(key.name)
-        if workload is None or self._assumed_writes.behind(WORKLOADS.kind, workload.metadata):
+        if workload is None or self._assumed_writes.is_stale(WORKLOADS.kind, workload.metadata):
             return
         live_pods = self._pods_holding_quota(workload.job_uid)
         if workload.metadata.controller is None:
@@ -581,7 +583,9 @@ class JobController:
         if not self._hold_for_terminating:
             return 0
         count = self._live_pods(job.metadata.uid)
-        reported = kind_of(job).remaining_pods(job, self._children_of(job)) - count.silent
+        reported = (
+            kind_of(job).remaining_pods(job, self._children_of(job)) - count.on_unreachable_node
+        )
         return max(count.total, reported)
 
     def _job_state(
@@ -621,7 +625,7 @@ def _key(job: JobLike) -> Key:
     return Key(kind_of(job).name, job.metadata.key)
 
 
-def _exceeds_admission(workload: Workload, count: LivingCount) -> bool:
+def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:
     """Whether more pods of a job run than were admitted, where no gate holds them.
 
     A job whose pods are replaced has more while the old ones end. That may take as long as grace
@@ -631,7 +635,7 @@ def _exceeds_admission(workload: Workload, count: LivingCount) -> bool:
     if workload.elastic or not pods_without_gate(workload):
         return False
     admitted = total_pods(workload)
-    return count.running + count.lingering > admitted or count.total > 2 * admitted
+    return count.running + count.has_long_grace_period > admitted or count.total > 2 * admitted
 
 
 def _remove_from_index(index: dict[str, set[str]], item: JobLike) -> None:

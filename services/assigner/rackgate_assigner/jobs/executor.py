@@ -27,6 +27,7 @@ from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, PriorityClass, View
 from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import metrics
+from rackgate_assigner.assumed_writes import AssumedWrites
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import actions
 from rackgate_assigner.jobs.kinds import GenericJob, JobLike, kind_of
@@ -37,7 +38,6 @@ from rackgate_assigner.jobs.state import (
     request_reconcile_ops,
     resolve_priority,
 )
-from rackgate_assigner.own_writes import OwnWrites
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
 _PatchBuilder = Callable[
@@ -95,7 +95,7 @@ class ActionExecutor:
         self._stores, self._client = stores, client
         self._writer, self._report = writer, reporter
         self._on_missing = on_missing
-        self.assumed_writes = OwnWrites()
+        self.assumed_writes = AssumedWrites()
 
     async def read_job(self, kind: GenericJob[Any], key: str) -> JobLike | None:
         """A job as stored now, None when there is none."""
@@ -118,9 +118,9 @@ class ActionExecutor:
             if not await self._execute_workload_action(job, action) and job is not None:
                 await self._execute_job_action(job, action)
         except Exception:
-            metrics.JOB_STEPS.labels(step=name, result="failed").inc()
+            metrics.JOB_ACTIONS.labels(step=name, result="failed").inc()
             raise
-        metrics.JOB_STEPS.labels(step=name, result="done").inc()
+        metrics.JOB_ACTIONS.labels(step=name, result="done").inc()
 
     async def _execute_workload_action(self, job: JobLike | None, action: actions.Action) -> bool:
         """Steps that write the Workload; False for the others."""
@@ -143,20 +143,20 @@ class ActionExecutor:
             case actions.EvictWorkload(workload, reason, message, requeue):
                 await self._writer.evict(workload, reason, message, requeue=requeue)
             case actions.RequeueWorkload(workload):
-                answer = await self._writer.queue_again(workload)
+                answer = await self._writer.requeue_after_backoff(workload)
                 self._assume_write(workload, answer.metadata)
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
             case actions.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
                 self._assume_write(workload, answer.metadata)
             case actions.UpdatePodsReady(workload, ready):
-                answer = await self._writer.mark_pods(workload, ready=ready)
+                answer = await self._writer.set_pods_ready(workload, ready=ready)
                 self._assume_write(workload, answer.metadata)
             case actions.RemovePodsReady(workload):
-                answer = await self._writer.forget_pods(workload)
+                answer = await self._writer.remove_pods_ready(workload)
                 self._assume_write(workload, answer.metadata)
             case actions.UpdateReclaimablePods(workload, counts):
-                answer = await self._writer.reclaim(workload, counts)
+                answer = await self._writer.update_reclaimable_pods(workload, counts)
                 self._assume_write(workload, answer.metadata)
             case _:
                 return False

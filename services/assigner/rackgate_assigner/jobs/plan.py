@@ -334,7 +334,7 @@ def _pods_ready_changed(workload: Workload, job_state: JobState) -> bool:
 
     Not before the pods are ready for the first time: a Workload without it says the same.
     """
-    expected = conditions.pods_ready(workload, ready=job_state.ready)[0]
+    expected = conditions.pods_ready_conditions(workload, ready=job_state.ready)[0]
     current = workload.condition(WorkloadCondition.PODS_READY)
     if current is None:
         return job_state.ready

@@ -1,8 +1,8 @@
 """Broken nodes of running Workloads: who is affected, what their pods say, what is written.
 
 Nothing is asked of the API server while all assigned hosts are healthy. A Workload with one that
-is not is looked at: its pods are listed live, `judge` says what follows, and it is looked at again
-when one of its bound pods changes, and now and then for pods that the watch does not show.
+is not is looked at: its pods are listed live, `assess_hosts` says what follows, and it is looked at
+again when one of its bound pods changes, and now and then for pods that the watch does not show.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.unhealthy import (
-    Judgement,
-    PodFact,
+    HostAssessment,
+    JobPod,
     PodState,
-    judge,
-    minded,
-    suspects,
+    assess_hosts,
+    supports_node_replacement,
+    suspect_hosts,
 )
 from rackgate_assigner.node_replacement.writer import NodeWriter
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workqueue import WorkQueue
 
 # Nodes of one rack break together, and pods of one node go together.
-GATHER_S: Final = 0.1
+BATCH_INTERVAL_S: Final = 0.1
 # Between looks at pods that are all bound: the watch shows whatever happens to them.
-STEADY_S: Final = 300.0
+FULLY_BOUND_RECHECK_S: Final = 300.0
 _JOB_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 
 log = structlog.get_logger()
@@ -66,12 +66,12 @@ class _Page(msgspec.Struct):
 _decode_page = msgspec.json.Decoder(_Page).decode
 
 
-class NodeFailures:
+class NodeReplacementController:
     """Follows nodes always, acts while its owner holds the Lease.
 
     Attributes:
         hosts: nodes by host.
-        asked: by Workload, names to be replaced although their nodes are healthy.
+        requested: by Workload, names to be replaced although their nodes are healthy.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class NodeFailures:
         client: Client,
         writer: NodeWriter,
         *,
-        replan: Callable[[], None],
+        request_cycle: Callable[[], None],
         workers: int = 4,
     ) -> None:
         """Prepare; `run` does the work.
@@ -91,49 +91,49 @@ class NodeFailures:
             workloads: as the watch shows them, by key.
             client: lists pods.
             writer: carries out what was judged.
-            replan: called when the second pass has something new to decide on.
+            request_cycle: called when the second pass has something new to decide on.
             workers: Workloads that are looked at together.
         """
         self.hosts = Hosts()
-        self.asked: dict[str, frozenset[str]] = {}
+        self.requested: dict[str, frozenset[str]] = {}
         self._cache, self._workloads = cache, workloads
-        self._client, self._writer, self._replan = client, writer, replan
-        self._on = cache.features.failed_node_replacement
-        self._queue = WorkQueue[str]("node-failures", self._look, workers=workers)
+        self._client, self._writer, self._request_cycle = client, writer, request_cycle
+        self._enabled = cache.features.failed_node_replacement
+        self._queue = WorkQueue[str]("node-failures", self._reconcile, workers=workers)
         self._pauses = Backoff(base_s=1.0, cap_s=30.0)
         self._changed_hosts: set[str] = set()
         self._changed_keys: set[str] = set()
         self._watched: set[str] = set()
-        self._poked = asyncio.Event()
-        self._acting = False
+        self._wake_up = asyncio.Event()
+        self._active = False
 
     # Listeners: cheap, and the same on a standby. The cache has folded the event before.
 
-    def node_seen(self, _before: core.Node | None, node: core.Node) -> None:
+    def on_node_upsert(self, _before: core.Node | None, node: core.Node) -> None:
         """A node was added or changed."""
         facts = self._cache.nodes.get(node.metadata.name)
         if facts is not None:
             self._hosts_changed(self.hosts.put(facts))
 
-    def node_gone(self, node: core.Node) -> None:
+    def on_node_delete(self, node: core.Node) -> None:
         """A node was deleted."""
         self._hosts_changed(self.hosts.drop(node.metadata.name))
 
-    def workload_seen(self, _before: Workload | None, workload: Workload) -> None:
+    def on_workload_upsert(self, _before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
         if workload.status.admission is not None or workload.metadata.key in self._watched:
             self._key_changed(workload.metadata.key)
 
-    def workload_gone(self, workload: Workload) -> None:
+    def on_workload_delete(self, workload: Workload) -> None:
         """A Workload was deleted."""
-        self._drop(workload.metadata.key)
+        self._stop_watching(workload.metadata.key)
 
-    def pod_seen(self, before: core.Pod | None, pod: core.Pod) -> None:
+    def on_pod_upsert(self, before: core.Pod | None, pod: core.Pod) -> None:
         """A bound pod was added or changed; readiness says nothing about its node."""
-        if before is None or _standing(before) != _standing(pod):
+        if before is None or _binding_state(before) != _binding_state(pod):
             self._pod_changed(pod)
 
-    def pod_gone(self, pod: core.Pod) -> None:
+    def on_pod_delete(self, pod: core.Pod) -> None:
         """A bound pod has ended, or is gone."""
         self._pod_changed(pod)
 
@@ -143,42 +143,44 @@ class NodeFailures:
             self._key_changed(key)
 
     def _hosts_changed(self, changed: set[str]) -> None:
-        if self._acting and changed:
+        if self._active and changed:
             self._changed_hosts |= changed
-            self._poked.set()
+            self._wake_up.set()
 
     def _key_changed(self, key: str) -> None:
-        if self._acting:
+        if self._active:
             self._changed_keys.add(key)
-            self._poked.set()
+            self._wake_up.set()
 
     # Work.
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
-        if not self._on:
+        if not self._enabled:
             await asyncio.Event().wait()
         # A replica that died may have left pods on their way to hosts that were given up since.
         self._watched = {
-            key for key, row in self._cache.workloads.items() if minded(row) and self._unready(key)
+            key
+            for key, info in self._cache.workloads.items()
+            if supports_node_replacement(info) and self._unready(key)
         }
         self._changed_keys = set(self._cache.workloads)
-        self._acting = True
-        self._poked.set()
+        self._active = True
+        self._wake_up.set()
         try:
             async with asyncio.TaskGroup() as group:
                 spawn(group, self._queue.run(), "node-failures")
-                spawn(group, self._gather(), "node-failures-gather")
+                spawn(group, self._batch_changes(), "node-failures-gather")
         finally:
-            self._acting = False
-            self.asked.clear()
+            self._active = False
+            self.requested.clear()
             self._watched.clear()
 
-    async def _gather(self) -> None:
+    async def _batch_changes(self) -> None:
         while True:
-            await self._poked.wait()
-            await asyncio.sleep(GATHER_S)
-            self._poked.clear()
+            await self._wake_up.wait()
+            await asyncio.sleep(BATCH_INTERVAL_S)
+            self._wake_up.clear()
             for key in self._affected():
                 self._queue.add(key)
 
@@ -189,80 +191,85 @@ class NodeFailures:
         if hosts:
             keys |= {
                 key
-                for key, row in self._cache.workloads.items()
+                for key, info in self._cache.workloads.items()
                 if any(
                     values[-1] in hosts
-                    for part in (row.reserved.podsets if row.reserved is not None else ())
+                    for part in (info.reserved.podsets if info.reserved is not None else ())
                     for values, _ in (part.topology.domains if part.topology is not None else ())
                 )
             }
-        return [key for key in sorted(keys) if self._matters(key)]
+        return [key for key in sorted(keys) if self._needs_check(key)]
 
-    def _matters(self, key: str) -> bool:
+    def _needs_check(self, key: str) -> bool:
         if key in self._watched:
             return True
-        row = self._cache.row(key)
-        if row is None or not minded(row):
+        info = self._cache.workload_info(key)
+        if info is None or not supports_node_replacement(info):
             return False
-        return bool(row.unhealthy or suspects(row, self.hosts, self._cache.flavors))
+        return bool(info.unhealthy or suspect_hosts(info, self.hosts, self._cache.flavors))
 
-    async def _look(self, key: str) -> None:
-        """List the pods of one Workload, judge its hosts, and write what follows."""
-        row = self._cache.row(key)
-        if row is None or not minded(row) or self._pinned_by_owner(row):
-            self._drop(key)
+    async def _reconcile(self, key: str) -> None:
+        """List the pods of one Workload, assess its hosts, and write what follows."""
+        info = self._cache.workload_info(key)
+        if info is None or not supports_node_replacement(info) or self._is_pinned_by_owner(info):
+            self._stop_watching(key)
             return
         self._watched.add(key)
-        pods = await self._pods(row)
-        row, workload = self._cache.row(key), self._workloads.get(key)
-        if row is None or workload is None or not minded(row) or key in self._cache.assumed:
-            self._later(key)
+        pods = await self._pods(info)
+        info, workload = self._cache.workload_info(key), self._workloads.get(key)
+        if (
+            info is None
+            or workload is None
+            or not supports_node_replacement(info)
+            or key in self._cache.assumed
+        ):
+            self._retry_later(key)
             return
-        found = judge(row, pods, self.hosts, self._cache.flavors)
-        if self.asked.get(key, frozenset()) != found.asked:
-            self.asked[key] = found.asked
-            self._replan()
-        await self._act(workload, found)
-        if found.settled:
-            self._drop(key)
+        found = assess_hosts(info, pods, self.hosts, self._cache.flavors)
+        if self.requested.get(key, frozenset()) != found.requested:
+            self.requested[key] = found.requested
+            self._request_cycle()
+        await self._apply(workload, found)
+        if found.stable:
+            self._stop_watching(key)
             return
-        if found.broken or found.doomed or found.recovered:
+        if found.unhealthy or found.stranded_pods or found.recovered:
             self._pauses.reset(key)
-        if found.steady:
+        if found.fully_bound:
             self._pauses.reset(key)
-            self._queue.add_later(key, STEADY_S)
+            self._queue.add_later(key, FULLY_BOUND_RECHECK_S)
         else:
-            self._later(key)
+            self._retry_later(key)
 
-    def _pinned_by_owner(self, row: WorkloadRow) -> bool:
+    def _is_pinned_by_owner(self, info: WorkloadInfo) -> bool:
         """Whether no pod of this Workload could ever use another place (N4)."""
-        return row.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
+        return info.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
 
-    async def _act(self, workload: Workload, found: Judgement) -> None:
+    async def _apply(self, workload: Workload, found: HostAssessment) -> None:
         """Names first: a successor of an ended pod must not be sent to the same host (U3).
 
         Dying in between leaves the name, or a pod outside the assignment, and both are looked at.
         Pods are ended only by a judgement of the Workload as it is stored now.
         """
-        if found.broken:
-            await self._writer.mark(workload, found.broken)
-        elif found.doomed and not await self._writer.unchanged(workload):
+        if found.unhealthy:
+            await self._writer.mark_unhealthy(workload, found.unhealthy)
+        elif found.stranded_pods and not await self._writer.is_unchanged(workload):
             return
-        for pod in found.doomed:
+        for pod in found.stranded_pods:
             try:
-                await self._writer.end_pod(pod)
+                await self._writer.terminate_pod(pod)
             except (ConflictError, NotFoundError):
                 continue  # it was bound, or has gone: the next look will tell
-        if found.recovered and not found.broken:
-            await self._writer.unmark(workload, found.recovered)
+        if found.recovered and not found.unhealthy:
+            await self._writer.clear_unhealthy_nodes(workload, found.recovered)
             metrics.NODE_REPLACEMENTS.labels(result="recovered").inc(len(found.recovered))
 
-    def _later(self, key: str) -> None:
+    def _retry_later(self, key: str) -> None:
         self._queue.add_later(key, self._pauses.next(key))
 
-    def _drop(self, key: str) -> None:
+    def _stop_watching(self, key: str) -> None:
         self._watched.discard(key)
-        self.asked.pop(key, None)
+        self.requested.pop(key, None)
         self._pauses.reset(key)
 
     def _unready(self, key: str) -> bool:
@@ -270,33 +277,37 @@ class NodeFailures:
         ready = names.WorkloadCondition.PODS_READY
         return workload is not None and not workload.is_true(ready)
 
-    async def _pods(self, row: WorkloadRow) -> list[PodFact]:
+    async def _pods(self, info: WorkloadInfo) -> list[JobPod]:
         """The pods of the Workload's job, as stored now."""
-        owner = self._workloads[row.key].metadata.controller if row.key in self._workloads else None
+        owner = (
+            self._workloads[info.key].metadata.controller if info.key in self._workloads else None
+        )
         selector = names.PODSET_LABEL
         if owner is not None and owner.kind == "Job":
             selector = f"{_JOB_UID_LABEL}={owner.uid}"
         params = {"labelSelector": selector}
-        pods: list[PodFact] = []
-        async for page in self._client.list_pages(PODS.path(row.namespace), params):
-            pods += [_fact(pod) for pod in _decode_page(page).items if _is_of(pod.metadata, row)]
+        pods: list[JobPod] = []
+        async for page in self._client.list_pages(PODS.path(info.namespace), params):
+            pods += [
+                _job_pod(pod) for pod in _decode_page(page).items if _belongs_to(pod.metadata, info)
+            ]
         return pods
 
 
-def _standing(pod: core.Pod) -> tuple[object, ...]:
+def _binding_state(pod: core.Pod) -> tuple[object, ...]:
     return pod.metadata.uid, pod.metadata.deletion_timestamp, pod.spec.node_name
 
 
-def _is_of(meta: core.Meta, row: WorkloadRow) -> bool:
+def _belongs_to(meta: core.Meta, info: WorkloadInfo) -> bool:
     owner = meta.controller
-    named = meta.annotations.get(names.WORKLOAD_ANNOTATION) == row.name
-    return named and owner is not None and owner.uid == row.owner_uid
+    named = meta.annotations.get(names.WORKLOAD_ANNOTATION) == info.name
+    return named and owner is not None and owner.uid == info.owner_uid
 
 
-def _fact(pod: _Pod) -> PodFact:
+def _job_pod(pod: _Pod) -> JobPod:
     meta, spec = pod.metadata, pod.spec
     scheduled: Any = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-    return PodFact(
+    return JobPod(
         name=meta.name,
         namespace=meta.namespace,
         uid=meta.uid,

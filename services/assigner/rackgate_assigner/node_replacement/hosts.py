@@ -17,7 +17,7 @@ class Hosts:
     def __init__(self) -> None:
         self._nodes: dict[str, NodeFacts] = {}
         self._by_host: dict[str, set[str]] = {}
-        self._sound: set[str] = set()
+        self._healthy: set[str] = set()
 
     def put(self, node: NodeFacts) -> set[str]:
         """A node was added or changed; returns the hosts that look different now."""
@@ -30,7 +30,7 @@ class Hosts:
         host = node.labels.get(HOSTNAME_LABEL)
         if host is not None:
             self._by_host.setdefault(host, set()).add(node.name)
-            self._judge(host)
+            self._update_health(host)
             changed.add(host)
         return changed
 
@@ -44,7 +44,7 @@ class Hosts:
         named.discard(name)
         if not named:
             del self._by_host[host]
-        self._judge(host)
+        self._update_health(host)
         return {host}
 
     def node(self, host: str) -> NodeFacts | None:
@@ -52,11 +52,11 @@ class Hosts:
         found = [self._nodes[name] for name in sorted(self._by_host.get(host, ()))]
         return next((node for node in found if node.ready), found[0] if found else None)
 
-    def sound(self, host: str) -> bool:
+    def is_healthy(self, host: str) -> bool:
         """Whether the host's node takes any pod: ready, not cordoned, without blocking taints."""
-        return host in self._sound
+        return host in self._healthy
 
-    def knows(self, name: str) -> bool:
+    def has_node(self, name: str) -> bool:
         """Whether there is a Node of this object name."""
         return name in self._nodes
 
@@ -65,13 +65,13 @@ class Hosts:
         node = self._nodes.get(name)
         return node.labels.get(HOSTNAME_LABEL) if node is not None else None
 
-    def _judge(self, host: str) -> None:
+    def _update_health(self, host: str) -> None:
         node = self.node(host)
-        self._sound.discard(host)
+        self._healthy.discard(host)
         if node is None or not node.ready or node.unschedulable:
             return
         if not any(taint.effect in BLOCKING_EFFECTS for taint in node.taints):
-            self._sound.add(host)
+            self._healthy.add(host)
 
 
 def _health(node: NodeFacts) -> tuple[object, ...]:

@@ -17,12 +17,12 @@ from rackgate.api.names import WorkloadCondition
 from rackgate.api.timestamps import parse_rfc3339, rfc3339
 from rackgate.wire.kueue import RequeueState, Workload
 
-_MOST: Final = 2**31 - 1  # an int32 on the wire
+_MAX_COUNT: Final = 2**31 - 1  # an int32 on the wire
 WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryTimeout:
     """How long lost pods may be missing, and how long a Workload that was evicted for them waits.
 
     Attributes:
@@ -35,7 +35,7 @@ class Recovery:
     base_s: float = 60.0
     max_s: float = 3600.0
 
-    def left_s(self, workload: Workload, now: datetime) -> float | None:
+    def remaining_s(self, workload: Workload, now: datetime) -> float | None:
         """Seconds that lost pods have left to be replaced; None where no time runs.
 
         None for jobs that grow and shrink while they run: pods that these lack may have been asked
@@ -44,33 +44,33 @@ class Recovery:
         ready = workload.condition(WorkloadCondition.PODS_READY)
         if self.timeout_s is None or ready is None or workload.elastic:
             return None
-        since = _moment(ready.last_transition_time)
+        since = _parse_timestamp(ready.last_transition_time)
         if (ready.status, ready.reason) != ("False", WAIT_FOR_RECOVERY) or since is None:
             return None
         admitted = workload.condition(WorkloadCondition.ADMITTED)
-        start = _moment(admitted.last_transition_time) if admitted is not None else None
+        start = _parse_timestamp(admitted.last_transition_time) if admitted is not None else None
         since = since if start is None else max(since, start)
         return self.timeout_s - (now - since).total_seconds()
 
-    def next_try(self, workload: Workload, now: datetime) -> RequeueState:
+    def next_requeue_state(self, workload: Workload, now: datetime) -> RequeueState:
         """What `status.requeueState` says after an eviction at `now`."""
         state = workload.status.requeue_state
-        count = min(max(0, state.count if state is not None else 0) + 1, _MOST)
+        count = min(max(0, state.count if state is not None else 0) + 1, _MAX_COUNT)
         # The exponent is bounded first: who wrote the count is not known.
         pause_s = min(self.base_s * 2 ** min(count - 1, 32), self.max_s)
         return RequeueState(count, rfc3339(now + timedelta(seconds=pause_s)))
 
 
-def pause_left_s(workload: Workload, now: datetime) -> float | None:
+def backoff_remaining_s(workload: Workload, now: datetime) -> float | None:
     """Seconds until an evicted Workload is queued again; None when it does not wait for that."""
     state = workload.status.requeue_state
     if state is None or state.requeue_at is None:
         return None
-    until = _moment(state.requeue_at)
+    until = _parse_timestamp(state.requeue_at)
     return 0.0 if until is None else max(0.0, (until - now).total_seconds())
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_timestamp(text: str | None) -> datetime | None:
     """A timestamp of the API server; None for what is none."""
     try:
         return parse_rfc3339(text or "")

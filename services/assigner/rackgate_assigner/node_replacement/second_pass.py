@@ -16,257 +16,288 @@ from typing import Final, TypeAlias
 from rackgate.api.names import EvictionReason
 from rackgate.features import Features
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.node_replacement.hosts import Hosts
-from rackgate_assigner.node_replacement.restricted import fenced, lost_of, path_of, split
+from rackgate_assigner.node_replacement.restricted_to_domain import (
+    path_of,
+    pods_on_hosts,
+    restrict_to_domain,
+    split_assignment,
+)
 from rackgate_assigner.node_replacement.unhealthy import (
     HostState,
+    host_assignments,
     host_state,
-    hosted,
-    minded,
     named_hosts,
+    supports_node_replacement,
     tolerations_of,
 )
 from rackgate_assigner.scheduler.evictions import evictions
 from rackgate_assigner.topology.model import PodSetRequest, Replacement
 from rackgate_assigner.topology.placement import place as placement
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS
-from rackgate_assigner.workload.decisions import Evict, PodSetGrant, Reassign, Repair, Stuck, Unmark
-from rackgate_assigner.workload.info import Charge, WorkloadRow, granted_per_pod, replacing_requests
+from rackgate_assigner.workload.decisions import (
+    ClearUnhealthyNodes,
+    Evict,
+    PodSetAssignment,
+    ReplacementFailed,
+    ReplaceNode,
+    SecondPassDecision,
+)
+from rackgate_assigner.workload.info import (
+    Charge,
+    WorkloadInfo,
+    assigned_per_pod,
+    replacement_requests,
+)
 
 # Groups of broken hosts that are tried together before a Workload counts as beyond repair: fewer
 # for one with many domains, as each try looks at all of them and nothing else happens meanwhile.
-_TRIES: Final = 64
-_LOOKS: Final = 2**17
+_MAX_GROUPS: Final = 64
+_MAX_DOMAINS_VISITED: Final = 2**17
 
 # A broken host: its rack by its labels, whether the tree shows it, and pods lost by PodSet.
-_Kind: TypeAlias = tuple[Domain, bool, tuple[int, ...]]
+_EquivalenceKey: TypeAlias = tuple[Domain, bool, tuple[int, ...]]
 _FULL: Final = {PODS: AMOUNT_LIMIT}
 
 
 def second_pass(
     snapshot: Snapshot,
     hosts: Hosts,
-    asked: Mapping[str, frozenset[str]],
+    requested: Mapping[str, frozenset[str]],
     features: Features,
-) -> list[Repair]:
+) -> list[SecondPassDecision]:
     """Decide about every Workload with names in `status.unhealthyNodes`, by key.
 
     Args:
         snapshot: new places are charged to it, so that nobody else is given them.
         hosts: nodes as known now.
-        asked: by Workload, names to be replaced although their nodes are healthy.
+        requested: by Workload, names to be replaced although their nodes are healthy.
         features: feature gates.
     """
     leaving = {
         found.workload
-        for found in evictions(snapshot.holding, snapshot.local_queues, snapshot.cluster_queues)
+        for found in evictions(
+            snapshot.eviction_candidates, snapshot.local_queues, snapshot.cluster_queues
+        )
     }
-    repairs: list[Repair] = []
-    for row in sorted(snapshot.failing, key=lambda row: row.key):
-        if minded(row) and row.key not in leaving:
-            wanted = asked.get(row.key, frozenset())
-            mending: _Mending | None = None
+    decisions: list[SecondPassDecision] = []
+    for info in sorted(snapshot.with_unhealthy_nodes, key=lambda info: info.key):
+        if supports_node_replacement(info) and info.key not in leaving:
+            requested_hosts = requested.get(info.key, frozenset())
+            replacement_plan: _NodeReplacement | None = None
             try:
-                mending = _Mending(row, snapshot, hosts, wanted, features)
-                repairs += mending.decide()
+                replacement_plan = _NodeReplacement(
+                    info, snapshot, hosts, requested_hosts, features
+                )
+                decisions += replacement_plan.decide()
             except Exception as error:  # noqa: BLE001 - a defect of ours stops this Workload alone
-                if mending is not None:
-                    mending.undo()
+                if replacement_plan is not None:
+                    replacement_plan.undo()
                 text = f"internal error: {type(error).__name__}: {error}"
-                repairs.append(Stuck(row.key, text))
-    return repairs
+                decisions.append(ReplacementFailed(info.key, text))
+    return decisions
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _ReplacedAssignments:
     """The assignments of one flavor's PodSets after one step."""
 
     assignments: Mapping[str, TopologyAssignment]
     charges: tuple[tuple[Charge, int], ...]
 
 
-class _Mending:
-    """One Workload being mended on the snapshot."""
+class _NodeReplacement:
+    """One Workload being replaced on the snapshot."""
 
     def __init__(
         self,
-        row: WorkloadRow,
+        info: WorkloadInfo,
         snapshot: Snapshot,
         hosts: Hosts,
-        asked: frozenset[str],
+        requested: frozenset[str],
         features: Features,
     ) -> None:
-        self.row, self.snapshot, self.hosts = row, snapshot, hosts
+        self.info, self.snapshot, self.hosts = info, snapshot, hosts
         self.features = features
         self.fail_fast = features.failed_node_replacement_fail_fast
-        self.requests = replacing_requests(row)
-        self.parts = {part.name: part for part in hosted(row) if part.name in self.requests}
-        podsets = {podset.request.name: podset for podset in row.podsets}
-        self.granted = {
-            name: granted_per_pod(part, podsets.get(name)) for name, part in self.parts.items()
+        self.requests = replacement_requests(info)
+        self.parts = {
+            part.name: part for part in host_assignments(info) if part.name in self.requests
         }
-        self.now = {
+        podsets = {podset.request.name: podset for podset in info.podsets}
+        self.per_pod = {
+            name: assigned_per_pod(part, podsets.get(name)) for name, part in self.parts.items()
+        }
+        self.assignments = {
             name: part.topology for name, part in self.parts.items() if part.topology is not None
         }
-        self.healthy: set[str] = set()
-        self.todo = self._todo(asked)
+        self.requested_healthy: set[str] = set()
+        self.to_replace = self._hosts_to_replace(requested)
         self.charges: list[tuple[Charge, int]] = []
         # Without its tree a flavor has no answer: that is no reason to stop what runs (C2, C22).
-        self.blind = False
+        self.topology_missing = False
 
-    def decide(self) -> list[Repair]:
+    def decide(self) -> list[SecondPassDecision]:
         """One write at most, and a word about what found no place."""
-        if not self.todo or (self.row.owned_by_pod and self._stays()):
+        if not self.to_replace or (self.info.owned_by_pod and self._skips_pod_owned()):
             return []
         done: list[str] = []
-        with_room = self._closed(self.todo.values())
+        blocked_leaves = self._block_hosts(self.to_replace.values())
         try:
-            left, refusal = self._mend_all(done)
+            left, rejection = self._replace_all(done)
         finally:
-            for grove, leaf in with_room:
-                grove.capacity.charge_other(leaf, _FULL, -1)
-        return self._verdict(done, left, refusal)
+            for flavor_topology, leaf in blocked_leaves:
+                flavor_topology.capacity.charge_other(leaf, _FULL, -1)
+        return self._decisions(done, left, rejection)
 
-    def _stays(self) -> bool:
+    def _skips_pod_owned(self) -> bool:
         return self.features.skip_reassignment_for_pod_owned
 
-    def _todo(self, asked: frozenset[str]) -> dict[str, str]:
+    def _hosts_to_replace(self, requested: frozenset[str]) -> dict[str, str]:
         """Host by name, for the names that are to be replaced now."""
-        todo: dict[str, str] = {}
-        for name, host in named_hosts(self.row, self.hosts).items():
+        to_replace: dict[str, str] = {}
+        for name, host in named_hosts(self.info, self.hosts).items():
             states = [
                 host_state(
                     self.hosts.node(host),
-                    tolerations_of(self.row, part, self.snapshot.flavors),
+                    tolerations_of(self.info, part, self.snapshot.flavors),
                 )
                 for part in self.parts.values()
-                if lost_of(self.now[part.name], {host})
+                if pods_on_hosts(self.assignments[part.name], {host})
             ]
-            sound = all(state is HostState.HEALTHY for state in states)
-            if not states or host in todo.values() or (sound and name not in asked):
+            all_healthy = all(state is HostState.HEALTHY for state in states)
+            if not states or host in to_replace.values() or (all_healthy and name not in requested):
                 continue
-            todo[name] = host
-            if sound:
-                self.healthy.add(name)
-        return todo
+            to_replace[name] = host
+            if all_healthy:
+                self.requested_healthy.add(name)
+        return to_replace
 
-    def _closed(self, closing: Iterable[str]) -> list[tuple[Grove, int]]:
+    def _block_hosts(self, closing: Iterable[str]) -> list[tuple[FlavorTopology, int]]:
         """Fill up the hosts that are given up, so that none of them is chosen again."""
         found = []
         for host in closing:
-            for grove in self.snapshot.forest.groves.values():
-                leaf = grove.tree.leaf_of_host(host)
+            for flavor_topology in self.snapshot.flavor_topologies.by_flavor.values():
+                leaf = flavor_topology.tree.leaf_of_host(host)
                 if leaf is not None:
-                    grove.capacity.charge_other(leaf, _FULL, 1)
-                    found.append((grove, leaf))
+                    flavor_topology.capacity.charge_other(leaf, _FULL, 1)
+                    found.append((flavor_topology, leaf))
         return found
 
-    def _mend_all(self, done: list[str]) -> tuple[list[str], str]:
-        """Mend what can be mended; returns the names that are left, and why the first one is.
+    def _replace_all(self, done: list[str]) -> tuple[list[str], str]:
+        """Replace what can be replaced; returns the names that are left, and why the first one is.
 
         One after another may run into a dead end, when the first new place decides about the
         rack of all others: then all of them are asked for at once.
         """
-        before = dict(self.now)
-        left, refusal = self._mend_in_turn(done)
+        before = dict(self.assignments)
+        left, rejection = self._replace_in_turn(done)
         if not (left and done):
-            return left, refusal
+            return left, rejection
         self.undo()
-        self.now = before
+        self.assignments = before
         done.clear()
-        if self._mend(list(self.todo.values())) is None:
-            done += self.todo
+        if self._replace_hosts(list(self.to_replace.values())) is None:
+            done += self.to_replace
             return [], ""
-        return self._mend_in_turn(done)
+        return self._replace_in_turn(done)
 
-    def _mend_in_turn(self, done: list[str]) -> tuple[list[str], str]:
-        left, refusal = list(self.todo), ""
+    def _replace_in_turn(self, done: list[str]) -> tuple[list[str], str]:
+        left, rejection = list(self.to_replace), ""
         while left:
-            mended: tuple[str, ...] = ()
-            refusal = ""
-            for group in self._groups(left):
-                problem = self._mend([self.todo[name] for name in group])
+            replaced: tuple[str, ...] = ()
+            rejection = ""
+            for group in self._groups_of_hosts(left):
+                problem = self._replace_hosts([self.to_replace[name] for name in group])
                 if problem is None:
-                    mended = group
+                    replaced = group
                     break
-                refusal = refusal or problem
-            if not mended:
+                rejection = rejection or problem
+            if not replaced:
                 break
-            done += mended
-            left = [name for name in left if name not in mended]
-        return left, refusal
+            done += replaced
+            left = [name for name in left if name not in replaced]
+        return left, rejection
 
-    def _groups(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    def _groups_of_hosts(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Single names, then several that may only fit together, and at last all of them.
 
         Hosts of one rack, or all gone, that lost as many pods are as good as each other.
         """
-        kinds = {name: self._kind(name) for name in names}
-        tried: set[tuple[_Kind, ...]] = set()
-        yield from _unlike([(name,) for name in names], kinds, tried)
+        equivalence_keys = {name: self._equivalence_key(name) for name in names}
+        tried: set[tuple[_EquivalenceKey, ...]] = set()
+        yield from _untried([(name,) for name in names], equivalence_keys, tried)
         requests = (self.requests[name].topology for name in self.parts)
-        if any(asked is not None and asked.slices for asked in requests):
-            domains = sum(len(assignment.domains) for assignment in self.now.values())
-            tries = min(_TRIES, _LOOKS // max(domains, 1)) - len(tried)
+        if any(request is not None and request.slices for request in requests):
+            domains = sum(len(assignment.domains) for assignment in self.assignments.values())
+            tries = min(_MAX_GROUPS, _MAX_DOMAINS_VISITED // max(domains, 1)) - len(tried)
             groups = (group for size in range(2, len(names)) for group in combinations(names, size))
-            yield from islice(_unlike(groups, kinds, tried), max(tries, 0))
+            yield from islice(_untried(groups, equivalence_keys, tried), max(tries, 0))
             racks: dict[Domain, list[str]] = {}
             for name in names:
-                racks.setdefault(kinds[name][0], []).append(name)
-            yield from _unlike(map(tuple, racks.values()), kinds, tried)
-        yield from _unlike([tuple(names)], kinds, tried)
+                racks.setdefault(equivalence_keys[name][0], []).append(name)
+            yield from _untried(map(tuple, racks.values()), equivalence_keys, tried)
+        yield from _untried([tuple(names)], equivalence_keys, tried)
 
-    def _kind(self, name: str) -> _Kind:
-        host, seen = self.todo[name], False
+    def _equivalence_key(self, name: str) -> _EquivalenceKey:
+        host, seen = self.to_replace[name], False
         path: Domain = ()
-        for grove in self.snapshot.forest.groves.values():
-            seen |= grove.tree.leaf_of_host(host) is not None
-            if len(grove.tree.levels) > 1:
-                path = path or path_of(grove.tree, self.hosts, host, grove.tree.levels[-2])
-        return path, seen, tuple(lost_of(given, {host}) for given in self.now.values())
+        for flavor_topology in self.snapshot.flavor_topologies.by_flavor.values():
+            seen |= flavor_topology.tree.leaf_of_host(host) is not None
+            if len(flavor_topology.tree.levels) > 1:
+                path = path or path_of(
+                    flavor_topology.tree, self.hosts, host, flavor_topology.tree.levels[-2]
+                )
+        return (
+            path,
+            seen,
+            tuple(pods_on_hosts(given, {host}) for given in self.assignments.values()),
+        )
 
-    def _mend(self, group: Sequence[str]) -> str | None:
+    def _replace_hosts(self, group: Sequence[str]) -> str | None:
         """Move the pods of these hosts; None when all of them have a place now, charged."""
-        before, charged = dict(self.now), len(self.charges)
-        flavors: dict[str, list[PodSetGrant]] = {}
+        before, charged = dict(self.assignments), len(self.charges)
+        flavors: dict[str, list[PodSetAssignment]] = {}
         for part in self.parts.values():
-            if lost_of(self.now[part.name], set(group)):
+            if pods_on_hosts(self.assignments[part.name], set(group)):
                 flavors.setdefault(min(part.flavors.values(), default=""), []).append(part)
         for flavor in sorted(flavors):
-            moved = self._move(flavor, flavors[flavor], group)
-            if isinstance(moved, str):
+            result = self._replace_in_flavor(flavor, flavors[flavor], group)
+            if isinstance(result, str):
                 self._uncharge(charged)
-                self.now = before
-                return moved
-            self.now |= moved.assignments
-            for charge, sign in moved.charges:
+                self.assignments = before
+                return result
+            self.assignments |= result.assignments
+            for charge, sign in result.charges:
                 self._charge(charge, sign)
         return None
 
-    def _move(
-        self, flavor: str, parts: Sequence[PodSetGrant], group: Sequence[str]
-    ) -> _Moved | str:
-        grove = self.snapshot.forest.groves.get(flavor)
-        if grove is None or not grove.tree.hosts:
-            self.blind = True
+    def _replace_in_flavor(
+        self, flavor: str, parts: Sequence[PodSetAssignment], group: Sequence[str]
+    ) -> _ReplacedAssignments | str:
+        flavor_topology = self.snapshot.flavor_topologies.by_flavor.get(flavor)
+        if flavor_topology is None or not flavor_topology.tree.hosts:
+            self.topology_missing = True
             return f'flavor "{flavor}" has no topology with hosts now'
         current: dict[str, TopologyAssignment] = {}
         absent: dict[str, tuple[tuple[Domain, int], ...]] = {}
         requests: list[PodSetRequest] = []
         for part in parts:
-            known, away = split(self.now[part.name], grove.tree, group)
+            known, away = split_assignment(self.assignments[part.name], flavor_topology.tree, group)
             current[part.name], absent[part.name] = known, away
             request = self.requests[part.name]
-            requests.append(fenced(request, grove.tree, known, away, self.hosts))
+            requests.append(
+                restrict_to_domain(request, flavor_topology.tree, known, away, self.hosts)
+            )
         answer = placement.replace(
-            grove.tree,
-            grove.capacity,
+            flavor_topology.tree,
+            flavor_topology.capacity,
             requests,
-            Replacement((group[0],), current, self.row.owned_by_pod),
-            topology_name=grove.flavor.topology or "",
-            flavor_tolerations=grove.flavor.tolerations,
+            Replacement((group[0],), current, self.info.owned_by_pod),
+            topology_name=flavor_topology.flavor.topology or "",
+            flavor_tolerations=flavor_topology.flavor.tolerations,
             features=self.features,
         )
         if answer.refused is not None:
@@ -277,13 +308,13 @@ class _Mending:
         }
         charges: list[tuple[Charge, int]] = []
         for name, assignment in after.items():
-            amounts = self.granted[name]
-            charges.append((Charge(flavor, amounts, self.now[name]), -1))
+            amounts = self.per_pod[name]
+            charges.append((Charge(flavor, amounts, self.assignments[name]), -1))
             charges.append((Charge(flavor, amounts, assignment), 1))
-        return _Moved(after, tuple(charges))
+        return _ReplacedAssignments(after, tuple(charges))
 
     def _charge(self, charge: Charge, sign: int) -> None:
-        self.snapshot.forest.charge(charge, sign)
+        self.snapshot.flavor_topologies.charge(charge, sign)
         self.charges.append((charge, sign))
 
     def undo(self) -> None:
@@ -294,35 +325,39 @@ class _Mending:
         """Undo all charges but the first `kept`."""
         while len(self.charges) > kept:
             charge, sign = self.charges.pop()
-            self.snapshot.forest.charge(charge, -sign)
+            self.snapshot.flavor_topologies.charge(charge, -sign)
 
-    def _verdict(self, done: Sequence[str], left: Sequence[str], refusal: str) -> list[Repair]:
-        row = self.row
-        lost = [name for name in left if name not in self.healthy]
-        if lost and self.fail_fast and not self.blind:
+    def _decisions(
+        self, done: Sequence[str], left: Sequence[str], rejection: str
+    ) -> list[SecondPassDecision]:
+        info = self.info
+        lost = [name for name in left if name not in self.requested_healthy]
+        if lost and self.fail_fast and not self.topology_missing:
             self.undo()
             nodes = ", ".join(lost)
             word = "a failed node" if len(lost) == 1 else "failed nodes"
             text = f"Workload was evicted as there was no replacement for {word}: {nodes}"
-            return [Evict(row.key, EvictionReason.NODE_FAILURES, f"{text}; {refusal}")]
-        repairs: list[Repair] = []
+            return [Evict(info.key, EvictionReason.NODE_FAILURES, f"{text}; {rejection}")]
+        decisions: list[SecondPassDecision] = []
         if lost:
             names = ", ".join(lost)
-            repairs.append(Stuck(row.key, f"no replacement found for {names}: {refusal}"))
-        if done and row.reserved is not None:
-            podsets = tuple(
-                replace(part, topology=self.now.get(part.name, part.topology))
-                for part in row.reserved.podsets
+            decisions.append(
+                ReplacementFailed(info.key, f"no replacement found for {names}: {rejection}")
             )
-            grant = replace(row.reserved, podsets=podsets)
-            self._hold_old_places({self.todo[name] for name in done})
-            repairs.append(Reassign(row.key, grant, tuple(done)))
-        elif sound := tuple(name for name in left if name in self.healthy):
-            text = f"no replacement found for {', '.join(sound)}, which runs: its pods stay"
-            repairs.append(Unmark(row.key, sound, f"{text}; {refusal}"))
-        return repairs
+        if done and info.reserved is not None:
+            podsets = tuple(
+                replace(part, topology=self.assignments.get(part.name, part.topology))
+                for part in info.reserved.podsets
+            )
+            decided = replace(info.reserved, podsets=podsets)
+            self._charge_old_domains({self.to_replace[name] for name in done})
+            decisions.append(ReplaceNode(info.key, decided, tuple(done)))
+        elif kept := tuple(name for name in left if name in self.requested_healthy):
+            text = f"no replacement found for {', '.join(kept)}, which runs: its pods stay"
+            decisions.append(ClearUnhealthyNodes(info.key, kept, f"{text}; {rejection}"))
+        return decisions
 
-    def _hold_old_places(self, hosts: set[str]) -> None:
+    def _charge_old_domains(self, hosts: set[str]) -> None:
         """Until the cycle is over: whether pods still sit there is known only after it (C4)."""
         for part in self.parts.values():
             if part.topology is None:
@@ -331,15 +366,17 @@ class _Mending:
             if left:
                 place = TopologyAssignment(part.topology.levels, left)
                 flavor = min(part.flavors.values(), default="")
-                self._charge(Charge(flavor, self.granted[part.name], place), 1)
+                self._charge(Charge(flavor, self.per_pod[part.name], place), 1)
 
 
-def _unlike(
-    groups: Iterable[tuple[str, ...]], kinds: Mapping[str, _Kind], tried: set[tuple[_Kind, ...]]
+def _untried(
+    groups: Iterable[tuple[str, ...]],
+    equivalence_keys: Mapping[str, _EquivalenceKey],
+    tried: set[tuple[_EquivalenceKey, ...]],
 ) -> Iterator[tuple[str, ...]]:
     """Groups of which none like it was tried yet."""
     for group in groups:
-        kind = tuple(sorted(kinds[name] for name in group))
+        kind = tuple(sorted(equivalence_keys[name] for name in group))
         if kind not in tried:
             tried.add(kind)
             yield group

@@ -1,6 +1,6 @@
-"""Which assigned hosts are broken for a Workload, judged from nodes and a live list of its pods.
+"""Which assigned hosts are unhealthy for a Workload, judged from nodes and a live list of its pods.
 
-A host is broken when nothing of the Workload can run there any more: its node is gone, or it is
+A host is unhealthy when nothing of the Workload can run there any more: its node is gone, or it is
 not ready or closed by a taint and the Workload's pods there have ended or are ending (N1). An
 empty list of pods proves nothing before all pods exist (N2). Only hosts of the current assignment
 are judged, so pods of an older one neither break nor heal anything (N3). Pure.
@@ -16,11 +16,11 @@ from typing import Final
 
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.node_replacement.hosts import Hosts
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeFacts
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS, tolerates
-from rackgate_assigner.workload.decisions import PodSetGrant
-from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadRow
+from rackgate_assigner.workload.decisions import PodSetAssignment
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 MAX_UNHEALTHY: Final = 8  # entries of status.unhealthyNodes
 _CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -30,7 +30,7 @@ class HostState(Enum):
     """What a node is to pods of one shape."""
 
     HEALTHY = "healthy"
-    LEAVING = "leaving"  # a NoExecute taint that is tolerated for some seconds only
+    DRAINING = "leaving"  # a NoExecute taint that is tolerated for some seconds only
     CLOSED = "closed"  # cordoned, or a taint that is not tolerated
     NOT_READY = "not ready"
     GONE = "gone"
@@ -51,7 +51,7 @@ _PRESENT: Final = tuple(state for state in PodState if state is not PodState.FAI
 
 
 @dataclass(frozen=True, slots=True)
-class PodFact:
+class JobPod:
     """One pod of the Workload's own job, as listed.
 
     Attributes:
@@ -74,41 +74,44 @@ class PodFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class HostAssessment:
     """What follows from one look.
 
     Attributes:
-        broken: hosts to be named in `status.unhealthyNodes`, as many as there is room for.
-        doomed: pods that wait for a host they can never run on, and block their replacement (N6).
+        unhealthy: hosts to be named in `status.unhealthyNodes`, as many as there is room for.
+        stranded_pods: pods that wait for a host they can never run on, and block their replacement
+            (N6).
             Only where a successor goes elsewhere: else one after another would be ended (U3).
         recovered: names there that say nothing any more: the node is back and takes the
             Workload's pods again, or no pod is assigned to it.
-        asked: hosts named there by somebody although they are healthy: to be replaced all the same.
-        settled: nothing is broken or on its way; the next look is due when something changes.
-        steady: as many bound pods as are assigned, and nothing else: what comes next is an event.
+        requested: hosts named there by somebody although they are healthy: to be replaced all the
+            same.
+        stable: nothing is unhealthy or on its way; the next look is due when something changes.
+        fully_bound: as many bound pods as are assigned, and nothing else: what comes next is an
+            event.
     """
 
-    broken: tuple[str, ...] = ()
-    doomed: tuple[PodFact, ...] = ()
+    unhealthy: tuple[str, ...] = ()
+    stranded_pods: tuple[JobPod, ...] = ()
     recovered: tuple[str, ...] = ()
-    asked: frozenset[str] = frozenset()
-    settled: bool = True
-    steady: bool = True
+    requested: frozenset[str] = frozenset()
+    stable: bool = True
+    fully_bound: bool = True
 
 
 @dataclass(slots=True)
-class _Tally:
+class _HostPods:
     """Pods of one PodSet on one host, by state.
 
     Attributes:
-        doomed: pinned pods that can never run there.
-        anchored: live pods whose Node exists, though perhaps under another hostname label.
+        stranded: pinned pods that can never run there.
+        on_existing_node: live pods whose Node exists, though perhaps under another hostname label.
     """
 
     count: int = 0
     states: dict[PodState, int] = field(default_factory=dict)
-    doomed: int = 0
-    anchored: int = 0
+    stranded: int = 0
+    on_existing_node: int = 0
 
     def of(self, *states: PodState) -> int:
         return sum(self.states.get(state, 0) for state in states)
@@ -116,7 +119,7 @@ class _Tally:
     @property
     def progressing(self) -> int:
         """Pods that run there, or still may."""
-        return self.of(PodState.LIVE, PodState.PINNED) - self.doomed
+        return self.of(PodState.LIVE, PodState.PINNED) - self.stranded
 
 
 def host_state(node: NodeFacts | None, tolerations: Sequence[Toleration]) -> HostState:
@@ -130,210 +133,222 @@ def host_state(node: NodeFacts | None, tolerations: Sequence[Toleration]) -> Hos
     for taint in taints:
         if taint.effect not in BLOCKING_EFFECTS:
             continue
-        matching = [given for given in tolerations if tolerates(given, taint)]
+        matching = [found for found in tolerations if tolerates(found, taint)]
         if not matching:
             return HostState.CLOSED
-        limited = all(given.toleration_seconds is not None for given in matching)
+        limited = all(found.toleration_seconds is not None for found in matching)
         leaving |= limited and taint.effect == "NoExecute"
-    return HostState.LEAVING if leaving else HostState.HEALTHY
+    return HostState.DRAINING if leaving else HostState.HEALTHY
 
 
-def hosted(row: WorkloadRow) -> Iterator[PodSetGrant]:
-    """The granted PodSets whose domains are hosts; of others no broken node can be told."""
-    if row.reserved is None:
+def host_assignments(info: WorkloadInfo) -> Iterator[PodSetAssignment]:
+    """The granted PodSets whose domains are hosts; of others no unhealthy node can be told."""
+    if info.reserved is None:
         return
-    for part in row.reserved.podsets:
+    for part in info.reserved.podsets:
         if part.topology is not None and part.topology.levels == HOST_LEVELS:
             yield part
 
 
-def minded(row: WorkloadRow) -> bool:
-    """Whether broken nodes of this Workload are anybody's business now."""
-    idle = row.finished or row.evicted or row.deleting or not row.active
-    return row.admitted and not idle and any(True for _ in hosted(row))
+def supports_node_replacement(info: WorkloadInfo) -> bool:
+    """Whether unhealthy nodes of this Workload are anybody's business now."""
+    idle = info.finished or info.evicted or info.deleting or not info.active
+    return info.admitted and not idle and any(True for _ in host_assignments(info))
 
 
 def tolerations_of(
-    row: WorkloadRow, part: PodSetGrant, flavors: Mapping[str, FlavorRow]
+    info: WorkloadInfo, part: PodSetAssignment, flavors: Mapping[str, FlavorInfo]
 ) -> tuple[Toleration, ...]:
     """Tolerations of a PodSet's template and of the flavors it was given."""
-    own = next((p.request.tolerations for p in row.podsets if p.request.name == part.name), ())
+    own = next((p.request.tolerations for p in info.podsets if p.request.name == part.name), ())
     names = sorted(set(part.flavors.values()))
     added = [flavors[name].tolerations for name in names if name in flavors]
     return (*own, *(toleration for more in added for toleration in more))
 
 
-def suspects(row: WorkloadRow, hosts: Hosts, flavors: Mapping[str, FlavorRow]) -> frozenset[str]:
+def suspect_hosts(
+    info: WorkloadInfo, hosts: Hosts, flavors: Mapping[str, FlavorInfo]
+) -> frozenset[str]:
     """Assigned hosts that are not healthy: a reason to look at the pods."""
     return frozenset(
         values[-1]
-        for part in hosted(row)
-        for given in (tolerations_of(row, part, flavors),)
+        for part in host_assignments(info)
+        for tolerations in (tolerations_of(info, part, flavors),)
         for values, _ in _domains(part)
-        if not hosts.sound(values[-1])
-        and host_state(hosts.node(values[-1]), given) is not HostState.HEALTHY
+        if not hosts.is_healthy(values[-1])
+        and host_state(hosts.node(values[-1]), tolerations) is not HostState.HEALTHY
     )
 
 
-def named_hosts(row: WorkloadRow, hosts: Hosts) -> dict[str, str]:
+def named_hosts(info: WorkloadInfo, hosts: Hosts) -> dict[str, str]:
     """The host that each name in `status.unhealthyNodes` stands for.
 
     We write hosts. Others may write Node names, which can differ from their hostname labels.
     """
-    assigned = {values[-1] for part in hosted(row) for values, _ in _domains(part)}
+    assigned = {values[-1] for part in host_assignments(info) for values, _ in _domains(part)}
     return {
-        name: name if name in assigned else hosts.host_of(name) or name for name in row.unhealthy
+        name: name if name in assigned else hosts.host_of(name) or name for name in info.unhealthy
     }
 
 
-def judge(
-    row: WorkloadRow, pods: Iterable[PodFact], hosts: Hosts, flavors: Mapping[str, FlavorRow]
-) -> Judgement:
+def assess_hosts(
+    info: WorkloadInfo, pods: Iterable[JobPod], hosts: Hosts, flavors: Mapping[str, FlavorInfo]
+) -> HostAssessment:
     """Judge every host assigned to a Workload.
 
     Args:
-        row: of a Workload that `minded` holds for.
+        info: of a Workload that `supports_node_replacement` holds for.
         pods: all pods of its job that name it, ended ones included.
         hosts: nodes as known now.
         flavors: for the tolerations they add.
     """
-    return _Look(row, list(pods), hosts, flavors).judgement()
+    return _HostAssessor(info, list(pods), hosts, flavors).assess()
 
 
-def _domains(part: PodSetGrant) -> tuple[tuple[tuple[str, ...], int], ...]:
+def _domains(part: PodSetAssignment) -> tuple[tuple[tuple[str, ...], int], ...]:
     return part.topology.domains if part.topology is not None else ()
 
 
-class _Look:
-    """One judgement in the making."""
+class _HostAssessor:
+    """One assess in the making."""
 
     def __init__(
         self,
-        row: WorkloadRow,
-        pods: list[PodFact],
+        info: WorkloadInfo,
+        pods: list[JobPod],
         hosts: Hosts,
-        flavors: Mapping[str, FlavorRow],
+        flavors: Mapping[str, FlavorInfo],
     ) -> None:
-        self.row, self.pods, self.hosts = row, pods, hosts
-        self.parts = {part.name: part for part in hosted(row)}
+        self.info, self.pods, self.hosts = info, pods, hosts
+        self.parts = {part.name: part for part in host_assignments(info)}
         self.tolerations = {
-            name: (*tolerations_of(row, part, flavors), *_carried(pods, name))
+            name: (*tolerations_of(info, part, flavors), *_tolerations_of_pods(pods, name))
             for name, part in self.parts.items()
         }
-        self.tallies: dict[tuple[str, str], _Tally] = {
-            (name, values[-1]): _Tally(count)
+        self.host_pods: dict[tuple[str, str], _HostPods] = {
+            (name, values[-1]): _HostPods(count)
             for name, part in self.parts.items()
             for values, count in _domains(part)
         }
-        self.doomed: list[PodFact] = []
+        self.stranded: list[JobPod] = []
         self.totals = Counter((pod.podset, pod.state) for pod in pods)
         for pod in pods:
             self._count(pod)
 
-    def judgement(self) -> Judgement:
-        marked = named_hosts(self.row, self.hosts)
-        assigned = sorted({host for _, host in self.tallies})
-        broken = [host for host in assigned if host not in marked.values() and self._broken(host)]
-        recovered, asked = self._marks(marked)
-        room = MAX_UNHEALTHY - len(self.row.unhealthy)
-        named = tuple(broken[: max(room, 0)])
-        closed = {*marked.values(), *named}
-        doomed = tuple(
+    def assess(self) -> HostAssessment:
+        marked_hosts = named_hosts(self.info, self.hosts)
+        assigned = sorted({host for _, host in self.host_pods})
+        unhealthy = [
+            host
+            for host in assigned
+            if host not in marked_hosts.values() and self._is_unhealthy(host)
+        ]
+        recovered, requested = self._recovered_and_requested(marked_hosts)
+        room = MAX_UNHEALTHY - len(self.info.unhealthy)
+        named = tuple(unhealthy[: max(room, 0)])
+        closed = {*marked_hosts.values(), *named}
+        stranded = tuple(
             pod
-            for pod in self.doomed
-            if (pod.podset, pod.host) not in self.tallies or pod.host in closed
+            for pod in self.stranded
+            if (pod.podset, pod.host) not in self.host_pods or pod.host in closed
         )
-        idle = not any(self._on_its_way(pod) for pod in self.pods)
+        idle = not any(self._is_in_transit(pod) for pod in self.pods)
         whole = all(
-            tally.of(PodState.LIVE, PodState.SUCCEEDED) >= tally.count
-            for tally in self.tallies.values()
+            pods_here.of(PodState.LIVE, PodState.SUCCEEDED) >= pods_here.count
+            for pods_here in self.host_pods.values()
         )
-        healthy = all(self._state(*key) is HostState.HEALTHY for key in self.tallies)
-        quiet = healthy and not (marked or broken or self.doomed)
-        return Judgement(
-            broken=named,
-            doomed=doomed,
+        healthy = all(self._state(*key) is HostState.HEALTHY for key in self.host_pods)
+        quiet = healthy and not (marked_hosts or unhealthy or self.stranded)
+        return HostAssessment(
+            unhealthy=named,
+            stranded_pods=stranded,
             recovered=recovered,
-            asked=asked,
-            settled=quiet and idle,
-            steady=idle and whole and not (marked or broken or self.doomed),
+            requested=requested,
+            stable=quiet and idle,
+            fully_bound=idle and whole and not (marked_hosts or unhealthy or self.stranded),
         )
 
     def _state(self, podset: str, host: str) -> HostState:
         return host_state(self.hosts.node(host), self.tolerations[podset])
 
-    def _count(self, pod: PodFact) -> None:
+    def _count(self, pod: JobPod) -> None:
         if pod.podset not in self.parts:
             return
-        tally = self.tallies.get((pod.podset, pod.host))
-        if tally is not None:
-            tally.states[pod.state] = tally.states.get(pod.state, 0) + 1
-            tally.anchored += pod.state is PodState.LIVE and self.hosts.knows(pod.node)
+        pods_here = self.host_pods.get((pod.podset, pod.host))
+        if pods_here is not None:
+            pods_here.states[pod.state] = pods_here.states.get(pod.state, 0) + 1
+            pods_here.on_existing_node += pod.state is PodState.LIVE and self.hosts.has_node(
+                pod.node
+            )
         if pod.state is not PodState.PINNED or not pod.unschedulable or not pod.host:
             return
-        usable = (HostState.HEALTHY, HostState.LEAVING)
-        if tally is None or self._state(pod.podset, pod.host) not in usable:
-            self.doomed.append(pod)
-            if tally is not None:
-                tally.doomed += 1
+        usable = (HostState.HEALTHY, HostState.DRAINING)
+        if pods_here is None or self._state(pod.podset, pod.host) not in usable:
+            self.stranded.append(pod)
+            if pods_here is not None:
+                pods_here.stranded += 1
 
-    def _broken(self, host: str) -> bool:
+    def _is_unhealthy(self, host: str) -> bool:
         """Whether no pod progresses there, and some PodSet has lost pods there."""
-        shares = [(name, self.tallies[name, host]) for name in self._podsets_on(host)]
+        shares = [(name, self.host_pods[name, host]) for name in self._podsets_on(host)]
         # A label that changed under a running pod changes nothing (TAS-23).
-        gone = self.hosts.node(host) is None and not any(tally.anchored for _, tally in shares)
-        if not gone and any(tally.progressing for _, tally in shares):
+        gone = self.hosts.node(host) is None and not any(
+            pods_here.on_existing_node for _, pods_here in shares
+        )
+        if not gone and any(pods_here.progressing for _, pods_here in shares):
             return False
-        return any(self._lost(name, host, tally) for name, tally in shares)
+        return any(self._has_lost_pods(name, host, pods_here) for name, pods_here in shares)
 
-    def _lost(self, podset: str, host: str, tally: _Tally) -> bool:
+    def _has_lost_pods(self, podset: str, host: str, pods_here: _HostPods) -> bool:
         state = self._state(podset, host)
         if state is HostState.HEALTHY:
             return False
         waiting = self._all(podset, PodState.GATED)
-        ending = tally.of(PodState.ENDING) + tally.doomed
-        done = tally.of(PodState.SUCCEEDED) >= tally.count
+        ending = pods_here.of(PodState.ENDING) + pods_here.stranded
+        done = pods_here.of(PodState.SUCCEEDED) >= pods_here.count
         if done and not waiting and not ending:
             return False  # what ran there has succeeded: nobody needs the place again
-        if ending or tally.of(PodState.FAILED):
+        if ending or pods_here.of(PodState.FAILED):
             return True
         if state is HostState.GONE:
-            return waiting > 0 or tally.progressing > 0
+            return waiting > 0 or pods_here.progressing > 0
         # Nothing was ever seen there. A taint that is tolerated for a while does not forbid it,
         # and before all pods exist they may be anywhere.
         expected = sum(count for _, count in _domains(self.parts[podset]))
         present = self._all(podset, *_PRESENT)
-        return state is not HostState.LEAVING and waiting > 0 and present >= expected
+        return state is not HostState.DRAINING and waiting > 0 and present >= expected
 
-    def _marks(self, marked: Mapping[str, str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    def _recovered_and_requested(
+        self, marked_hosts: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], frozenset[str]]:
         """Names that say nothing any more, and healthy hosts that somebody wants replaced."""
-        recovered, asked = [], set()
+        recovered, requested = [], set()
         begun = any(pod.state is not PodState.GATED for pod in self.pods)
-        for name, host in marked.items():
+        for name, host in marked_hosts.items():
             podsets = self._podsets_on(host)
             if any(self._state(podset, host) is not HostState.HEALTHY for podset in podsets):
                 continue
-            runs = any(self.tallies[podset, host].progressing for podset in podsets)
+            runs = any(self.host_pods[podset, host].progressing for podset in podsets)
             if podsets and (runs or not begun):
-                asked.add(name)
+                requested.add(name)
             else:
                 recovered.append(name)
-        return tuple(recovered), frozenset(asked)
+        return tuple(recovered), frozenset(requested)
 
     def _podsets_on(self, host: str) -> list[str]:
-        return [name for name in self.parts if (name, host) in self.tallies]
+        return [name for name in self.parts if (name, host) in self.host_pods]
 
     def _all(self, podset: str, *states: PodState) -> int:
         return sum(self.totals[podset, state] for state in states)
 
-    def _on_its_way(self, pod: PodFact) -> bool:
+    def _is_in_transit(self, pod: JobPod) -> bool:
         """Whether a pod may yet come to a host, or leave one that is assigned."""
         if pod.state is PodState.ENDING:
-            return (pod.podset, pod.host) in self.tallies
+            return (pod.podset, pod.host) in self.host_pods
         return pod.state in (PodState.GATED, PodState.PINNED)
 
 
-def _carried(pods: Iterable[PodFact], podset: str) -> tuple[Toleration, ...]:
+def _tolerations_of_pods(pods: Iterable[JobPod], podset: str) -> tuple[Toleration, ...]:
     """What pods themselves tolerate: also what admission checks and the API server added."""
     found = (pod.tolerations for pod in pods if pod.podset == podset)
-    return tuple(dict.fromkeys(toleration for given in found for toleration in given))
+    return tuple(dict.fromkeys(toleration for carried in found for toleration in carried))

@@ -1,4 +1,4 @@
-"""Writes about broken nodes: names in `status.unhealthyNodes`, new places, pods that must end."""
+"""Writes about unhealthy nodes: `status.unhealthyNodes`, new domains, pods to delete."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Admission, Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.node_replacement.unhealthy import PodFact
+from rackgate_assigner.node_replacement.unhealthy import JobPod
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES
-from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.status import (
-    moved_admission,
+    admission_with_topology,
+    current_admission,
     path_of,
-    stated_admission,
     status_body,
 )
 from rackgate_assigner.workload.writer import apply_status, listed_conditions
@@ -46,18 +46,23 @@ class NodeWriter:
         """Share the budget of admissions: these are as urgent, and rare."""
         self._client, self._report = client, reporter
 
-    async def mark(self, workload: Workload, broken: Sequence[str]) -> None:
-        """Name broken hosts in `status.unhealthyNodes`, beside those that are there already."""
+    async def mark_unhealthy(self, workload: Workload, unhealthy: Sequence[str]) -> None:
+        """Name unhealthy hosts in `status.unhealthyNodes`, beside those that are there already."""
         named = [node.name for node in workload.status.unhealthy_nodes]
         listed = listed_conditions(workload, ADMISSION_TYPES, ())
-        body = status_body(workload, listed, stated_admission(workload), [*named, *broken])
+        body = status_body(workload, listed, current_admission(workload), [*named, *unhealthy])
         await self._client.apply(path_of(workload, "status"), body, FieldManager.ADMISSION)
-        log.info("nodes_marked_unhealthy", workload=workload.metadata.key, nodes=list(broken))
+        log.info("nodes_marked_unhealthy", workload=workload.metadata.key, nodes=list(unhealthy))
 
-    async def reassign(
-        self, workload: Workload, grant: Grant, replaced: Sequence[str], *, repeated: bool = False
+    async def replace_nodes(
+        self,
+        workload: Workload,
+        assignment: Assignment,
+        replaced: Sequence[str],
+        *,
+        maybe_sent: bool = False,
     ) -> str:
-        """Move what was on broken nodes and take their names out, in one write.
+        """Move what was on unhealthy nodes and take their names out, in one write.
 
         Only topology assignments change: the reservation is stated as it is (C20). Names that
         another manager wrote stay with an apply; they name nothing that is assigned any more, and
@@ -69,7 +74,7 @@ class NodeWriter:
         Raises:
             ConflictError: the Workload moved on; nothing was written.
         """
-        admission = moved_admission(workload, grant)
+        admission = admission_with_topology(workload, assignment)
         left = [n.name for n in workload.status.unhealthy_nodes if n.name not in replaced]
         listed = listed_conditions(workload, ADMISSION_TYPES, ())
         wanted = msgspec.convert(admission, Admission)
@@ -78,7 +83,7 @@ class NodeWriter:
             workload,
             status_body(workload, listed, admission, left),
             lambda live: live.status.admission == wanted,
-            uncertain=repeated,
+            outcome_unknown=maybe_sent,
         )
         metrics.NODE_REPLACEMENTS.labels(result="replaced").inc(len(replaced))
         log.info("nodes_replaced", workload=workload.metadata.key, nodes=list(replaced))
@@ -86,15 +91,17 @@ class NodeWriter:
         self._report.workload(workload, "NodesReplaced", note)
         version = answer.metadata.resource_version
         try:
-            await self.unmark(answer, replaced)
+            await self.clear_unhealthy_nodes(answer, replaced)
         except KubeError as error:  # seen and done again: they are assigned to nothing
-            log.debug("unmark_failed", workload=workload.metadata.key, error=str(error))
+            log.debug(
+                "clear_unhealthy_nodes_failed", workload=workload.metadata.key, error=str(error)
+            )
         return version
 
-    async def unmark(self, workload: Workload, names_out: Sequence[str]) -> bool:
+    async def clear_unhealthy_nodes(self, workload: Workload, cleared: Sequence[str]) -> bool:
         """Take names out of `status.unhealthyNodes`, whoever wrote them; whether any was there."""
         named = [node.name for node in workload.status.unhealthy_nodes]
-        left = [{"name": name} for name in named if name not in names_out]
+        left = [{"name": name} for name in named if name not in cleared]
         if len(left) == len(named):
             return False
         path = "/status/unhealthyNodes"
@@ -106,24 +113,26 @@ class NodeWriter:
         await self._client.patch(
             path_of(workload, "status"), msgspec.json.encode(body), PatchType.JSON
         )
-        log.info("nodes_unmarked", workload=meta.key, nodes=list(names_out))
+        log.info("unhealthy_nodes_cleared", workload=meta.key, nodes=list(cleared))
         return True
 
-    async def unchanged(self, workload: Workload) -> bool:
+    async def is_unchanged(self, workload: Workload) -> bool:
         """Whether the Workload is stored as it was judged: the watch may be behind."""
         known = workload.metadata.resource_version
         live = _decode_workload(await self._client.get(path_of(workload), known=known))
         seen = (workload.metadata.uid, workload.metadata.resource_version)
         return (live.metadata.uid, live.metadata.resource_version) == seen
 
-    def tell_stuck(self, workload: Workload, message: str) -> None:
-        """Say that broken nodes have no replacement for now."""
+    def report_replacement_failed(self, workload: Workload, message: str) -> None:
+        """Say that unhealthy nodes have no replacement for now."""
         metrics.NODE_REPLACEMENTS.labels(result="stuck").inc()
         log.warning("second_pass_failed", workload=workload.metadata.key, message=message[:500])
-        self._report.workload(workload, "SecondPassFailed", conditions.clip(message), warning=True)
+        self._report.workload(
+            workload, "SecondPassFailed", conditions.truncate(message), warning=True
+        )
 
-    async def end_pod(self, pod: PodFact) -> None:
-        """Set a pod Failed that waits for a broken node, so that its job makes another (N6).
+    async def terminate_pod(self, pod: JobPod) -> None:
+        """Set a pod Failed that waits for an unhealthy node, so that its job makes another (N6).
 
         Bound to the version listed: a pod that was bound meanwhile stays.
         """
@@ -140,6 +149,6 @@ class NodeWriter:
         }
         path = PODS.path(pod.namespace, pod.name, "status")
         await self._client.patch(path, msgspec.json.encode(body), PatchType.STRATEGIC)
-        metrics.PODS_ENDED.inc()
-        log.info("pod_ended", pod=f"{pod.namespace}/{pod.name}", node=pod.host)
+        metrics.PODS_TERMINATED.inc()
+        log.info("pod_terminated", pod=f"{pod.namespace}/{pod.name}", node=pod.host)
         self._report.pod(pod, "PodTerminatedByKueue", TERMINATED)

@@ -43,7 +43,14 @@ from rackgate_assigner.osmo_pools.plan import (
     topology_name,
 )
 from rackgate_assigner.watches import PoolWatches
-from rackgate_assigner.workload.conditions import FALSE, TRUE, Change, clip, condition_list, differs
+from rackgate_assigner.workload.conditions import (
+    FALSE,
+    TRUE,
+    Change,
+    condition_list,
+    differs,
+    truncate,
+)
 from rackgate_assigner.workqueue import WorkQueue
 
 SYNCED: Final = "Synced"
@@ -64,10 +71,12 @@ def follow_pools(watches: PoolWatches, client: Client, reporter: Reporter) -> Po
     """A controller that hears of whatever the watches see."""
     pools, topologies = watches.pools, watches.topologies
     made = PoolController(watches, client, reporter)
-    pools.tell(lambda _before, pool: made.pool_changed(pool), made.pool_changed)
-    topologies.tell(lambda _before, item: made.topology_changed(item), made.topology_changed)
+    pools.add_listener(lambda _before, pool: made.pool_changed(pool), made.pool_changed)
+    topologies.add_listener(
+        lambda _before, item: made.topology_changed(item), made.topology_changed
+    )
     for kind in (pools, topologies):
-        kind.tell_served(made.kinds_changed)
+        kind.add_served_listener(made.kinds_changed)
     return made
 
 
@@ -211,7 +220,7 @@ class PoolController:
         """Write the condition if it differs; a Warning when it has become another one."""
         meta, present = pool.metadata, pool.status
         flag = TRUE if said.synced else FALSE
-        change = Change(SYNCED, flag, said.reason, clip(said.message))
+        change = Change(SYNCED, flag, said.reason, truncate(said.message))
         same = (present.topology, present.observed_generation) == (said.topology, meta.generation)
         if same and not differs(present.conditions, [change]):
             return

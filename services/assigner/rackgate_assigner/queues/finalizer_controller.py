@@ -43,7 +43,7 @@ class Stores:
     workloads: Mapping[str, Workload]
 
 
-class InUse:
+class FinalizerController:
     """Puts the finalizer on what exists and takes it off what is deleted and has no user left.
 
     A Topology is used by flavors, a flavor by ClusterQueues, a ClusterQueue by Workloads that
@@ -53,7 +53,7 @@ class InUse:
     def __init__(self, stores: Stores, client: Client) -> None:
         self.queue = WorkQueue[Key]("finalizers", self._reconcile, workers=WORKERS)
         self._stores, self._client = stores, client
-        self._leaving: set[Key] = set()
+        self._deleting: set[Key] = set()
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
@@ -61,23 +61,23 @@ class InUse:
             [Key(kind, name) for kind in RESOURCES for name in self._objects(kind)]
         )
 
-    def seen(self, kind: str, meta: Meta) -> None:
+    def on_upsert(self, kind: str, meta: Meta) -> None:
         """An object of one of the three kinds was added or changed."""
         key = Key(kind, meta.name)
         if meta.deletion_timestamp is not None:
-            self._leaving.add(key)
+            self._deleting.add(key)
         self.queue.add(key)
-        self.user_changed(kind)
+        self.on_user_change(kind)
 
-    def gone(self, kind: str, meta: Meta) -> None:
+    def on_delete(self, kind: str, meta: Meta) -> None:
         """An object of one of the three kinds was deleted."""
-        self._leaving.discard(Key(kind, meta.name))
-        self.user_changed(kind)
+        self._deleting.discard(Key(kind, meta.name))
+        self.on_user_change(kind)
 
-    def user_changed(self, kind: str) -> None:
+    def on_user_change(self, kind: str) -> None:
         """An object of this kind, which may use others, changed or went."""
         used = {FLAVORS.kind: TOPOLOGIES.kind, CLUSTER_QUEUES.kind: FLAVORS.kind}
-        for key in self._leaving:
+        for key in self._deleting:
             if key.kind == used.get(kind, CLUSTER_QUEUES.kind):
                 self.queue.add(key)
 
@@ -86,11 +86,11 @@ class InUse:
         if item is None:
             return
         meta = item.metadata
-        held = names.IN_USE_FINALIZER in meta.finalizers
+        has_finalizer = names.IN_USE_FINALIZER in meta.finalizers
         if meta.deletion_timestamp is None:
-            if not held:
+            if not has_finalizer:
                 await self._write(key, meta, [*meta.finalizers, names.IN_USE_FINALIZER])
-        elif held and not self._used(key):
+        elif has_finalizer and not self._used(key):
             others = [name for name in meta.finalizers if name != names.IN_USE_FINALIZER]
             await self._write(key, meta, others)
             log.info("finalizer_removed", kind=key.kind, name=key.name)

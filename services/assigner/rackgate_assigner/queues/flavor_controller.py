@@ -23,7 +23,7 @@ MIN_INTERVAL_S: Final = 5.0
 PORTION: Final = 200
 
 
-class FlavorReport:
+class FlavorController:
     """Keeps two gauges and the Warnings on ResourceFlavors up to date.
 
     Attributes:
@@ -49,14 +49,14 @@ class FlavorReport:
         self._cache, self._flavors, self._report = cache, flavors, reporter
         self._min_interval_s = min_interval_s
         self._changed = asyncio.Event()
-        self._told: dict[tuple[str, str], str] = {}
+        self._reported: dict[tuple[str, str], str] = {}
         self.rounds = 0
 
     def mark(self) -> None:
         """A flavor or Topology changed."""
         self._changed.set()
 
-    def node_seen(self, before: Node | None, node: Node) -> None:
+    def on_node_upsert(self, before: Node | None, node: Node) -> None:
         """A node was added or changed; heartbeats do not count."""
         if before is None or _counted(before) != _counted(node):
             self._changed.set()
@@ -68,13 +68,13 @@ class FlavorReport:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                await self._pass()
+                await self._check_all()
                 await asyncio.sleep(self._min_interval_s)
         finally:
             metrics.FLAVOR_SKIPPED.clear()
             metrics.FLAVOR_OVERLAP.clear()
 
-    async def _pass(self) -> None:
+    async def _check_all(self) -> None:
         survey = Survey.of(self._cache.flavors.values())
         if survey.flavors:
             nodes = list(self._cache.nodes.values())
@@ -82,29 +82,29 @@ class FlavorReport:
                 survey.add(nodes[start : start + PORTION])
                 await asyncio.sleep(0)
         _set_gauges(survey)
-        self._tell(survey)
+        self._report_changes(survey)
         self.rounds += 1
 
-    def _tell(self, survey: Survey) -> None:
+    def _report_changes(self, survey: Survey) -> None:
         """One Warning per change: a flavor that says the same again is not told again."""
-        said: dict[tuple[str, str], str] = {}
+        notes: dict[tuple[str, str], str] = {}
         for flavor in survey.flavors:
             lacking = survey.lacking_text(flavor.name)
             if lacking:
-                said[flavor.name, "NodesWithoutLevels"] = (
+                notes[flavor.name, "NodesWithoutLevels"] = (
                     f'nodes of this flavor are no part of topology "{flavor.topology}": {lacking}'
                 )
             others = survey.overlaps_of(flavor.name)
             if others:
-                said[flavor.name, "FlavorsShareNodes"] = (
+                notes[flavor.name, "FlavorsShareNodes"] = (
                     "TAS flavors are to have nodes of their own; this one shares some with "
                     + ", ".join(f'"{other}"' for other in others)
                 )
-        for key, note in said.items():
+        for key, note in notes.items():
             flavor_object = self._flavors.get(key[0])
-            if flavor_object is not None and self._told.get(key) != note:
+            if flavor_object is not None and self._reported.get(key) != note:
                 self._report.configuration(FLAVORS, flavor_object.metadata, key[1], note)
-        self._told = said
+        self._reported = notes
 
 
 def _counted(node: Node) -> tuple[object, ...]:

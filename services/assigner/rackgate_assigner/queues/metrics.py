@@ -157,7 +157,8 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
 def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
     """How much room the domains of each flavor with a topology have."""
     rooms = {
-        name: room_of(grove.tree, grove.capacity) for name, grove in cache.forest().groves.items()
+        name: room_of(flavor_topology.tree, flavor_topology.capacity)
+        for name, flavor_topology in cache.flavor_topologies().by_flavor.items()
     }
     levels = [(name, level) for name, room in rooms.items() for level in room.levels]
     yield DOMAINS.family(((name, level.key), level.domains) for name, level in levels)

@@ -9,7 +9,7 @@ from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
 from rackgate_assigner.cache.queue_usage import QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
-from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource
+from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource
 
 if TYPE_CHECKING:  # the cache asks these questions about itself
     from rackgate_assigner.cache.cache import Cache
@@ -28,7 +28,7 @@ def _condition(activity: Activity, generation: int) -> dict[str, Any]:
 
 
 def _usage(
-    queue: ClusterQueueRow | None, used: Mapping[FlavorResource, int], extra: Mapping[str, str]
+    queue: ClusterQueueInfo | None, used: Mapping[FlavorResource, int], extra: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Usage of every flavor and resource of a queue, zeros included, in the queue's order."""
     return [
@@ -49,7 +49,7 @@ def _usage(
 
 
 def _status(
-    queue: ClusterQueueRow | None,
+    queue: ClusterQueueInfo | None,
     totals: QueueTotals,
     pending: int,
     condition: Mapping[str, Any],

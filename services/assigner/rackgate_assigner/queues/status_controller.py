@@ -40,7 +40,7 @@ class Key(NamedTuple):
     name: str
 
 
-class QueueStatuses:
+class QueueStatusController:
     """Keeps the status of all queues equal to what the cache counts."""
 
     def __init__(
@@ -59,7 +59,7 @@ class QueueStatuses:
         self._features = features
         self._dirty = Batcher[Key](min_interval_s)
         self._spacing = Spacing[Key](min_interval_s, max_interval_s)
-        self._waiting: set[Key] = set()
+        self._delayed: set[Key] = set()
         self._backoff = Backoff(base_s=0.5, cap_s=60.0)
         self._open = False
         self.writes = 0
@@ -96,7 +96,7 @@ class QueueStatuses:
     async def run(self) -> None:
         """Write until cancelled. Only the holder of the Lease may call this."""
         self._open = True
-        self._waiting.clear()
+        self._delayed.clear()
         self.mark_all()
         try:
             while True:
@@ -119,15 +119,17 @@ class QueueStatuses:
             return
         except KubeError as error:
             level = log.debug if error.status == 409 else log.warning
-            level("queue_status_refused", kind=key.kind, name=key.name, error=str(error)[:300])
-            self._later(key)
+            level(
+                "queue_status_write_rejected", kind=key.kind, name=key.name, error=str(error)[:300]
+            )
+            self._retry_later(key)
         except Exception:
             log.exception("queue_status_failed", kind=key.kind, name=key.name)
-            self._later(key)
+            self._retry_later(key)
         else:
             self._backoff.reset(key)
 
-    def _later(self, key: Key) -> None:
+    def _retry_later(self, key: Key) -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(self._backoff.next(key), self._mark, key)
 
@@ -158,7 +160,7 @@ class QueueStatuses:
         now = clock.monotonic()
         wait_s = self._spacing.wait_s(key, now)
         if wait_s > 0 and not differs(present.conditions, _changes(wanted)):
-            self._wait(key, wait_s)
+            self._delay(key, wait_s)
             return
         metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
         if resource.namespaced:
@@ -179,14 +181,14 @@ class QueueStatuses:
     def _queues(self, kind: str) -> Mapping[str, ClusterQueue | LocalQueue]:
         return self._cluster_queues if kind == CLUSTER_QUEUES.kind else self._local_queues
 
-    def _wait(self, key: Key, wait_s: float) -> None:
+    def _delay(self, key: Key, wait_s: float) -> None:
         """Compare a queue once more in a while, however often it changes until then."""
-        if key not in self._waiting:
-            self._waiting.add(key)
-            asyncio.get_running_loop().call_later(wait_s, self._waited, key)
+        if key not in self._delayed:
+            self._delayed.add(key)
+            asyncio.get_running_loop().call_later(wait_s, self._on_delay_over, key)
 
-    def _waited(self, key: Key) -> None:
-        self._waiting.discard(key)
+    def _on_delay_over(self, key: Key) -> None:
+        self._delayed.discard(key)
         self._mark(key)
 
 

@@ -10,9 +10,9 @@ from rackgate.api.names import MULTIKUEUE_CONTROLLER, PROVISIONING_CONTROLLER, Q
 from rackgate.features import Features
 from rackgate_assigner.quota.queues import (
     NEVER,
-    ClusterQueueRow,
-    FlavorRow,
-    LocalQueueRow,
+    ClusterQueueInfo,
+    FlavorInfo,
+    LocalQueueInfo,
     without_topologies,
 )
 
@@ -27,13 +27,13 @@ class Activity:
 
     Attributes:
         problems: (reason, text), in a fixed order; empty when the queue is active.
-        ready: message while active.
-        refused: start of the message while inactive.
+        active_message: message while active.
+        inactive_message: start of the message while inactive.
     """
 
     problems: tuple[tuple[str, str], ...]
-    ready: str
-    refused: str = ""
+    active_message: str
+    inactive_message: str = ""
 
     @property
     def active(self) -> bool:
@@ -56,8 +56,8 @@ class Activity:
     def message(self) -> str:
         """Message of the condition: all problems."""
         if not self.problems:
-            return self.ready
-        return f"{self.refused}: {', '.join(text for _, text in self.problems)}"
+            return self.active_message
+        return f"{self.inactive_message}: {', '.join(text for _, text in self.problems)}"
 
 
 def _names(found: Sequence[str]) -> str:
@@ -65,7 +65,7 @@ def _names(found: Sequence[str]) -> str:
 
 
 def _flavor_problems(
-    queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]
+    queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]
 ) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
     missing = [name for name in queue.flavors if name not in flavors]
@@ -84,7 +84,7 @@ def _flavor_problems(
     return problems
 
 
-def _check_problems(queue: ClusterQueueRow, checks: Mapping[str, str]) -> list[tuple[str, str]]:
+def _check_problems(queue: ClusterQueueInfo, checks: Mapping[str, str]) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
     missing = [name for name in queue.checks if name not in checks]
     if missing:
@@ -98,8 +98,8 @@ def _check_problems(queue: ClusterQueueRow, checks: Mapping[str, str]) -> list[t
 
 
 def _topology_limits(
-    queue: ClusterQueueRow,
-    flavors: Mapping[str, FlavorRow],
+    queue: ClusterQueueInfo,
+    flavors: Mapping[str, FlavorInfo],
     checks: Mapping[str, str],
     features: Features,
 ) -> list[tuple[str, str]]:
@@ -128,11 +128,11 @@ def _topology_limits(
     ]
 
 
-def _topology_flavors(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> list[str]:
+def _topology_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> list[str]:
     return [name for name in queue.flavors if name in flavors and flavors[name].topology]
 
 
-def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
+def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
     """Which flavors of an active queue count as plain while topologies are switched off."""
     named = _topology_flavors(queue, flavors)
     if not named:
@@ -142,14 +142,14 @@ def _switched_off_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow])
     )
 
 
-def _limits_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> str:
+def _limits_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
     """What an active queue asks for and does not get yet."""
     unsupported = []
     if queue.cohort:
         unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')
-    if queue.reclaims:
+    if queue.reclaims_in_cohort:
         unsupported.append("preemption in other queues of the cohort")
-    if queue.within != NEVER and _topology_flavors(queue, flavors):
+    if queue.within_cluster_queue != NEVER and _topology_flavors(queue, flavors):
         unsupported.append("preemption in flavors with a topology")
     if not unsupported:
         return ""
@@ -157,8 +157,8 @@ def _limits_note(queue: ClusterQueueRow, flavors: Mapping[str, FlavorRow]) -> st
 
 
 def cluster_queue_activity(
-    queue: ClusterQueueRow,
-    flavors: Mapping[str, FlavorRow],
+    queue: ClusterQueueInfo,
+    flavors: Mapping[str, FlavorInfo],
     checks: Mapping[str, str],
     features: Features,
 ) -> Activity:
@@ -185,12 +185,12 @@ def cluster_queue_activity(
     problems += _check_problems(queue, checks)
     return Activity(
         tuple(problems),
-        ready=f"Can admit new workloads{note}",
-        refused="Can't admit new workloads",
+        active_message=f"Can admit new workloads{note}",
+        inactive_message="Can't admit new workloads",
     )
 
 
-def local_queue_activity(queue: LocalQueueRow, cluster_queue: Activity | None) -> Activity:
+def local_queue_activity(queue: LocalQueueInfo, cluster_queue: Activity | None) -> Activity:
     """Whether a LocalQueue leads anywhere; `cluster_queue` is None when that is missing."""
     problems: list[tuple[str, str]] = []
     if queue.deleting:
@@ -204,6 +204,6 @@ def local_queue_activity(queue: LocalQueueRow, cluster_queue: Activity | None) -
         problems.append((QueueReason.CLUSTER_QUEUE_INACTIVE, f"ClusterQueue {name} is inactive"))
     return Activity(
         tuple(problems),
-        ready="Can submit new workloads to localQueue",
-        refused="Can't submit new workloads to localQueue",
+        active_message="Can submit new workloads to localQueue",
+        inactive_message="Can't submit new workloads to localQueue",
     )

@@ -17,7 +17,7 @@ NEVER: Final = "Never"
 
 
 @dataclass(frozen=True, slots=True)
-class FlavorRow:
+class FlavorInfo:
     """A ResourceFlavor.
 
     Attributes:
@@ -34,7 +34,7 @@ class FlavorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRow:
+class ResourceGroupInfo:
     """A resource group: its flavors in order of preference, and nominal quota by pair."""
 
     covered: tuple[str, ...]
@@ -43,15 +43,15 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterQueueRow:
+class ClusterQueueInfo:
     """A ClusterQueue.
 
     Attributes:
         checks: names of the AdmissionChecks it uses.
         preempts: any preemption is enabled.
-        within: `preemption.withinClusterQueue`: "Never", "LowerPriority" or
+        within_cluster_queue: `preemption.withinClusterQueue`: "Never", "LowerPriority" or
             "LowerOrNewerEqualPriority".
-        reclaims: preemption in other queues of the cohort is enabled.
+        reclaims_in_cohort: preemption in other queues of the cohort is enabled.
         preempts_early: the first flavor where preemption helps is taken; else all are looked at.
         selector: `namespaceSelector` as stored; None matches no namespace.
         stop_policy: "None", "Hold" or "HoldAndDrain".
@@ -64,11 +64,11 @@ class ClusterQueueRow:
     strategy: str = "BestEffortFIFO"
     stop_policy: str = "None"
     selector: Mapping[str, Any] | None = None
-    groups: tuple[GroupRow, ...] = ()
+    groups: tuple[ResourceGroupInfo, ...] = ()
     checks: tuple[str, ...] = ()
     preempts: bool = False
-    within: str = NEVER
-    reclaims: bool = False
+    within_cluster_queue: str = NEVER
+    reclaims_in_cohort: bool = False
     preempts_early: bool = False
 
     @property
@@ -83,7 +83,7 @@ class ClusterQueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalQueueRow:
+class LocalQueueInfo:
     """A LocalQueue; `key` is `namespace/name`."""
 
     key: str
@@ -93,13 +93,13 @@ class LocalQueueRow:
     stop_policy: str = "None"
 
 
-def flavor_row(
+def flavor_info(
     flavor: kueue.ResourceFlavor, topologies: Mapping[str, tuple[str, ...]]
-) -> FlavorRow:
+) -> FlavorInfo:
     """Project a flavor, with the levels of its Topology if that is there."""
     spec = flavor.spec
     topology = spec.topology_name or None
-    return FlavorRow(
+    return FlavorInfo(
         name=flavor.metadata.name,
         node_labels=spec.node_labels,
         node_taints=spec.node_taints,
@@ -109,7 +109,7 @@ def flavor_row(
     )
 
 
-def locked_to(queue: ClusterQueueRow, flavors: Mapping[str, str]) -> ClusterQueueRow:
+def restrict_to_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, str]) -> ClusterQueueInfo:
     """The queue, offering in each resource group only what these resources have taken there.
 
     Args:
@@ -124,7 +124,7 @@ def locked_to(queue: ClusterQueueRow, flavors: Mapping[str, str]) -> ClusterQueu
     return replace(queue, groups=tuple(groups))
 
 
-def without_topologies(flavors: Mapping[str, FlavorRow]) -> dict[str, FlavorRow]:
+def without_topologies(flavors: Mapping[str, FlavorInfo]) -> dict[str, FlavorInfo]:
     """All flavors as plain ones, as they count while topologies are switched off (C22)."""
     return {name: replace(row, topology=None, levels=()) for name, row in flavors.items()}
 
@@ -136,8 +136,8 @@ def _nominal(resource: str, value: kueue.Amount) -> int:
         return 0
 
 
-def _group_row(group: kueue.ResourceGroup) -> GroupRow:
-    return GroupRow(
+def _resource_group_info(group: kueue.ResourceGroup) -> ResourceGroupInfo:
+    return ResourceGroupInfo(
         covered=group.covered_resources,
         flavors=tuple(flavor.name for flavor in group.flavors),
         nominal={
@@ -154,13 +154,13 @@ def _reclaims(preemption: kueue.Preemption) -> bool:
     return any(policy not in ("", NEVER) for policy in policies)
 
 
-def cluster_queue_row(queue: kueue.ClusterQueue) -> ClusterQueueRow:
+def cluster_queue_info(queue: kueue.ClusterQueue) -> ClusterQueueInfo:
     """Project a ClusterQueue."""
     meta, spec = queue.metadata, queue.spec
     strategy = spec.admission_checks_strategy
     preemption = spec.preemption or kueue.Preemption()
     within, reclaims = preemption.within_cluster_queue or NEVER, _reclaims(preemption)
-    return ClusterQueueRow(
+    return ClusterQueueInfo(
         name=meta.name,
         generation=meta.generation,
         deleting=meta.deletion_timestamp is not None,
@@ -168,19 +168,19 @@ def cluster_queue_row(queue: kueue.ClusterQueue) -> ClusterQueueRow:
         strategy=spec.queueing_strategy or "BestEffortFIFO",
         stop_policy=spec.stop_policy or "None",
         selector=spec.namespace_selector,
-        groups=tuple(_group_row(group) for group in spec.resource_groups),
+        groups=tuple(_resource_group_info(group) for group in spec.resource_groups),
         checks=tuple(check.name for check in strategy.admission_checks) if strategy else (),
         preempts=reclaims or within != NEVER,
-        within=within,
-        reclaims=reclaims,
+        within_cluster_queue=within,
+        reclaims_in_cohort=reclaims,
         preempts_early=(spec.flavor_fungibility or {}).get("whenCanPreempt") == "MayStopSearch",
     )
 
 
-def local_queue_row(queue: kueue.LocalQueue) -> LocalQueueRow:
+def local_queue_info(queue: kueue.LocalQueue) -> LocalQueueInfo:
     """Project a LocalQueue."""
     meta, spec = queue.metadata, queue.spec
-    return LocalQueueRow(
+    return LocalQueueInfo(
         key=meta.key,
         cluster_queue=spec.cluster_queue,
         generation=meta.generation,

@@ -25,36 +25,36 @@ SEVERITY: Final[Mapping[str, int]] = {
 }
 
 
-class Mode(IntEnum):
+class FlavorAssignmentMode(IntEnum):
     """How well a flavor meets a request; larger is better."""
 
     NO_FIT = 0
-    WAIT = 1  # within nominal quota, but others hold it
+    NO_CANDIDATES = 1  # within nominal quota, but others hold it
     PREEMPT = 2  # the same, and enough of them have to give way
     FIT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QuotaCheck:
     """The answer for one flavor, with the reason and text when it does not fit now."""
 
-    mode: Mode
+    mode: FlavorAssignmentMode
     reason: str = ""
     text: str = ""
 
 
-FIT: Final = Verdict(Mode.FIT)
+FIT: Final = QuotaCheck(FlavorAssignmentMode.FIT)
 
 
-def check(
+def check_quota(
     pair: FlavorResource,
     amount: int,
     *,
     before: int,
     nominal: int,
     used: int,
-    yields: int = 0,
-) -> Verdict:
+    preemptible: int = 0,
+) -> QuotaCheck:
     """Check one resource of one flavor.
 
     Args:
@@ -63,24 +63,28 @@ def check(
         before: asked of the same pair by earlier PodSets of the Workload.
         nominal: quota of the pair.
         used: held by admitted Workloads of the queue, and kept for those that are to be.
-        yields: what would be free in addition, once all that may have to give way had gone.
+        preemptible: what would be free in addition, once all that may have to give way had gone.
     """
     flavor, resource = pair
-    wanted = before + amount
-    if wanted > nominal:
+    requested = before + amount
+    if requested > nominal:
         text = (
             f"insufficient quota for {resource} in flavor {flavor}, previously considered podsets "
             f"requests ({quantity(resource, before)}) + current podset request "
             f"({quantity(resource, amount)}) > maximum capacity ({quantity(resource, nominal)})"
         )
-        return Verdict(Mode.NO_FIT, PendingReason.EXCEEDS_MAX_QUOTA, text)
+        return QuotaCheck(FlavorAssignmentMode.NO_FIT, PendingReason.EXCEEDS_MAX_QUOTA, text)
     available = max(0, nominal - used)
-    if wanted <= available:
+    if requested <= available:
         return FIT
-    more = quantity(resource, wanted - available)
+    more = quantity(resource, requested - available)
     text = f"insufficient unused quota for {resource} in flavor {flavor}, {more} more needed"
-    mode = Mode.PREEMPT if wanted <= nominal - used + yields else Mode.WAIT
-    return Verdict(mode, PendingReason.WAITING_FOR_QUOTA, text)
+    mode = (
+        FlavorAssignmentMode.PREEMPT
+        if requested <= nominal - used + preemptible
+        else FlavorAssignmentMode.NO_CANDIDATES
+    )
+    return QuotaCheck(mode, PendingReason.WAITING_FOR_QUOTA, text)
 
 
 _DECIMAL: Final = ("", "k", "M", "G", "T", "P", "E")

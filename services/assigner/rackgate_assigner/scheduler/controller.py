@@ -1,6 +1,6 @@
 """The scheduling cycle: plan when something changed, write what was decided.
 
-Grants are charged to the cache before their write is sent and taken back when it is refused, so
+Grants are charged to the cache before their write is sent and taken back when it is rejected, so
 the next cycle need not wait for writes. Everything decided is a value bound to the version it was
 judged by; what the API server refuses is decided again.
 """
@@ -33,54 +33,56 @@ from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.message_rate import Pace
+from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload.decisions import (
     Admit,
+    ClearUnhealthyNodes,
     Deactivate,
     Evict,
-    Hold,
     Preempt,
-    Reassign,
-    Repair,
-    Stuck,
-    Unmark,
+    ReplacementFailed,
+    ReplaceNode,
+    Requeue,
+    SecondPassDecision,
 )
 from rackgate_assigner.workqueue import WorkQueue
 
-Verdict: TypeAlias = Admit | Deactivate | Evict | Preempt | Reassign | Unmark
+WrittenDecision: TypeAlias = (
+    Admit | Deactivate | Evict | Preempt | ReplaceNode | ClearUnhealthyNodes
+)
 
-HOLD_WORKERS: Final = 8
-# So often may a Workload be refused before others stop waiting for the room it was meant to get.
-PATIENCE: Final = 3
+REQUEUE_WORKERS: Final = 8
+# So often may a Workload be rejected before others stop waiting for the room it was meant to get.
+FAILURES_BEFORE_SKIP: Final = 3
 # Answers that repeating the same write will not change.
-_REFUSALS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
+_REJECTIONS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _Decided:
+class _PendingWrite:
     """A decision whose write is not over.
 
     Attributes:
         workload: as judged.
-        repeated: the write may have been sent before and cut off without an answer.
-        overtaken: something else was decided meanwhile, and has to be once more afterwards.
+        maybe_sent: the write may have been sent before and cut off without an answer.
+        superseded: something else was decided meanwhile, and has to be once more afterwards.
     """
 
     workload: Workload
-    verdict: Verdict
-    repeated: bool = False
-    overtaken: bool = False
+    decision: WrittenDecision
+    maybe_sent: bool = False
+    superseded: bool = False
 
-    def differs(self, workload: Workload, verdict: Verdict) -> bool:
+    def differs(self, workload: Workload, decision: WrittenDecision) -> bool:
         """Whether this decision is about another object, or says something else."""
         same = self.workload.metadata.uid == workload.metadata.uid
-        return not same or self.verdict != verdict
+        return not same or self.decision != decision
 
 
-class SchedulingCycle:
+class Scheduler:
     """Turns changes of the cache into decisions, and decisions into writes."""
 
     def __init__(
@@ -91,7 +93,7 @@ class SchedulingCycle:
         *,
         features: Features,
         nodes: NodeWriter,
-        repairs: Callable[[Snapshot], Sequence[Repair]] = lambda _snapshot: (),
+        second_pass: Callable[[Snapshot], Sequence[SecondPassDecision]] = lambda _snapshot: (),
         is_in_sync: Callable[[Workload], bool] = lambda _workload: True,
         min_interval_s: float = 0.1,
         message_interval_s: float = 0.0,
@@ -106,7 +108,7 @@ class SchedulingCycle:
             writer: carries decisions out.
             features: state of feature gates.
             nodes: carries out what is decided about broken nodes.
-            repairs: the second pass; it charges what it gives to the snapshot.
+            second_pass: the second pass; it charges what it gives to the snapshot.
             is_in_sync: whether a Workload asks for what its job asks for now. One that does not is
                 about to be changed, and admitting it would only be taken back.
             min_interval_s: between the starts of two cycles at least.
@@ -116,55 +118,57 @@ class SchedulingCycle:
         """
         self._cache, self._workloads, self._writer = cache, workloads, writer
         self._features = features
-        self._nodes, self._repairs = nodes, repairs
-        self._stuck: dict[str, str] = {}
+        self._nodes, self._second_pass = nodes, second_pass
+        self._failed_replacements: dict[str, str] = {}
         self._is_in_sync = is_in_sync
         self._min_interval_s = min_interval_s
         self._check_usage = check_usage
         self._changed = asyncio.Event()
         self._planned_epoch = -1
-        self._decided: dict[str, _Decided] = {}
-        self._holds: dict[str, Hold] = {}
-        self._pace = Pace(message_interval_s)
+        self._pending_writes: dict[str, _PendingWrite] = {}
+        self._requeues: dict[str, Requeue] = {}
+        self._message_limiter = MessageRateLimiter(message_interval_s)
         self._backoff = Backoff(base_s=0.1, cap_s=15.0)
-        self._resting: dict[str, asyncio.TimerHandle] = {}
-        self._verdicts = WorkQueue[str]("verdicts", self._carry_out, workers=workers)
-        self._waits = WorkQueue[str]("holds", self._hold, workers=HOLD_WORKERS)
+        self._backing_off: dict[str, asyncio.TimerHandle] = {}
+        self._write_queue = WorkQueue[str]("writes", self._write_decision, workers=workers)
+        self._requeue_queue = WorkQueue[str](
+            "requeues", self._write_requeue, workers=REQUEUE_WORKERS
+        )
         self._failures = Backoff(base_s=0.5, cap_s=30.0)
         self.cycles = 0
 
-    def poke(self) -> None:
+    def request_cycle_if_changed(self) -> None:
         """The cache may have changed: plan again if it has. Cheap."""
         if self._cache.epoch != self._planned_epoch:
             self._changed.set()
 
-    def replan(self) -> None:
+    def request_cycle(self) -> None:
         """Plan again whether or not the cache has changed."""
         self._changed.set()
 
     async def run(self) -> None:
         """Plan and write until cancelled. Only the holder of the Lease may call this."""
-        self._holds.clear()
-        self.replan()
+        self._requeues.clear()
+        self.request_cycle()
         try:
             async with asyncio.TaskGroup() as group:
-                spawn(group, self._verdicts.run(list(self._decided)), "verdicts")
-                spawn(group, self._waits.run(), "holds")
-                spawn(group, self._plan_for_ever(), "cycle")
+                spawn(group, self._write_queue.run(list(self._pending_writes)), "writes")
+                spawn(group, self._requeue_queue.run(), "requeues")
+                spawn(group, self._run_cycles(), "cycle")
         finally:
-            for timer in self._resting.values():
+            for timer in self._backing_off.values():
                 timer.cancel()
-            self._resting.clear()
+            self._backing_off.clear()
 
-    async def _plan_for_ever(self) -> None:
+    async def _run_cycles(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
             started = clock.monotonic()
             try:
-                self._plan_once()
+                self._run_cycle()
             except Exception:
-                log.exception("cycle_failed", cycle=self.cycles)
+                log.exception("scheduling_cycle_failed", cycle=self.cycles)
                 self._changed.set()
                 await asyncio.sleep(self._failures.next())
                 continue
@@ -173,23 +177,23 @@ class SchedulingCycle:
             spent_s = clock.monotonic() - started
             await asyncio.sleep(max(self._min_interval_s - spent_s, 0.01))
 
-    def _plan_once(self) -> None:
+    def _run_cycle(self) -> None:
         started = clock.monotonic()
-        snapshot = self._cache.freeze()
+        snapshot = self._cache.snapshot()
         metrics.SNAPSHOT_DURATION.observe(clock.monotonic() - started)
-        snapshot.waiting = [row for row in snapshot.waiting if not self._gives_way(row.key)]
-        snapshot.leaving = frozenset(self._leaving())
-        self._mend(snapshot)
+        snapshot.pending = [row for row in snapshot.pending if not self._is_skipped(row.key)]
+        snapshot.being_evicted = frozenset(self._evictions_in_flight())
+        self._run_second_pass(snapshot)
         decisions = plan(snapshot, self._features, metrics.time_placement)
         admitted = 0
-        waiting: dict[str, Hold] = {}
+        pending: dict[str, Requeue] = {}
         for decision in decisions:
-            if isinstance(decision, Hold):
-                waiting[decision.workload] = decision
-                self._count_defect(decision)
+            if isinstance(decision, Requeue):
+                pending[decision.workload] = decision
+                self._count_decision_error(decision)
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
-        self._replace_holds(waiting)
+        self._replace_requeues(pending)
         # What assuming the grants changed is what was just planned.
         self._planned_epoch = self._cache.epoch
         self.cycles += 1
@@ -199,124 +203,136 @@ class SchedulingCycle:
             metrics.ATTEMPTS.labels(result=result).inc()
             metrics.ATTEMPT_DURATION.labels(result=result).observe(spent_s)
         log.debug(
-            "cycle_planned",
+            "scheduling_cycle_done",
             cycle=self.cycles,
             decisions=len(decisions),
             admitted=admitted,
             duration_s=round(spent_s, 4),
         )
         if self._check_usage and verify(self._cache):
-            self.poke()
+            self.request_cycle_if_changed()
 
-    def _mend(self, snapshot: Snapshot) -> None:
+    def _run_second_pass(self, snapshot: Snapshot) -> None:
         """What runs and lost nodes comes before what waits."""
-        failing = {row.key for row in snapshot.failing}
-        self._stuck = {key: text for key, text in self._stuck.items() if key in failing}
-        snapshot.failing = [
+        with_unhealthy_nodes = {row.key for row in snapshot.with_unhealthy_nodes}
+        self._failed_replacements = {
+            key: text
+            for key, text in self._failed_replacements.items()
+            if key in with_unhealthy_nodes
+        }
+        snapshot.with_unhealthy_nodes = [
             row
-            for row in snapshot.failing
-            if row.key not in self._decided and row.key not in self._resting
+            for row in snapshot.with_unhealthy_nodes
+            if row.key not in self._pending_writes and row.key not in self._backing_off
         ]
-        for repair in self._repairs(snapshot):
-            if not isinstance(repair, Stuck):
-                self._decide(repair)
-            elif self._stuck.get(repair.workload) != repair.message:
-                self._stuck[repair.workload] = repair.message
-                if (workload := self._workloads.get(repair.workload)) is not None:
-                    self._nodes.tell_stuck(workload, repair.message)
+        for decision in self._second_pass(snapshot):
+            if not isinstance(decision, ReplacementFailed):
+                self._decide(decision)
+            elif self._failed_replacements.get(decision.workload) != decision.message:
+                self._failed_replacements[decision.workload] = decision.message
+                if (workload := self._workloads.get(decision.workload)) is not None:
+                    self._nodes.report_replacement_failed(workload, decision.message)
 
-    def _decide(self, verdict: Verdict) -> bool:
-        """Queue a verdict's write; False when it has to wait."""
-        key = verdict.workload
+    def _decide(self, decision: WrittenDecision) -> bool:
+        """Queue a decision's write; False when it has to wait."""
+        key = decision.workload
         workload = self._workloads.get(key)
-        if workload is None or key in self._resting:
+        if workload is None or key in self._backing_off:
             return False
-        if (decided := self._decided.get(key)) is not None:
-            decided.overtaken |= decided.differs(workload, verdict)
+        if (pending_write := self._pending_writes.get(key)) is not None:
+            pending_write.superseded |= pending_write.differs(workload, decision)
             return False
-        if isinstance(verdict, Admit):
+        if isinstance(decision, Admit):
             if not self._is_in_sync(workload):
-                self._rest(key)
+                self._back_off(key)
                 return False
-            self._cache.assume(key, verdict.grant)
-        elif isinstance(verdict, Reassign):
-            self._cache.assume(key, verdict.grant, instead=True)
-        elif isinstance(verdict, Preempt) and not self._may_preempt(verdict.by):
+            self._cache.assume(key, decision.assignment)
+        elif isinstance(decision, ReplaceNode):
+            self._cache.assume(key, decision.assignment, replace_existing=True)
+        elif isinstance(decision, Preempt) and not self._may_preempt(decision.by):
             return False
-        self._decided[key] = _Decided(workload, verdict)
-        self._verdicts.add(key)
+        self._pending_writes[key] = _PendingWrite(workload, decision)
+        self._write_queue.add(key)
         return True
 
-    def _leaving(self) -> Iterator[str]:
+    def _evictions_in_flight(self) -> Iterator[str]:
         """Workloads whose eviction is on its way to the API server."""
-        for key, decided in self._decided.items():
-            if isinstance(decided.verdict, Evict | Preempt | Deactivate):
+        for key, pending_write in self._pending_writes.items():
+            if isinstance(pending_write.decision, Evict | Preempt | Deactivate):
                 yield key
 
     def _may_preempt(self, key: str) -> bool:
         """Whether a Workload would be admitted if it had room: else nobody has to go for it."""
         workload = self._workloads.get(key)
-        if workload is None or key in self._resting:
+        if workload is None or key in self._backing_off:
             return False
         if not self._is_in_sync(workload):
-            self._rest(key)
+            self._back_off(key)
             return False
         return True
 
-    def _count_defect(self, hold: Hold) -> None:
-        """A hold with a defect of ours behind it is counted each time, and logged when new."""
-        if not hold.error:
+    def _count_decision_error(self, requeue: Requeue) -> None:
+        """A requeue with a defect of ours behind it is counted each time, and logged when new."""
+        if not requeue.error:
             return
         metrics.DECISION_ERRORS.inc()
-        if self._holds.get(hold.workload) != hold:
-            log.error("decision_failed", workload=hold.workload, error=hold.error)
+        if self._requeues.get(requeue.workload) != requeue:
+            log.error("decision_failed", workload=requeue.workload, error=requeue.error)
 
-    def _replace_holds(self, waiting: dict[str, Hold]) -> None:
+    def _replace_requeues(self, pending: dict[str, Requeue]) -> None:
         """Only the newest word about each Workload is written."""
-        before, self._holds = self._holds, waiting
+        before, self._requeues = self._requeues, pending
         now = clock.monotonic()
-        for key, hold in waiting.items():
-            if (known := before.get(key)) == hold:
+        for key, requeue in pending.items():
+            if (previous := before.get(key)) == requeue:
                 continue
-            wait_s = self._pace.wait_s(key, hold.reason, now) if known is not None else 0.0
+            wait_s = (
+                self._message_limiter.wait_s(key, requeue.reason, now)
+                if previous is not None
+                else 0.0
+            )
             if wait_s > 0:
-                self._waits.add_later(key, wait_s)
+                self._requeue_queue.add_later(key, wait_s)
             else:
-                self._waits.add(key)
+                self._requeue_queue.add(key)
 
-    async def _carry_out(self, key: str) -> None:
-        decided = self._decided.get(key)
-        if decided is None:
+    async def _write_decision(self, key: str) -> None:
+        pending_write = self._pending_writes.get(key)
+        if pending_write is None:
             return
         try:
-            await self._write(key, decided)
+            await self._write(key, pending_write)
         except asyncio.CancelledError:
-            decided.repeated = True
+            pending_write.maybe_sent = True
             raise
         except KubeError as error:
-            self._failed(key, decided, error)
+            self._failed(key, pending_write, error)
         except Exception:
-            self._failed(key, decided, None)
+            self._failed(key, pending_write, None)
             raise
         else:
-            del self._decided[key]
+            del self._pending_writes[key]
             self._backoff.reset(key)
-            if decided.overtaken:
-                self.replan()
+            if pending_write.superseded:
+                self.request_cycle()
 
-    async def _write(self, key: str, decided: _Decided) -> None:
-        workload = decided.workload
-        match decided.verdict:
-            case Admit(_, grant):
-                version = await self._writer.admit(workload, grant, repeated=decided.repeated)
+    async def _write(self, key: str, pending_write: _PendingWrite) -> None:
+        workload = pending_write.workload
+        match pending_write.decision:
+            case Admit(_, assignment):
+                version = await self._writer.admit(
+                    workload, assignment, maybe_sent=pending_write.maybe_sent
+                )
                 self._cache.confirm(key, version)
-            case Reassign(_, grant, replaced):
-                repeated = decided.repeated
-                version = await self._nodes.reassign(workload, grant, replaced, repeated=repeated)
+            case ReplaceNode(_, assignment, replaced):
+                maybe_sent = pending_write.maybe_sent
+                version = await self._nodes.replace_nodes(
+                    workload, assignment, replaced, maybe_sent=maybe_sent
+                )
                 self._cache.confirm(key, version)
-            case Unmark(_, names, message):
-                self._nodes.tell_stuck(workload, message)
-                await self._nodes.unmark(workload, names)
+            case ClearUnhealthyNodes(_, names, message):
+                self._nodes.report_replacement_failed(workload, message)
+                await self._nodes.clear_unhealthy_nodes(workload, names)
             case Deactivate(_, reason, message):
                 await self._writer.deactivate(workload, reason, message)
             case Evict(_, reason, message):
@@ -324,63 +340,67 @@ class SchedulingCycle:
             case Preempt(_, _, cause, message):
                 await self._writer.evict(workload, EvictionReason.PREEMPTED, message, cause)
 
-    def _failed(self, key: str, decided: _Decided, error: KubeError | None) -> None:
+    def _failed(self, key: str, pending_write: _PendingWrite, error: KubeError | None) -> None:
         """Take back what was assumed; judge this Workload again after a pause of its own."""
-        del self._decided[key]
-        if isinstance(decided.verdict, Admit | Reassign):
+        del self._pending_writes[key]
+        if isinstance(pending_write.decision, Admit | ReplaceNode):
             self._cache.forget(key)
         if error is not None:
             level = log.debug if error.status in (404, 409) else log.warning
-            level("verdict_refused", workload=key, error=str(error)[:500])
+            level("decision_write_rejected", workload=key, error=str(error)[:500])
             # A deactivation is a patch, and 422 may only say that the Workload moved on.
-            refused = isinstance(error, _REFUSALS)
-            if refused and not isinstance(decided.verdict, Deactivate | Unmark):
-                self._writer.tell_refused(decided.workload, error)
-        self._rest(key)
-        self.replan()
+            rejected = isinstance(error, _REJECTIONS)
+            if rejected and not isinstance(
+                pending_write.decision, Deactivate | ClearUnhealthyNodes
+            ):
+                self._writer.report_rejected(pending_write.workload, error)
+        self._back_off(key)
+        self.request_cycle()
 
-    def _rest(self, key: str) -> None:
+    def _back_off(self, key: str) -> None:
         """Leave a Workload alone for a while; longer each time."""
         if key not in self._workloads:
             self._backoff.reset(key)
             return
         loop = asyncio.get_running_loop()
-        self._resting[key] = loop.call_later(self._backoff.next(key), self._rested, key)
+        self._backing_off[key] = loop.call_later(
+            self._backoff.next(key), self._on_backoff_finished, key
+        )
 
-    def _gives_way(self, key: str) -> bool:
-        """Whether a Workload rests that was refused time and again."""
-        return key in self._resting and self._backoff.failures(key) > PATIENCE
+    def _is_skipped(self, key: str) -> bool:
+        """Whether a Workload rests that was rejected time and again."""
+        return key in self._backing_off and self._backoff.failures(key) > FAILURES_BEFORE_SKIP
 
-    def changed(self, key: str) -> None:
-        """A Workload asks for something else now: what was refused before counts no more."""
-        timer = self._resting.pop(key, None)
+    def reset_backoff(self, key: str) -> None:
+        """A Workload asks for something else now: what was rejected before counts no more."""
+        timer = self._backing_off.pop(key, None)
         if timer is not None:
             timer.cancel()
             self._backoff.reset(key)
-            self.replan()
+            self.request_cycle()
 
-    def _rested(self, key: str) -> None:
-        self._resting.pop(key, None)
-        self.replan()
+    def _on_backoff_finished(self, key: str) -> None:
+        self._backing_off.pop(key, None)
+        self.request_cycle()
 
-    async def _hold(self, key: str) -> None:
-        hold, workload = self._holds.get(key), self._workloads.get(key)
-        if hold is None or workload is None or key in self._decided:
+    async def _write_requeue(self, key: str) -> None:
+        requeue, workload = self._requeues.get(key), self._workloads.get(key)
+        if requeue is None or workload is None or key in self._pending_writes:
             return
-        told = await self._writer.hold(workload, hold.reason, hold.message)
-        if told and key in self._workloads:  # it may have gone meanwhile
-            self._pace.told(key, hold.reason, clock.monotonic())
+        written = await self._writer.write_pending(workload, requeue.reason, requeue.message)
+        if written and key in self._workloads:  # it may have gone meanwhile
+            self._message_limiter.record_written(key, requeue.reason, clock.monotonic())
 
     def forget(self, key: str) -> None:
         """A Workload is gone: nothing about it has to be remembered."""
-        self._holds.pop(key, None)
-        self._pace.forget(key)
-        self._stuck.pop(key, None)
-        timer = self._resting.pop(key, None)
+        self._requeues.pop(key, None)
+        self._message_limiter.forget(key)
+        self._failed_replacements.pop(key, None)
+        timer = self._backing_off.pop(key, None)
         if timer is not None:
             timer.cancel()
         self._backoff.reset(key)
 
     def counts(self) -> Mapping[str, Any]:
         """What is under way: for logs and readiness."""
-        return {"verdicts": len(self._decided), "holds": len(self._waits)}
+        return {"writes": len(self._pending_writes), "requeues": len(self._requeue_queue)}

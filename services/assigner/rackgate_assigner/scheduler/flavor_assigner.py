@@ -12,16 +12,21 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from rackgate.api.names import PendingReason
-from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, FlavorRow, GroupRow
-from rackgate_assigner.quota.quota import SEVERITY, Mode, Verdict, check
+from rackgate_assigner.quota.queues import (
+    ClusterQueueInfo,
+    FlavorInfo,
+    FlavorResource,
+    ResourceGroupInfo,
+)
+from rackgate_assigner.quota.quota import SEVERITY, FlavorAssignmentMode, QuotaCheck, check_quota
 from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.node_matching import blocking_taint, expression_holds
-from rackgate_assigner.workload.decisions import TopologyRefusal
+from rackgate_assigner.workload.decisions import TopologyNotFound
 from rackgate_assigner.workload.info import REQUIRED_AFFINITY
 
 # By PodSet and flavor.
-Refused: TypeAlias = Mapping[tuple[str, str], TopologyRefusal]
-NOTHING_REFUSED: Final[Refused] = {}
+RejectedFlavors: TypeAlias = Mapping[tuple[str, str], TopologyNotFound]
+NO_REJECTED_FLAVORS: Final[RejectedFlavors] = {}
 
 
 @dataclass(slots=True)
@@ -48,18 +53,18 @@ class FlavorPlan:
         podsets: in the Workload's order; those after a unit without flavors are left out.
         reason: why not, empty when the mode is FIT.
         request: totals of all PodSets.
-        short: what of that others hold, where they have to give way.
+        preemption_needed: what of that others hold, where they have to give way.
     """
 
     podsets: list[PodSetPlan]
-    mode: Mode = Mode.FIT
+    mode: FlavorAssignmentMode = FlavorAssignmentMode.FIT
     reason: str = ""
     request: dict[FlavorResource, int] = field(default_factory=dict)
-    short: set[FlavorResource] = field(default_factory=set)
+    preemption_needed: set[FlavorResource] = field(default_factory=set)
 
     @property
     def message(self) -> str:
-        """The refusal of all PodSets that have texts."""
+        """The rejection of all PodSets that have texts."""
         return "; ".join(
             f"couldn't assign flavors to pod set {podset.request.name}: "
             + ", ".join(sorted(podset.texts))
@@ -73,13 +78,13 @@ class Offer:
     """What a ClusterQueue offers in this cycle: its row, its flavors, and quota in use.
 
     Attributes:
-        yields: what would be free in addition, once all that may have to give way had gone.
+        preemptible: what would be free in addition, once all that may have to give way had gone.
     """
 
-    queue: ClusterQueueRow
-    flavors: Mapping[str, FlavorRow]
+    queue: ClusterQueueInfo
+    flavors: Mapping[str, FlavorInfo]
     used: Mapping[FlavorResource, int]
-    yields: Mapping[FlavorResource, int] = field(default_factory=dict)
+    preemptible: Mapping[FlavorResource, int] = field(default_factory=dict)
 
     @property
     def implies_topology(self) -> bool:
@@ -92,7 +97,7 @@ class Offer:
         flavor = self.flavors.get(name)
         return flavor is not None and flavor.topology is not None
 
-    def group_of(self, resource: str) -> GroupRow | None:
+    def group_of(self, resource: str) -> ResourceGroupInfo | None:
         """The resource group that covers a resource."""
         return next((group for group in self.queue.groups if resource in group.covered), None)
 
@@ -115,7 +120,7 @@ def units_of(podsets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
 
 
 def choose_flavors(
-    offer: Offer, podsets: Sequence[PodSetRequest], refused: Refused = NOTHING_REFUSED
+    offer: Offer, podsets: Sequence[PodSetRequest], rejected: RejectedFlavors = NO_REJECTED_FLAVORS
 ) -> FlavorPlan:
     """Choose a flavor for every covered resource of every PodSet, in order.
 
@@ -124,7 +129,7 @@ def choose_flavors(
     Args:
         offer: of the ClusterQueue.
         podsets: in the Workload's order.
-        refused: flavors whose topology has no place for a PodSet: never chosen for it, and
+        rejected: flavors whose topology has no place for a PodSet: never chosen for it, and
             their texts are told with those of the others.
     """
     plan = FlavorPlan([])
@@ -132,7 +137,7 @@ def choose_flavors(
     for unit in units_of(podsets):
         plans = [PodSetPlan(podset, _amounts(offer, podset)) for podset in unit]
         plan.podsets.extend(plans)
-        search = _UnitSearch(offer, unit, _sum(item.amounts for item in plans), before, refused)
+        search = _UnitSearch(offer, unit, _sum(item.amounts for item in plans), before, rejected)
         mode, reason = search.run()
         for item in plans:
             item.texts = list(search.texts)
@@ -141,12 +146,12 @@ def choose_flavors(
             }
         if mode < plan.mode:
             plan.mode, plan.reason = mode, reason
-        if mode is Mode.NO_FIT:
+        if mode is FlavorAssignmentMode.NO_FIT:
             break
         for resource, flavor in search.chosen.items():
             pair = (flavor, resource)
             before[pair] = before.get(pair, 0) + search.total[resource]
-        plan.short |= search.short
+        plan.preemption_needed |= search.preemption_needed
     order = {podset.name: index for index, podset in enumerate(podsets)}
     plan.podsets.sort(key=lambda item: order[item.request.name])
     return plan
@@ -160,7 +165,9 @@ def requested_levels(request: TopologyRequest | None) -> list[str]:
     return [level for level in named if level]
 
 
-def flavor_problem(offer: Offer, name: str, podset: PodSetRequest, group: GroupRow) -> str | None:
+def flavor_problem(
+    offer: Offer, name: str, podset: PodSetRequest, group: ResourceGroupInfo
+) -> str | None:
     """Why a flavor is not for a PodSet, whatever quota there is; None when it is."""
     flavor = offer.flavors.get(name)
     if flavor is None:
@@ -178,7 +185,7 @@ def flavor_problem(offer: Offer, name: str, podset: PodSetRequest, group: GroupR
 
 
 def _topology_problem(
-    offer: Offer, flavor: FlavorRow, podset: PodSetRequest, group: GroupRow
+    offer: Offer, flavor: FlavorInfo, podset: PodSetRequest, group: ResourceGroupInfo
 ) -> str | None:
     name = flavor.name
     if podset.topology is None:
@@ -237,19 +244,19 @@ class _UnitSearch:
         unit: Sequence[PodSetRequest],
         total: Mapping[str, int],
         before: Mapping[FlavorResource, int],
-        refused: Refused,
+        rejected: RejectedFlavors,
     ) -> None:
         self.offer, self.unit, self.total, self.before = offer, unit, total, before
         names = {podset.name for podset in unit}
-        self.refused = {flavor: no for (name, flavor), no in refused.items() if name in names}
+        self.rejected = {flavor: no for (name, flavor), no in rejected.items() if name in names}
         self.chosen: dict[str, str] = {}
         self.texts: list[str] = []
-        self.waits: list[str] = []
-        self.short: set[FlavorResource] = set()
+        self.pending_reasons: list[str] = []
+        self.preemption_needed: set[FlavorResource] = set()
 
-    def run(self) -> tuple[Mode, str]:
+    def run(self) -> tuple[FlavorAssignmentMode, str]:
         """Walk through the resources; the mode of the unit and the reason when it is not FIT."""
-        worst, severest = Mode.FIT, ""
+        worst, severest = FlavorAssignmentMode.FIT, ""
         for resource in sorted(self.total, key=resource_rank):
             if resource in self.chosen:
                 continue
@@ -259,83 +266,103 @@ class _UnitSearch:
                     continue
                 self.chosen = {}
                 self.texts = [f"resource {resource} unavailable in ClusterQueue"]
-                return Mode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR
+                return FlavorAssignmentMode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR
             mode, reason, texts = self._search(group)
             severest = max(severest, reason, key=SEVERITY.__getitem__)
-            if mode is Mode.NO_FIT:
+            if mode is FlavorAssignmentMode.NO_FIT:
                 self.chosen, self.texts = {}, texts
                 return mode, severest or PendingReason.NO_MATCHING_FLAVOR
             self.texts += texts
             worst = min(worst, mode)
-        return worst, max(self.waits, key=SEVERITY.__getitem__, default="")
+        return worst, max(self.pending_reasons, key=SEVERITY.__getitem__, default="")
 
-    def _search(self, group: GroupRow) -> tuple[Mode, str, list[str]]:
+    def _search(self, group: ResourceGroupInfo) -> tuple[FlavorAssignmentMode, str, list[str]]:
         """Choose among the flavors of a group: mode, reason of a NO_FIT, texts."""
         resources = [name for name in group.covered if name in self.total]
-        best, mode = "", Mode.NO_FIT
-        enough = Mode.PREEMPT if self.offer.queue.preempts_early else Mode.FIT
-        short: set[FlavorResource] = set()
+        best, mode = "", FlavorAssignmentMode.NO_FIT
+        enough = (
+            FlavorAssignmentMode.PREEMPT
+            if self.offer.queue.preempts_early
+            else FlavorAssignmentMode.FIT
+        )
+        preemption_needed: set[FlavorResource] = set()
         texts: list[str] = []
         reasons: list[str] = []
-        waits: list[str] = []
+        pending_reasons: list[str] = []
         for flavor in group.flavors:
-            verdicts = self._judge(flavor, group, resources)
-            texts += [verdict.text for verdict in verdicts if verdict.text]
-            found = min((verdict.mode for verdict in verdicts), default=Mode.FIT)
-            if found is not Mode.FIT:
-                named = [verdict.reason for verdict in verdicts]
-                listed = reasons if found is Mode.NO_FIT else waits
+            quota_checks = self._check_flavor(flavor, group, resources)
+            texts += [quota_check.text for quota_check in quota_checks if quota_check.text]
+            found = min(
+                (quota_check.mode for quota_check in quota_checks), default=FlavorAssignmentMode.FIT
+            )
+            if found is not FlavorAssignmentMode.FIT:
+                named = [quota_check.reason for quota_check in quota_checks]
+                listed = reasons if found is FlavorAssignmentMode.NO_FIT else pending_reasons
                 listed.append(max(named, key=SEVERITY.__getitem__))
             if found > mode:
-                best, mode, short = flavor, found, _short(flavor, resources, verdicts)
-            if mode is Mode.FIT:
+                best, mode, preemption_needed = (
+                    flavor,
+                    found,
+                    _preemption_needed(flavor, resources, quota_checks),
+                )
+            if mode is FlavorAssignmentMode.FIT:
                 texts = []
             if mode >= enough:
                 break
-        if mode is not Mode.NO_FIT:
+        if mode is not FlavorAssignmentMode.NO_FIT:
             self.chosen.update(dict.fromkeys(resources, best))
-            self.short |= short
-        if mode in (Mode.WAIT, Mode.PREEMPT):
-            self.waits.append(min(waits, key=SEVERITY.__getitem__))
+            self.preemption_needed |= preemption_needed
+        if mode in (FlavorAssignmentMode.NO_CANDIDATES, FlavorAssignmentMode.PREEMPT):
+            self.pending_reasons.append(min(pending_reasons, key=SEVERITY.__getitem__))
         return mode, min(reasons, key=SEVERITY.__getitem__, default=""), texts
 
-    def _judge(self, flavor: str, group: GroupRow, resources: Sequence[str]) -> list[Verdict]:
-        refusal = self.refused.get(flavor)
-        if refusal is not None:
-            return [self._no_place(refusal)]
+    def _check_flavor(
+        self, flavor: str, group: ResourceGroupInfo, resources: Sequence[str]
+    ) -> list[QuotaCheck]:
+        rejection = self.rejected.get(flavor)
+        if rejection is not None:
+            return [self._topology_not_found(rejection)]
         for podset in self.unit:
             problem = flavor_problem(self.offer, flavor, podset, group)
             if problem is not None:
-                return [Verdict(Mode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR, problem)]
+                return [
+                    QuotaCheck(
+                        FlavorAssignmentMode.NO_FIT, PendingReason.NO_MATCHING_FLAVOR, problem
+                    )
+                ]
         return [
-            check(
+            check_quota(
                 (flavor, resource),
                 self.total[resource],
                 before=self.before.get((flavor, resource), 0),
                 nominal=group.nominal.get((flavor, resource), 0),
                 used=self.offer.used.get((flavor, resource), 0),
-                yields=self.offer.yields.get((flavor, resource), 0),
+                preemptible=self.offer.preemptible.get((flavor, resource), 0),
             )
             for resource in resources
         ]
 
-    def _no_place(self, refusal: TopologyRefusal) -> Verdict:
+    def _topology_not_found(self, rejection: TopologyNotFound) -> QuotaCheck:
         """The flavor has the quota and no place: worth waiting for if others hold the place."""
-        mode = Mode.NO_FIT if refusal.fits_when_empty is False else Mode.WAIT
-        text = refusal.message
-        if len(self.refused) > 1:  # else the text stays what it is for a queue of one flavor
-            text = f"flavor {refusal.flavor}: {text}"
-        return Verdict(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)
+        mode = (
+            FlavorAssignmentMode.NO_FIT
+            if rejection.fits_when_empty is False
+            else FlavorAssignmentMode.NO_CANDIDATES
+        )
+        text = rejection.message
+        if len(self.rejected) > 1:  # else the text stays what it is for a queue of one flavor
+            text = f"flavor {rejection.flavor}: {text}"
+        return QuotaCheck(mode, PendingReason.TOPOLOGY_PLACEMENT_FAILED, text)
 
 
-def _short(
-    flavor: str, resources: Sequence[str], verdicts: Sequence[Verdict]
+def _preemption_needed(
+    flavor: str, resources: Sequence[str], quota_checks: Sequence[QuotaCheck]
 ) -> set[FlavorResource]:
-    """What of a flavor others have to give back; nothing for one refused as a whole."""
-    if len(verdicts) != len(resources):
+    """What of a flavor others have to give back; nothing for one rejected as a whole."""
+    if len(quota_checks) != len(resources):
         return set()
     return {
         (flavor, resource)
-        for resource, verdict in zip(resources, verdicts, strict=True)
-        if verdict.mode is Mode.PREEMPT
+        for resource, quota_check in zip(resources, quota_checks, strict=True)
+        if quota_check.mode is FlavorAssignmentMode.PREEMPT
     }

@@ -1,4 +1,4 @@
-"""How often the same news is told: why a Workload waits, in ever new words. Pure.
+"""How often the same news is written: why a Workload waits, in ever new words. Pure.
 
 Each change of free room words the reasons of all that wait anew ("fits 3 of 4 pods"). What waits
 is told apart by reason at once; the words alone may be a little old, the more so the more wait:
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-WORDS_PER_S: Final = 20.0
+MESSAGES_PER_S: Final = 20.0
 BURST_S: Final = 1.0
 
 
-class Pace:
+class MessageRateLimiter:
     """When words about a key may be written anew.
 
     Args:
@@ -22,34 +22,34 @@ class Pace:
             those of `BURST_S` seconds come at once.
     """
 
-    def __init__(self, interval_s: float, per_s: float = WORDS_PER_S) -> None:
+    def __init__(self, interval_s: float, per_s: float = MESSAGES_PER_S) -> None:
         self._interval_s, self._gap_s = interval_s, 1.0 / per_s
-        self._told: dict[str, tuple[str, float]] = {}
-        self._turns: dict[str, float] = {}
-        self._next_turn = 0.0
+        self._written: dict[str, tuple[str, float]] = {}
+        self._slots: dict[str, float] = {}
+        self._next_slot = 0.0
 
     def wait_s(self, key: str, reason: str, now: float) -> float:
-        """Seconds to wait before news about a key; 0 for another reason than last told.
+        """Seconds to wait before news about a key; 0 for another reason than last written.
 
-        A key that has to wait gets a turn, and keeps it until it is told: who asks first is told
-        first.
+        A key that has to wait gets a slot, and keeps it until it is written: who asks first is
+        written first.
         """
-        told = self._told.get(key)
-        if told is None or told[0] != reason:
+        written = self._written.get(key)
+        if written is None or written[0] != reason:
             return 0.0
-        turn = self._turns.get(key)
-        if turn is None:
-            shared = max(self._next_turn, now - BURST_S)
-            self._next_turn = shared + self._gap_s
-            turn = self._turns[key] = max(told[1] + self._interval_s, shared)
-        return max(0.0, turn - now)
+        slot = self._slots.get(key)
+        if slot is None:
+            shared = max(self._next_slot, now - BURST_S)
+            self._next_slot = shared + self._gap_s
+            slot = self._slots[key] = max(written[1] + self._interval_s, shared)
+        return max(0.0, slot - now)
 
-    def told(self, key: str, reason: str, now: float) -> None:
+    def record_written(self, key: str, reason: str, now: float) -> None:
         """News about a key was written, at this monotonic time."""
-        self._told[key] = (reason, now)
-        self._turns.pop(key, None)
+        self._written[key] = (reason, now)
+        self._slots.pop(key, None)
 
     def forget(self, key: str) -> None:
         """The next news about a key is new."""
-        self._told.pop(key, None)
-        self._turns.pop(key, None)
+        self._written.pop(key, None)
+        self._slots.pop(key, None)

@@ -1,7 +1,7 @@
 """Flavors and places together: what one Workload can be granted in this cycle.
 
 A flavor with the quota may still have no place. Then the next flavor of its resource group is
-tried at once, as the field does it over several cycles: each refusal takes one flavor from one
+tried at once, as the field does it over several cycles: each rejection takes one flavor from one
 PodSet's choice, until a plan fits or no flavor is left.
 """
 
@@ -15,35 +15,40 @@ from typing import Final, TypeAlias
 from rackgate.api.names import PendingReason
 from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.flavor_topologies import Grove
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.snapshot import Snapshot
-from rackgate_assigner.quota.quota import Mode
+from rackgate_assigner.quota.quota import FlavorAssignmentMode
 from rackgate_assigner.scheduler.flavor_assigner import (
     FlavorPlan,
     Offer,
     PodSetPlan,
-    Refused,
+    RejectedFlavors,
     choose_flavors,
 )
 from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest
 from rackgate_assigner.topology.placement.place import place
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant, TopologyRefusal
-from rackgate_assigner.workload.inadmissible import Refusal
-from rackgate_assigner.workload.info import Charge, quota_of
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, TopologyNotFound
+from rackgate_assigner.workload.inadmissible import Inadmissible
+from rackgate_assigner.workload.info import Charge, quota_usage
 from rackgate_assigner.workload.object_size import too_large
-from rackgate_assigner.workload_slices.admission import Family, Fence, fences, unlike
+from rackgate_assigner.workload_slices.admission import (
+    LeafRange,
+    SliceFamily,
+    leaf_ranges_near_parent,
+    levels_differ,
+)
 
 # Given a flavor's name, a context that lasts as long as one placement in it.
 Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
 
-def untimed(_flavor: str) -> AbstractContextManager[object]:
+def no_timing(_flavor: str) -> AbstractContextManager[object]:
     """A `Timing` that measures nothing."""
     return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
-class _NoPlace:
+class _FailedPlacement:
     """A try that ended in one flavor: the PodSets it was to hold, and what was refused."""
 
     flavor: str
@@ -54,38 +59,38 @@ class _NoPlace:
     def podset(self) -> str:
         return self.found.podset
 
-    def refusals(self, fits_when_empty: bool | None = None) -> list[TopologyRefusal]:
-        """The refusal of the PodSet; members of its group share it."""
+    def rejections(self, fits_when_empty: bool | None = None) -> list[TopologyNotFound]:
+        """The rejection of the PodSet; members of its group share it."""
         requests = [item.request for item in self.podsets]
         group = next(request.group for request in requests if request.name == self.podset)
         return [
-            TopologyRefusal(request.name, self.flavor, self.found.message, fits_when_empty)
+            TopologyNotFound(request.name, self.flavor, self.found.message, fits_when_empty)
             for request in requests
             if request.name == self.podset or (group and request.group == group)
         ]
 
 
-NOBODY: Final = Family()
+NO_FAMILY: Final = SliceFamily()
 
-# Notes a refusal and says whether to go on.
-Without: TypeAlias = Callable[[_NoPlace], bool]
+# Notes a rejection and says whether to go on.
+RejectFlavor: TypeAlias = Callable[[_FailedPlacement], bool]
 
 
-class Granting:
-    """Grants from one snapshot; each is charged to it, a refusal leaves nothing behind."""
+class Nominator:
+    """Grants from one snapshot; each is charged to it, a rejection leaves nothing behind."""
 
     def __init__(self, snapshot: Snapshot, features: Features, timing: Timing) -> None:
         self._snapshot, self._features, self._timing = snapshot, features, timing
         # Whose slice is being looked at; an ordinary Workload is near nobody.
-        self._family: Family = NOBODY
+        self._family: SliceFamily = NO_FAMILY
 
-    def grant(
+    def nominate(
         self,
         offer: Offer,
         podsets: Sequence[PodSetRequest],
         spec_bytes: int = 0,
-        family: Family | None = None,
-    ) -> Grant | Refusal:
+        family: SliceFamily | None = None,
+    ) -> Assignment | Inadmissible:
         """Flavors and places for all PodSets of a Workload, or why there are none.
 
         Args:
@@ -94,25 +99,28 @@ class Granting:
             spec_bytes: size of its templates and annotations.
             family: of a slice; told where the slice's pods go.
         """
-        self._family = family or NOBODY
-        attempts: list[_NoPlace] = []
+        self._family = family or NO_FAMILY
+        attempts: list[_FailedPlacement] = []
 
-        def without(refused: _NoPlace) -> bool:
-            """Note a refusal; whether there are flavors left to try."""
-            attempts.append(refused)
-            return choose_flavors(offer, podsets, _refused(attempts)).mode is Mode.FIT
+        def reject_flavor(failed: _FailedPlacement) -> bool:
+            """Note a rejection; whether there are flavors left to try."""
+            attempts.append(failed)
+            return (
+                choose_flavors(offer, podsets, _rejections_by_flavor(attempts)).mode
+                is FlavorAssignmentMode.FIT
+            )
 
         while True:
-            chosen = choose_flavors(offer, podsets, _refused(attempts))
-            if chosen.mode is not Mode.FIT:
-                return self._refusal(chosen, offer, podsets, attempts)
-            tried = self._try(chosen, offer, spec_bytes, without)
+            chosen = choose_flavors(offer, podsets, _rejections_by_flavor(attempts))
+            if chosen.mode is not FlavorAssignmentMode.FIT:
+                return self._inadmissible(chosen, offer, podsets, attempts)
+            result = self._assign(chosen, offer, spec_bytes, reject_flavor)
             # A refused flavor is not chosen again, so this ends.
-            if tried is not None:
-                return tried
+            if result is not None:
+                return result
 
-    def possible(
-        self, offer: Offer, podsets: Sequence[PodSetRequest], family: Family | None = None
+    def could_ever_fit(
+        self, offer: Offer, podsets: Sequence[PodSetRequest], family: SliceFamily | None = None
     ) -> bool:
         """Whether a Workload would be admitted if no other Workload held anything.
 
@@ -125,99 +133,109 @@ class Granting:
             podsets: what it asks for.
             family: of a slice.
         """
-        self._family = family or NOBODY
+        self._family = family or NO_FAMILY
         parent = self._family.parent.reserved if self._family.parent is not None else None
-        empty = replace(offer, used=quota_of(parent) if parent is not None else {}, yields={})
-        attempts: list[_NoPlace] = []
+        empty = replace(
+            offer, used=quota_usage(parent) if parent is not None else {}, preemptible={}
+        )
+        attempts: list[_FailedPlacement] = []
 
-        def without(refused: _NoPlace) -> bool:
-            attempts.append(refused)
-            return choose_flavors(empty, podsets, _refused(attempts)).mode is Mode.FIT
+        def reject_flavor(failed: _FailedPlacement) -> bool:
+            attempts.append(failed)
+            return (
+                choose_flavors(empty, podsets, _rejections_by_flavor(attempts)).mode
+                is FlavorAssignmentMode.FIT
+            )
 
         while True:
-            chosen = choose_flavors(empty, podsets, _refused(attempts))
-            if chosen.mode is not Mode.FIT:
+            chosen = choose_flavors(empty, podsets, _rejections_by_flavor(attempts))
+            if chosen.mode is not FlavorAssignmentMode.FIT:
                 return False
             by_flavor = _by_topology_flavor(chosen.podsets, empty)
-            if isinstance(by_flavor, Refusal) or self._unlike(chosen, by_flavor) is not None:
+            if (
+                isinstance(by_flavor, Inadmissible)
+                or self._levels_differ(chosen, by_flavor) is not None
+            ):
                 return False
-            if self._places(by_flavor, without, simulate_empty=True) is not None:
+            if self._find_assignments(by_flavor, reject_flavor, simulate_empty=True) is not None:
                 return True
 
-    def _refusal(
+    def _inadmissible(
         self,
         chosen: FlavorPlan,
         offer: Offer,
         podsets: Sequence[PodSetRequest],
-        attempts: Sequence[_NoPlace],
-    ) -> Refusal:
-        """Why there is no grant.
+        attempts: Sequence[_FailedPlacement],
+    ) -> Inadmissible:
+        """Why there is no assignment.
 
         An empty cluster is asked only where its answer changes the words: that costs as much as
         the placement itself, and most refusals say the same either way.
         """
         if not attempts:
-            short = chosen if chosen.mode is Mode.PREEMPT else None
-            return Refusal(chosen.reason, chosen.message, short=short)
-        refused = _refused(attempts)
-        never = choose_flavors(offer, podsets, _refused(attempts, [False] * len(attempts)))
+            preemption_plan = chosen if chosen.mode is FlavorAssignmentMode.PREEMPT else None
+            return Inadmissible(chosen.reason, chosen.message, preemption_plan=preemption_plan)
+        rejected = _rejections_by_flavor(attempts)
+        never = choose_flavors(
+            offer, podsets, _rejections_by_flavor(attempts, [False] * len(attempts))
+        )
         if (never.reason, never.message) != (chosen.reason, chosen.message):
             fits = [
                 one.podset in self._place(one.flavor, one.podsets, simulate_empty=True).assignments
                 for one in attempts
             ]
-            refused = _refused(attempts, fits)
-            chosen = choose_flavors(offer, podsets, refused)
-        return Refusal(chosen.reason, chosen.message, tuple(refused.values()))
+            rejected = _rejections_by_flavor(attempts, fits)
+            chosen = choose_flavors(offer, podsets, rejected)
+        return Inadmissible(chosen.reason, chosen.message, tuple(rejected.values()))
 
-    def _try(
-        self, chosen: FlavorPlan, offer: Offer, spec_bytes: int, without: Without
-    ) -> Grant | Refusal | None:
-        """The grant, charged; None if PodSets found no place in one of the flavors."""
+    def _assign(
+        self, chosen: FlavorPlan, offer: Offer, spec_bytes: int, reject_flavor: RejectFlavor
+    ) -> Assignment | Inadmissible | None:
+        """The assignment, charged; None if PodSets found no place in one of the flavors."""
         by_flavor = _by_topology_flavor(chosen.podsets, offer)
-        if isinstance(by_flavor, Refusal):
+        if isinstance(by_flavor, Inadmissible):
             return by_flavor
-        useless = self._unlike(chosen, by_flavor)
-        if useless is not None:
-            return useless
-        charges = self._places(by_flavor, without)
+        inadmissible = self._levels_differ(chosen, by_flavor)
+        if inadmissible is not None:
+            return inadmissible
+        charges = self._find_assignments(by_flavor, reject_flavor)
         if charges is None:
             return None
         assignments = {name: charge.assignment for name, charge in charges.items()}
         text = too_large(assignments, spec_bytes)
         if text is not None:
-            return Refusal(PendingReason.MISCONFIGURED, text)
-        grant = Grant(
+            return Inadmissible(PendingReason.MISCONFIGURED, text)
+        workload_assignment = Assignment(
             offer.queue.name,
-            tuple(_podset_grant(podset, assignments) for podset in chosen.podsets),
+            tuple(_podset_assignment(podset, assignments) for podset in chosen.podsets),
         )
         for charge in charges.values():
-            self._snapshot.forest.charge(charge, 1)
-        self._charge_quota(grant)
-        if self._family is not NOBODY:
+            self._snapshot.flavor_topologies.charge(charge, 1)
+        self._charge_quota(workload_assignment)
+        if self._family is not NO_FAMILY:
             for name, assignment in assignments.items():
-                self._family.places.setdefault(name, []).append(assignment)
-        return grant
+                self._family.assignments.setdefault(name, []).append(assignment)
+        return workload_assignment
 
-    def _unlike(
+    def _levels_differ(
         self, chosen: FlavorPlan, by_flavor: Mapping[str, Sequence[PodSetPlan]]
-    ) -> Refusal | None:
+    ) -> Inadmissible | None:
         """Why a slice would be given places of another kind than its parent has."""
-        if self._family is NOBODY:
+        if self._family is NO_FAMILY:
             return None
         levels: dict[str, tuple[str, ...] | None] = dict.fromkeys(
             podset.request.name for podset in chosen.podsets
         )
         for flavor, podsets in by_flavor.items():
-            tree = self._snapshot.forest.groves[flavor].tree
+            tree = self._snapshot.flavor_topologies.by_flavor[flavor].tree
             levels.update((podset.request.name, tree.assignment_levels) for podset in podsets)
         flavors = {name for podset in chosen.podsets for name in podset.flavors.values()}
-        return unlike(self._family, levels, ", ".join(sorted(flavors)))
+        return levels_differ(self._family, levels, ", ".join(sorted(flavors)))
 
-    def _places(
+    def _find_assignments(
         self,
         by_flavor: Mapping[str, Sequence[PodSetPlan]],
-        without: Without,
+        reject_flavor: RejectFlavor,
         *,
         simulate_empty: bool = False,
     ) -> dict[str, Charge] | None:
@@ -225,12 +243,12 @@ class Granting:
 
         Flavors may share nodes: what one takes is charged meanwhile to those that come after it.
         """
-        forest, flavors = self._snapshot.forest, sorted(by_flavor)
+        flavor_topologies, flavors = self._snapshot.flavor_topologies, sorted(by_flavor)
         charges: dict[str, Charge] = {}
         with ExitStack() as undo:
             for index, flavor in enumerate(flavors):
-                placed = self._fill(
-                    flavor, by_flavor[flavor], without, simulate_empty=simulate_empty
+                placed = self._place_in_flavor(
+                    flavor, by_flavor[flavor], reject_flavor, simulate_empty=simulate_empty
                 )
                 if placed is None:
                     return None
@@ -238,16 +256,18 @@ class Granting:
                     name, requests = podset.request.name, podset.request.requests
                     charge = charges[name] = Charge(flavor, requests, placed[name])
                     for later in flavors[index + 1 :]:
-                        grove = forest.groves[later]
-                        forest.charge_grove(grove, charge, 1)
-                        undo.callback(forest.charge_grove, grove, charge, -1)
+                        flavor_topology = flavor_topologies.by_flavor[later]
+                        flavor_topologies.charge_flavor_topology(flavor_topology, charge, 1)
+                        undo.callback(
+                            flavor_topologies.charge_flavor_topology, flavor_topology, charge, -1
+                        )
         return charges
 
-    def _fill(
+    def _place_in_flavor(
         self,
         flavor: str,
         podsets: Sequence[PodSetPlan],
-        without: Without,
+        reject_flavor: RejectFlavor,
         *,
         simulate_empty: bool = False,
     ) -> Mapping[str, TopologyAssignment] | None:
@@ -260,66 +280,68 @@ class Granting:
             placement = self._place(flavor, podsets, simulate_empty=simulate_empty)
             if placement.refused is None:
                 return placement.assignments if complete else None
-            refused = _NoPlace(flavor, podsets, placement.refused)
-            if not without(refused):
+            failed = _FailedPlacement(flavor, podsets, placement.refused)
+            if not reject_flavor(failed):
                 return None
             complete = False
-            names = {refusal.podset for refusal in refused.refusals()}
+            names = {rejection.podset for rejection in failed.rejections()}
             podsets = [podset for podset in podsets if podset.request.name not in names]
 
-    def _charge_quota(self, grant: Grant) -> None:
-        used = self._snapshot.used.setdefault(grant.cluster_queue, {})
-        for pair, amount in quota_of(grant).items():
-            used[pair] = used.get(pair, 0) + amount - self._family.taken_over(pair, amount)
+    def _charge_quota(self, assignment: Assignment) -> None:
+        used = self._snapshot.used.setdefault(assignment.cluster_queue, {})
+        for pair, amount in quota_usage(assignment).items():
+            used[pair] = used.get(pair, 0) + amount - self._family.take_over_excess(pair, amount)
 
     def _place(
         self, flavor: str, podsets: Sequence[PodSetPlan], *, simulate_empty: bool = False
     ) -> Placement:
-        grove = self._snapshot.forest.groves[flavor]
+        flavor_topology = self._snapshot.flavor_topologies.by_flavor[flavor]
         requests = [podset.request for podset in podsets]
         found: Placement | None = None
-        for fence in self._fences(grove, requests):
-            if isinstance(fence, NoFit):
-                return Placement({}, fence)
+        for leaf_range in self._leaf_ranges(flavor_topology, requests):
+            if isinstance(leaf_range, NoFit):
+                return Placement({}, leaf_range)
             with nullcontext() if simulate_empty else self._timing(flavor):
                 found = place(
-                    grove.tree,
-                    grove.capacity,
+                    flavor_topology.tree,
+                    flavor_topology.capacity,
                     requests,
-                    topology_name=grove.flavor.topology or "",
-                    flavor_tolerations=grove.flavor.tolerations,
+                    topology_name=flavor_topology.flavor.topology or "",
+                    flavor_tolerations=flavor_topology.flavor.tolerations,
                     simulate_empty=simulate_empty,
                     features=self._features,
-                    fence=fence,
+                    leaf_range=leaf_range,
                 )
             if found.refused is None:
                 break
         return found or Placement({})
 
-    def _fences(
-        self, grove: Grove, requests: Sequence[PodSetRequest]
-    ) -> Sequence[Fence | NoFit | None]:
+    def _leaf_ranges(
+        self, flavor_topology: FlavorTopology, requests: Sequence[PodSetRequest]
+    ) -> Sequence[LeafRange | NoFit | None]:
         """Where pods may go, the best first: of a slice, near those that are there."""
-        if self._family is NOBODY or len(requests) != 1:
+        if self._family is NO_FAMILY or len(requests) != 1:
             return (None,)
         (request,) = requests
-        found = fences(grove, request, self._family.near(request.name))
+        found = leaf_ranges_near_parent(flavor_topology, request, self._family.near(request.name))
         return (NoFit(request.name, found, (request.name,)),) if isinstance(found, str) else found
 
 
-def _refused(attempts: Sequence[_NoPlace], fits: Sequence[bool | None] = ()) -> Refused:
+def _rejections_by_flavor(
+    attempts: Sequence[_FailedPlacement], fits: Sequence[bool | None] = ()
+) -> RejectedFlavors:
     """By PodSet and flavor; `fits` has for each try whether it would fit when empty."""
     known = fits or [None] * len(attempts)
     return {
-        (refusal.podset, refusal.flavor): refusal
+        (rejection.podset, rejection.flavor): rejection
         for attempt, fit in zip(attempts, known, strict=True)
-        for refusal in attempt.refusals(fit)
+        for rejection in attempt.rejections(fit)
     }
 
 
 def _by_topology_flavor(
     podsets: Sequence[PodSetPlan], offer: Offer
-) -> dict[str, list[PodSetPlan]] | Refusal:
+) -> dict[str, list[PodSetPlan]] | Inadmissible:
     """PodSets to place, by their one flavor (CH-28). PodSets without pods need no place (C17)."""
     found: dict[str, list[PodSetPlan]] = {}
     for podset in podsets:
@@ -335,13 +357,15 @@ def _by_topology_flavor(
         if flavors:
             text = f"more than one TAS flavor assigned: {', '.join(flavors)}"
         message = f"failed to assign flavors to pod set {request.name}: {text}"
-        return Refusal(PendingReason.NO_MATCHING_FLAVOR, message)
+        return Inadmissible(PendingReason.NO_MATCHING_FLAVOR, message)
     return found
 
 
-def _podset_grant(podset: PodSetPlan, placed: Mapping[str, TopologyAssignment]) -> PodSetGrant:
+def _podset_assignment(
+    podset: PodSetPlan, placed: Mapping[str, TopologyAssignment]
+) -> PodSetAssignment:
     name = podset.request.name
-    return PodSetGrant(
+    return PodSetAssignment(
         name=name,
         flavors=podset.flavors,
         usage={resource: podset.amounts[resource] for resource in podset.flavors},

@@ -1,6 +1,6 @@
 """Which Workloads of a ClusterQueue give way to another: `conformance/quota`, sections 7 and 8.
 
-Whole Workloads alone are chosen, each with what its slices hold. Whoever may be a victim is lower
+Whole Workloads alone are chosen, each with what its slices hold. Whoever may be a target is lower
 than its preemptor in one fixed order, by priority and then by age, so no two take turns.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from rackgate_assigner.quota.queues import NEVER, ClusterQueueRow, FlavorResource, FlavorRow
+from rackgate_assigner.quota.queues import NEVER, ClusterQueueInfo, FlavorInfo, FlavorResource
 from rackgate_assigner.scheduler.order import priority_of
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.info import WorkloadInfo
 
 LOWER: Final = "LowerPriority"
 LOWER_OR_NEWER: Final = "LowerOrNewerEqualPriority"
@@ -23,58 +23,63 @@ Amounts = Mapping[FlavorResource, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class AdmittedWorkload:
     """A Workload that holds quota of a ClusterQueue.
 
     Attributes:
-        row: the Workload, never a slice.
+        info: the Workload, never a slice.
         quota: what it and its slices hold.
-        leaving: it gives its quota back already, or is about to.
+        being_evicted: it gives its quota back already, or is about to.
     """
 
-    row: WorkloadRow
+    info: WorkloadInfo
     quota: Amounts
-    leaving: bool = False
+    being_evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Preemptor:
     """The Workload that others may have to give way to."""
 
     key: str
     parent: str
     priority: int
-    age: str
+    queue_timestamp: str
 
 
-def may_preempt(policy: str, waiting: Waiting, priority: int, age: str) -> bool:
+def may_preempt(policy: str, preemptor: Preemptor, priority: int, queue_timestamp: str) -> bool:
     """Whether a policy lets a Workload take the quota of one with this priority and age.
 
     Of equal priorities only a younger one gives way: two of the same age never do.
     """
-    if priority < waiting.priority:
+    if priority < preemptor.priority:
         return policy in (LOWER, LOWER_OR_NEWER)
-    return policy == LOWER_OR_NEWER and priority == waiting.priority and age > waiting.age
+    return (
+        policy == LOWER_OR_NEWER
+        and priority == preemptor.priority
+        and queue_timestamp > preemptor.queue_timestamp
+    )
 
 
-def victims(
-    candidates: Iterable[Running],
+def preemption_targets(
+    candidates: Iterable[AdmittedWorkload],
     request: Amounts,
-    short: AbstractSet[FlavorResource],
+    preemption_needed: AbstractSet[FlavorResource],
     room: Amounts,
-) -> list[Running]:
+) -> list[AdmittedWorkload]:
     """Candidates without which a request fits, none of them for nothing; empty when none do.
 
     Args:
         candidates: in the order in which they are to give way.
         request: what is asked for.
-        short: pairs of the request that there is too little of: who holds none of them stays.
+        preemption_needed: pairs of the request that there is too little of: who holds none of them
+            stays.
         room: what is free of each pair of the request; negative where more is promised than is.
     """
     left = dict(room)
-    chosen: list[Running] = []
+    chosen: list[AdmittedWorkload] = []
     for candidate in candidates:
-        if short.isdisjoint(candidate.quota):
+        if preemption_needed.isdisjoint(candidate.quota):
             continue
         _add(left, candidate.quota, 1)
         chosen.append(candidate)
@@ -103,17 +108,17 @@ def _add(total: dict[FlavorResource, int], part: Amounts, sign: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _PreemptibleQuota:
     """What those of a ClusterQueue hold that one of some priority comes before.
 
     Attributes:
         lower: of lower priorities, all together.
-        ages: of those with the same priority, sorted.
+        queue_timestamps: of those with the same priority, sorted.
         newer: what these hold together: all of them, all but the oldest, ..., none of them.
     """
 
     lower: dict[FlavorResource, int]
-    ages: list[str]
+    queue_timestamps: list[str]
     newer: list[Amounts]
 
 
@@ -122,10 +127,10 @@ class Preemption:
 
     def __init__(
         self,
-        running: Mapping[str, Sequence[Running]],
+        running: Mapping[str, Sequence[AdmittedWorkload]],
         priorities: Mapping[str, int],
-        flavors: Mapping[str, FlavorRow],
-        leaving: AbstractSet[str],
+        flavors: Mapping[str, FlavorInfo],
+        being_evicted: AbstractSet[str],
     ) -> None:
         """Prepare.
 
@@ -133,124 +138,140 @@ class Preemption:
             running: by ClusterQueue, those that hold quota there.
             priorities: WorkloadPriorityClass name to value.
             flavors: all flavors there are.
-            leaving: keys of further Workloads that are about to give their quota back.
+            being_evicted: keys of further Workloads that are about to give their quota back.
         """
         self._running, self._priorities = running, priorities
-        self._flavors, self._leaving = flavors, leaving
-        self._ordered: dict[str, list[Running]] = {}
-        self._sums: dict[tuple[str, int], _Sums] = {}
+        self._flavors, self._being_evicted = flavors, being_evicted
+        self._ordered: dict[str, list[AdmittedWorkload]] = {}
+        self._sums: dict[tuple[str, int], _PreemptibleQuota] = {}
         # Quota of those chosen in this cycle, by ClusterQueue.
-        self._freed: dict[str, dict[FlavorResource, int]] = {}
-        self.taken: set[str] = set()
+        self._freed_quota: dict[str, dict[FlavorResource, int]] = {}
+        self.target_keys: set[str] = set()
 
-    def supports(self, queue: ClusterQueueRow) -> bool:
+    def supports(self, queue: ClusterQueueInfo) -> bool:
         """Whether Workloads of a queue may take quota of others of the same queue.
 
         Where flavors have a topology, who has to go is also a question of places: not yet asked.
         """
-        if queue.within == NEVER:
+        if queue.within_cluster_queue == NEVER:
             return False
         found = (self._flavors.get(name) for name in queue.flavors)
         return not any(flavor is not None and flavor.topology for flavor in found)
 
-    def yields(self, queue: ClusterQueueRow, waiting: Waiting) -> dict[FlavorResource, int]:
+    def preemptible_quota(
+        self, queue: ClusterQueueInfo, preemptor: Preemptor
+    ) -> dict[FlavorResource, int]:
         """What would be free in addition, once all had gone that may have to, by pair.
 
         Asked for everyone that waits, so it is added up once for each priority. Of a slice its
-        parent is among them: that this one is left alone is for `choose` to see.
+        parent is among them: that this one is left alone is for `find_targets` to see.
         """
         if not self.supports(queue):
             return {}
-        known = self._sums.get((queue.name, waiting.priority))
+        known = self._sums.get((queue.name, preemptor.priority))
         if known is None:
-            known = self._sums[queue.name, waiting.priority] = self._sum(queue.name, waiting)
-        total = dict(self._freed.get(queue.name, {}))
+            known = self._sums[queue.name, preemptor.priority] = self._sum(queue.name, preemptor)
+        total = dict(self._freed_quota.get(queue.name, {}))
         _add(total, known.lower, 1)
-        if queue.within == LOWER_OR_NEWER:
-            _add(total, known.newer[bisect_right(known.ages, waiting.age)], 1)
+        if queue.within_cluster_queue == LOWER_OR_NEWER:
+            _add(
+                total,
+                known.newer[bisect_right(known.queue_timestamps, preemptor.queue_timestamp)],
+                1,
+            )
         return total
 
-    def _sum(self, name: str, waiting: Waiting) -> _Sums:
+    def _sum(self, name: str, preemptor: Preemptor) -> _PreemptibleQuota:
         lower: dict[FlavorResource, int] = {}
-        equal: list[Running] = []
+        equal: list[AdmittedWorkload] = []
         for running in self._running.get(name, ()):
-            if running.row.key in self.taken:
+            if running.info.key in self.target_keys:
                 continue
             priority = self._priority(running)
-            if priority < waiting.priority:
+            if priority < preemptor.priority:
                 _add(lower, running.quota, 1)
-            elif priority == waiting.priority:
+            elif priority == preemptor.priority:
                 equal.append(running)
-        equal.sort(key=lambda running: running.row.age)
+        equal.sort(key=lambda running: running.info.queue_timestamp)
         newer: list[Amounts] = [{}]
         for running in reversed(equal):
             total = dict(newer[-1])
             _add(total, running.quota, 1)
             newer.append(total)
-        return _Sums(lower, [running.row.age for running in equal], newer[::-1])
+        return _PreemptibleQuota(
+            lower, [running.info.queue_timestamp for running in equal], newer[::-1]
+        )
 
-    def choose(
+    def find_targets(
         self,
-        queue: ClusterQueueRow,
-        waiting: Waiting,
+        queue: ClusterQueueInfo,
+        preemptor: Preemptor,
         request: Amounts,
-        short: AbstractSet[FlavorResource],
+        preemption_needed: AbstractSet[FlavorResource],
         room: Amounts,
-    ) -> list[Running] | None:
+    ) -> list[AdmittedWorkload] | None:
         """Who gives way, and from now on is nobody else's; none if those of others will do.
 
         Args:
             queue: the ClusterQueue.
-            waiting: who asks.
+            preemptor: who asks.
             request: what it asks for.
-            short: pairs of that which others hold too much of.
+            preemption_needed: pairs of that which others hold too much of.
             room: what is free now, by pair.
 
         Returns:
             None if it would not even fit without all that may have to give way.
         """
-        freed = self._freed.setdefault(queue.name, {})
+        freed = self._freed_quota.setdefault(queue.name, {})
         later = dict(room)
         _add(later, freed, 1)
         if fits(request, later):
             return []
-        chosen = victims(self._candidates(queue, waiting), request, short, later)
-        for victim in chosen:
-            self.taken.add(victim.row.key)
-            _add(freed, victim.quota, 1)
-            self._forget(queue.name, victim)
+        chosen = preemption_targets(
+            self._candidates(queue, preemptor), request, preemption_needed, later
+        )
+        for target in chosen:
+            self.target_keys.add(target.info.key)
+            _add(freed, target.quota, 1)
+            self._drop_candidate(queue.name, target)
         return chosen or None
 
-    def _forget(self, name: str, victim: Running) -> None:
+    def _drop_candidate(self, name: str, target: AdmittedWorkload) -> None:
         """One more of a ClusterQueue is nobody's candidate any more."""
-        self._ordered[name].remove(victim)
-        priority = self._priority(victim)
+        self._ordered[name].remove(target)
+        priority = self._priority(target)
         for queue, above in list(self._sums):
             if queue == name and above == priority:
                 del self._sums[queue, above]
             elif queue == name and above > priority:
-                _add(self._sums[queue, above].lower, victim.quota, -1)
+                _add(self._sums[queue, above].lower, target.quota, -1)
 
-    def is_leaving(self, running: Running) -> bool:
+    def is_being_evicted(self, running: AdmittedWorkload) -> bool:
         """Whether a Workload gives its quota back without being asked again."""
-        return running.leaving or running.row.key in self._leaving
+        return running.being_evicted or running.info.key in self._being_evicted
 
-    def _candidates(self, queue: ClusterQueueRow, waiting: Waiting) -> Iterator[Running]:
-        for running in self._in_order(queue.name):
-            priority, row = self._priority(running), running.row
-            if row.key != waiting.parent and may_preempt(queue.within, waiting, priority, row.age):
+    def _candidates(
+        self, queue: ClusterQueueInfo, preemptor: Preemptor
+    ) -> Iterator[AdmittedWorkload]:
+        for running in self._ordered_candidates(queue.name):
+            priority, info = self._priority(running), running.info
+            if info.key != preemptor.parent and may_preempt(
+                queue.within_cluster_queue, preemptor, priority, info.queue_timestamp
+            ):
                 yield running
 
-    def _in_order(self, name: str) -> Sequence[Running]:
+    def _ordered_candidates(self, name: str) -> Sequence[AdmittedWorkload]:
         """Those that leave anyway, then the lowest priority, then the newest reservation."""
         found = self._ordered.get(name)
         if found is None:
-            found = sorted(self._running.get(name, ()), key=lambda one: (one.row.uid, one.row.key))
+            found = sorted(
+                self._running.get(name, ()), key=lambda one: (one.info.uid, one.info.key)
+            )
             # One whose reservation the watch has not shown yet is the newest of all.
-            found.sort(key=lambda one: one.row.reserved_at or "~", reverse=True)
-            found.sort(key=lambda one: (not self.is_leaving(one), self._priority(one)))
+            found.sort(key=lambda one: one.info.reserved_at or "~", reverse=True)
+            found.sort(key=lambda one: (not self.is_being_evicted(one), self._priority(one)))
             self._ordered[name] = found
         return found
 
-    def _priority(self, running: Running) -> int:
-        return priority_of(running.row, self._priorities)
+    def _priority(self, running: AdmittedWorkload) -> int:
+        return priority_of(running.info, self._priorities)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rackgate.jobframework.request_validation import ONE_REQUEST
-from rackgate_assigner.quota.queues import FlavorRow
+from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.scheduler.flavor_assigner import Offer
 from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
 
 
-def _offered(offer: Offer, podset: PodSetRequest) -> list[FlavorRow]:
+def _offered(offer: Offer, podset: PodSetRequest) -> list[FlavorInfo]:
     """Flavors with a known topology among which the PodSet's resources could choose."""
     wanted = set(podset.requests) | {"pods"}
     groups = [group for group in offer.queue.groups if wanted.intersection(group.covered)]

@@ -28,14 +28,14 @@ from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.workload import conditions
 from rackgate_assigner.workload.conditions import ADMISSION_TYPES, JOB_TYPES
-from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.status import (
     NO_REQUEUE,
     admission_of,
+    current_admission,
     leftover_ops,
     path_of,
     reclaimable_body,
-    stated_admission,
     status_body,
 )
 from rackgate_assigner.workload.writer import apply_status, listed_conditions
@@ -46,13 +46,13 @@ MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
 _decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
-class _Bare(View, frozen=True):
+class _MetadataOnly(View, frozen=True):
     """What every answer to a deletion can be read as: the object, or a Status."""
 
     metadata: Meta = Meta()
 
 
-_decode_bare = msgspec.json.Decoder(_Bare).decode
+_decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 
 class WorkloadWriter:
@@ -65,7 +65,9 @@ class WorkloadWriter:
         self._admission, self._pending, self._jobs = admission, pending, jobs
         self._report = reporter
 
-    async def admit(self, workload: Workload, grant: Grant, *, repeated: bool = False) -> str:
+    async def admit(
+        self, workload: Workload, assignment: Assignment, *, maybe_sent: bool = False
+    ) -> str:
         """Reserve quota, assign topology and admit, in one write.
 
         A write without an answer is repeated until there is one: the same version can be
@@ -73,8 +75,8 @@ class WorkloadWriter:
 
         Args:
             workload: as judged; the write lands on this version or not at all.
-            grant: what it is given.
-            repeated: this very write may have been sent before.
+            assignment: what it is given.
+            maybe_sent: this very write may have been sent before.
 
         Returns:
             The resourceVersion from which on the Workload shows its admission.
@@ -82,32 +84,36 @@ class WorkloadWriter:
         Raises:
             ConflictError: the Workload moved on; nothing was written.
         """
-        changes = conditions.admitted(workload, grant.cluster_queue)
-        stated = admission_of(grant)
+        changes = conditions.admitted_conditions(workload, assignment.cluster_queue)
+        desired_admission = admission_of(assignment)
         body = status_body(
             workload,
             listed_conditions(workload, ADMISSION_TYPES, changes, drop=MERGE_DEACTIVATION),
-            stated,
+            desired_admission,
         )
         started = clock.monotonic()
-        wanted = msgspec.convert(stated, Admission)
+        wanted = msgspec.convert(desired_admission, Admission)
 
-        def ours(live: Workload) -> bool:
+        def is_our_write(live: Workload) -> bool:
             return live.status.admission == wanted
 
-        answer = await apply_status(self._admission, workload, body, ours, uncertain=repeated)
+        answer = await apply_status(
+            self._admission, workload, body, is_our_write, outcome_unknown=maybe_sent
+        )
         metrics.ADMISSION_WRITES.labels(result="success").observe(clock.monotonic() - started)
-        self._count_admission(workload, grant)
+        self._count_admission(workload, assignment)
         return answer.metadata.resource_version
 
-    def _count_admission(self, workload: Workload, grant: Grant) -> None:
-        queue = grant.cluster_queue
-        wait_s = _waited_s(workload)
+    def _count_admission(self, workload: Workload, assignment: Assignment) -> None:
+        queue = assignment.cluster_queue
+        wait_s = _pending_s(workload)
         metrics.QUOTA_RESERVED.labels(cluster_queue=queue).inc()
         metrics.ADMITTED.labels(cluster_queue=queue).inc()
         metrics.QUOTA_RESERVED_WAIT.labels(cluster_queue=queue).observe(wait_s)
         metrics.ADMISSION_WAIT.labels(cluster_queue=queue).observe(wait_s)
-        flavors = sorted({name for podset in grant.podsets for name in podset.flavors.values()})
+        flavors = sorted(
+            {name for podset in assignment.podsets for name in podset.flavors.values()}
+        )
         log.info(
             "workload_admitted",
             workload=workload.metadata.key,
@@ -120,9 +126,9 @@ class WorkloadWriter:
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
         self._report.workload(workload, "Admitted", note)
 
-    async def hold(self, workload: Workload, reason: str, message: str) -> bool:
+    async def write_pending(self, workload: Workload, reason: str, message: str) -> bool:
         """Say why the Workload waits; whether anything had to be written."""
-        changes = conditions.held(workload, reason, message)
+        changes = conditions.pending_conditions(workload, reason, message)
         if workload.status.admission is not None:
             return False
         drop = MERGE_DEACTIVATION if workload.spec.active else ()
@@ -132,7 +138,7 @@ class WorkloadWriter:
         listed = listed_conditions(workload, ADMISSION_TYPES, changes, drop=drop)
         await self._apply(self._pending, workload, listed, None)
         log.info(
-            "workload_held", workload=workload.metadata.key, reason=reason, message=message[:200]
+            "workload_pending", workload=workload.metadata.key, reason=reason, message=message[:200]
         )
         self._report.workload(workload, reason, message, warning=True)
         return True
@@ -143,7 +149,7 @@ class WorkloadWriter:
         The status comes first: a Workload found inactive is not judged again, so a reason that
         was not written by then would never be.
         """
-        changes = conditions.deactivated(reason, message)
+        changes = conditions.deactivated_conditions(reason, message)
         answer = workload
         if conditions.differs(workload.status.conditions, changes):
             listed = listed_conditions(workload, ADMISSION_TYPES, changes)
@@ -153,7 +159,7 @@ class WorkloadWriter:
         log.info("workload_deactivated", workload=workload.metadata.key, reason=reason)
         self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
 
-    def tell_refused(self, workload: Workload, error: KubeError) -> None:
+    def report_rejected(self, workload: Workload, error: KubeError) -> None:
         """Say what the API server, or somebody's policy, has against a write; it is repeated."""
         self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
 
@@ -177,10 +183,10 @@ class WorkloadWriter:
         Returns:
             False when the Workload is under eviction already, or holds nothing.
         """
-        admission = stated_admission(workload)
+        admission = current_admission(workload)
         if admission is None or workload.is_true(WorkloadCondition.EVICTED):
             return False
-        changes = conditions.evicted(workload, reason, message, cause)
+        changes = conditions.evicted_conditions(workload, reason, message, cause)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         await self._apply(self._admission, workload, listed, admission, requeue=requeue)
         queue = admission["clusterQueue"]
@@ -194,7 +200,7 @@ class WorkloadWriter:
 
     async def release(self, workload: Workload) -> Workload:
         """Clear the admission of an evicted Workload whose job has stopped; returns it so."""
-        changes = conditions.released(workload)
+        changes = conditions.released_conditions(workload)
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
         answer = await self._apply(self._admission, workload, listed, None)
         evicted = workload.condition(WorkloadCondition.EVICTED)
@@ -207,12 +213,12 @@ class WorkloadWriter:
         log.info("workload_requeued", workload=workload.metadata.key, reason=reason)
         return answer
 
-    async def queue_again(self, workload: Workload) -> Workload:
+    async def requeue_after_backoff(self, workload: Workload) -> Workload:
         """End the pause after an eviction; returns the Workload as it is then.
 
         One that was deactivated meanwhile begins anew when it is active again.
         """
-        changes = conditions.backoff_finished() if workload.spec.active else ()
+        changes = conditions.backoff_finished_conditions() if workload.spec.active else ()
         before = workload.status.requeue_state or NO_REQUEUE
         state = RequeueState(before.count) if workload.spec.active else NO_REQUEUE
         listed = listed_conditions(workload, ADMISSION_TYPES, changes)
@@ -220,8 +226,8 @@ class WorkloadWriter:
 
     async def finish(self, workload: Workload, reason: FinishedReason, message: str) -> Workload:
         """Write condition Finished; returns the Workload as it is then."""
-        changes = conditions.finished(workload, reason, message)
-        drop = conditions.finished_drop(workload, reason)
+        changes = conditions.finished_conditions(workload, reason, message)
+        drop = conditions.outdated_when_finished(workload, reason)
         listed = listed_conditions(workload, JOB_TYPES, changes, drop=drop)
         answer = await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
         admission = workload.status.admission
@@ -230,13 +236,15 @@ class WorkloadWriter:
         log.info("workload_finished", workload=workload.metadata.key, reason=reason)
         return answer
 
-    async def mark_pods(self, workload: Workload, *, ready: bool) -> Workload:
+    async def set_pods_ready(self, workload: Workload, *, ready: bool) -> Workload:
         """Write condition PodsReady; returns the Workload as it is then."""
-        changes = conditions.pods_ready(workload, ready=ready)
+        changes = conditions.pods_ready_conditions(workload, ready=ready)
         listed = listed_conditions(workload, JOB_TYPES, changes)
         return await self._apply(self._jobs, workload, listed, None, FieldManager.JOB)
 
-    async def reclaim(self, workload: Workload, done: Mapping[str, int]) -> Workload:
+    async def update_reclaimable_pods(
+        self, workload: Workload, done: Mapping[str, int]
+    ) -> Workload:
         """Write how many pods of which PodSets are done and come no more; returns it so."""
         body = reclaimable_body(workload, done)
         path = path_of(workload, "status")
@@ -244,7 +252,7 @@ class WorkloadWriter:
         log.info("pods_reclaimable", workload=workload.metadata.key, pods=dict(done))
         return _decode_workload(answer)
 
-    async def forget_pods(self, workload: Workload) -> Workload:
+    async def remove_pods_ready(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
         drop = (WorkloadCondition.PODS_READY,)
         listed = listed_conditions(workload, JOB_TYPES, (), drop=drop)
@@ -276,7 +284,7 @@ class WorkloadWriter:
             answer = await self._jobs.delete(path_of(workload), msgspec.json.encode(options))
         except NotFoundError:
             return workload.metadata
-        kept = _decode_bare(answer).metadata
+        kept = _decode_metadata(answer).metadata
         # Without a finalizer it is gone: the answer tells of it as it was last, or is a Status.
         return kept if kept.uid == workload.metadata.uid else workload.metadata
 
@@ -310,13 +318,13 @@ class WorkloadWriter:
 
         Dying between the two leaves what is judged as before: both are done again.
         """
-        folded: Sequence[MergedSlice] | None = None
+        merged_slices: Sequence[MergedSlice] | None = None
         types: Sequence[WorkloadCondition] = ADMISSION_TYPES
         tries = requeue
         admits = manager is FieldManager.ADMISSION
         if not admits:  # the other manager owns conditions alone
-            folded, tries, types = (), NO_REQUEUE, JOB_TYPES
-        body = status_body(workload, listed, admission, folded=folded, requeue=tries)
+            merged_slices, tries, types = (), NO_REQUEUE, JOB_TYPES
+        body = status_body(workload, listed, admission, merged_slices=merged_slices, requeue=tries)
         path = path_of(workload, "status")
         stays = admission is not None or not admits
         try:
@@ -326,10 +334,20 @@ class WorkloadWriter:
             # leave nothing but the type. What is to go is stated once more, and then removed.
             if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
                 raise
-            told = {condition["type"] for condition in listed}
-            rest = listed_conditions(workload, [one for one in types if one not in told], ())
-            stated = stated_admission(workload) if admits and admission is None else admission
-            body = status_body(workload, [*listed, *rest], stated, folded=folded, requeue=tries)
+            listed_types = {condition["type"] for condition in listed}
+            rest = listed_conditions(
+                workload, [one for one in types if one not in listed_types], ()
+            )
+            desired_admission = (
+                current_admission(workload) if admits and admission is None else admission
+            )
+            body = status_body(
+                workload,
+                [*listed, *rest],
+                desired_admission,
+                merged_slices=merged_slices,
+                requeue=tries,
+            )
             answer = _decode_workload(await client.apply(path, body, manager))
         ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
         if not ops:
@@ -342,7 +360,7 @@ class WorkloadWriter:
         )
 
 
-def _waited_s(workload: Workload) -> float:
+def _pending_s(workload: Workload) -> float:
     """Seconds since the Workload began to wait: its creation, or its last requeueing."""
     since = workload.metadata.creation_timestamp
     reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)

@@ -49,7 +49,7 @@ from rackgate_assigner.uninstall.plan import (
     give_back,
     is_untouched,
 )
-from rackgate_assigner.watches import GOVERNED, PARTS, decode_workload, decoder
+from rackgate_assigner.watches import CHILD_JOBS, MANAGED_JOBS, decode_workload, decoder
 
 T = TypeVar("T")
 
@@ -208,14 +208,14 @@ def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) ->
 async def _read(client: Client) -> _Found:
     jobs: list[JobLike] = []
     for kind in KINDS.values():
-        jobs += await _list(client, kind.resource, kind.decode, GOVERNED)
+        jobs += await _list(client, kind.resource, kind.decode, MANAGED_JOBS)
     workloads = {}
     for workload in await _list(client, WORKLOADS, decode_workload):
         owner = workload.metadata.controller
         if owner is not None:
             workloads[owner.uid, workload.metadata.name] = workload
     parts: dict[str, list[Job]] = defaultdict(list)
-    for part in await _list(client, JOBS, decode_job, PARTS):
+    for part in await _list(client, JOBS, decode_job, CHILD_JOBS):
         controller = part.metadata.controller
         if controller is not None:
             parts[controller.uid].append(part)

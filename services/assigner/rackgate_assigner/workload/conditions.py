@@ -21,7 +21,7 @@ from rackgate.api.names import (
 from rackgate.wire.core import Condition
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.node_replacement.recovery_timeout import WAIT_FOR_RECOVERY
-from rackgate_assigner.workload.inadmissible import backing_off
+from rackgate_assigner.workload.inadmissible import inadmissible_until
 
 MAX_MESSAGE: Final = 1024
 TRUE: Final = "True"
@@ -39,7 +39,7 @@ JOB_TYPES: Final = (WorkloadCondition.PODS_READY, WorkloadCondition.FINISHED)
 SLICE_TYPES: Final = (WorkloadCondition.RESIZE_REQUESTED,)
 
 # Evictions after which the Workload queues again by itself; the others wait for someone.
-REQUEUED_AT_ONCE: Final = frozenset(
+REQUEUED_IMMEDIATELY: Final = frozenset(
     {
         EvictionReason.PREEMPTED,
         EvictionReason.NODE_FAILURES,
@@ -48,7 +48,7 @@ REQUEUED_AT_ONCE: Final = frozenset(
         EvictionReason.PODS_BEYOND_ADMISSION,
     }
 )
-_RETURNED: Final[Mapping[str, RequeuedReason]] = {
+_REQUEUED_REASONS: Final[Mapping[str, RequeuedReason]] = {
     EvictionReason.CLUSTER_QUEUE_STOPPED: RequeuedReason.CLUSTER_QUEUE_RESTARTED,
     EvictionReason.LOCAL_QUEUE_STOPPED: RequeuedReason.LOCAL_QUEUE_RESTARTED,
 }
@@ -64,7 +64,7 @@ class Change:
     message: str
 
 
-def clip(message: str, limit: int = MAX_MESSAGE) -> str:
+def truncate(message: str, limit: int = MAX_MESSAGE) -> str:
     """The message, cut to `limit` characters with an ellipsis at the end."""
     return message if len(message) <= limit else f"{message[: limit - 3]}..."
 
@@ -97,19 +97,21 @@ def condition_list(
     conditions: list[dict[str, Any]] = []
     for type_ in owned:
         if type_ in wanted:
-            conditions.append(_changed(present.get(type_), wanted[type_], now, generation))
+            conditions.append(
+                _updated_condition(present.get(type_), wanted[type_], now, generation)
+            )
         elif type_ in present and type_ not in left_out:
-            conditions.append(_kept(present[type_], now))
+            conditions.append(_unchanged_condition(present[type_], now))
     return conditions
 
 
 def differs(current: Iterable[Condition], changes: Iterable[Change]) -> bool:
     """Whether any change says something else than the conditions do now."""
     present = {c.type: c for c in current}
-    return any(not _same(present.get(change.type), change) for change in changes)
+    return any(not _is_same(present.get(change.type), change) for change in changes)
 
 
-def admitted(workload: Workload, cluster_queue: str) -> list[Change]:
+def admitted_conditions(workload: Workload, cluster_queue: str) -> list[Change]:
     """Conditions of a Workload that gets quota and is admitted in one step."""
     changes = [
         Change(
@@ -127,26 +129,28 @@ def admitted(workload: Workload, cluster_queue: str) -> list[Change]:
     ]
     evicted = workload.condition(WorkloadCondition.EVICTED)
     if evicted is not None and evicted.status == TRUE:
-        message = clip(f"previously: {evicted.message}")
+        message = truncate(f"previously: {evicted.message}")
         changes.append(Change(WorkloadCondition.EVICTED, FALSE, "QuotaReserved", message))
-        changes += _returned(workload)
+        changes += _requeued_conditions(workload)
     preempted = workload.condition(WorkloadCondition.PREEMPTED)
     if preempted is not None and preempted.status == TRUE:
-        message = clip(f"previously: {preempted.message}")
+        message = truncate(f"previously: {preempted.message}")
         changes.append(Change(WorkloadCondition.PREEMPTED, FALSE, "QuotaReserved", message))
     return changes
 
 
-def held(workload: Workload, reason: str, message: str) -> list[Change]:
+def pending_conditions(workload: Workload, reason: str, message: str) -> list[Change]:
     """Conditions of a Workload that keeps waiting."""
-    changes = [Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, clip(message))]
+    changes = [Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, truncate(message))]
     evicted = workload.condition(WorkloadCondition.EVICTED)
     if workload.spec.active and evicted is not None and is_deactivation(evicted.reason):
-        changes += _returned(workload)
+        changes += _requeued_conditions(workload)
     return changes
 
 
-def evicted(workload: Workload, reason: str, message: str, cause: str = "") -> list[Change]:
+def evicted_conditions(
+    workload: Workload, reason: str, message: str, cause: str = ""
+) -> list[Change]:
     """Conditions that announce an eviction; quota is still held until the job has stopped.
 
     Args:
@@ -155,8 +159,8 @@ def evicted(workload: Workload, reason: str, message: str, cause: str = "") -> l
         message: for the user.
         cause: of a preemption, how the other Workload comes before this one.
     """
-    again = TRUE if reason in REQUEUED_AT_ONCE else FALSE
-    text = clip(message)
+    again = TRUE if reason in REQUEUED_IMMEDIATELY else FALSE
+    text = truncate(message)
     changes = [Change(WorkloadCondition.EVICTED, TRUE, reason, text)]
     if cause:
         changes.append(Change(WorkloadCondition.PREEMPTED, TRUE, cause, text))
@@ -164,9 +168,9 @@ def evicted(workload: Workload, reason: str, message: str, cause: str = "") -> l
     return changes
 
 
-def deactivated(reason: str, message: str) -> list[Change]:
+def deactivated_conditions(reason: str, message: str) -> list[Change]:
     """Conditions of a Workload whose request can never be met as it stands."""
-    text = clip(message)
+    text = truncate(message)
     cause = reason.removeprefix("DeactivatedDueTo")
     eviction = f"{EvictionReason.DEACTIVATED}DueTo{cause}"
     return [
@@ -177,19 +181,19 @@ def deactivated(reason: str, message: str) -> list[Change]:
     ]
 
 
-def released(workload: Workload) -> list[Change]:
+def released_conditions(workload: Workload) -> list[Change]:
     """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
     message = eviction.message if eviction is not None else "the reservation was given back"
     reason: str = PendingReason.PENDING_EVALUATION
     retry = workload.status.requeue_state
     if retry is not None and retry.requeue_at and workload.spec.active:
-        pause = backing_off(retry.requeue_at)
+        pause = inadmissible_until(retry.requeue_at)
         reason, message = pause.reason, pause.message
-    elif eviction is not None and eviction.reason not in REQUEUED_AT_ONCE:
+    elif eviction is not None and eviction.reason not in REQUEUED_IMMEDIATELY:
         reason = PendingReason.SUSPENDED
     return [
-        Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, clip(message)),
+        Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, truncate(message)),
         Change(
             WorkloadCondition.ADMITTED,
             FALSE,
@@ -199,23 +203,23 @@ def released(workload: Workload) -> list[Change]:
     ]
 
 
-def backoff_finished() -> list[Change]:
+def backoff_finished_conditions() -> list[Change]:
     """The condition of a Workload that is looked at again after a pause."""
     reason, message = RequeuedReason.BACKOFF_FINISHED, "The workload backoff was finished"
     return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
 
 
-def finished(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
+def finished_conditions(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
     """Conditions of a Workload that is over; one that succeeded waits for no pod any more."""
-    changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, clip(message))]
+    changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, truncate(message))]
     if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
         # Not all pods need have been ready: a JobSet may succeed by one of its Jobs.
-        (ready,) = pods_ready(workload, ready=True)
+        (ready,) = pods_ready_conditions(workload, ready=True)
         changes.append(replace(ready, message="the job has succeeded"))
     return changes
 
 
-def finished_drop(workload: Workload, reason: FinishedReason) -> tuple[str, ...]:
+def outdated_when_finished(workload: Workload, reason: FinishedReason) -> tuple[str, ...]:
     """Conditions that say nothing any more about a Workload that is over.
 
     A job that failed waits for no pod: `PodsReady` does not say so for ever.
@@ -226,7 +230,7 @@ def finished_drop(workload: Workload, reason: FinishedReason) -> tuple[str, ...]
     return (WorkloadCondition.PODS_READY,) if over else ()
 
 
-def pods_ready(workload: Workload, *, ready: bool) -> list[Change]:
+def pods_ready_conditions(workload: Workload, *, ready: bool) -> list[Change]:
     """The condition PodsReady for what the job's status shows, given what was known before."""
     type_ = WorkloadCondition.PODS_READY
     before = workload.condition(type_)
@@ -245,20 +249,20 @@ def is_deactivation(reason: str) -> bool:
     return reason.startswith(EvictionReason.DEACTIVATED)
 
 
-def _returned(workload: Workload) -> list[Change]:
+def _requeued_conditions(workload: Workload) -> list[Change]:
     """Requeued=True for a Workload that comes back after an eviction that did not requeue it."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
     if eviction is None:
         return []
     reason = RequeuedReason.REACTIVATED if is_deactivation(eviction.reason) else None
-    reason = reason or _RETURNED.get(eviction.reason)
+    reason = reason or _REQUEUED_REASONS.get(eviction.reason)
     if reason is None:
         return []
     message = f"queued again after {eviction.reason}"
     return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
 
 
-def _same(present: Condition | None, change: Change) -> bool:
+def _is_same(present: Condition | None, change: Change) -> bool:
     return present is not None and (present.status, present.reason, present.message) == (
         change.status,
         change.reason,
@@ -266,7 +270,7 @@ def _same(present: Condition | None, change: Change) -> bool:
     )
 
 
-def _changed(
+def _updated_condition(
     present: Condition | None, change: Change, now: str, generation: int
 ) -> dict[str, Any]:
     since = present.last_transition_time if present and present.status == change.status else None
@@ -280,7 +284,7 @@ def _changed(
     }
 
 
-def _kept(present: Condition, now: str) -> dict[str, Any]:
+def _unchanged_condition(present: Condition, now: str) -> dict[str, Any]:
     return {
         "type": present.type,
         "status": present.status,

@@ -10,7 +10,7 @@ from rackgate.topology.assignment import TopologyAssignment
 
 
 @dataclass(frozen=True, slots=True)
-class PodSetGrant:
+class PodSetAssignment:
     """What one PodSet is given.
 
     Attributes:
@@ -28,11 +28,11 @@ class PodSetGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Assignment:
     """Quota and topology for a whole Workload."""
 
     cluster_queue: str
-    podsets: tuple[PodSetGrant, ...]
+    podsets: tuple[PodSetAssignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Admit:
     """Reserve quota and admit, in one status write."""
 
     workload: str
-    grant: Grant
+    assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyRefusal:
+class TopologyNotFound:
     """Why one flavor that has the quota has no place for a PodSet.
 
     Attributes:
@@ -61,20 +61,20 @@ class TopologyRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Requeue:
     """Keep waiting: QuotaReserved=False with this reason and message.
 
     What is not written counts not when two of them are compared.
 
     Attributes:
-        refused: flavors that had the quota and no place, in the order they were tried.
+        rejected_flavors: flavors that had the quota and no place, in the order they were tried.
         error: traceback of a defect of ours that kept the decision from being made, else "".
     """
 
     workload: str
     reason: str
     message: str
-    refused: tuple[TopologyRefusal, ...] = field(default=(), compare=False)
+    rejected_flavors: tuple[TopologyNotFound, ...] = field(default=(), compare=False)
     error: str = field(default="", compare=False, repr=False)
 
 
@@ -111,28 +111,28 @@ class Preempt:
     message: str
 
 
-Decision: TypeAlias = Admit | Hold | Deactivate | Evict | Preempt
+Decision: TypeAlias = Admit | Requeue | Deactivate | Evict | Preempt
 
 
 # What is decided about admitted Workloads with broken nodes.
 
 
 @dataclass(frozen=True, slots=True)
-class Reassign:
+class ReplaceNode:
     """Move what was on broken nodes, and take their names out, in one status write.
 
     Attributes:
-        grant: as held, but for some of its topology assignments.
+        assignment: as held, but for some of its topology assignments.
         replaced: names to be taken out of `status.unhealthyNodes`.
     """
 
     workload: str
-    grant: Grant
+    assignment: Assignment
     replaced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unmark:
+class ClearUnhealthyNodes:
     """Take names out of `status.unhealthyNodes`: nothing is to be replaced there."""
 
     workload: str
@@ -141,11 +141,11 @@ class Unmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class ReplacementFailed:
     """No replacement was found; the Workload runs on with what is left, and is tried again."""
 
     workload: str
     message: str
 
 
-Repair: TypeAlias = Reassign | Unmark | Stuck | Evict
+SecondPassDecision: TypeAlias = ReplaceNode | ClearUnhealthyNodes | ReplacementFailed | Evict

@@ -14,14 +14,14 @@ from rackgate.topology.assignment import AssignmentError, TopologyAssignment, de
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.object_size import rounded
-from rackgate_assigner.workload.podsets import PodSetRow, podset_row
+from rackgate_assigner.workload.podsets import PodSetResources, podset_resources
 
 REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST_LEVELS: Final = (names.HOSTNAME_LABEL,)
 # Evictions that keep a Workload's place by the time of the eviction instead of its creation.
-_AGEING_EVICTIONS: Final = frozenset(
+_EVICTIONS_THAT_REQUEUE_AT_THE_BACK: Final = frozenset(
     {
         names.EvictionReason.PODS_READY_TIMEOUT,
         "AdmissionCheck",
@@ -33,13 +33,13 @@ _AGEING_EVICTIONS: Final = frozenset(
 _POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
 
 # A pod that replaces another may run beside it for so many seconds; twice the default grace period.
-REPLACED_WITHIN_S: Final = 60
+LONG_GRACE_PERIOD_S: Final = 60
 
 PodShape: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadRow:
+class WorkloadInfo:
     """What scheduling knows of one Workload.
 
     Attributes:
@@ -48,27 +48,29 @@ class WorkloadRow:
         queue: `namespace/name` of the LocalQueue, or "" when none is named.
         priority: `spec.priority`, None when absent.
         priority_class: name of the WorkloadPriorityClass, used while `priority` is absent.
-        age: RFC 3339 time that orders equal priorities: creation, or an eviction that renews it.
+        queue_timestamp: RFC 3339 time that orders equal priorities: creation, or an eviction that
+            renews it.
         deleting: a deletion is under way; what is held stays held until the object is gone.
         evicted: condition Evicted is True.
         reserved: quota and topology held, decoded from `status.admission`; None while pending.
         shape: equal for Workloads that get the same answer from the same queue and state.
         pending_reason: reason of QuotaReserved=False as last written, "" when there is none.
-        broken: why `status.admission` cannot be read; such a Workload holds and asks nothing.
+        admission_error: why `status.admission` cannot be read; such a Workload holds and asks
+            nothing.
         unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
         owned_by_pod: its controller is one plain pod, which cannot move.
         size: bytes of templates and annotations, rounded up.
         elastic: marked as one that may be resized while it runs; so are its slices.
         parent: `namespace/name` of the Workload that this one is a slice of, "" for all others.
-        folded: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
+        merged_slices: uids in `status.foldedSlices`: slices whose pods `reserved` counts by now.
         reclaimable: pods that are done and come no more, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
         requeue_at: RFC 3339 time until when it is not looked at after an eviction, "" when it is.
-        unready: why not all of its pods are ready: WaitForRecovery as PodsReady says after they had
-            been, else WaitForStart, also while an admitted job has no PodsReady; "" while all are
-            or none is to be.
-        unready_since: RFC 3339 time since when they are not, as PodsReady says.
+        not_ready_reason: why not all of its pods are ready: WaitForRecovery as PodsReady says after
+            they had been, else WaitForStart, also while an admitted job has no PodsReady; "" while
+            all are or none is to be.
+        not_ready_since: RFC 3339 time since when they are not, as PodsReady says.
         job_uid: of the job that it was made for, also when that is its owner no more; else its
             controller.
     """
@@ -83,46 +85,46 @@ class WorkloadRow:
     queue: str
     priority: int | None
     priority_class: str
-    age: str
+    queue_timestamp: str
     active: bool
     deleting: bool
     finished: bool
     evicted: bool
     admitted: bool
-    podsets: tuple[PodSetRow, ...]
+    podsets: tuple[PodSetResources, ...]
     shape: Hashable
-    reserved: Grant | None = None
+    reserved: Assignment | None = None
     pending_reason: str = ""
     pending_message: str = ""
-    broken: str | None = None
+    admission_error: str | None = None
     unhealthy: tuple[str, ...] = ()
     owned_by_pod: bool = False
     size: int = 0
     elastic: bool = False
     parent: str = ""
-    folded: frozenset[str] = frozenset()
+    merged_slices: frozenset[str] = frozenset()
     reclaimable: Mapping[str, int] = field(default_factory=dict)
     reserved_at: str = ""
     evicted_at: str = ""
     job_uid: str = ""
     requeue_at: str = ""
-    unready: str = ""
-    unready_since: str = ""
+    not_ready_reason: str = ""
+    not_ready_since: str = ""
 
     @property
-    def holds(self) -> bool:
+    def holds_quota(self) -> bool:
         """Whether quota and room are taken: reserved and not finished."""
         return self.reserved is not None and not self.finished
 
     @property
-    def waiting(self) -> bool:
+    def pending(self) -> bool:
         """Whether the Workload itself asks for admission, whatever its queues say."""
         idle = self.finished or self.deleting or not self.active
-        return self.reserved is None and self.broken is None and not idle
+        return self.reserved is None and self.admission_error is None and not idle
 
 
 @dataclass(frozen=True, slots=True)
-class PodRow:
+class PodInfo:
     """A bound pod that has not ended.
 
     Attributes:
@@ -131,9 +133,10 @@ class PodRow:
         owner_uid: uid of its controller; of the last one, for a pod that lost it.
         requests: effective amounts by resource, sorted, without the implied 1 of `pods`.
         terminating: a deletion timestamp is set.
-        lingering: it is being deleted, and may take its time for it.
-        of_job: its controller is of a kind whose pods may hold quota, or it names a Workload.
-        named: `namespace/name` of the Workload that it names, placed by topology or not.
+        has_long_grace_period: it is being deleted, and may take its time for it.
+        is_job_pod: its controller is of a kind whose pods may hold quota, or it names a Workload.
+        workload_annotation: `namespace/name` of the Workload that it names, placed by topology or
+            not.
     """
 
     key: str
@@ -144,9 +147,9 @@ class PodRow:
     requests: PodShape
     uid: str = ""
     terminating: bool = False
-    lingering: bool = False
-    of_job: bool = False
-    named: str = ""
+    has_long_grace_period: bool = False
+    is_job_pod: bool = False
+    workload_annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +170,35 @@ class Charge:
         return self.assignment.levels == HOST_LEVELS
 
 
-def charges_of(row: WorkloadRow, grant: Grant) -> tuple[Charge, ...]:
-    """What a grant takes of the topology: one charge for each PodSet with an assignment."""
+def topology_charges(row: WorkloadInfo, assignment: Assignment) -> tuple[Charge, ...]:
+    """What an assignment takes of the topology: one charge for each PodSet with an assignment."""
     podsets = {podset.request.name: podset for podset in row.podsets}
     return tuple(
         Charge(
             min(part.flavors.values(), default=""),
-            granted_per_pod(part, podsets.get(part.name)),
+            assigned_per_pod(part, podsets.get(part.name)),
             part.topology,
         )
-        for part in grant.podsets
+        for part in assignment.podsets
         if part.topology is not None
     )
 
 
-def granted_per_pod(part: PodSetGrant, podset: PodSetRow | None) -> Mapping[str, int]:
+def assigned_per_pod(part: PodSetAssignment, podset: PodSetResources | None) -> Mapping[str, int]:
     """What one pod of a granted PodSet takes, without the implied 1 of `pods`.
 
     What was granted stays, whatever LimitRanges and RuntimeClasses say by now. Of resources
     that no flavor was granted for, the template alone decides.
     """
     now: Mapping[str, int] = {} if podset is None else podset.request.requests
-    found = {} if podset is None else dict(podset.own_requests)
+    found = {} if podset is None else dict(podset.template_requests)
     if part.count > 0:
         usage = part.usage.items()
         found |= {name: -(-amount // part.count) for name, amount in usage if name != "pods"}
     return now if found == now else found
 
 
-def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
+def replacement_requests(row: WorkloadInfo) -> dict[str, PodSetRequest]:
     """Requests by PodSet for pods that are to be made anew.
 
     They request what rules say now, and need no less than they were granted.
@@ -205,7 +208,7 @@ def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
     for podset in row.podsets:
         request = podset.request
         part = parts.get(request.name)
-        granted = request.requests if part is None else granted_per_pod(part, podset)
+        granted = request.requests if part is None else assigned_per_pod(part, podset)
         if granted != request.requests:
             names = {**granted, **request.requests}
             now = request.requests
@@ -215,15 +218,17 @@ def replacing_requests(row: WorkloadRow) -> dict[str, PodSetRequest]:
     return found
 
 
-def quota_of(grant: Grant, left: Mapping[str, int] | None = None) -> dict[tuple[str, str], int]:
-    """What a grant takes of the quota: amounts by (flavor, resource).
+def quota_usage(
+    assignment: Assignment, left: Mapping[str, int] | None = None
+) -> dict[tuple[str, str], int]:
+    """What an assignment takes of the quota: amounts by (flavor, resource).
 
     Args:
-        grant: what was given.
+        assignment: what was given.
         left: by PodSet, how many of its pods there still are; all where it says nothing.
     """
     total: dict[tuple[str, str], int] = {}
-    for part in grant.podsets:
+    for part in assignment.podsets:
         pods = (left or {}).get(part.name, part.count)
         for resource, flavor in part.flavors.items():
             pair, amount = (flavor, resource), part.usage.get(resource, 0)
@@ -233,7 +238,7 @@ def quota_of(grant: Grant, left: Mapping[str, int] | None = None) -> dict[tuple[
     return total
 
 
-def pods_left(row: WorkloadRow) -> dict[str, int]:
+def remaining_pods(row: WorkloadInfo) -> dict[str, int]:
     """By PodSet, the pods that are not done: those of PodSets with reclaimable pods alone."""
     return {
         podset.request.name: max(0, podset.request.count - row.reclaimable[podset.request.name])
@@ -260,7 +265,7 @@ def node_facts(node: wire.Node) -> NodeFacts:
     )
 
 
-def pod_row(pod: wire.Pod) -> PodRow | None:
+def pod_info(pod: wire.Pod) -> PodInfo | None:
     """The row of a pod that takes room on a node; None when it is not bound or has ended."""
     if not pod.spec.node_name or pod.terminal:
         return None
@@ -274,7 +279,7 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
     claim = podset_of_pod(meta.annotations, meta.labels)
     named = meta.annotations.get(names.WORKLOAD_ANNOTATION)
     owner = meta.controller
-    return PodRow(
+    return PodInfo(
         key=meta.key,
         node=pod.spec.node_name,
         workload=f"{meta.namespace}/{claim[0]}" if claim else "",
@@ -283,13 +288,13 @@ def pod_row(pod: wire.Pod) -> PodRow | None:
         requests=tuple(sorted(requests.items())),
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
-        lingering=(meta.deletion_grace_period_seconds or 0) > REPLACED_WITHIN_S,
-        of_job=bool(named) or (owner is not None and owner.kind in _POD_OWNERS),
-        named=f"{meta.namespace}/{named}" if named else "",
+        has_long_grace_period=(meta.deletion_grace_period_seconds or 0) > LONG_GRACE_PERIOD_S,
+        is_job_pod=bool(named) or (owner is not None and owner.kind in _POD_OWNERS),
+        workload_annotation=f"{meta.namespace}/{named}" if named else "",
     )
 
 
-def _grant_of(admission: kueue.Admission) -> Grant:
+def _decode_assignment(admission: kueue.Admission) -> Assignment:
     """Decode what the API server stores.
 
     Raises:
@@ -297,7 +302,7 @@ def _grant_of(admission: kueue.Admission) -> Grant:
         QuantityError: an amount cannot be read.
     """
     podsets = tuple(
-        PodSetGrant(
+        PodSetAssignment(
             name=part.name,
             flavors=part.flavors,
             usage={
@@ -309,35 +314,35 @@ def _grant_of(admission: kueue.Admission) -> Grant:
         )
         for part in admission.pod_set_assignments
     )
-    return Grant(admission.cluster_queue, podsets)
+    return Assignment(admission.cluster_queue, podsets)
 
 
-def _reservation(workload: kueue.Workload) -> tuple[Grant | None, str | None]:
-    """The grant held, and why it cannot be read."""
+def _reservation(workload: kueue.Workload) -> tuple[Assignment | None, str | None]:
+    """The assignment held, and why it cannot be read."""
     admission = workload.status.admission
     if admission is None or not workload.is_true(names.WorkloadCondition.QUOTA_RESERVED):
         return None, None
     try:
-        return _grant_of(admission), None
+        return _decode_assignment(admission), None
     except (AssignmentError, QuantityError) as error:
         return None, f"status.admission: {error}"
 
 
-def _age(workload: kueue.Workload) -> str:
+def _queue_timestamp(workload: kueue.Workload) -> str:
     evicted = workload.condition(names.WorkloadCondition.EVICTED)
     renewed = evicted is not None and evicted.status == "True"
-    if evicted is not None and renewed and evicted.reason in _AGEING_EVICTIONS:
+    if evicted is not None and renewed and evicted.reason in _EVICTIONS_THAT_REQUEUE_AT_THE_BACK:
         return evicted.last_transition_time or ""
     return workload.metadata.creation_timestamp or ""
 
 
-def _since(condition: wire.Condition | None) -> str:
+def _transition_time(condition: wire.Condition | None) -> str:
     return (condition.last_transition_time or "") if condition is not None else ""
 
 
-def _podset_rows(
-    workload: kueue.Workload, previous: WorkloadRow | None, excluded: tuple[str, ...]
-) -> tuple[PodSetRow, ...]:
+def _podset_resources(
+    workload: kueue.Workload, previous: WorkloadInfo | None, excluded: tuple[str, ...]
+) -> tuple[PodSetResources, ...]:
     """PodSets of the spec; templates of a generation that is known are not decoded again."""
     meta = workload.metadata
     if previous is not None and meta.generation:
@@ -345,34 +350,35 @@ def _podset_rows(
         if known == (meta.uid, meta.generation):
             return previous.podsets
     return tuple(
-        podset_row(index, podset, excluded) for index, podset in enumerate(workload.spec.pod_sets)
+        podset_resources(index, podset, excluded)
+        for index, podset in enumerate(workload.spec.pod_sets)
     )
 
 
-def _shape_of(size: int, parent: str, podsets: tuple[PodSetRow, ...]) -> Hashable:
+def _shape_of(size: int, parent: str, podsets: tuple[PodSetResources, ...]) -> Hashable:
     return (size, parent, *(podset.shape for podset in podsets))
 
 
-def with_podsets(row: WorkloadRow, podsets: tuple[PodSetRow, ...]) -> WorkloadRow:
+def with_podsets(row: WorkloadInfo, podsets: tuple[PodSetResources, ...]) -> WorkloadInfo:
     """The row with its PodSets under other rules."""
     return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
 
 
-def _unready(workload: kueue.Workload, ready: wire.Condition | None) -> str:
+def _not_ready_reason(workload: kueue.Workload, ready: wire.Condition | None) -> str:
     if ready is not None:
         return ready.reason if ready.status == "False" else ""
     # Nobody says it of pods of Workloads without a job, or of slices: their parents say it of all.
-    told = bool(workload.job_uid) and workload.parent is None
-    starts = told and workload.is_true(names.WorkloadCondition.ADMITTED)
+    reported = bool(workload.job_uid) and workload.parent is None
+    starts = reported and workload.is_true(names.WorkloadCondition.ADMITTED)
     return "WaitForStart" if starts else ""
 
 
-def workload_row(
+def workload_info(
     workload: kueue.Workload,
-    previous: WorkloadRow | None = None,
+    previous: WorkloadInfo | None = None,
     excluded: tuple[str, ...] = (),
-) -> WorkloadRow:
-    """Project a Workload; what cannot be read is named in `problem` and `broken`, never raised.
+) -> WorkloadInfo:
+    """Project a Workload; what cannot be read is named in `problem` and `admission_error`.
 
     Args:
         workload: as the watch decoded it.
@@ -380,20 +386,20 @@ def workload_row(
         excluded: prefixes of resources that count neither for quota nor for room.
     """
     meta, spec = workload.metadata, workload.spec
-    podsets = _podset_rows(workload, previous, excluded)
-    reserved, broken = _reservation(workload)
+    podsets = _podset_resources(workload, previous, excluded)
+    reserved, admission_error = _reservation(workload)
     quota = workload.condition(names.WorkloadCondition.QUOTA_RESERVED)
     evicted = workload.condition(names.WorkloadCondition.EVICTED)
     leaving = evicted is not None and evicted.status == "True"
     ready = workload.condition(names.WorkloadCondition.PODS_READY)
-    unready = ready is not None and ready.status == "False"
+    not_ready_reason = ready is not None and ready.status == "False"
     pending = quota if quota is not None and quota.status == "False" else wire.Condition()
     owner = meta.controller
     parent = f"{meta.namespace}/{workload.parent.name}" if workload.parent is not None else ""
     reference = spec.priority_class_ref
     annotations = sum(len(key) + len(value) for key, value in meta.annotations.items())
     size = rounded(sum(podset.size for podset in podsets) + annotations)
-    return WorkloadRow(
+    return WorkloadInfo(
         key=meta.key,
         namespace=meta.namespace,
         name=meta.name,
@@ -404,7 +410,7 @@ def workload_row(
         queue=f"{meta.namespace}/{spec.queue_name}" if spec.queue_name else "",
         priority=spec.priority,
         priority_class=reference.name if reference and reference.group == names.GROUP else "",
-        age=_age(workload),
+        queue_timestamp=_queue_timestamp(workload),
         active=spec.active,
         deleting=meta.deletion_timestamp is not None,
         finished=workload.is_true(names.WorkloadCondition.FINISHED),
@@ -415,18 +421,18 @@ def workload_row(
         reserved=reserved,
         pending_reason=pending.reason,
         pending_message=pending.message,
-        broken=broken,
+        admission_error=admission_error,
         unhealthy=tuple(node.name for node in workload.status.unhealthy_nodes),
         owned_by_pod=owner is not None and (owner.kind, owner.api_version) == ("Pod", "v1"),
         size=size,
         elastic=workload.elastic,
         parent=parent,
-        folded=frozenset(found.uid for found in workload.status.folded_slices),
+        merged_slices=frozenset(found.uid for found in workload.status.folded_slices),
         reclaimable={found.name: found.count for found in workload.status.reclaimable_pods},
-        reserved_at=_since(quota) if reserved is not None else "",
-        evicted_at=_since(evicted) if leaving else "",
+        reserved_at=_transition_time(quota) if reserved is not None else "",
+        evicted_at=_transition_time(evicted) if leaving else "",
         job_uid=workload.job_uid,
         requeue_at=(retry.requeue_at or "") if (retry := workload.status.requeue_state) else "",
-        unready=_unready(workload, ready),
-        unready_since=_since(ready) if unready else "",
+        not_ready_reason=_not_ready_reason(workload, ready),
+        not_ready_since=_transition_time(ready) if not_ready_reason else "",
     )

@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class PodRules:
+class PodDefaults:
     """What the cluster adds to the pods of a template, and holds against them.
 
     Attributes:
@@ -42,15 +42,15 @@ class PodRules:
     runtime_class: wire.RuntimeClass | None = None
 
 
-NO_RULES: Final = PodRules()
+NO_POD_DEFAULTS: Final = PodDefaults()
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What rules may change of a PodSet, kept so that its template need not be decoded again.
+    """What pod_defaults may change of a PodSet; kept, so that no template is decoded twice.
 
     Attributes:
-        spec: the part of the pod's spec that rules read.
+        spec: the part of the pod's spec that pod_defaults read.
         excluded: prefixes of resources that count neither for quota nor for room.
         requests: per-pod amounts of the template alone, as `PodSetRequest.requests`.
     """
@@ -61,20 +61,20 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """The pods of a template under rules; both are kept, so that their ids are nobody else's."""
+class _MemoizedPod:
+    """The pods of a template under pod_defaults; both are kept, so that their ids stay unique."""
 
     template: Template
-    rules: PodRules
+    pod_defaults: PodDefaults
     pod: DefaultedPod
 
 
 _templates: dict[bytes, Template] = {}
-_made: dict[tuple[int, int, int], _Made] = {}
+_memoized_pods: dict[tuple[int, int, int], _MemoizedPod] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class PodSetRow:
+class PodSetResources:
     """One PodSet: what placement asks, ready to be handed over, and the shape it is compared by.
 
     Attributes:
@@ -82,9 +82,9 @@ class PodSetRow:
         shape: equal for PodSets that get the same answer from the same state.
         problem: why the template cannot be scheduled at all; None when it can.
         size: bytes of the template.
-        template: what rules are applied to; None for a template that cannot be read.
-        own_problem: `problem`, whatever the rules say.
-        rules: those that are applied.
+        template: what pod_defaults are applied to; None for a template that cannot be read.
+        template_problem: `problem`, whatever the pod_defaults say.
+        pod_defaults: those that are applied.
     """
 
     request: PodSetRequest
@@ -92,8 +92,8 @@ class PodSetRow:
     problem: str | None = None
     size: int = 0
     template: Template | None = field(default=None, compare=False, repr=False)
-    own_problem: str | None = field(default=None, compare=False, repr=False)
-    rules: PodRules = field(default=NO_RULES, compare=False, repr=False)
+    template_problem: str | None = field(default=None, compare=False, repr=False)
+    pod_defaults: PodDefaults = field(default=NO_POD_DEFAULTS, compare=False, repr=False)
 
     @property
     def runtime_class(self) -> str:
@@ -101,8 +101,8 @@ class PodSetRow:
         return (self.template.spec.runtime_class_name or "") if self.template is not None else ""
 
     @property
-    def own_requests(self) -> Mapping[str, int]:
-        """Per-pod amounts of the template alone, without what rules add."""
+    def template_requests(self) -> Mapping[str, int]:
+        """Per-pod amounts of the template alone, without what pod_defaults add."""
         return self.request.requests if self.template is None else self.template.requests
 
 
@@ -139,15 +139,17 @@ def _shape_of(request: PodSetRequest) -> Hashable:
     )
 
 
-def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> PodSetRow:
-    """Project a PodSet; what cannot be read is named in `problem`. No rules are applied yet.
+def podset_resources(
+    index: int, podset: kueue.PodSet, excluded: tuple[str, ...]
+) -> PodSetResources:
+    """Project a PodSet; what cannot be read is named in `problem`. No pod_defaults are applied yet.
 
     Args:
         index: its place in `spec.podSets`.
         podset: as the watch decoded it.
         excluded: prefixes of resources that count neither for quota nor for room.
     """
-    problem = _asked_problem(f"spec.podSets[{index}]", podset)
+    problem = _request_problem(f"spec.podSets[{index}]", podset)
     path = f"spec.podSets[{podset.name}].template"
     spec, affinity = wire.PodSpec(), None
     requests: Mapping[str, int] = {}
@@ -176,19 +178,19 @@ def podset_row(index: int, podset: kueue.PodSet, excluded: tuple[str, ...]) -> P
         tolerations=spec.tolerations,
         node_affinity=affinity,
     )
-    row = PodSetRow(
+    row = PodSetResources(
         request, (_shape_of(request), problem), problem, len(podset.template), template, problem
     )
-    return ruled(row, NO_RULES)
+    return with_defaults(row, NO_POD_DEFAULTS)
 
 
 def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
-    """What rules may change; an equal one that is kept already, as most differ in nothing here.
+    """What pod_defaults may change; equal ones are one object, as most of them are equal.
 
     Raises:
         QuantityError: a quantity cannot be read.
     """
-    part = _ruled_part(spec)
+    part = _spec_for_defaults(spec)
     key = _encode((part, excluded))
     known = _templates.get(key)
     if known is None:
@@ -199,7 +201,7 @@ def _template_of(spec: wire.PodSpec, excluded: tuple[str, ...]) -> Template:
     return known
 
 
-def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
+def _spec_for_defaults(spec: wire.PodSpec) -> wire.PodSpec:
     """What `apply_pod_defaults` reads of a spec: nothing else of it is kept."""
     return wire.PodSpec(
         containers=spec.containers,
@@ -212,44 +214,50 @@ def _ruled_part(spec: wire.PodSpec) -> wire.PodSpec:
     )
 
 
-def ruled(row: PodSetRow, rules: PodRules) -> PodSetRow:
-    """The row with these rules applied instead of those before."""
+def with_defaults(row: PodSetResources, pod_defaults: PodDefaults) -> PodSetResources:
+    """The row with these pod_defaults applied instead of those before."""
     template = row.template
     if template is None:
         return row
-    made = _made_of(template, rules)
-    created, request = made.pod, row.request
+    memoized = _memoized_pod(template, pod_defaults)
+    created, request = memoized.pod, row.request
     asked = (created.requests, created.node_selector, created.tolerations)
     if asked != (request.requests, request.node_selector, request.tolerations):
         requests, selector, tolerations = asked
         request = replace(
             request, requests=requests, node_selector=selector, tolerations=tolerations
         )
-    problem = row.own_problem
+    problem = row.template_problem
     if problem is None and created.problems:
-        problem = _told(f"spec.podSets[{request.name}].template.spec", created.problems)
+        problem = _problem_text(f"spec.podSets[{request.name}].template.spec", created.problems)
     if request is row.request and problem == row.problem:
-        return row if made.rules is row.rules else replace(row, rules=made.rules)
+        return (
+            row
+            if memoized.pod_defaults is row.pod_defaults
+            else replace(row, pod_defaults=memoized.pod_defaults)
+        )
     shape = (_shape_of(request), problem)
-    return replace(row, request=request, shape=shape, problem=problem, rules=made.rules)
+    return replace(
+        row, request=request, shape=shape, problem=problem, pod_defaults=memoized.pod_defaults
+    )
 
 
-def _made_of(template: Template, rules: PodRules) -> _Made:
-    """The pods of a template under rules: worked out once for all Workloads of one kind."""
-    key = (id(template), id(rules.limits), id(rules.runtime_class))
-    known = _made.get(key)
+def _memoized_pod(template: Template, pod_defaults: PodDefaults) -> _MemoizedPod:
+    """The pods of a template under pod_defaults: worked out once for all Workloads of one kind."""
+    key = (id(template), id(pod_defaults.limits), id(pod_defaults.runtime_class))
+    known = _memoized_pods.get(key)
     if known is None:
-        pod = apply_pod_defaults(template.spec, rules.limits, rules.runtime_class)
+        pod = apply_pod_defaults(template.spec, pod_defaults.limits, pod_defaults.runtime_class)
         counted = without_excluded(pod.requests, template.excluded)
         requests = template.requests if counted == template.requests else counted
-        known = _Made(template, rules, replace(pod, requests=requests))
-        if len(_made) >= _SHARED_LIMIT:
-            _made.clear()  # what is in use stays in use
-        _made[key] = known
+        known = _MemoizedPod(template, pod_defaults, replace(pod, requests=requests))
+        if len(_memoized_pods) >= _SHARED_LIMIT:
+            _memoized_pods.clear()  # what is in use stays in use
+        _memoized_pods[key] = known
     return known
 
 
-def _told(path: str, problems: Sequence[PodProblem]) -> str:
+def _problem_text(path: str, problems: Sequence[PodProblem]) -> str:
     return "; ".join(
         f"{f'{found.kind}: ' if found.kind else ''}{path}{found.path}: {found.text}"
         for found in problems
@@ -261,7 +269,7 @@ def without_excluded(requests: Mapping[str, int], prefixes: tuple[str, ...]) -> 
     return {name: value for name, value in requests.items() if not name.startswith(prefixes)}
 
 
-def _asked_problem(path: str, podset: kueue.PodSet) -> str | None:
+def _request_problem(path: str, podset: kueue.PodSet) -> str | None:
     """What no API server of ours stores: a count or a topology request that makes no sense."""
     if podset.count < 0:
         return f"{path}.count: {podset.count} is not a number of pods"

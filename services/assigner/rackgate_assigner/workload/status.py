@@ -13,16 +13,16 @@ from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import encode
 from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import MergedSlice, RequeueState, Workload
-from rackgate_assigner.workload.decisions import Grant
+from rackgate_assigner.workload.decisions import Assignment
 
 NO_REQUEUE: Final = RequeueState()
 _decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
-def admission_of(grant: Grant) -> dict[str, Any]:
-    """A grant as `status.admission` is written."""
+def admission_of(decided: Assignment) -> dict[str, Any]:
+    """An assignment as `status.admission` is written."""
     assignments = []
-    for podset in grant.podsets:
+    for podset in decided.podsets:
         usage = {name: format_amount(name, amount) for name, amount in podset.usage.items()}
         assignment: dict[str, Any] = {
             "name": podset.name,
@@ -33,10 +33,10 @@ def admission_of(grant: Grant) -> dict[str, Any]:
         if podset.topology is not None:
             assignment["topologyAssignment"] = encode(podset.topology)
         assignments.append(assignment)
-    return {"clusterQueue": grant.cluster_queue, "podSetAssignments": assignments}
+    return {"clusterQueue": decided.cluster_queue, "podSetAssignments": assignments}
 
 
-def stated_admission(workload: Workload) -> dict[str, Any] | None:
+def current_admission(workload: Workload) -> dict[str, Any] | None:
     """The admission a Workload has now, as it is written; None without one."""
     if workload.status.admission is None:
         return None
@@ -48,10 +48,10 @@ def stated_admission(workload: Workload) -> dict[str, Any] | None:
     return stated
 
 
-def moved_admission(workload: Workload, grant: Grant) -> dict[str, Any] | None:
-    """The admission a Workload has now, with the topology assignments of a grant."""
-    stated = stated_admission(workload)
-    topologies = {part.name: part.topology for part in grant.podsets}
+def admission_with_topology(workload: Workload, decided: Assignment) -> dict[str, Any] | None:
+    """The admission a Workload has now, with the topology assignments of an assignment."""
+    stated = current_admission(workload)
+    topologies = {part.name: part.topology for part in decided.podsets}
     for assignment in stated["podSetAssignments"] if stated is not None else ():
         topology = topologies.get(assignment["name"])
         if topology is not None:
@@ -70,7 +70,7 @@ def status_body(
     admission: dict[str, Any] | None,
     unhealthy: Sequence[str] = (),
     *,
-    folded: Sequence[MergedSlice] | None = None,
+    merged_slices: Sequence[MergedSlice] | None = None,
     requeue: RequeueState | None = None,
 ) -> bytes:
     """An apply of everything that the manager of admissions owns, bound to the version judged.
@@ -80,7 +80,7 @@ def status_body(
         written: all conditions of the manager.
         admission: as it is to be; None for none.
         unhealthy: names of broken nodes.
-        folded: settled slices; None leaves them as they are, also when the admission goes:
+        merged_slices: settled slices; None leaves them as they are, also when the admission goes:
             forgotten, they would be taken into the next one.
         requeue: earlier evictions for pods that were not ready; None leaves them as they are.
     """
@@ -90,7 +90,7 @@ def status_body(
         status["admission"] = admission
     if unhealthy:
         status["unhealthyNodes"] = [{"name": name} for name in unhealthy]
-    settled = workload.status.folded_slices if folded is None else folded
+    settled = workload.status.folded_slices if merged_slices is None else merged_slices
     if settled:
         status["foldedSlices"] = [msgspec.to_builtins(entry) for entry in settled]
     tries = workload.status.requeue_state if requeue is None else requeue

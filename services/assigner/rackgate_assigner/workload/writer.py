@@ -51,9 +51,9 @@ async def apply_status(
     client: Client,
     workload: Workload,
     body: bytes,
-    ours: Callable[[Workload], bool],
+    is_our_write: Callable[[Workload], bool],
     *,
-    uncertain: bool,
+    outcome_unknown: bool,
 ) -> Workload:
     """Write until there is an answer; a conflict with our own write is success."""
     path = path_of(workload, "status")
@@ -63,14 +63,16 @@ async def apply_status(
             answer = await client.apply(path, body, FieldManager.ADMISSION)
             return _decode_workload(answer)
         except (TransportError, ServerError) as error:
-            uncertain = True
-            log.warning("admission_unanswered", workload=workload.metadata.key, error=str(error))
+            outcome_unknown = True
+            log.warning(
+                "admission_outcome_unknown", workload=workload.metadata.key, error=str(error)
+            )
             await asyncio.sleep(pause.next())
         except ConflictError:
-            if not uncertain:
+            if not outcome_unknown:
                 raise
             known = workload.metadata.resource_version
             live = _decode_workload(await client.get(path_of(workload), known=known))
-            if live.metadata.uid != workload.metadata.uid or not ours(live):
+            if live.metadata.uid != workload.metadata.uid or not is_our_write(live):
                 raise
             return live

@@ -15,30 +15,31 @@ import numpy as np
 
 from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.flavor_topologies import Grove
-from rackgate_assigner.quota.queues import ClusterQueueRow, FlavorResource, locked_to
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
+from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, restrict_to_flavors
 from rackgate_assigner.topology.capacity import leaf_of_assigned, per_pod
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.inadmissible import Refusal
-from rackgate_assigner.workload.info import WorkloadRow
+from rackgate_assigner.workload.inadmissible import Inadmissible
+from rackgate_assigner.workload.info import WorkloadInfo
 
 # First and last leaf (exclusive) that pods must stay between.
-Fence: TypeAlias = tuple[int, int]
+LeafRange: TypeAlias = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Family:
+class SliceFamily:
     """The parent of slices, and where its pods are.
 
     Attributes:
         parent: as last seen; None when there is none of that name.
-        places: by PodSet, what the parent and slices not yet folded into it hold of topologies.
+        assignments: by PodSet, what the parent and slices not yet folded into it hold of
+            topologies.
         excess: what living pods take beyond all that was granted, and are charged for already: a
             slice that is granted takes this over first.
     """
 
-    parent: WorkloadRow | None = None
-    places: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
+    parent: WorkloadInfo | None = None
+    assignments: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
     excess: dict[FlavorResource, int] = field(default_factory=dict)
 
     def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
@@ -47,7 +48,7 @@ class Family:
             return used
         return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
 
-    def taken_over(self, pair: FlavorResource, amount: int) -> int:
+    def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
         """How much of an amount that is granted to a slice was charged before; notes it."""
         found = min(amount, self.excess.get(pair, 0))
         if found:
@@ -59,12 +60,12 @@ class Family:
         requests = [row.request for row in self.parent.podsets] if self.parent else []
         group = next((request.group for request in requests if request.name == podset), None)
         mates = [request.name for request in requests if group and request.group == group]
-        return [found for name in mates or [podset] for found in self.places.get(name, ())]
+        return [found for name in mates or [podset] for found in self.assignments.get(name, ())]
 
 
-def parent_refusal(
-    row: WorkloadRow, family: Family, leaving: AbstractSet[str], *, enabled: bool
-) -> Refusal | None:
+def parent_inadmissible(
+    row: WorkloadInfo, family: SliceFamily, leaving: AbstractSet[str], *, enabled: bool
+) -> Inadmissible | None:
     """Why a slice cannot be looked at, None when its parent runs.
 
     Args:
@@ -77,39 +78,41 @@ def parent_refusal(
     if not enabled:
         gate = "feature gate ElasticJobsViaWorkloadSlices is off"
         text = f"{gate}: no slice of Workload {name} is admitted"
-        return Refusal(PendingReason.ON_HOLD, text)
-    problem = _problem(row, family.parent, leaving)
+        return Inadmissible(PendingReason.ON_HOLD, text)
+    problem = _parent_problem(row, family.parent, leaving)
     if not problem:
         return None
     text = f"a slice waits for its parent Workload {name}, which {problem}"
-    return Refusal(PendingReason.ON_HOLD, text)
+    return Inadmissible(PendingReason.ON_HOLD, text)
 
 
-def _problem(row: WorkloadRow, parent: WorkloadRow | None, leaving: AbstractSet[str]) -> str:
+def _parent_problem(
+    row: WorkloadInfo, parent: WorkloadInfo | None, leaving: AbstractSet[str]
+) -> str:
     if parent is None or parent.uid != row.owner_uid:
         return "does not exist"
     states = (
         (parent.deleting, "is being deleted"),
         (parent.finished, "is finished"),
         (parent.evicted or not parent.active or parent.key in leaving, "is evicted"),
-        (parent.broken is not None, "has an admission that cannot be read"),
+        (parent.admission_error is not None, "has an admission that cannot be read"),
         (parent.reserved is None or not parent.admitted, "is not admitted"),
         (not parent.elastic, "is not elastic"),
     )
     return next((text for applies, text in states if applies), "")
 
 
-def locked_queue(
-    row: WorkloadRow, parent: WorkloadRow, queue: ClusterQueueRow
-) -> ClusterQueueRow | Refusal:
+def queue_with_parent_flavors(
+    row: WorkloadInfo, parent: WorkloadInfo, queue: ClusterQueueInfo
+) -> ClusterQueueInfo | Inadmissible:
     """The queue with the flavors of the parent alone (SLC-09), or why the slice does not fit it."""
     held, name = parent.reserved, parent.name
     if held is None or held.cluster_queue != queue.name:
         where = held.cluster_queue if held is not None else ""
         text = f"its parent Workload {name} is admitted by ClusterQueue {where}"
-        return Refusal(PendingReason.MISCONFIGURED, text)
+        return Inadmissible(PendingReason.MISCONFIGURED, text)
     if len(row.podsets) != 1:
-        return Refusal(PendingReason.MISCONFIGURED, "a slice has one pod set")
+        return Inadmissible(PendingReason.MISCONFIGURED, "a slice has one pod set")
     asked = {podset.request.name: podset.request for podset in parent.podsets}
     given = {part.name: part.flavors for part in held.podsets}
     flavors: dict[str, str] = {}
@@ -118,10 +121,10 @@ def locked_queue(
         there = asked.get(request.name)
         if there is None or request.name not in given:
             text = f"its parent Workload {name} has no pod set {request.name}"
-            return Refusal(PendingReason.MISCONFIGURED, text)
+            return Inadmissible(PendingReason.MISCONFIGURED, text)
         if replace(request, count=there.count) != there:
             text = f"pod set {request.name} differs from that of its parent Workload {name}"
-            return Refusal(PendingReason.MISCONFIGURED, text)
+            return Inadmissible(PendingReason.MISCONFIGURED, text)
         flavors.update(given[request.name])
     gone = sorted(set(flavors.values()) - set(queue.flavors))
     if gone:
@@ -129,11 +132,11 @@ def locked_queue(
             f"its parent Workload {name} has flavor {gone[0]}, which ClusterQueue {queue.name} "
             "does not offer any more"
         )
-        return Refusal(PendingReason.NO_MATCHING_FLAVOR, text)
-    return locked_to(queue, flavors)
+        return Inadmissible(PendingReason.NO_MATCHING_FLAVOR, text)
+    return restrict_to_flavors(queue, flavors)
 
 
-def told_locked(message: str, parent: WorkloadRow, podsets: Sequence[str]) -> str:
+def with_parent_flavors_text(message: str, parent: WorkloadInfo, podsets: Sequence[str]) -> str:
     """A refusal, with the reason why no other flavor was looked at."""
     held = parent.reserved.podsets if parent.reserved is not None else ()
     flavors = {name for part in held if part.name in podsets for name in part.flavors.values()}
@@ -141,9 +144,9 @@ def told_locked(message: str, parent: WorkloadRow, podsets: Sequence[str]) -> st
     return f"{message}; a slice takes the flavors of its parent Workload {parent.name}: {taken}"
 
 
-def unlike(
-    family: Family, levels: Mapping[str, tuple[str, ...] | None], flavor: str
-) -> Refusal | None:
+def levels_differ(
+    family: SliceFamily, levels: Mapping[str, tuple[str, ...] | None], flavor: str
+) -> Inadmissible | None:
     """Why a slice's pods could not be counted with those of its parent, None when they can.
 
     Such a slice would hold quota for nothing: pods are released by places of one kind alone.
@@ -163,24 +166,24 @@ def unlike(
                 f"the topology of flavor {flavor} is not the one by which its parent Workload "
                 f"{name} was placed: the job can grow again once it has been queued anew"
             )
-            return Refusal(PendingReason.MISCONFIGURED, text)
+            return Inadmissible(PendingReason.MISCONFIGURED, text)
     return None
 
 
-def fences(
-    grove: Grove, request: PodSetRequest, near: Sequence[TopologyAssignment]
-) -> list[Fence | None] | str:
+def leaf_ranges_near_parent(
+    flavor_topology: FlavorTopology, request: PodSetRequest, near: Sequence[TopologyAssignment]
+) -> list[LeafRange | None] | str:
     """Where a slice's pods may be put, the best first; None: anywhere.
 
     Args:
-        grove: the tree of its flavor.
+        flavor_topology: the tree of its flavor.
         request: its PodSet, which is its parent's.
         near: where the parent's pods are, those of slices that are not folded yet included.
 
     Returns:
         Leaf ranges to be tried one after another, or why there is none.
     """
-    asked, tree = request.topology, grove.tree
+    asked, tree = request.topology, flavor_topology.tree
     pods: dict[int, int] = {}
     for assignment in near:
         for values, count in assignment.domains:
@@ -189,27 +192,30 @@ def fences(
                 pods[leaf] = pods.get(leaf, 0) + count
     if asked is None or not any(assignment.domains for assignment in near):
         return [None]
-    outer: Fence | None = None
+    outer: LeafRange | None = None
     if asked.required is not None and asked.required in tree.levels:
         if not pods:
             return (
-                f'topology "{grove.flavor.topology}": no node with pods of its parent takes part '
+                f'topology "{flavor_topology.flavor.topology}": '
+                "no node with pods of its parent takes part "
                 f"now, so which {asked.required} they are in is not known"
             )
-        outer = _ranges(grove, asked.required, pods)[0]
-    inner: list[Fence] = []
+        outer = _ranked_leaf_ranges(flavor_topology, asked.required, pods)[0]
+    inner: list[LeafRange] = []
     if asked.preferred is not None and asked.preferred in tree.levels:
         inner = [
-            fence
-            for fence in _ranges(grove, asked.preferred, pods)
-            if _within(fence, outer) and _has_room(grove, request, fence)
+            leaf_range
+            for leaf_range in _ranked_leaf_ranges(flavor_topology, asked.preferred, pods)
+            if _within(leaf_range, outer) and _has_room(flavor_topology, request, leaf_range)
         ]
     return [*inner, outer]
 
 
-def _ranges(grove: Grove, level_key: str, pods: Mapping[int, int]) -> list[Fence]:
+def _ranked_leaf_ranges(
+    flavor_topology: FlavorTopology, level_key: str, pods: Mapping[int, int]
+) -> list[LeafRange]:
     """Domains of a level that hold pods, those with the most first."""
-    tree, level = grove.tree, grove.tree.levels.index(level_key)
+    tree, level = flavor_topology.tree, flavor_topology.tree.levels.index(level_key)
     found: dict[int, int] = {}
     for leaf, count in pods.items():
         domain = tree.domain_of_leaf(leaf, level)
@@ -219,20 +225,22 @@ def _ranges(grove: Grove, level_key: str, pods: Mapping[int, int]) -> list[Fence
     return [(int(offsets[domain]), int(offsets[domain + 1])) for domain in order]
 
 
-def _within(fence: Fence, outer: Fence | None) -> bool:
-    return outer is None or (outer[0] <= fence[0] and fence[1] <= outer[1])
+def _within(leaf_range: LeafRange, outer: LeafRange | None) -> bool:
+    return outer is None or (outer[0] <= leaf_range[0] and leaf_range[1] <= outer[1])
 
 
-def _has_room(grove: Grove, request: PodSetRequest, fence: Fence) -> bool:
+def _has_room(
+    flavor_topology: FlavorTopology, request: PodSetRequest, leaf_range: LeafRange
+) -> bool:
     """Whether the leaves have room for all pods, taints and selectors aside: cheap to ask."""
-    start, end = fence
+    start, end = leaf_range
     most = np.full(end - start, request.count, dtype=np.int64)
     for resource, amount in per_pod(request.requests).items():
         if amount <= 0:
             continue
-        row = grove.capacity.rows.get(resource)
+        row = flavor_topology.capacity.rows.get(resource)
         if row is None:
             return False
-        free = grove.capacity.free_row(row)[start:end]
+        free = flavor_topology.capacity.free_row(row)[start:end]
         most = np.minimum(most, np.maximum(free, 0) // amount)
     return int(most.sum()) >= request.count

@@ -21,14 +21,14 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
+from rackgate_assigner.assumed_writes import AssumedWrites
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.jobs.kinds import JobLike
 from rackgate_assigner.jobs.state import finalizer_ops
-from rackgate_assigner.own_writes import OwnWrites
-from rackgate_assigner.scheduler.message_rate import Pace
+from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
 from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload_slices.facts import made, parent_of, slice_of
-from rackgate_assigner.workload_slices.model import Asked, Slice
+from rackgate_assigner.workload_slices.model import RequestedCount, Slice
+from rackgate_assigner.workload_slices.objects import assumed_slice, parent_of, slice_of
 from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.workload_slices.progress import Progress, progress
 from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
@@ -36,27 +36,27 @@ from rackgate_assigner.workqueue import WorkQueue
 
 WORKERS: Final = 16
 # A slice that was made is shown by the watch long before; else it is asked for once more.
-SHOWN_WITHIN_S: Final = 30.0
+ASSUMED_FOR_S: Final = 30.0
 POLL_S: Final = 0.5
 # Of an object that was written: newer than any that was judged.
-_NEWER: Final = Meta()
+_NEWER_THAN_JUDGED: Final = Meta()
 
 
 class Jobs(Protocol):
     """What a resize has to know of jobs, whatever their kind."""
 
-    def asked(self, parent: Workload) -> Mapping[str, Asked] | None:
+    def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
         """What the job of a Workload asks for now, by PodSet; None when that is no resize."""
 
-    def live(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
+    def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
         """Pods of a PodSet that are there to stay, by assigned domain."""
 
-    def tell(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
+    def report_event(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
         """An Event on the Workload and on its job."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ResizeState:
     """Everything about one parent, as the watch shows it."""
 
     parent: Workload
@@ -65,9 +65,9 @@ class _Look:
     progress: Progress | None
 
     @property
-    def gives_back(self) -> bool:
+    def releases_quota(self) -> bool:
         """Whether others wait for what the next write gives back."""
-        return self.plan.settle is not None and bool(self.plan.settle.shrunk)
+        return self.plan.merge is not None and bool(self.plan.merge.scaled_down)
 
 
 class SliceController:
@@ -102,32 +102,32 @@ class SliceController:
         self.queue = WorkQueue[str]("slices", self._reconcile, workers=workers)
         self._cache, self._workloads, self._writer = cache, workloads, writer
         self._jobs, self._enabled = jobs, enabled
-        self._pace = Pace(message_interval_s)
-        self._own_writes = OwnWrites()
+        self._message_limiter = MessageRateLimiter(message_interval_s)
+        self._assumed_writes = AssumedWrites()
         self._slices: dict[str, set[str]] = defaultdict(set)
         self._statuses: dict[str, str] = {}
         self._parents: dict[str, str] = {}
         # Slices that the watch has yet to show: by parent and name, with the time of the write.
-        self._made: dict[str, dict[str, tuple[NewSlice, float]]] = {}
+        self._assumed_slices: dict[str, dict[str, tuple[NewSlice, float]]] = {}
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
-        self._own_writes.clear()
-        self._made.clear()
+        self._assumed_writes.clear()
+        self._assumed_slices.clear()
         await self.queue.run([*self._parents.values(), *self._slices])
 
     # What the watches tell.
 
-    def workload_seen(self, before: Workload | None, workload: Workload) -> None:
+    def on_workload_upsert(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed; those that are not elastic are passed over."""
         if before is not None and before.parent != workload.parent:
-            self._part(before)
+            self._forget_slice(before)
         key = workload.metadata.key
         if workload.parent is not None:
             parent = _parent_key(workload)
             self._slices[parent].add(key)
-            self._made.get(parent, {}).pop(workload.metadata.name, None)
-            self._count(workload)
+            self._assumed_slices.get(parent, {}).pop(workload.metadata.name, None)
+            self._count_slice(workload)
             self.queue.add(parent)
         elif workload.elastic:
             owner = workload.metadata.controller
@@ -135,27 +135,27 @@ class SliceController:
                 self._parents[owner.uid] = key
             self.queue.add(key)
 
-    def workload_gone(self, workload: Workload) -> None:
+    def on_workload_delete(self, workload: Workload) -> None:
         """A Workload was deleted."""
         key = workload.metadata.key
-        self._own_writes.forget(WORKLOADS.kind, key)
+        self._assumed_writes.forget(WORKLOADS.kind, key)
         if workload.parent is not None:
-            self._part(workload)
+            self._forget_slice(workload)
             self.queue.add(_parent_key(workload))
             return
         owner = workload.metadata.controller
         if owner is not None and self._parents.get(owner.uid) == key:
             del self._parents[owner.uid]
-        self._made.pop(key, None)
-        self._pace.forget(key)
+        self._assumed_slices.pop(key, None)
+        self._message_limiter.forget(key)
         if key in self._slices:
             self.queue.add(key)
 
-    def job_seen(self, _before: JobLike | None, job: JobLike) -> None:
+    def on_job_upsert(self, _before: JobLike | None, job: JobLike) -> None:
         """A job of any kind was added or changed."""
-        self.job_gone(job)
+        self.on_job_delete(job)
 
-    def job_gone(self, job: JobLike) -> None:
+    def on_job_delete(self, job: JobLike) -> None:
         """A job was deleted."""
         parent = self._parents.get(job.metadata.uid)
         if parent is not None:
@@ -165,7 +165,7 @@ class SliceController:
         """Whether a waiting Workload may be admitted: no slices are left of its last admission."""
         return workload.parent is not None or not self._slices.get(workload.metadata.key)
 
-    def _part(self, piece: Workload) -> None:
+    def _forget_slice(self, piece: Workload) -> None:
         """Forget a slice."""
         if piece.parent is None:
             return
@@ -177,7 +177,7 @@ class SliceController:
         if status is not None:
             metrics.SLICES.labels(status=status).dec()
 
-    def _count(self, piece: Workload) -> None:
+    def _count_slice(self, piece: Workload) -> None:
         held = piece.status.admission is not None
         status, before = "admitted" if held else "waiting", self._statuses.get(piece.metadata.key)
         if status == before:
@@ -199,58 +199,58 @@ class SliceController:
             if piece is not None and piece.parent is not None:
                 (own if piece.parent.uid == uid else orphans).append(piece)
         if orphans:
-            await self._clear(key, orphans)
+            await self._delete_orphans(key, orphans)
         if parent is None or not parent.elastic or parent.parent is not None:
             return
-        if self._own_writes.behind(WORKLOADS.kind, parent.metadata):
+        if self._assumed_writes.is_stale(WORKLOADS.kind, parent.metadata):
             return  # the watch will show our last write, and bring this key back
-        look = self._look(parent, own)
-        if look is not None:
-            await _all([self._write_parent(look), *self._slice_writes(look)])
-        if self._made.get(key):
-            self.queue.add_later(key, SHOWN_WITHIN_S)
+        state = self._resize_state(parent, own)
+        if state is not None:
+            await _all([self._write_parent(state), *self._slice_writes(state)])
+        if self._assumed_slices.get(key):
+            self.queue.add_later(key, ASSUMED_FOR_S)
 
-    def _look(self, parent: Workload, found: Sequence[Workload]) -> _Look | None:
+    def _resize_state(self, parent: Workload, found: Sequence[Workload]) -> _ResizeState | None:
         """Everything about one parent; None while its admission cannot be read."""
-        rows = [self._cache.row(workload.metadata.key) for workload in (parent, *found)]
+        rows = [self._cache.workload_info(workload.metadata.key) for workload in (parent, *found)]
         known = [row for row in rows if row is not None]
-        if len(known) < len(rows) or known[0].broken is not None:
+        if len(known) < len(rows) or known[0].admission_error is not None:
             return None
         row, *pieces = known
         slices = [slice_of(w, piece, parent) for w, piece in zip(found, pieces, strict=True)]
         read = parent_of(parent, row, enabled=self._enabled)
-        asked = self._jobs.asked(parent)
+        asked = self._jobs.requested_pods(parent)
         plan = plan_resize(
             asked,
             read,
-            [*slices, *self._unseen(parent.metadata.key)],
+            [*slices, *self._unseen_slices(parent.metadata.key)],
             taken=_Names(self._workloads, parent.metadata.namespace),
-            live=lambda podset: self._jobs.live(parent, podset),
+            live=lambda podset: self._jobs.live_pods_by_domain(parent, podset),
         )
         by_name = {workload.metadata.name: workload for workload in found}
-        return _Look(parent, by_name, plan, progress(asked, read, slices))
+        return _ResizeState(parent, by_name, plan, progress(asked, read, slices))
 
-    def _unseen(self, parent: str) -> list[Slice]:
+    def _unseen_slices(self, parent: str) -> list[Slice]:
         """Slices that were made and that the watch has yet to show."""
-        recent, now = self._made.get(parent, {}), clock.monotonic()
+        recent, now = self._assumed_slices.get(parent, {}), clock.monotonic()
         for name, (_, since) in list(recent.items()):
-            if since + SHOWN_WITHIN_S < now:
+            if since + ASSUMED_FOR_S < now:
                 del recent[name]
-        return [made(new) for new, _ in recent.values()]
+        return [assumed_slice(new) for new, _ in recent.values()]
 
-    async def _write_parent(self, look: _Look) -> None:
+    async def _write_parent(self, state: _ResizeState) -> None:
         """One write of the parent: each is judged by a version that the others would outdate."""
-        parent, plan, found = look.parent, look.plan, look.progress
-        if found is not None and self._begins(parent, found) and not look.gives_back:
-            answer = await self._tell(parent, found)
-        elif plan.settle is not None:
-            answer = await self._writer.settle(parent, plan.settle)
-        elif found is not None and self._is_news(parent, found):
-            answer = await self._tell(parent, found)
-        elif plan.follow is not None:
-            answer = await self._writer.follow(parent, plan.follow)
-        elif found is not None and self._is_due(parent, found):
-            answer = await self._tell(parent, found)
+        parent, plan, found = state.parent, state.plan, state.progress
+        if found is not None and self._is_starting(parent, found) and not state.releases_quota:
+            answer = await self._write_progress(parent, found)
+        elif plan.merge is not None:
+            answer = await self._writer.write_merge(parent, plan.merge)
+        elif found is not None and self._reason_changed(parent, found):
+            answer = await self._write_progress(parent, found)
+        elif plan.count_updates is not None:
+            answer = await self._writer.update_counts(parent, plan.count_updates)
+        elif found is not None and self._message_is_due(parent, found):
+            answer = await self._write_progress(parent, found)
         else:
             return
         self._written(parent, answer.metadata)
@@ -258,13 +258,13 @@ class SliceController:
     def _written(self, judged: Workload, answer: Meta) -> None:
         # The watch may have shown before the answer came that it is gone: then that is forgotten.
         if judged.metadata.key in self._workloads:
-            self._own_writes.written(WORKLOADS.kind, judged.metadata, answer)
+            self._assumed_writes.written(WORKLOADS.kind, judged.metadata, answer)
 
-    def _begins(self, parent: Workload, found: Progress) -> bool:
+    def _is_starting(self, parent: Workload, found: Progress) -> bool:
         """Whether a resize is to be announced before anything is done about it."""
         return found.resizing and not parent.is_true(WorkloadCondition.RESIZE_REQUESTED)
 
-    def _is_news(self, parent: Workload, found: Progress) -> bool:
+    def _reason_changed(self, parent: Workload, found: Progress) -> bool:
         """Whether the condition says something else, or is to be there at last."""
         present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
         before = (present.status == conditions.TRUE, present.reason) if present else (False, "")
@@ -272,7 +272,7 @@ class SliceController:
             return before[0]
         return before != (True, found.reason)
 
-    def _is_due(self, parent: Workload, found: Progress) -> bool:
+    def _message_is_due(self, parent: Workload, found: Progress) -> bool:
         """Whether only the words changed, and the last ones are old enough."""
         present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
         if not found.resizing or present is None:
@@ -280,40 +280,40 @@ class SliceController:
         if present.message == change_of(found).message:
             return False
         key = parent.metadata.key
-        wait_s = self._pace.wait_s(key, found.reason, clock.monotonic())
+        wait_s = self._message_limiter.wait_s(key, found.reason, clock.monotonic())
         if wait_s > 0:
             self.queue.add_later(key, wait_s)
         return wait_s <= 0
 
-    async def _tell(self, parent: Workload, found: Progress) -> Workload:
-        answer = await self._writer.tell(parent, found)
-        self._pace.told(parent.metadata.key, found.reason, clock.monotonic())
-        waits = found.reason is ResizeReason.WAITING_FOR_SLICES
+    async def _write_progress(self, parent: Workload, found: Progress) -> Workload:
+        answer = await self._writer.write_progress(parent, found)
+        self._message_limiter.record_written(parent.metadata.key, found.reason, clock.monotonic())
+        pending = found.reason is ResizeReason.WAITING_FOR_SLICES
         reason = names.WorkloadCondition.RESIZE_REQUESTED if found.resizing else found.reason
-        self._jobs.tell(parent, reason, change_of(found).message, warning=waits)
-        if self._begins(parent, found):
+        self._jobs.report_event(parent, reason, change_of(found).message, warning=pending)
+        if self._is_starting(parent, found):
             down = found.reason is ResizeReason.SCALING_DOWN
             metrics.RESIZES.labels(direction="down" if down else "up").inc()
         return answer
 
-    def _slice_writes(self, look: _Look) -> list[Awaitable[None]]:
-        plan, parent = look.plan, look.parent
+    def _slice_writes(self, state: _ResizeState) -> list[Awaitable[None]]:
+        plan, parent = state.plan, state.parent
         writes = [self._create(parent, new) for new in plan.create]
-        for pieces, write in ((plan.delete, self._delete), (plan.release, self._release)):
+        for pieces, write in ((plan.delete, self._delete), (plan.release, self._remove_finalizer)):
             # One that was made and is not seen yet is judged when it is.
-            seen = [look.slices[piece.name] for piece in pieces if piece.name in look.slices]
+            seen = [state.slices[piece.name] for piece in pieces if piece.name in state.slices]
             writes += [write(piece) for piece in seen]
         leaving = {piece.name for piece in (*plan.delete, *plan.release)}
-        for name, piece in look.slices.items():
+        for name, piece in state.slices.items():
             # Slices are made with it; an uninstall takes it off what it leaves.
             if name not in leaving and piece.metadata.deletion_timestamp is None:
                 ops = finalizer_ops(piece)
-                writes += [self._hold(piece, ops)] if ops else []
+                writes += [self._add_finalizer(piece, ops)] if ops else []
         return list(writes)
 
     async def _create(self, parent: Workload, new: NewSlice) -> None:
         # Noted beforehand: the watch may show it before the answer is here.
-        recent = self._made.setdefault(parent.metadata.key, {})
+        recent = self._assumed_slices.setdefault(parent.metadata.key, {})
         recent[new.name] = (new, clock.monotonic())
         try:
             ours = await self._writer.create(parent, new)
@@ -323,25 +323,25 @@ class SliceController:
         if not ours:
             recent.pop(new.name, None)
             note = f'the name "{new.name}" of a slice is taken by another Workload'
-            self._jobs.tell(parent, "ErrWorkloadCompose", note, warning=True)
+            self._jobs.report_event(parent, "ErrWorkloadCompose", note, warning=True)
 
     async def _delete(self, piece: Workload) -> None:
-        if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
+        if not self._assumed_writes.is_stale(WORKLOADS.kind, piece.metadata):
             await self._writer.delete(piece)
-            self._written(piece, _NEWER)
+            self._written(piece, _NEWER_THAN_JUDGED)
 
-    async def _hold(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> None:
-        if not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
-            answer = await self._writer.hold(piece, ops)
+    async def _add_finalizer(self, piece: Workload, ops: Sequence[JsonPatchOp]) -> None:
+        if not self._assumed_writes.is_stale(WORKLOADS.kind, piece.metadata):
+            answer = await self._writer.add_finalizer(piece, ops)
             self._written(piece, answer.metadata)
 
-    async def _release(self, piece: Workload) -> None:
+    async def _remove_finalizer(self, piece: Workload) -> None:
         held = names.IN_USE_FINALIZER in piece.metadata.finalizers
-        if held and not self._own_writes.behind(WORKLOADS.kind, piece.metadata):
-            await self._writer.release(piece)
-            self._written(piece, _NEWER)
+        if held and not self._assumed_writes.is_stale(WORKLOADS.kind, piece.metadata):
+            await self._writer.remove_finalizer(piece)
+            self._written(piece, _NEWER_THAN_JUDGED)
 
-    async def _clear(self, key: str, orphans: Sequence[Workload]) -> None:
+    async def _delete_orphans(self, key: str, orphans: Sequence[Workload]) -> None:
         """Let slices go whose parent is gone, once the API server says so as well (SLC-32)."""
         namespace, _, name = key.partition("/")
         live = await self._writer.uid_of(namespace, name)
@@ -352,7 +352,7 @@ class SliceController:
             [
                 self._delete(piece)
                 if piece.metadata.deletion_timestamp is None
-                else self._release(piece)
+                else self._remove_finalizer(piece)
                 for piece in gone
             ]
         )

@@ -11,7 +11,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs.kinds import JobLike, kind_of, owner_of
 from rackgate_assigner.jobs.state import is_owned_by
-from rackgate_assigner.workload_slices.model import Asked
+from rackgate_assigner.workload_slices.model import RequestedCount
 
 
 class ResizableJobs:
@@ -35,7 +35,7 @@ class ResizableJobs:
         self._jobs, self._pods, self._cache = jobs, pods, cache
         self._report = reporter
 
-    def asked(self, parent: Workload) -> Mapping[str, Asked] | None:
+    def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
         """What the job of a Workload asks for now, by PodSet.
 
         None when the job is not there, goes away, or has other PodSets than its Workload: that
@@ -49,7 +49,7 @@ class ResizableJobs:
             return None
         return asked
 
-    def live(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
+    def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
         """Pods of a PodSet that are there to stay, by assigned domain.
 
         Those that are being deleted, or that the job names for deletion, are not.
@@ -66,7 +66,7 @@ class ResizableJobs:
                 counts[domain] = counts.get(domain, 0) + 1
         return counts
 
-    def tell(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
+    def report_event(self, parent: Workload, reason: str, note: str, *, warning: bool) -> None:
         """An Event on the Workload and on its job."""
         self._report.workload(parent, reason, note, warning=warning)
         job = self._job_of(parent)

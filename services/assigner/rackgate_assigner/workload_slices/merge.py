@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.workload.decisions import PodSetGrant
+from rackgate_assigner.workload.decisions import PodSetAssignment
 
 
-def can_join(part: PodSetGrant, piece: PodSetGrant) -> bool:
+def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
     """Whether what a slice was given can be written into what its PodSet was given.
 
     Not with other flavors: a queue may cover a further resource by now. Nor with other amounts for
     each pod: a LimitRange or a RuntimeClass may add something else by now.
     """
-    if not alike(part, piece):
+    if not has_same_levels(part, piece):
         return False
-    same = dict(part.flavors) == dict(piece.flavors) and _as_large(part, piece)
+    same = dict(part.flavors) == dict(piece.flavors) and _has_same_usage_per_pod(part, piece)
     return same or not part.flavors
 
 
-def _as_large(part: PodSetGrant, piece: PodSetGrant) -> bool:
+def _has_same_usage_per_pod(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
     """Whether a pod of either is charged the same; usage in odd sums is of pods of both kinds."""
     if not part.count or not piece.count:
         return True
@@ -32,7 +32,7 @@ def _as_large(part: PodSetGrant, piece: PodSetGrant) -> bool:
     )
 
 
-def alike(part: PodSetGrant, piece: PodSetGrant) -> bool:
+def has_same_levels(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
     """Whether places of a slice and of its PodSet are of the same levels.
 
     A flavor may have got a topology, or a Topology other levels, while the job ran.
@@ -42,8 +42,8 @@ def alike(part: PodSetGrant, piece: PodSetGrant) -> bool:
     return part.topology.levels == piece.topology.levels
 
 
-def joined(part: PodSetGrant, piece: PodSetGrant) -> PodSetGrant:
-    """A PodSet's grant together with that of a slice; `can_join` holds.
+def merge_slice(part: PodSetAssignment, piece: PodSetAssignment) -> PodSetAssignment:
+    """A PodSet's assignment together with that of a slice; `can_merge` holds.
 
     Domains keep their order, which is that of the ranks: pods in new domains get the next ranks.
     """
@@ -55,11 +55,11 @@ def joined(part: PodSetGrant, piece: PodSetGrant) -> PodSetGrant:
         flavors=part.flavors or piece.flavors,
         usage=usage,
         count=part.count + piece.count,
-        topology=_joined_places(part.topology, piece.topology),
+        topology=_merge_topology(part.topology, piece.topology),
     )
 
 
-def _joined_places(
+def _merge_topology(
     part: TopologyAssignment | None, piece: TopologyAssignment | None
 ) -> TopologyAssignment | None:
     if part is None or piece is None:
@@ -70,8 +70,8 @@ def _joined_places(
     return TopologyAssignment(part.levels, tuple(counts.items()))
 
 
-def shrunk(part: PodSetGrant, count: int, live: Mapping[Domain, int]) -> PodSetGrant:
-    """A PodSet's grant with fewer pods.
+def scale_down(part: PodSetAssignment, count: int, live: Mapping[Domain, int]) -> PodSetAssignment:
+    """A PodSet's assignment with fewer pods.
 
     Args:
         part: as held.
@@ -79,17 +79,18 @@ def shrunk(part: PodSetGrant, count: int, live: Mapping[Domain, int]) -> PodSetG
         live: pods that are there to stay, by domain.
 
     Returns:
-        Usage in proportion, and places taken from where no pods are first, see `shrunk_places`.
+        Usage in proportion, and places taken from where no pods are first, see
+        `scale_down_topology`.
     """
     # Pods of one template cost the same; should the sum be odd, it is never too little.
     usage = {name: -(-amount * count // part.count) for name, amount in part.usage.items()}
     topology = None
     if part.topology is not None:
-        topology = shrunk_places(part.topology, part.count - count, live)
+        topology = scale_down_topology(part.topology, part.count - count, live)
     return replace(part, usage=usage, count=count, topology=topology)
 
 
-def shrunk_places(
+def scale_down_topology(
     assignment: TopologyAssignment, fewer: int, live: Mapping[Domain, int]
 ) -> TopologyAssignment | None:
     """An assignment for fewer pods; None when no pod is left.

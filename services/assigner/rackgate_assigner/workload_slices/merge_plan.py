@@ -12,9 +12,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rackgate.topology.assignment import Domain
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
-from rackgate_assigner.workload_slices.merge import alike, can_join, joined, shrunk
-from rackgate_assigner.workload_slices.model import Asked, Folded, Parent, Phase, Slice
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
+from rackgate_assigner.workload_slices.merge import (
+    can_merge,
+    has_same_levels,
+    merge_slice,
+    scale_down,
+)
+from rackgate_assigner.workload_slices.model import (
+    MergedSlice,
+    Parent,
+    Phase,
+    RequestedCount,
+    Slice,
+)
 
 Live = Callable[[str], Mapping[Domain, int]]
 
@@ -22,34 +33,34 @@ MAX_MERGED_SLICES: Final = 1000  # entries that `status.foldedSlices` holds, as 
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class ParentUpdate:
     """Write counts, usage, places and entries of the parent together.
 
     Attributes:
-        grant: the admission as it is to be; None for a parent that holds nothing.
-        folded: all entries of `status.foldedSlices`.
-        taken_in: slices whose pods `grant` counts now.
+        assignment: the admission as it is to be; None for a parent that holds nothing.
+        merged: all entries of `status.foldedSlices`.
+        newly_merged: slices whose pods `assignment` counts now.
         withdrawn: slices that hold something which counts no more.
-        shrunk: pods given back by PodSet.
+        scaled_down: pods given back by PodSet.
     """
 
-    grant: Grant | None
-    folded: tuple[Folded, ...]
-    taken_in: tuple[Slice, ...] = ()
+    assignment: Assignment | None
+    merged: tuple[MergedSlice, ...]
+    newly_merged: tuple[Slice, ...] = ()
     withdrawn: tuple[Slice, ...] = ()
-    shrunk: Mapping[str, int] | None = None
+    scaled_down: Mapping[str, int] | None = None
 
 
 def open_slices(parent: Parent, slices: Sequence[Slice]) -> list[Slice]:
     """Slices that hold something of their own, by ordinal."""
-    settled = {entry.uid for entry in parent.folded}
-    found = [s for s in slices if s.grant is not None and s.uid not in settled]
+    settled = {entry.uid for entry in parent.merged}
+    found = [s for s in slices if s.assignment is not None and s.uid not in settled]
     return sorted(found, key=lambda piece: (piece.podset, piece.ordinal, piece.uid))
 
 
-def plan_fold(
-    parent: Parent, slices: Sequence[Slice], asked: Mapping[str, Asked] | None, live: Live
-) -> Settle | None:
+def plan_merge(
+    parent: Parent, slices: Sequence[Slice], asked: Mapping[str, RequestedCount] | None, live: Live
+) -> ParentUpdate | None:
     """The next status write of a parent, None when there is nothing to write.
 
     Args:
@@ -59,62 +70,64 @@ def plan_fold(
         live: asked only about PodSets that have to give pods back: pods that are there to stay,
             by domain.
     """
-    if parent.phase is Phase.OVER:
+    if parent.phase is Phase.FINISHED:
         return None
     present = {piece.uid for piece in slices}
-    kept = tuple(entry for entry in parent.folded if entry.uid in present)
-    if parent.grant is None or parent.phase is Phase.IDLE:
-        return None if kept == parent.folded else Settle(parent.grant, kept)
-    grants = {part.name: part for part in parent.grant.podsets}
-    taken_in, withdrawn = _sorted_out(
-        parent, open_slices(parent, slices)[: MAX_MERGED_SLICES - len(kept)], grants, asked
+    kept = tuple(entry for entry in parent.merged if entry.uid in present)
+    if parent.assignment is None or parent.phase is Phase.IDLE:
+        return None if kept == parent.merged else ParentUpdate(parent.assignment, kept)
+    assignments = {part.name: part for part in parent.assignment.podsets}
+    newly_merged, withdrawn = _merge_slices(
+        parent, open_slices(parent, slices)[: MAX_MERGED_SLICES - len(kept)], assignments, asked
     )
-    given_back = _give_back(grants, parent, asked, live)
-    entries = tuple(Folded(piece.uid, piece.podset) for piece in (*taken_in, *withdrawn))
+    scaled_down = _scale_down(assignments, parent, asked, live)
+    entries = tuple(MergedSlice(piece.uid, piece.podset) for piece in (*newly_merged, *withdrawn))
     # Entries alone are taken out when the last of their slices is gone, not one by one.
-    if not entries and not given_back and (kept or not parent.folded):
+    if not entries and not scaled_down and (kept or not parent.merged):
         return None
-    podsets = tuple(grants[part.name] for part in parent.grant.podsets)
-    grant = replace(parent.grant, podsets=podsets)
-    return Settle(grant, (*kept, *entries), tuple(taken_in), tuple(withdrawn), given_back)
+    podsets = tuple(assignments[part.name] for part in parent.assignment.podsets)
+    assignment = replace(parent.assignment, podsets=podsets)
+    return ParentUpdate(
+        assignment, (*kept, *entries), tuple(newly_merged), tuple(withdrawn), scaled_down
+    )
 
 
-def _sorted_out(
+def _merge_slices(
     parent: Parent,
     pieces: Sequence[Slice],
-    grants: dict[str, PodSetGrant],
-    asked: Mapping[str, Asked] | None,
+    assignments: dict[str, PodSetAssignment],
+    asked: Mapping[str, RequestedCount] | None,
 ) -> tuple[list[Slice], list[Slice]]:
-    """Take slices into `grants`; those, and slices whose grant is taken back."""
-    taken_in, withdrawn, apart = [], [], []
+    """Take slices into `assignments`; those, and slices whose assignment is taken back."""
+    newly_merged, withdrawn, unmerged = [], [], []
     for piece in pieces:
-        part = grants.get(piece.podset)
+        part = assignments.get(piece.podset)
         # Of a parent that leaves, its pods may run on until the job has stopped: paid for so far.
-        lost = piece.lost and parent.phase is Phase.RUNNING
-        if lost or not piece.fits or part is None or piece.grant is None:
+        lost = piece.evicted_or_finished and parent.phase is Phase.RUNNING
+        if lost or not piece.matches_parent or part is None or piece.assignment is None:
             withdrawn.append(piece)
-        elif can_join(part, piece.grant):
-            taken_in.append(piece)
-            grants[piece.podset] = joined(part, piece.grant)
-        elif piece.deleting or not alike(part, piece.grant):
+        elif can_merge(part, piece.assignment):
+            newly_merged.append(piece)
+            assignments[piece.podset] = merge_slice(part, piece.assignment)
+        elif piece.deleting or not has_same_levels(part, piece.assignment):
             withdrawn.append(piece)  # no pod is released by places of other levels
         else:
-            apart.append(piece)  # it runs beside its parent until both have stopped
+            unmerged.append(piece)  # it runs beside its parent until both have stopped
     if asked is not None and parent.phase is Phase.RUNNING:
-        withdrawn += _too_many(apart, grants, asked)
-    return taken_in, withdrawn
+        withdrawn += _surplus_slices(unmerged, assignments, asked)
+    return newly_merged, withdrawn
 
 
-def _too_many(
-    apart: Sequence[Slice],
-    grants: Mapping[str, PodSetGrant],
-    asked: Mapping[str, Asked],
+def _surplus_slices(
+    unmerged: Sequence[Slice],
+    assignments: Mapping[str, PodSetAssignment],
+    asked: Mapping[str, RequestedCount],
 ) -> list[Slice]:
     """Slices beside their parent that its job does not ask for any more, highest ordinal first."""
     found = []
     for name, wanted in asked.items():
-        beside = [piece for piece in apart if piece.podset == name]
-        here = grants[name].count if name in grants else 0
+        beside = [piece for piece in unmerged if piece.podset == name]
+        here = assignments[name].count if name in assignments else 0
         surplus = here + sum(piece.count for piece in beside) - wanted.pods
         for piece in reversed(beside):
             if surplus > 0:
@@ -123,19 +136,19 @@ def _too_many(
     return found
 
 
-def _give_back(
-    grants: dict[str, PodSetGrant],
+def _scale_down(
+    assignments: dict[str, PodSetAssignment],
     parent: Parent,
-    asked: Mapping[str, Asked] | None,
+    asked: Mapping[str, RequestedCount] | None,
     live: Live,
 ) -> dict[str, int]:
     """Shrink what is more than the job asks for; pods given back by PodSet (SLC-24, 25)."""
     if asked is None or parent.phase is not Phase.RUNNING:
         return {}
-    given_back = {}
-    for name, part in grants.items():
+    scaled_down = {}
+    for name, part in assignments.items():
         wanted = asked[name].pods if name in asked else part.count
         if wanted < part.count:
-            given_back[name] = part.count - wanted
-            grants[name] = shrunk(part, wanted, live(name))
-    return given_back
+            scaled_down[name] = part.count - wanted
+            assignments[name] = scale_down(part, wanted, live(name))
+    return scaled_down

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate.api.workload_names import slice_name
-from rackgate_assigner.workload_slices.merge_plan import Live, Settle, open_slices, plan_fold
-from rackgate_assigner.workload_slices.model import Asked, Parent, Phase, Slice
+from rackgate_assigner.workload_slices.merge_plan import Live, ParentUpdate, open_slices, plan_merge
+from rackgate_assigner.workload_slices.model import Parent, Phase, RequestedCount, Slice
 
 # Slices made at one look: they are seen one by one, and the next look makes the rest.
 BATCH: Final = 64
@@ -32,16 +32,16 @@ class Plan:
     """Writes that may go out together; each is about another object.
 
     Attributes:
-        settle: the status of the parent.
-        follow: counts of `spec.podSets` by name, for a parent whose status needs no write.
+        merge: the status of the parent.
+        count_updates: counts of `spec.podSets` by name, for a parent whose status needs no write.
         create: slices to be made.
         delete: slices to be deleted, bound to the version seen: one that was admitted meanwhile
             is judged again.
         release: slices that are being deleted and may go: their finalizer is taken off.
     """
 
-    settle: Settle | None = None
-    follow: Mapping[str, int] | None = None
+    merge: ParentUpdate | None = None
+    count_updates: Mapping[str, int] | None = None
     create: tuple[NewSlice, ...] = ()
     delete: tuple[Slice, ...] = ()
     release: tuple[Slice, ...] = ()
@@ -53,7 +53,7 @@ class Plan:
 
 
 def plan_resize(
-    asked: Mapping[str, Asked] | None,
+    asked: Mapping[str, RequestedCount] | None,
     parent: Parent,
     slices: Sequence[Slice],
     *,
@@ -69,39 +69,43 @@ def plan_resize(
         parent: its Workload.
         slices: all slices of that Workload.
         taken: names in use besides those of `slices`.
-        live: see `plan_fold`.
+        live: see `plan_merge`.
     """
-    settle = plan_fold(parent, slices, asked, live)
-    missing, surplus = _balance(asked, parent, slices, settle)
-    free = _free(parent, slices)
+    merge = plan_merge(parent, slices, asked, live)
+    missing, surplus = _balance(asked, parent, slices, merge)
+    deletable = _deletable_uids(parent, slices)
     return Plan(
-        settle=settle,
-        follow=_follow(parent) if settle is None else None,
+        merge=merge,
+        count_updates=_count_updates(parent) if merge is None else None,
         create=_new_slices(missing, parent, slices, taken),
         delete=tuple(
-            piece for piece in slices if piece.uid in free and _goes(piece, parent, surplus)
+            piece
+            for piece in slices
+            if piece.uid in deletable and _should_delete(piece, parent, surplus)
         ),
-        release=tuple(piece for piece in slices if piece.deleting and piece.uid in free),
+        release=tuple(piece for piece in slices if piece.deleting and piece.uid in deletable),
     )
 
 
 def _balance(
-    asked: Mapping[str, Asked] | None,
+    asked: Mapping[str, RequestedCount] | None,
     parent: Parent,
     slices: Sequence[Slice],
-    settle: Settle | None,
+    merge: ParentUpdate | None,
 ) -> tuple[dict[str, tuple[int, int]], set[str]]:
     """Pods that no slice asks for yet, by PodSet with their step; uids of slices in excess."""
-    if asked is None or parent.phase is not Phase.RUNNING or parent.grant is None:
+    if asked is None or parent.phase is not Phase.RUNNING or parent.assignment is None:
         return {}, set()
-    grant = parent.grant if settle is None or settle.grant is None else settle.grant
+    assignment = (
+        parent.assignment if merge is None or merge.assignment is None else merge.assignment
+    )
     missing, surplus = {}, set()
-    for part in grant.podsets:
+    for part in assignment.podsets:
         if part.name not in asked:
             continue
         wanted = asked[part.name]
-        gap = wanted.pods - part.count - _beside(parent, slices, settle, part.name)
-        waiting = [piece for piece in slices if piece.podset == part.name and piece.waits]
+        gap = wanted.pods - part.count - _unmerged_pods(parent, slices, merge, part.name)
+        waiting = [piece for piece in slices if piece.podset == part.name and piece.is_pending]
         waiting.sort(key=lambda piece: (piece.ordinal, piece.uid))
         outstanding = sum(piece.count for piece in waiting)
         while waiting and outstanding > max(gap, 0):
@@ -109,13 +113,15 @@ def _balance(
             outstanding -= last.count
             surplus.add(last.uid)
         if outstanding < gap:
-            missing[part.name] = (gap - outstanding, max(wanted.step, 1))
+            missing[part.name] = (gap - outstanding, max(wanted.slice_size, 1))
     return missing, surplus
 
 
-def _beside(parent: Parent, slices: Sequence[Slice], settle: Settle | None, podset: str) -> int:
-    """Pods of slices that hold what cannot be written into their parent's grant."""
-    settled = set() if settle is None else {entry.uid for entry in settle.folded}
+def _unmerged_pods(
+    parent: Parent, slices: Sequence[Slice], merge: ParentUpdate | None, podset: str
+) -> int:
+    """Pods of slices that hold what cannot be written into their parent's assignment."""
+    settled = set() if merge is None else {entry.uid for entry in merge.merged}
     pieces = open_slices(parent, slices)
     return sum(s.count for s in pieces if s.podset == podset and s.uid not in settled)
 
@@ -144,26 +150,26 @@ def _new_slices(
     return tuple(made)
 
 
-def _free(parent: Parent, slices: Sequence[Slice]) -> set[str]:
+def _deletable_uids(parent: Parent, slices: Sequence[Slice]) -> set[str]:
     """Uids of the slices with which nothing that counts is lost."""
-    if parent.phase in (Phase.IDLE, Phase.OVER):
+    if parent.phase in (Phase.IDLE, Phase.FINISHED):
         return {piece.uid for piece in slices}
-    folded = {entry.uid for entry in parent.folded}
-    return {piece.uid for piece in slices if piece.grant is None or piece.uid in folded}
+    merged = {entry.uid for entry in parent.merged}
+    return {piece.uid for piece in slices if piece.assignment is None or piece.uid in merged}
 
 
-def _goes(piece: Slice, parent: Parent, surplus: Container[str]) -> bool:
+def _should_delete(piece: Slice, parent: Parent, surplus: Container[str]) -> bool:
     if piece.deleting:
         return False
     if piece.uid in surplus or parent.phase is not Phase.RUNNING:
         return True
-    return piece.grant is not None or not piece.waits
+    return piece.assignment is not None or not piece.is_pending
 
 
-def _follow(parent: Parent) -> dict[str, int] | None:
+def _count_updates(parent: Parent) -> dict[str, int] | None:
     """The counts of the spec, brought in line with those granted (SLC-23)."""
-    if parent.phase is not Phase.RUNNING or parent.grant is None:
+    if parent.phase is not Phase.RUNNING or parent.assignment is None:
         return None
-    counts = {part.name: part.count for part in parent.grant.podsets}
+    counts = {part.name: part.count for part in parent.assignment.podsets}
     followed = {name: counts.get(name, count) for name, count in parent.counts.items()}
     return None if followed == dict(parent.counts) else followed

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rackgate.api.names import ResizeReason
-from rackgate_assigner.workload_slices.model import Asked, Parent, Phase, Slice, granted
+from rackgate_assigner.workload_slices.model import (
+    Parent,
+    Phase,
+    RequestedCount,
+    Slice,
+    admitted_pods,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,30 +25,30 @@ class Progress:
 
 
 def progress(
-    asked: Mapping[str, Asked] | None, parent: Parent, slices: Sequence[Slice]
+    asked: Mapping[str, RequestedCount] | None, parent: Parent, slices: Sequence[Slice]
 ) -> Progress | None:
     """What to tell the user, None when a resize can neither be seen nor ruled out."""
     if parent.phase is Phase.IDLE:
         message = "the job is stopped: it is queued at the size that it asks for"
         return Progress(False, ResizeReason.RESIZED, message)
-    if asked is None or parent.phase is not Phase.RUNNING or parent.grant is None:
+    if asked is None or parent.phase is not Phase.RUNNING or parent.assignment is None:
         return None
-    counts = {part.name: part.count for part in parent.grant.podsets}
-    given = granted(parent, list(slices))
-    told, reasons = [], set()
+    counts = {part.name: part.count for part in parent.assignment.podsets}
+    admitted = admitted_pods(parent, list(slices))
+    texts, reasons = [], set()
     for name, before in parent.counts.items():
         wanted = asked[name].pods if name in asked else before
         if wanted == before == counts.get(name, 0):
             continue
-        waiting = [s for s in slices if s.podset == name and s.waits]
+        waiting = [s for s in slices if s.podset == name and s.is_pending]
         waiting.sort(key=lambda piece: (piece.ordinal, piece.uid))
-        told.append(_told(name, before, wanted, given.get(name, 0), waiting))
+        texts.append(_podset_text(name, before, wanted, admitted.get(name, 0), waiting))
         reasons.add(_reason(before, wanted, waiting))
-    if not told:
+    if not texts:
         sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
         return Progress(False, ResizeReason.RESIZED, f"all pods asked for are granted: {sizes}")
     order = (ResizeReason.WAITING_FOR_SLICES, ResizeReason.SCALING_UP, ResizeReason.SCALING_DOWN)
-    return Progress(True, next(r for r in order if r in reasons), "; ".join(told))
+    return Progress(True, next(r for r in order if r in reasons), "; ".join(texts))
 
 
 def _reason(before: int, wanted: int, waiting: Sequence[Slice]) -> ResizeReason:
@@ -53,17 +59,19 @@ def _reason(before: int, wanted: int, waiting: Sequence[Slice]) -> ResizeReason:
     return ResizeReason.SCALING_UP
 
 
-def _told(name: str, before: int, wanted: int, given: int, waiting: Sequence[Slice]) -> str:
-    text = f'podset "{name}" from {before} to {wanted} pods: asked {wanted}, granted {given}'
-    if wanted < given:
-        return f"{text}, {given - wanted} are given back"
-    if wanted == given:
+def _podset_text(
+    name: str, before: int, wanted: int, admitted: int, waiting: Sequence[Slice]
+) -> str:
+    text = f'podset "{name}" from {before} to {wanted} pods: asked {wanted}, granted {admitted}'
+    if wanted < admitted:
+        return f"{text}, {admitted - wanted} are given back"
+    if wanted == admitted:
         return text
-    text = f"{text}, waiting for {wanted - given}"
-    held = next((piece for piece in waiting if piece.reason), None)
-    if held is None:
+    text = f"{text}, waiting for {wanted - admitted}"
+    inadmissible = next((piece for piece in waiting if piece.reason), None)
+    if inadmissible is None:
         return text
     count = sum(bool(piece.reason) for piece in waiting)
     slices = "1 slice" if count == 1 else f"{count} slices"
-    because = f"{text} in {slices} because {held.reason}"
-    return f"{because}: {held.message}" if held.message else because
+    because = f"{text} in {slices} because {inadmissible.reason}"
+    return f"{because}: {inadmissible.message}" if inadmissible.message else because

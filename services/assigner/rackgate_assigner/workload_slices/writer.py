@@ -28,8 +28,8 @@ from rackgate_assigner.workload.status import (
     status_body,
 )
 from rackgate_assigner.workload.writer import listed_conditions
-from rackgate_assigner.workload_slices.facts import slice_body
-from rackgate_assigner.workload_slices.merge_plan import Settle
+from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
+from rackgate_assigner.workload_slices.objects import slice_body
 from rackgate_assigner.workload_slices.plan import NewSlice
 from rackgate_assigner.workload_slices.progress import Progress
 
@@ -45,30 +45,30 @@ class SliceWriter:
         """Share the budget of admissions: what a slice was given waits for these writes."""
         self._client, self._writer = client, writer
 
-    async def settle(self, parent: Workload, settle: Settle) -> Workload:
+    async def write_merge(self, parent: Workload, merge: ParentUpdate) -> Workload:
         """Take slices in, give pods back, forget what is done with: one write (SLC-18, 21, 25)."""
         broken = [node.name for node in parent.status.unhealthy_nodes]
         body = status_body(
             parent,
             listed_conditions(parent, ADMISSION_TYPES, ()),
-            None if settle.grant is None else admission_of(settle.grant),
+            None if merge.assignment is None else admission_of(merge.assignment),
             broken,
-            folded=[MergedSlice(entry.uid, entry.podset) for entry in settle.folded],
+            merged_slices=[MergedSlice(entry.uid, entry.podset) for entry in merge.merged],
         )
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.ADMISSION)
-        metrics.SLICES_SETTLED.labels(result="folded").inc(len(settle.taken_in))
-        metrics.SLICES_SETTLED.labels(result="withdrawn").inc(len(settle.withdrawn))
-        metrics.PODS_GIVEN_BACK.inc(sum((settle.shrunk or {}).values()))
+        metrics.SLICES_MERGED.labels(result="folded").inc(len(merge.newly_merged))
+        metrics.SLICES_MERGED.labels(result="withdrawn").inc(len(merge.withdrawn))
+        metrics.PODS_SCALED_DOWN.inc(sum((merge.scaled_down or {}).values()))
         log.info(
-            "slices_settled",
+            "slices_merged",
             workload=parent.metadata.key,
-            folded=len(settle.taken_in),
-            withdrawn=len(settle.withdrawn),
-            given_back=sum((settle.shrunk or {}).values()),
+            merged=len(merge.newly_merged),
+            withdrawn=len(merge.withdrawn),
+            given_back=sum((merge.scaled_down or {}).values()),
         )
         return _decode_workload(answer)
 
-    async def follow(self, parent: Workload, counts: Mapping[str, int]) -> Workload:
+    async def update_counts(self, parent: Workload, counts: Mapping[str, int]) -> Workload:
         """Bring the counts of the spec in line with those granted (SLC-23)."""
         ops: list[JsonPatchOp] = [
             {
@@ -103,11 +103,11 @@ class SliceWriter:
         except NotFoundError:
             return
 
-    async def hold(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
+    async def add_finalizer(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
         """Put the finalizer on a slice that has lost it; returns it so."""
         return await self._writer.patch(piece, ops)
 
-    async def release(self, piece: Workload) -> None:
+    async def remove_finalizer(self, piece: Workload) -> None:
         """Let a slice go that is being deleted."""
         await self._writer.release_finalizer(piece)
 
@@ -116,10 +116,10 @@ class SliceWriter:
         found = await self._writer.read(namespace, name)
         return "" if found is None else found.metadata.uid
 
-    async def tell(self, parent: Workload, progress: Progress) -> Workload:
+    async def write_progress(self, parent: Workload, progress: Progress) -> Workload:
         """Write condition ResizeRequested (SLC-10)."""
         listed = listed_conditions(parent, SLICE_TYPES, [change_of(progress)])
-        body = status_body(parent, listed, None, folded=(), requeue=NO_REQUEUE)
+        body = status_body(parent, listed, None, merged_slices=(), requeue=NO_REQUEUE)
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.SLICES)
         return _decode_workload(answer)
 
@@ -127,5 +127,5 @@ class SliceWriter:
 def change_of(progress: Progress) -> Change:
     """The wanted state of the condition."""
     status = conditions.TRUE if progress.resizing else conditions.FALSE
-    message = conditions.clip(progress.message)
+    message = conditions.truncate(progress.message)
     return Change(WorkloadCondition.RESIZE_REQUESTED, status, progress.reason, message)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.workload.decisions import Grant, PodSetGrant
-from rackgate_assigner.workload_slices.model import Folded, Parent, Phase, Slice
+from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
+from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice
 
 CPU = 1000
 
@@ -22,9 +22,9 @@ def part(
     *,
     podset: str = "a",
     flavor: str = "f",
-) -> PodSetGrant:
+) -> PodSetAssignment:
     """What a PodSet was given; 1 cpu for each pod."""
-    return PodSetGrant(podset, {"cpu": flavor}, {"cpu": count * CPU}, count, topology)
+    return PodSetAssignment(podset, {"cpu": flavor}, {"cpu": count * CPU}, count, topology)
 
 
 def parent(
@@ -32,7 +32,7 @@ def parent(
     *,
     asked_before: int | None = None,
     phase: Phase = Phase.RUNNING,
-    folded: tuple[str, ...] = (),
+    merged: tuple[str, ...] = (),
     topology: TopologyAssignment | None = None,
     others: Mapping[str, int] | None = None,
 ) -> Parent:
@@ -40,13 +40,13 @@ def parent(
     counts = {"a": count if asked_before is None else asked_before, **(others or {})}
     podsets = [part(count, topology)]
     podsets += [part(number, podset=name) for name, number in (others or {}).items()]
-    held = phase in (Phase.RUNNING, Phase.LEAVING)
+    held = phase in (Phase.RUNNING, Phase.EVICTING)
     return Parent(
         "job",
         phase,
         counts,
-        Grant("cq", tuple(podsets)) if held else None,
-        tuple(Folded(uid, "a") for uid in folded),
+        Assignment("cq", tuple(podsets)) if held else None,
+        tuple(MergedSlice(uid, "a") for uid in merged),
     )
 
 
@@ -66,5 +66,5 @@ def admitted(
     **more: object,
 ) -> Slice:
     """A slice that holds something."""
-    grant = part(count, topology, podset=podset, flavor=flavor)
-    return waiting(ordinal, count, podset=podset, grant=grant, **more)
+    assignment = part(count, topology, podset=podset, flavor=flavor)
+    return waiting(ordinal, count, podset=podset, assignment=assignment, **more)

@@ -9,9 +9,9 @@ import pytest
 from rackgate.api import names
 from rackgate.api.workload import Workload as Model
 from rackgate.wire import kueue
-from rackgate_assigner.workload.info import workload_row
-from rackgate_assigner.workload_slices.facts import parent_of, phase_of, slice_body, slice_of
-from rackgate_assigner.workload_slices.model import Folded, Phase
+from rackgate_assigner.workload.info import workload_info
+from rackgate_assigner.workload_slices.model import MergedSlice, Phase
+from rackgate_assigner.workload_slices.objects import parent_of, phase_of, slice_body, slice_of
 from rackgate_assigner.workload_slices.plan import NewSlice
 
 TEMPLATE = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "c"}]}}
@@ -78,10 +78,10 @@ def test_a_slice_as_made_is_read_as_one_that_fits() -> None:
     parent = parsed()
     made = decoded(slice_body(parent, NewSlice("job-a-3", "a", 2)))
     assert made.parent is not None
-    found = slice_of(made, workload_row(made), parent)
+    found = slice_of(made, workload_info(made), parent)
     assert (found.ordinal, found.count, found.podset) == (3, 2, "a")
-    assert found.fits
-    assert found.waits
+    assert found.matches_parent
+    assert found.is_pending
 
 
 @pytest.mark.requirement("SLC-08")
@@ -97,7 +97,7 @@ def test_a_slice_that_asks_for_something_else_does_not_fit(field: str) -> None:
     podset.update(changes.get(field, {}))
     body["spec"].update({"queue": {"queueName": "x"}, "priority": {"priority": 1}}.get(field, {}))
     other = decoded(body)
-    assert not slice_of(other, workload_row(other), parent).fits
+    assert not slice_of(other, workload_info(other), parent).matches_parent
 
 
 def test_a_slice_of_a_parent_without_priority_fits_as_it_was_made() -> None:
@@ -105,7 +105,7 @@ def test_a_slice_of_a_parent_without_priority_fits_as_it_was_made() -> None:
     parent = parsed(spec={"podSets": [{"name": "a", "count": 4, "template": TEMPLATE}]})
     assert parent.spec.priority is None
     made = decoded(slice_body(parent, NewSlice("job-a-0", "a", 1)))
-    assert slice_of(made, workload_row(made), parent).fits
+    assert slice_of(made, workload_info(made), parent).matches_parent
 
 
 def test_an_admitted_slice_keeps_fitting_when_the_priority_of_its_parent_changes() -> None:
@@ -114,10 +114,10 @@ def test_an_admitted_slice_keeps_fitting_when_the_priority_of_its_parent_changes
     body["spec"]["priority"] = 1
     body["status"] = status("QuotaReserved", "Admitted")
     held = decoded(body)
-    found = slice_of(held, workload_row(held), parent)
-    assert found.fits
-    assert found.grant is not None
-    assert found.grant.count == 4
+    found = slice_of(held, workload_info(held), parent)
+    assert found.matches_parent
+    assert found.assignment is not None
+    assert found.assignment.count == 4
 
 
 @pytest.mark.requirement("SLC-22")
@@ -126,19 +126,19 @@ def test_only_an_admitted_slice_is_one_that_holds_something() -> None:
     body = slice_body(parent, NewSlice("job-a-0", "a", 4))
     body["status"] = status("QuotaReserved")
     reserved = decoded(body)
-    assert slice_of(reserved, workload_row(reserved), parent).grant is None
+    assert slice_of(reserved, workload_info(reserved), parent).assignment is None
 
 
 @pytest.mark.parametrize(
     ("conditions", "changes", "phase"),
     [
         (("QuotaReserved", "Admitted"), {}, Phase.RUNNING),
-        (("QuotaReserved", "Admitted", "Evicted"), {}, Phase.LEAVING),
-        (("QuotaReserved", "Admitted"), {"deleting": True}, Phase.LEAVING),
-        (("QuotaReserved", "Admitted"), {"active": False}, Phase.LEAVING),
+        (("QuotaReserved", "Admitted", "Evicted"), {}, Phase.EVICTING),
+        (("QuotaReserved", "Admitted"), {"deleting": True}, Phase.EVICTING),
+        (("QuotaReserved", "Admitted"), {"active": False}, Phase.EVICTING),
         ((), {}, Phase.IDLE),
-        ((), {"deleting": True}, Phase.OVER),
-        (("QuotaReserved", "Admitted", "Finished"), {}, Phase.OVER),
+        ((), {"deleting": True}, Phase.FINISHED),
+        (("QuotaReserved", "Admitted", "Finished"), {}, Phase.FINISHED),
     ],
 )
 def test_the_phase_follows_from_the_conditions(
@@ -151,23 +151,23 @@ def test_the_phase_follows_from_the_conditions(
     if "active" in changes:
         spec = msgspec.structs.replace(found.spec, active=False)
         found = msgspec.structs.replace(found, spec=spec)
-    assert phase_of(workload_row(found), enabled=True) is phase
+    assert phase_of(workload_info(found), enabled=True) is phase
 
 
 @pytest.mark.requirement("SLC-01")
 def test_without_the_gate_slices_are_only_cleared_away() -> None:
-    row = workload_row(parsed(status=status("QuotaReserved", "Admitted")))
-    assert phase_of(row, enabled=False) is Phase.LEAVING
+    row = workload_info(parsed(status=status("QuotaReserved", "Admitted")))
+    assert phase_of(row, enabled=False) is Phase.EVICTING
 
 
 def test_a_parent_is_read_with_its_counts_its_grant_and_its_entries() -> None:
     folded = [{"uid": "u1", "podSet": "a"}]
     found = parsed(status={**status("QuotaReserved", "Admitted", count=5), "foldedSlices": folded})
-    parent = parent_of(found, workload_row(found), enabled=True)
+    parent = parent_of(found, workload_info(found), enabled=True)
     assert (parent.name, parent.counts) == ("job", {"head": 1, "a": 4})
-    assert parent.grant is not None
-    assert parent.grant.podsets[0].count == 5
-    assert parent.folded == (Folded("u1", "a"),)
+    assert parent.assignment is not None
+    assert parent.assignment.podsets[0].count == 5
+    assert parent.merged == (MergedSlice("u1", "a"),)
 
 
 @pytest.mark.requirement("SLC-11")

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api.names import ResizeReason
-from rackgate_assigner.workload_slices.model import Asked, Phase
+from rackgate_assigner.workload_slices.model import Phase, RequestedCount
 from rackgate_assigner.workload_slices.progress import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 
 
-def asked(pods: int) -> dict[str, Asked]:
-    return {"a": Asked(pods)}
+def asked(pods: int) -> dict[str, RequestedCount]:
+    return {"a": RequestedCount(pods)}
 
 
 @pytest.mark.requirement("SLC-10")
@@ -48,8 +48,8 @@ def test_a_resize_is_told_from_its_detection_to_its_end() -> None:
 
 def test_nothing_is_said_of_a_job_that_is_unknown_or_being_stopped() -> None:
     assert progress(None, parent(2), []) is None
-    assert progress(asked(3), parent(2, phase=Phase.LEAVING), []) is None
-    assert progress(asked(3), parent(2, phase=Phase.OVER), []) is None
+    assert progress(asked(3), parent(2, phase=Phase.EVICTING), []) is None
+    assert progress(asked(3), parent(2, phase=Phase.FINISHED), []) is None
 
 
 def test_a_stopped_job_is_resized_by_nobody() -> None:

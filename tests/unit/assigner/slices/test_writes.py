@@ -25,5 +25,5 @@ def test_settled_slices_outlive_every_write_of_an_admission_also_its_end() -> No
     """An apply without them would take them out, and the next fold count them once more."""
     entries = [{"uid": "u1", "podSet": "a"}, {"uid": "u2", "podSet": "b"}]
     assert status()["foldedSlices"] == entries
-    assert "foldedSlices" not in status(folded=())
-    assert status(folded=[MergedSlice("u2", "b")])["foldedSlices"] == entries[1:]
+    assert "foldedSlices" not in status(merged_slices=())
+    assert status(merged_slices=[MergedSlice("u2", "b")])["foldedSlices"] == entries[1:]

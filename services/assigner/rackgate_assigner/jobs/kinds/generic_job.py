@@ -29,7 +29,7 @@ from rackgate.jobframework.templates import Template
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.workload_slices.model import Asked
+from rackgate_assigner.workload_slices.model import RequestedCount
 
 
 class JobLike(Protocol):
@@ -171,9 +171,9 @@ class GenericJob(ABC, Generic[V]):
         """Pods that it asks for now."""
         return sum(podset["count"] for podset in self.podsets(job))
 
-    def requested_counts(self, job: V) -> dict[str, Asked]:
+    def requested_counts(self, job: V) -> dict[str, RequestedCount]:
         """What it asks for now, by PodSet: pods, and how many of them come together."""
-        return {podset["name"]: Asked(podset["count"]) for podset in self.podsets(job)}
+        return {podset["name"]: RequestedCount(podset["count"]) for podset in self.podsets(job)}
 
     def pods_to_delete(self, job: V) -> frozenset[str]:
         """Names of pods that are to be deleted first when it shrinks, for kinds that say so."""

@@ -24,7 +24,7 @@ from rackgate.wire.kueue import Workload
 from rackgate.wire.ray import RayCluster
 from rackgate_assigner.jobs.kinds.generic_job import GenericJob, copy_raw
 from rackgate_assigner.jobs.kinds.podsets import counts_of, describe_running_change
-from rackgate_assigner.workload_slices.model import Asked
+from rackgate_assigner.workload_slices.model import RequestedCount
 
 _SUSPENDING: Final = "RayClusterSuspending"
 _SUSPENDED: Final = "RayClusterSuspended"
@@ -80,13 +80,13 @@ class RayClusterJob(GenericJob[RayCluster]):
         """PodSet `head`, then one for each worker group."""
         return podsets_of(_manifest(job))
 
-    def requested_counts(self, job: RayCluster) -> dict[str, Asked]:
+    def requested_counts(self, job: RayCluster) -> dict[str, RequestedCount]:
         """The head, then the worker groups at the size that they are to have now."""
         groups = {
-            name.lower(): Asked(pod_count(group), hosts_per_replica(group))
+            name.lower(): RequestedCount(pod_count(group), hosts_per_replica(group))
             for _, name, group in worker_groups(_manifest(job))
         }
-        return {HEAD: Asked(1), **groups}
+        return {HEAD: RequestedCount(1), **groups}
 
     def pods_to_delete(self, job: RayCluster) -> frozenset[str]:
         """Workers that the autoscaler names."""

@@ -39,7 +39,7 @@ class Case:
         counts: phase 1.
         worker, leader: shapes that were counted.
         leader_name: PodSet of the leader.
-        fenced: leaves outside the domain that new pods must be in; None: no fence.
+        fenced: leaves outside the domain that new pods must be in; None: no leaf_range.
         by_node: leaves are many nodes, which were judged one by one.
     """
 
@@ -92,7 +92,7 @@ def look_closely(
     leader: PodSetRequest | None,
     *,
     flavor_tolerations: Sequence[Toleration],
-    fence: tuple[int, int] | None,
+    leaf_range: tuple[int, int] | None,
     features: Features,
 ) -> Case:
     """Count what every leaf can take, each pod by its own rules where the gates say so.
@@ -104,7 +104,7 @@ def look_closely(
             gate gives it its own.
         leader: one pod of this PodSet, or None.
         flavor_tolerations: added by the flavor.
-        fence: leaf range that the pods must stay in.
+        leaf_range: leaf range that the pods must stay in.
         features: which rules count.
     """
     tree = room.capacity.tree
@@ -121,9 +121,9 @@ def look_closely(
         return Shape(per_pod(podset.requests), judged)
 
     fenced = None
-    if fence is not None:
+    if leaf_range is not None:
         fenced = np.ones(tree.leaf_count, dtype=np.bool_)
-        fenced[fence[0] : fence[1]] = False
+        fenced[leaf_range[0] : leaf_range[1]] = False
     worker = shape(workers, workers)
     lead = None
     if leader is not None:

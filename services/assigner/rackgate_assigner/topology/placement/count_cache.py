@@ -40,7 +40,8 @@ class Shape:
         worker: amounts of one worker, with its 1 of `pods`.
         leader: the same of the leader, or None.
         judged: which leaves are blocked, and the soft preference.
-        fenced: shape (leaves,), leaves blocked besides; None: none. Nothing is kept with a fence.
+        fenced: shape (leaves,), leaves blocked besides; None: none. Nothing is kept with a
+            leaf_range.
     """
 
     worker: Mapping[str, int]

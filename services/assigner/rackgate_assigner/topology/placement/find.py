@@ -78,7 +78,7 @@ class Search:
         leader: PodSetRequest | None = None,
         *,
         layers: Sequence[SliceLayer] | None = None,
-        fence: tuple[int, int] | None = None,
+        leaf_range: tuple[int, int] | None = None,
     ) -> Spot | str:
         """Find a place without taking it.
 
@@ -87,7 +87,7 @@ class Search:
             count: workers to place.
             leader: one pod of this PodSet goes with them.
             layers: slice layers instead of those of the request.
-            fence: leaf range that the pods must stay in.
+            leaf_range: leaf range that the pods must stay in.
 
         Returns:
             The place, or the refusal's text.
@@ -110,15 +110,15 @@ class Search:
                 f"the slice size {question.size}"
             )
         if takes_care(self.features, self.room, leader):
-            return self._careful_answer(question, workers, leader, fence)
-        return self._answer(question, workers, leader, fence)
+            return self._careful_answer(question, workers, leader, leaf_range)
+        return self._answer(question, workers, leader, leaf_range)
 
     def _careful_answer(
         self,
         question: Question,
         workers: PodSetRequest,
         leader: PodSetRequest | None,
-        fence: tuple[int, int] | None,
+        leaf_range: tuple[int, int] | None,
     ) -> Spot | str:
         """`_answer` behind the gates that look closer at leaders and nodes."""
         case = look_closely(
@@ -127,7 +127,7 @@ class Search:
             workers,
             leader,
             flavor_tolerations=self.flavor_tolerations,
-            fence=fence,
+            leaf_range=leaf_range,
             features=self.features,
         )
         shares = self._shares(case.counts)
@@ -140,7 +140,7 @@ class Search:
         question: Question,
         workers: PodSetRequest,
         leader: PodSetRequest | None,
-        fence: tuple[int, int] | None,
+        leaf_range: tuple[int, int] | None,
     ) -> Spot | str:
         judged = eligibility(
             self.tree,
@@ -149,9 +149,9 @@ class Search:
             soft_affinity=self.features.node_affinity_preferred,
         )
         fenced = None
-        if fence is not None:
+        if leaf_range is not None:
             fenced = np.ones(self.tree.leaf_count, dtype=np.bool_)
-            fenced[fence[0] : fence[1]] = False
+            fenced[leaf_range[0] : leaf_range[1]] = False
         shape = Shape(
             per_pod(workers.requests),
             per_pod(leader.requests) if leader is not None else None,

@@ -51,7 +51,7 @@ def excluded_text(
         room: free amounts.
         worker: amounts of one worker, with its 1 of `pods`.
         judged: taints, selector and affinity.
-        fenced: leaves outside the domain that new pods must be in; None: no fence.
+        fenced: leaves outside the domain that new pods must be in; None: no leaf_range.
     """
     leaf_count = room.capacity.tree.leaf_count
     tally: dict[str, int] = {}

@@ -39,7 +39,7 @@ def place(
     flavor_tolerations: Sequence[Toleration] = (),
     simulate_empty: bool = False,
     features: Features = DEFAULTS,
-    fence: tuple[int, int] | None = None,
+    leaf_range: tuple[int, int] | None = None,
 ) -> Placement:
     """Place PodSets one after another on one snapshot; earlier ones take room from later ones.
 
@@ -53,7 +53,7 @@ def place(
         flavor_tolerations: tolerations that the flavor adds to every pod.
         simulate_empty: as if nothing were placed by TAS (pods of others still count).
         features: feature gates.
-        fence: leaf range that all pods must stay in, end exclusive.
+        leaf_range: leaf range that all pods must stay in, end exclusive.
 
     Returns:
         Assignments of all PodSets, or of those before the first one without a place and `refused`.
@@ -71,7 +71,7 @@ def place(
     )
     assignments: dict[str, TopologyAssignment] = {}
     for unit in _units(podsets):
-        answer = _place_unit(search, unit, fence)
+        answer = _place_unit(search, unit, leaf_range)
         if isinstance(answer, NoFit):
             return Placement(assignments, answer)
         assignments.update(answer)
@@ -139,7 +139,7 @@ def _units(podsets: Sequence[PodSetRequest]) -> Iterator[Unit]:
 
 
 def _place_unit(
-    search: Search, unit: Unit, fence: tuple[int, int] | None
+    search: Search, unit: Unit, leaf_range: tuple[int, int] | None
 ) -> dict[str, TopologyAssignment] | NoFit:
     names = tuple(member.name for member in unit.members)
     fault = _fault(unit)
@@ -151,7 +151,7 @@ def _place_unit(
         resized = resize_unit(search, workers, leader)
         if resized is not None:
             return resized
-    spot = search.find(workers, workers.count, leader, fence=fence)
+    spot = search.find(workers, workers.count, leader, leaf_range=leaf_range)
     if isinstance(spot, str):
         return NoFit(names[0], spot, names)
     return _take(search, unit, spot)

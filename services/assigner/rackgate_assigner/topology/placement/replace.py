@@ -42,11 +42,11 @@ def replace_podset(
         kept[leaf] = kept.get(leaf, 0) + count
     layers: Sequence[SliceLayer] = podset.topology.slices if podset.topology else ()
     partial = bool(layers) and layers[0].size > 0 and lost % layers[0].size != 0
-    fence = _fence(tree, podset, kept, lost, layers if partial else ())
-    if partial and fence is not None:
+    leaf_range = _fence(tree, podset, kept, lost, layers if partial else ())
+    if partial and leaf_range is not None:
         fitting = [layer for layer in layers if layer.size > 0 and lost % layer.size == 0]
         layers = fitting[-1:]
-    spot = search.find(podset, lost, layers=layers, fence=fence)
+    spot = search.find(podset, lost, layers=layers, leaf_range=leaf_range)
     if isinstance(spot, str):
         return spot
     if not spot.workers:

@@ -11,61 +11,64 @@ from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
 from rackgate.api.workload_names import slice_ordinal
 from rackgate.wire.kueue import PodSet, Workload
-from rackgate_assigner.workload.info import WorkloadRow
-from rackgate_assigner.workload_slices.model import Folded, Parent, Phase, Slice
+from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice
 from rackgate_assigner.workload_slices.plan import NewSlice
 
 
-def phase_of(row: WorkloadRow, *, enabled: bool) -> Phase:
+def phase_of(row: WorkloadInfo, *, enabled: bool) -> Phase:
     """Where a parent stands; without the feature gate one that runs counts as leaving."""
     if row.finished:
-        return Phase.OVER
+        return Phase.FINISHED
     if row.reserved is None:
-        return Phase.OVER if row.deleting else Phase.IDLE
+        return Phase.FINISHED if row.deleting else Phase.IDLE
     goes_on = row.admitted and row.active and not (row.evicted or row.deleting)
-    return Phase.RUNNING if goes_on and enabled else Phase.LEAVING
+    return Phase.RUNNING if goes_on and enabled else Phase.EVICTING
 
 
-def parent_of(workload: Workload, row: WorkloadRow, *, enabled: bool) -> Parent:
+def parent_of(workload: Workload, row: WorkloadInfo, *, enabled: bool) -> Parent:
     """A parent, from the Workload and the row that the cache has of it."""
     return Parent(
         name=workload.metadata.name,
         phase=phase_of(row, enabled=enabled),
         counts={podset.name: podset.count for podset in workload.spec.pod_sets},
-        grant=row.reserved,
-        folded=tuple(Folded(entry.uid, entry.pod_set) for entry in workload.status.folded_slices),
+        assignment=row.reserved,
+        merged=tuple(
+            MergedSlice(entry.uid, entry.pod_set) for entry in workload.status.folded_slices
+        ),
     )
 
 
-def slice_of(workload: Workload, row: WorkloadRow, parent: Workload) -> Slice:
+def slice_of(workload: Workload, row: WorkloadInfo, parent: Workload) -> Slice:
     """A slice of `parent`, from its Workload and the row that the cache has of it."""
     podset = workload.spec.pod_sets[0] if workload.spec.pod_sets else PodSet()
     held = row.reserved if row.admitted else None
-    grant = None
+    assignment = None
     if held is not None:
-        grant = next((part for part in held.podsets if part.name == podset.name), None)
+        assignment = next((part for part in held.podsets if part.name == podset.name), None)
     return Slice(
         name=workload.metadata.name,
         uid=workload.metadata.uid,
         podset=podset.name,
         ordinal=slice_ordinal(workload.metadata.name),
         count=podset.count,
-        grant=grant,
-        lost=row.evicted or row.finished,
+        assignment=assignment,
+        evicted_or_finished=row.evicted or row.finished,
         deleting=row.deleting,
         # One whose admission cannot be read holds and grants nothing: it is made anew.
-        fits=row.broken is None and _fits(workload, parent, waits=held is None),
+        matches_parent=row.admission_error is None
+        and _matches_parent(workload, parent, waits=held is None),
         reason=row.pending_reason,
         message=row.pending_message,
     )
 
 
-def made(new: NewSlice) -> Slice:
+def assumed_slice(new: NewSlice) -> Slice:
     """A slice that was made and is not seen yet: nothing is known of it but what was asked."""
     return Slice(new.name, f"made:{new.name}", new.podset, slice_ordinal(new.name), new.count)
 
 
-def _fits(workload: Workload, parent: Workload, *, waits: bool) -> bool:
+def _matches_parent(workload: Workload, parent: Workload, *, waits: bool) -> bool:
     """Whether a slice asks for one PodSet of its parent, in its queue (SLC-07, SLC-08).
 
     One that waits also with its parent's priority: else it is made anew.

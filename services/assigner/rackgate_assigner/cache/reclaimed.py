@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.cache.pods import PodLedger
-from rackgate_assigner.cache.queue_usage import Holding
-from rackgate_assigner.workload.info import WorkloadRow, pods_left
+from rackgate_assigner.cache.pods import BoundPods
+from rackgate_assigner.cache.queue_usage import WorkloadUsage
+from rackgate_assigner.workload.info import WorkloadInfo, remaining_pods
 
 
-def relieved(
+def assignment_without_done_pods(
     assignment: TopologyAssignment, left: int, present: Mapping[Domain, int]
 ) -> TopologyAssignment:
     """What an assignment still takes.
@@ -35,18 +35,22 @@ def relieved(
     return TopologyAssignment(assignment.levels, tuple(pair for pair in kept if pair[1]))
 
 
-def relief(row: WorkloadRow, holding: Holding, pods: PodLedger) -> Holding:
+def usage_without_done_pods(
+    info: WorkloadInfo, usage: WorkloadUsage, pods: BoundPods
+) -> WorkloadUsage:
     """What a Workload holds without the places of pods that are done; `pods` is settled."""
-    left = pods_left(row)
+    left = remaining_pods(info)
     charges = tuple(
         replace(
             charge,
-            assignment=relieved(assignment, left[podset], pods.present(row.key, podset)),
+            assignment=assignment_without_done_pods(
+                assignment, left[podset], pods.present(info.key, podset)
+            ),
         )
         if podset in left
         else charge
         for (podset, assignment), charge in zip(
-            holding.assignments.items(), holding.charges, strict=True
+            usage.assignments.items(), usage.charges, strict=True
         )
     )
-    return replace(holding, charges=charges)
+    return replace(usage, charges=charges)

@@ -23,7 +23,7 @@ Items: TypeAlias = dict[Item, int]
 Place = TypeVar("Place")
 
 
-class Usage:
+class TopologyUsage:
     """Charges of all assignments, whether or not their flavor has a tree.
 
     Attributes:
@@ -51,7 +51,7 @@ class Usage:
             _add(self.domains, (levels, values), (charge.flavor, shape, count), sign)
 
     def of_leaf(
-        self, flavor: str, tree: TopologyTree, leaf: int, shares: Callable[[str], bool]
+        self, flavor: str, tree: TopologyTree, leaf: int, shares_leaf: Callable[[str], bool]
     ) -> dict[str, int]:
         """What assignments take of one leaf, by resource.
 
@@ -59,15 +59,15 @@ class Usage:
             flavor: whose tree it is.
             tree: the tree.
             leaf: a leaf of it.
-            shares: whether what another flavor placed in this very leaf takes room of it.
+            shares_leaf: whether what another flavor placed in this very leaf takes room of it.
         """
         total: dict[str, int] = {}
         for (owner, shape, count), times in self.items_of_hosts(tree, leaf):
             if owner is None or owner == flavor:
-                add_up(total, charged(dict(shape), count), times)
+                add_amounts(total, charged(dict(shape), count), times)
         for (owner, shape, count), times in self.items_of_path(tree, leaf):
-            if owner is not None and (owner == flavor or shares(owner)):
-                add_up(total, charged(dict(shape), count), times)
+            if owner is not None and (owner == flavor or shares_leaf(owner)):
+                add_amounts(total, charged(dict(shape), count), times)
         return total
 
     def items_of_hosts(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
@@ -94,13 +94,13 @@ class Usage:
         return {leaf for leaf in found if leaf is not None}
 
 
-def add_up(total: dict[str, int], amounts: Mapping[str, int], times: int) -> None:
+def add_amounts(total: dict[str, int], amounts: Mapping[str, int], times: int) -> None:
     """Add amounts by resource so many times."""
     for resource, amount in amounts.items():
         total[resource] = total.get(resource, 0) + amount * times
 
 
-def others_of_leaf(
+def non_tas_usage_of_leaf(
     tree: TopologyTree, leaf: int, pods: Mapping[str, Mapping[PodShape, int]]
 ) -> dict[str, int]:
     """What pods not placed by TAS take of one leaf, by resource.
@@ -113,7 +113,7 @@ def others_of_leaf(
     total: dict[str, int] = {}
     for node in tree.nodes_of_leaf(leaf):
         for shape, count in pods.get(node.name, {}).items():
-            add_up(total, charged(dict(shape), count, SUM_LIMIT), 1)
+            add_amounts(total, charged(dict(shape), count, SUM_LIMIT), 1)
     return total
 
 

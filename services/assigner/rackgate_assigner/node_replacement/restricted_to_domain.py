@@ -11,12 +11,12 @@ from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
 
-def lost_of(assignment: TopologyAssignment, hosts: set[str]) -> int:
+def pods_on_hosts(assignment: TopologyAssignment, hosts: set[str]) -> int:
     """Pods that an assignment has on these hosts."""
     return sum(count for values, count in assignment.domains if values[-1] in hosts)
 
 
-def split(
+def split_assignment(
     assignment: TopologyAssignment, tree: TopologyTree, group: Sequence[str]
 ) -> tuple[TopologyAssignment, tuple[tuple[Domain, int], ...]]:
     """What `replace` is asked with, and the domains it cannot see.
@@ -29,11 +29,11 @@ def split(
         if values[-1] in group:
             continue
         (known if tree.leaf_of_values(values) is not None else absent).append((values, count))
-    known.append(((group[0],), lost_of(assignment, set(group))))
+    known.append(((group[0],), pods_on_hosts(assignment, set(group))))
     return TopologyAssignment(assignment.levels, tuple(known)), tuple(absent)
 
 
-def fenced(
+def restrict_to_domain(
     request: PodSetRequest,
     tree: TopologyTree,
     known: TopologyAssignment,
@@ -51,23 +51,23 @@ def fenced(
     seen = [(values[-1], count) for values, count in known.domains[:-1]]
     lost = known.domains[-1][1]
     kept = [*seen, *((values[-1], count) for values, count in absent)]
-    torn = [layer for layer in asked.slices if layer.size > 0 and lost % layer.size]
-    if torn and asked.slices[0] in torn:
+    partial_slices = [layer for layer in asked.slices if layer.size > 0 and lost % layer.size]
+    if partial_slices and asked.slices[0] in partial_slices:
         pods: dict[Domain, int] = {}
         for host, count in kept:
-            path = path_of(tree, hosts, host, torn[-1].topology)
+            path = path_of(tree, hosts, host, partial_slices[-1].topology)
             if path:
                 pods[path] = pods.get(path, 0) + count
-        size = torn[-1].size
-        home = next((path for path in sorted(pods) if (pods[path] + lost) % size == 0), ())
-        fitting = tuple(s for s in asked.slices if s.size > 0 and lost % s.size == 0)[-1:]
-        asked = replace(asked, slices=fitting) if home else asked
+        size = partial_slices[-1].size
+        target_domain = next((path for path in sorted(pods) if (pods[path] + lost) % size == 0), ())
+        remaining_slices = tuple(s for s in asked.slices if s.size > 0 and lost % s.size == 0)[-1:]
+        asked = replace(asked, slices=remaining_slices) if target_domain else asked
     elif asked.required and not seen:
         paths = (path_of(tree, hosts, host, asked.required) for host, _ in kept)
-        home = next((path for path in paths if path), ())
+        target_domain = next((path for path in paths if path), ())
     else:
         return request
-    selector = {**request.node_selector, **dict(zip(tree.levels, home, strict=False))}
+    selector = {**request.node_selector, **dict(zip(tree.levels, target_domain, strict=False))}
     return replace(request, topology=asked, node_selector=selector)
 
 

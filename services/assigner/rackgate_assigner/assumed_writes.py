@@ -8,10 +8,10 @@ from rackgate.wire.core import Meta
 
 # A watch shows what was created within moments. What it never shows, because it went again while
 # the watch was away, is created anew after this.
-UNSEEN_S: Final = 10.0
+ASSUMED_FOR_S: Final = 10.0
 
 
-class OwnWrites:
+class AssumedWrites:
     """Versions that our own writes have outdated.
 
     Deciding by a version that we changed ourselves can only end in a conflict.
@@ -20,7 +20,7 @@ class OwnWrites:
     def __init__(self) -> None:
         self._outdated: dict[tuple[str, str], str] = {}
 
-    def behind(self, kind: str, meta: Meta) -> bool:
+    def is_stale(self, kind: str, meta: Meta) -> bool:
         """Whether the watch still shows the version that our last write changed."""
         return self._outdated.get((kind, meta.key)) == meta.resource_version
 
@@ -40,7 +40,7 @@ class OwnWrites:
         self._outdated.clear()
 
 
-class OwnCreations:
+class AssumedCreations:
     """Owners whose object was created, and has yet to appear in the watch.
 
     Creating it again can only be answered with AlreadyExists. Expected before the request is sent,
@@ -53,15 +53,15 @@ class OwnCreations:
     def __len__(self) -> int:
         return len(self._until)
 
-    def expect(self, uid: str, now: float) -> None:
+    def assume(self, uid: str, now: float) -> None:
         """An object of this owner is about to be created, at this monotonic time."""
-        self._until[uid] = now + UNSEEN_S
+        self._until[uid] = now + ASSUMED_FOR_S
 
     def wait_s(self, uid: str, now: float) -> float:
         """Seconds for which nothing may be created for this owner; 0 for none."""
         return max(0.0, self._until.get(uid, now) - now)
 
-    def settle(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         """The object was seen, was not created, or its owner is gone."""
         self._until.pop(uid, None)
 
