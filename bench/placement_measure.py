@@ -26,7 +26,7 @@ from bench.placement_world import (
     sketch,
 )
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.topology.tree import TopologyTree
 from tests.support.placement_oracle import Cluster, oracle_place
@@ -104,7 +104,7 @@ class Clusters:
     def __init__(self, count: int) -> None:
         self.count = count
         self.trees: dict[bool, TopologyTree] = {}
-        self.facts: dict[bool, list[NodeFacts]] = {}
+        self.facts: dict[bool, list[NodeInfo]] = {}
         self._capacities: dict[tuple[bool, str], Capacity] = {}
         self.build_ms = 0.0
 
@@ -136,7 +136,7 @@ def question(clusters: Clusters, cell: Cell) -> Callable[[], object]:
     def call() -> object:
         return place(tree, capacity.copy(), asked, topology_name="t")
 
-    if (place(tree, capacity, asked, topology_name="t").refused is None) is not cell.fits:
+    if (place(tree, capacity, asked, topology_name="t").failure is None) is not cell.fits:
         raise RuntimeError(f"not the expected outcome: {cell.name}")
     return call
 
@@ -203,7 +203,7 @@ def _cycle(capacity: Capacity, shapes: Sequence[PodSetRequest], *, keep: bool = 
     for number in range(CYCLE_PLACEMENTS):
         asked = shapes[number % len(shapes)]
         if not keep:
-            capacity.kept.forget()
+            capacity.cache.clear()
         placed = place(capacity.tree, capacity, [asked], topology_name="t")
         charge_assignment(capacity, asked.requests, placed.assignments["workers"])
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, SliceLayer, TopologyRequest
 from rackgate_assigner.topology.tree import TopologyTree
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
@@ -38,7 +38,7 @@ _AFFINITY: Final[dict[str, Any]] = {
 }
 
 
-def nodes(count: int, *, tainted: bool = False) -> list[NodeFacts]:
+def nodes(count: int, *, tainted: bool = False) -> list[NodeInfo]:
     """Hosts of 8 GPUs, 16 to a rack, 16 racks to a block; one of a rack may be tainted."""
     taint = (Taint(key="example.com/reserved", value="yes", effect="NoSchedule"),)
     made = []
@@ -53,7 +53,7 @@ def nodes(count: int, *, tainted: bool = False) -> list[NodeFacts]:
         }
         offers = {"cpu": 96_000, "memory": 2**40, GPU: GPUS, "pods": 110}
         taints = taint if tainted and number % HOSTS_PER_RACK == 0 else ()
-        made.append(NodeFacts(f"n{number:06}", labels, offers, taints))
+        made.append(NodeInfo(f"n{number:06}", labels, offers, taints))
     return made
 
 

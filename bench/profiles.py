@@ -146,7 +146,7 @@ def misplaced_leaders(count: int, gates: Mapping[str, bool]) -> tuple[int, int, 
             PodSetRequest("leader", 1, {"cpu": 4_000}, asked, "g"),
         ]
         answer = place(tree, capacity, group, topology_name="t", features=Features.of(gates))
-        if answer.refused is not None:
+        if answer.failure is not None:
             refused += 1
             continue
         for podset in group:
@@ -168,7 +168,7 @@ def unschedulable_pods(count: int, gates: Mapping[str, bool]) -> tuple[int, int]
     pods = homeless = 0
     while True:
         answer = place(tree, capacity, [podset], topology_name="t", features=Features.of(gates))
-        if answer.refused is not None:
+        if answer.failure is not None:
             return pods, homeless
         charge_assignment(capacity, podset.requests, answer.assignments["main"])
         pods += podset.count

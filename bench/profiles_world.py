@@ -15,7 +15,7 @@ import numpy as np
 from bench.placement_world import BLOCK, GPU, GPUS, LEVELS, RACK, REQUESTS, nodes
 from rackgate.features import Features
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, SliceLayer, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, SliceLayer, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.topology.tree import TopologyTree
 
@@ -113,7 +113,7 @@ def stream(count: int, sorts: Sequence[Sort], arrivals: int, seed: int) -> list[
 class Cluster:
     """Hosts of 8 GPUs whose jobs come and go."""
 
-    def __init__(self, facts: Sequence[NodeFacts], gates: Mapping[str, bool]) -> None:
+    def __init__(self, facts: Sequence[NodeInfo], gates: Mapping[str, bool]) -> None:
         self.tree = TopologyTree.build(LEVELS, facts)
         self.capacity = Capacity(self.tree)
         self.features = Features.of(gates)
@@ -129,7 +129,7 @@ class Cluster:
             self.tree, self.capacity, [podset], topology_name="t", features=self.features
         )
         spent = time.perf_counter() - before
-        if answer.refused is not None:
+        if answer.failure is not None:
             return None, spent
         assignment = answer.assignments[podset.name]
         charge_assignment(self.capacity, podset.requests, assignment)

@@ -29,7 +29,7 @@ from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
 from rackgate_assigner.cache.queue_usage import WorkloadUsage
 from rackgate_assigner.cache.trees import Trees
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.workload.info import Charge, PodInfo
 
@@ -66,7 +66,7 @@ class Event:
 
     name: str
     kind: str
-    change: Callable[[NodeFacts, int], NodeFacts | None]
+    change: Callable[[NodeInfo, int], NodeInfo | None]
 
 
 EVENTS_OF_NODES: Final = (
@@ -80,7 +80,7 @@ EVENTS_OF_NODES: Final = (
 )  # fmt: skip
 
 
-def filled(facts: list[NodeFacts]) -> Cache:
+def filled(facts: list[NodeInfo]) -> Cache:
     """A cache with every host charged: a Workload a rack, and a daemon pod a node."""
     cache = Cache()
     cache.put_topology("t", LEVELS)
@@ -166,7 +166,7 @@ def memory(found: Found) -> None:
     found.cache_mib, found.trees_mib = after / 2**20, (after - before) / 2**20
 
 
-def apply(cache: Cache, event: Event, node: NodeFacts, number: int) -> None:
+def apply(cache: Cache, event: Event, node: NodeInfo, number: int) -> None:
     """Let it happen, as a watch would tell it."""
     changed = event.change(node, number)
     if changed is None:
@@ -180,13 +180,13 @@ def first_placement(cache: Cache) -> None:
     flavor_topology = cache.flavor_topologies().copy().by_flavor["f"]
     asked = PodSetRequest("workers", HOSTS_PER_RACK, REQUESTS, TopologyRequest(required=LEVELS[1]))
     if (
-        place(flavor_topology.tree, flavor_topology.capacity, [asked], topology_name="t").refused
+        place(flavor_topology.tree, flavor_topology.capacity, [asked], topology_name="t").failure
         is not None
     ):
         raise AssertionError("a rack that is half full takes 16 pods")
 
 
-def measure_event(cache: Cache, facts: list[NodeFacts], event: Event, found: Found) -> None:
+def measure_event(cache: Cache, facts: list[NodeInfo], event: Event, found: Found) -> None:
     """Note the event of many nodes; then one event and the next cycle's snapshot at a time."""
     some = facts[:: max(1, len(facts) // EVENTS)][:EVENTS]
     noted = []

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.wire.core import Taint
-from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.topology.tree import TopologyTree, sift
-from rackgate_assigner.topology.update import State, amended
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.tree import TopologyTree, select_nodes
+from rackgate_assigner.topology.update import NodeState, update_tree
 from tests.support.naive_tree import HOST, members, picture, said
 
 VALUES = ("a", "a-b", "a/b", "a,b", "")
@@ -24,14 +24,14 @@ amounts = st.sampled_from([0, 1, 4, 2**45, 2**60, -3])
 
 
 @st.composite
-def node(draw: Any) -> NodeFacts:
+def node(draw: Any) -> NodeInfo:
     """A node that mostly takes part; labels may be missing and amounts absurd."""
     keys = draw(st.sets(st.sampled_from(["block", "rack", HOST, "pool"]), min_size=0, max_size=1))
     labels = {"block": draw(values), "rack": draw(values), HOST: draw(values), **POOL}
     for key in keys if draw(st.integers(0, 4)) == 0 else ():
         del labels[key]
     labels |= draw(st.dictionaries(st.just("other"), values, max_size=1))
-    return NodeFacts(
+    return NodeInfo(
         draw(st.sampled_from(NAMES)),
         labels,
         draw(st.dictionaries(st.sampled_from(["cpu", "gpu", "pods"]), amounts, max_size=3)),
@@ -42,11 +42,11 @@ def node(draw: Any) -> NodeFacts:
 
 
 def states(
-    nodes: dict[str, NodeFacts], levels: tuple[str, ...], names: set[str]
-) -> dict[str, State]:
+    nodes: dict[str, NodeInfo], levels: tuple[str, ...], names: set[str]
+) -> dict[str, NodeState]:
     """Nodes as they are now. All names are given: whose hostname is whose may have changed."""
-    taking, skipped = sift(nodes.values(), POOL, levels)
-    gone: dict[str, State] = dict.fromkeys(names)
+    taking, skipped = select_nodes(nodes.values(), POOL, levels)
+    gone: dict[str, NodeState] = dict.fromkeys(names)
     return gone | skipped | {one.name: one for one in taking}
 
 
@@ -60,9 +60,9 @@ def states(
     ),
 )
 def test_an_amended_tree_is_the_tree_of_the_nodes_as_they_are(
-    levels: tuple[str, ...], events: list[list[NodeFacts | str]]
+    levels: tuple[str, ...], events: list[list[NodeInfo | str]]
 ) -> None:
-    nodes: dict[str, NodeFacts] = {}
+    nodes: dict[str, NodeInfo] = {}
     tree = TopologyTree.build(levels, [], node_labels=POOL)
     before: list[tuple[TopologyTree, dict[str, Any]]] = []
     for burst in events:
@@ -73,7 +73,7 @@ def test_an_amended_tree_is_the_tree_of_the_nodes_as_they_are(
                 nodes[event.name] = event
         tree.column("other")
         tree.taint_column()
-        tree = amended(tree, states(nodes, levels, set(NAMES))).tree
+        tree = update_tree(tree, states(nodes, levels, set(NAMES))).tree
         expected = picture(members(nodes.values(), levels, POOL), levels)
         assert said(tree, NAMES, VALUES) == expected
         built = TopologyTree.build(levels, nodes.values(), node_labels=POOL)

@@ -24,9 +24,13 @@ from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.consistency import rebuild_into
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, FlavorTopology
-from rackgate_assigner.topology.free_capacity import LevelRoom, Room, room_of
+from rackgate_assigner.topology.free_capacity import (
+    FreeCapacitySummary,
+    LevelFreeCapacity,
+    summarize_free_capacity,
+)
 from rackgate_assigner.topology.model import (
-    NodeFacts,
+    NodeInfo,
     Placement,
     PodSetRequest,
     SliceLayer,
@@ -90,7 +94,7 @@ REQUESTS = (
 seeds = st.integers(min_value=0, max_value=2**32)
 
 
-def some_facts(rng: Random) -> NodeFacts:
+def some_facts(rng: Random) -> NodeInfo:
     """A node that mostly takes part in most flavors."""
     labels = {
         BLOCK: rng.choice(VALUES[:2]),
@@ -104,7 +108,7 @@ def some_facts(rng: Random) -> NodeFacts:
     offers = {"cpu": rng.choice([1500, 4000]), "pods": 10}
     if rng.random() < 0.2:
         offers["gpu"] = rng.choice([0, 2])
-    return NodeFacts(
+    return NodeInfo(
         rng.choice(NAMES),
         labels,
         offers,
@@ -129,7 +133,7 @@ def answers(flavor_topology: FlavorTopology) -> list[Placement]:
     ]
 
 
-def counted_room(flavor_topology: FlavorTopology) -> Room:
+def counted_room(flavor_topology: FlavorTopology) -> FreeCapacitySummary:
     """The room of all domains, put together leaf by leaf."""
     tree, capacity = flavor_topology.tree, flavor_topology.capacity
     free = {
@@ -147,9 +151,9 @@ def counted_room(flavor_topology: FlavorTopology) -> Room:
             for name in (capacity.resources if domains else ())
         }
         idle = sum(not any(placed[leaf] for leaf in leaves) for leaves in domains.values())
-        levels.append(LevelRoom(key, len(domains), idle, largest))
+        levels.append(LevelFreeCapacity(key, len(domains), idle, largest))
     whole = {name: sum(rooms[name] for rooms in free.values()) for name in capacity.resources}
-    return Room(tuple(levels), whole)
+    return FreeCapacitySummary(tuple(levels), whole)
 
 
 def words(flavor_topologies: FlavorTopologies) -> dict[str, Any]:
@@ -183,7 +187,7 @@ class TreesMachine(RuleBasedStateMachine):
             self.flavor_is_there(name)
         for name, host in zip(NAMES, VALUES, strict=False):
             labels = {BLOCK: "a", RACK: "a", HOST: host, "pool": "gpu", "kind": "x"}
-            self.cache.put_node(NodeFacts(name, labels, {"cpu": 4000, "pods": 10}))
+            self.cache.put_node(NodeInfo(name, labels, {"cpu": 4000, "pods": 10}))
 
     @rule(seed=seeds)
     def nodes_change(self, seed: float) -> None:
@@ -208,7 +212,7 @@ class TreesMachine(RuleBasedStateMachine):
         if of == "gpu" and not offers.pop("gpu", 0):
             offers["gpu"] = 1
         self.cache.put_node(
-            NodeFacts(
+            NodeInfo(
                 node.name,
                 labels,
                 offers,
@@ -311,9 +315,9 @@ class TreesMachine(RuleBasedStateMachine):
             row = flavor_topology.flavor
             taking = members(nodes.values(), row.levels, row.node_labels)
             assert said(flavor_topology.tree, NAMES, VALUES) == picture(taking, row.levels)
-            assert room_of(flavor_topology.tree, flavor_topology.capacity) == counted_room(
-                flavor_topology
-            )
+            assert summarize_free_capacity(
+                flavor_topology.tree, flavor_topology.capacity
+            ) == counted_room(flavor_topology)
 
     def teardown(self) -> None:
         self.check()

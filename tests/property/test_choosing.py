@@ -5,28 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.assign import (
+    FitDomains,
     Shortfall,
-    Start,
+    _several_domains_with_leader,
     _several_leaves,
-    _several_led,
-    descend,
+    assign_to_leaves,
 )
-from rackgate_assigner.topology.placement.count import Counts, LevelCounts
+from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts
 from rackgate_assigner.topology.placement.distribute import (
-    FEW,
     SORT_LIMIT,
-    first_plain,
-    first_with_leader,
-    hand_out,
+    VECTORIZE_ABOVE,
+    distribute,
+    find_best_fit_domain,
+    first_domain_with_leader,
+    first_domains,
     least_sufficient,
-    order_plain,
-    order_with_leader,
-    slice_numbers,
-    tight,
+    slice_amounts,
+    sort_domains,
+    sort_domains_with_leader,
 )
-from rackgate_assigner.topology.placement.request import Question
+from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import IntVector, TopologyTree
 
 HOST = "kubernetes.io/hostname"
@@ -38,9 +38,15 @@ def numbers(chance: np.random.Generator, many: int, size: int, *, led: bool) -> 
     slices = pods if size == 1 else pods // size
     if not led:
         return LevelCounts(pods, slices, pods, slices)
-    lead = chance.integers(0, 2, many)
-    pods_led = np.maximum(pods - lead * chance.integers(0, 3, many), 0)
-    return LevelCounts(pods, slices, pods_led, pods_led if size == 1 else pods_led // size, lead)
+    leader_fits = chance.integers(0, 2, many)
+    pods_with_leader = np.maximum(pods - leader_fits * chance.integers(0, 3, many), 0)
+    return LevelCounts(
+        pods,
+        slices,
+        pods_with_leader,
+        pods_with_leader if size == 1 else pods_with_leader // size,
+        leader_fits,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -54,9 +60,9 @@ def test_the_first_domains_are_those_of_the_sorted_list(size: int, least_free: b
         for ids in (None, some):
             among = every if ids is None else ids
             wanted = int(chance.integers(1, max(2, counts.slices[among].sum())))
-            ordered = order_plain(counts, among, least_free=least_free)
+            ordered = sort_domains(counts, among, least_free=least_free)
             ordered = ordered[counts.slices[ordered] > 0]
-            found = first_plain(counts, ids, wanted, least_free=least_free)
+            found = first_domains(counts, ids, wanted, least_free=least_free)
             assert found.tolist() == ordered[: len(found)].tolist(), f"seed {seed}"
             enough = counts.slices[found].sum() >= wanted
             assert enough or len(found) == len(ordered), f"seed {seed}"
@@ -69,8 +75,8 @@ def test_the_first_domain_with_leader_is_that_of_the_sorted_list(least_free: boo
         counts = numbers(chance, 30, 1, led=True)
         counts.score = chance.integers(0, 3, 30) if seed % 2 else None
         every = np.arange(30)
-        first = order_with_leader(counts, every, least_free=least_free)[0]
-        assert first_with_leader(counts, least_free=least_free) == first
+        first = sort_domains_with_leader(counts, every, least_free=least_free)[0]
+        assert first_domain_with_leader(counts, least_free=least_free) == first
 
 
 def test_the_smallest_sufficient_number_is_found_whatever_is_too_small() -> None:
@@ -85,41 +91,45 @@ def test_the_smallest_sufficient_number_is_found_whatever_is_too_small() -> None
 def test_leaves_with_a_leader_are_chosen_as_if_they_were_sorted(
     size: int, least_free: bool
 ) -> None:
-    nodes = [NodeFacts(f"n{n:02}", {HOST: f"n{n:02}"}, {}) for n in range(24)]
+    nodes = [NodeInfo(f"n{n:02}", {HOST: f"n{n:02}"}, {}) for n in range(24)]
     tree = TopologyTree.build([HOST], nodes)
     for seed in range(400):
         chance = np.random.default_rng(seed)
         leaves = numbers(chance, 24, size, led=True)
         need = int(chance.integers(0, int(leaves.slices.sum()) + 3))
-        question = Question(need * size, size, 0, 0, (1,), (), False, True, least_free)
-        counts = Counts(tree, question, leaves)
-        assert leaves.lead is not None
-        found = _several_leaves(counts, leaves, leaves.lead)
-        expected = _several_led(counts, leaves, 0)
+        request = PlacementRequest(need * size, size, 0, 0, (1,), (), False, True, least_free)
+        counts = DomainCounts(tree, request, leaves)
+        assert leaves.leader_fits is not None
+        found = _several_leaves(counts, leaves, leaves.leader_fits)
+        expected = _several_domains_with_leader(counts, leaves, 0)
         assert outcome(counts, found) == outcome(counts, expected), f"seed {seed}"
 
 
-def outcome(counts: Counts, found: Start | Shortfall) -> object:
+def outcome(counts: DomainCounts, found: FitDomains | Shortfall) -> object:
     if isinstance(found, Shortfall):
         return found
-    return sorted(share for share in descend(counts, found) if share.pods or share.lead)
+    return sorted(share for share in assign_to_leaves(counts, found) if share.pods or share.leaders)
 
 
 @pytest.mark.parametrize("best_fit", [True, False])
 def test_many_domains_are_handed_out_like_one_after_another(best_fit: bool) -> None:
     for seed in range(100):
         chance = np.random.default_rng(seed)
-        counts = numbers(chance, 3 * FEW, 1, led=False)
-        ids = order_plain(counts, np.arange(3 * FEW), least_free=not best_fit)
+        counts = numbers(chance, 3 * VECTORIZE_ABOVE, 1, led=False)
+        ids = sort_domains(counts, np.arange(3 * VECTORIZE_ABOVE), least_free=not best_fit)
         wanted = int(chance.integers(0, counts.slices.sum() + 2))
-        amounts = slice_numbers(counts, 2)
+        amounts = slice_amounts(counts, 2)
         rest, expected = wanted, []
         for at, domain in enumerate(ids.tolist()):
             amount = int(counts.slices[domain])
             if amount >= rest:
-                last = tight(ids[at:], rest, amounts, leader=False) if best_fit else domain
+                last = (
+                    find_best_fit_domain(ids[at:], rest, amounts, leader=False)
+                    if best_fit
+                    else domain
+                )
                 expected.append((last, 2 * rest, 0))
                 break
             expected.append((domain, 2 * amount, 0))
             rest -= amount
-        assert hand_out(ids, wanted, 0, amounts, best_fit=best_fit) == expected, f"seed {seed}"
+        assert distribute(ids, wanted, 0, amounts, best_fit=best_fit) == expected, f"seed {seed}"

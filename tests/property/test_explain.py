@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import FlavorView
-from rackgate_assigner.explain.placement import Surroundings, explain_placement
+from rackgate_assigner.explain.placement import ExplainContext, explain_placement
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import Placement
 from rackgate_assigner.topology.placement.place import place
@@ -51,7 +51,7 @@ def answered(case: Case, flavor_topology: FlavorTopology, *, empty: bool = False
 
 def explained(case: Case, flavor_topology: FlavorTopology, top: int = 3) -> FlavorView:
     return explain_placement(
-        flavor_topology, case.podsets, Surroundings(nodes=case.cluster.nodes, top=top)
+        flavor_topology, case.podsets, ExplainContext(nodes=case.cluster.nodes, top=top)
     )
 
 
@@ -61,9 +61,9 @@ def explained(case: Case, flavor_topology: FlavorTopology, top: int = 3) -> Flav
 def test_it_fits_in_the_explanation_exactly_where_it_is_placed(case: Case) -> None:
     flavor_topology = flavor_topology_of(case)
     view, placement = explained(case, flavor_topology), answered(case, flavor_topology)
-    assert view.fits is (placement.refused is None)
-    assert view.message == (placement.refused.message if placement.refused else "")
-    assert view.fits_when_empty is (answered(case, flavor_topology, empty=True).refused is None)
+    assert view.fits is (placement.failure is None)
+    assert view.message == (placement.failure.message if placement.failure else "")
+    assert view.fits_when_empty is (answered(case, flavor_topology, empty=True).failure is None)
     assert [part.podset for part in view.places] == list(placement.assignments)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo import (
     Profile,
     RejectedError,
@@ -42,7 +42,7 @@ class World:
     """
 
     workflow: Workflow
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     bound: tuple[BoundPod, ...] = ()
     running: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -80,7 +80,7 @@ def drawn_workflow(random: Random, *, busy: bool) -> Workflow:
             continue
 
 
-def drawn_nodes(random: Random) -> list[NodeFacts]:
+def drawn_nodes(random: Random) -> list[NodeInfo]:
     """Up to seven nodes in a tree, some without a label, some cordoned."""
     found = []
     for at in range(random.randint(1, 7)):
@@ -92,7 +92,7 @@ def drawn_nodes(random: Random) -> list[NodeFacts]:
         offers = {"cpu": random.randint(1, 6) * 1000, GPU: random.randint(0, 4)}
         cordoned = random.random() < 0.15
         allocatable = {**offers, "pods": 110}
-        found.append(NodeFacts(f"n{at}", labels, allocatable, unschedulable=cordoned))
+        found.append(NodeInfo(f"n{at}", labels, allocatable, unschedulable=cordoned))
     return found
 
 

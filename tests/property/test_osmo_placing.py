@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo import Pool, RejectedError, Workflow, read_pool, read_workflow
 from rackgate_osmo.explain.packing import Lot, Packing
 from rackgate_osmo.explain.placement import find_placement, solve
@@ -30,7 +30,7 @@ Path = tuple[str | None, ...]
 class World:
     pool: Pool
     workflow: Workflow
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
 
     def wishes(self) -> TaskGroupRequests:
         return task_group_requests_of(self.workflow.groups[0], self.workflow, self.pool)
@@ -39,9 +39,9 @@ class World:
         return Room([key.label for key in self.pool.topology_keys], self.nodes)
 
 
-def node(number: int, cpu: int, zone: str | None, rack: str | None) -> NodeFacts:
+def node(number: int, cpu: int, zone: str | None, rack: str | None) -> NodeInfo:
     labels = {key: value for key, value in zip(KEYS, (zone, rack), strict=True) if value}
-    return NodeFacts(f"n{number}", labels, {"cpu": cpu * 1000, "pods": 110})
+    return NodeInfo(f"n{number}", labels, {"cpu": cpu * 1000, "pods": 110})
 
 
 @st.composite
@@ -202,7 +202,7 @@ def test_packing_finds_nodes_exactly_when_there_are_some(
 ) -> None:
     sizes, lots = given_
     nodes = [
-        NodeFacts(f"n{at}", {}, {"cpu": cpu, "memory": memory, "pods": 110})
+        NodeInfo(f"n{at}", {}, {"cpu": cpu, "memory": memory, "pods": 110})
         for at, (cpu, memory) in enumerate(sizes)
     ]
     found = Packing(Room([], nodes), lots, Budget(100_000)).run()
@@ -236,7 +236,7 @@ def fits(sizes: Sequence[tuple[int, int]], lots: Sequence[Lot]) -> bool:
 
 def drawn_room(random: Random) -> Room:
     """Zones of racks of nodes, some without a label."""
-    nodes: list[NodeFacts] = []
+    nodes: list[NodeInfo] = []
     for zone, rack in product(range(random.randint(1, 3)), range(random.randint(1, 3))):
         for _ in range(random.randint(1, 2)):
             labels = {
@@ -245,7 +245,7 @@ def drawn_room(random: Random) -> Room:
                 if random.random() < 0.9
             }
             offers = {"cpu": random.randint(0, 3), "pods": 110}
-            nodes.append(NodeFacts(f"n{len(nodes)}", labels, offers))
+            nodes.append(NodeInfo(f"n{len(nodes)}", labels, offers))
     return Room(KEYS, nodes)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from rackgate.api.names import OSMO_GROUP, OSMO_POOL_LABEL, OSMO_VERSION, PoolReason
 from rackgate.wire.osmo import KaiTopology, Pool
 from rackgate_assigner.osmo_pools.plan import (
-    Create,
-    Facts,
-    Mark,
+    AdoptTopology,
+    CreateTopology,
+    DeleteTopology,
     Plan,
-    Remove,
-    Replace,
+    PoolState,
+    ReplaceTopology,
     is_ours,
     plan_pool,
     topology_name,
@@ -91,7 +91,7 @@ def look(pool: Object | None, topology: Object | None, *served: bool) -> Plan:
     def view(found: Object | None, kind: Any) -> Any:
         return None if found is None else msgspec.convert(found, kind)
 
-    return plan_pool(Facts(NAME, view(pool, Pool), view(topology, KaiTopology), *served))
+    return plan_pool(PoolState(NAME, view(pool, Pool), view(topology, KaiTopology), *served))
 
 
 def removed(topology: Object) -> Object | None:
@@ -105,19 +105,19 @@ def removed(topology: Object) -> Object | None:
 def taken(plan: Plan, topology: Object | None) -> Object | None:
     """The Topology after a step, as the API server would have it."""
     found = copy.deepcopy(topology)
-    match plan.step:
-        case Create(body):
+    match plan.action:
+        case CreateTopology(body):
             assert found is None
             found = copy.deepcopy(body)
-        case Replace(old, body):
+        case ReplaceTopology(old, body):
             assert found
             assert old.uid == found["metadata"]["uid"]
             found = removed(found) or copy.deepcopy(body)
-        case Mark(_, operations):
+        case AdoptTopology(_, operations):
             assert found
             patch = msgspec.json.encode(operations)
             found = apply_patch(found, "application/json-patch+json", patch)
-        case Remove(old):
+        case DeleteTopology(old):
             assert found
             assert old.uid == found["metadata"]["uid"]
             found = removed(found)
@@ -133,17 +133,17 @@ def test_a_few_steps_bring_a_pool_in_step_or_say_why(
     if topology is not None:
         ours = is_ours(msgspec.convert(topology, KaiTopology), NAME)
     steps = 0
-    while (plan := look(pool, topology)).step is not None:
+    while (plan := look(pool, topology)).action is not None:
         assert ours, "what somebody else made is never touched"
-        assert plan.said is None
+        assert plan.condition is None
         topology, steps = taken(plan, topology), steps + 1
-        assert steps < STEPS, f"still {plan.step}"
+        assert steps < STEPS, f"still {plan.action}"
     leaving = pool is None or "deletionTimestamp" in pool["metadata"]
     if pool is None or leaving:
         held = topology and "deletionTimestamp" in topology["metadata"]
         assert topology is None or held or not ours
         return
-    said = plan.said
+    said = plan.condition
     assert said is not None
     wanted = [key["label"] for key in pool["spec"]["topology_keys"]]
     if said.reason is PoolReason.IN_STEP:
@@ -172,6 +172,6 @@ def test_without_the_kinds_nothing_is_made_and_without_pools_nothing_removed(
 ) -> None:
     plan = look(pool, topology, pools, topologies)
     if not topologies and pool is not None and "deletionTimestamp" not in pool["metadata"]:
-        assert not isinstance(plan.step, Create | Replace | Mark)
+        assert not isinstance(plan.action, CreateTopology | ReplaceTopology | AdoptTopology)
     if not pools and pool is None:
         assert plan == Plan()

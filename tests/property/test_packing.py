@@ -73,7 +73,7 @@ def domains(case: Case, placed: dict[str, dict[str, int]], level: int) -> set[tu
 def places(case: Case, gates: dict[str, bool]) -> dict[str, dict[str, int]] | None:
     """Pods by PodSet and host, None when refused."""
     answer = ask(case.room, *case.podsets, gates=gates)
-    if answer.refused is not None:
+    if answer.failure is not None:
         return None
     return {
         name: {values[-1]: count for values, count in found.domains}

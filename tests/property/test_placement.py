@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.topology.capacity import Capacity, charge_assignment, per_pod
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment, single_pod_requests
 from rackgate_assigner.topology.placement.distribute import smallest
 from tests.support import placement_oracle
 from tests.support.placement_cases import (
@@ -74,7 +74,7 @@ def test_no_domain_gets_more_than_it_has(case: Case) -> None:
         for values, count in assignment.domains:
             leaf = capacity.tree.leaf_of_values(values)
             assert leaf is not None
-            for resource, amount in per_pod(requests[name]).items():
+            for resource, amount in single_pod_requests(requests[name]).items():
                 taken.setdefault(leaf, Counter())[resource] += amount * count
     for leaf, amounts in taken.items():
         for resource, amount in amounts.items():

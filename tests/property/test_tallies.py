@@ -12,7 +12,7 @@ import pytest
 from rackgate.wire.core import Taint
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import (
-    NodeFacts,
+    NodeInfo,
     Placement,
     PodSetRequest,
     SliceLayer,
@@ -47,7 +47,7 @@ def tree() -> TopologyTree:
         }
         offers = {"cpu": 16, "memory": 16, "gpu": number % 5, "pods": 20}
         taints = (Taint(key="reserved", effect="NoSchedule"),) if number % 7 == 0 else ()
-        nodes.append(NodeFacts(labels[HOST], labels, offers, taints))
+        nodes.append(NodeInfo(labels[HOST], labels, offers, taints))
     return TopologyTree.build((BLOCK, RACK, HOST), nodes)
 
 

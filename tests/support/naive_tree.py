@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import TopologyTree
 
 HOST = "kubernetes.io/hostname"
@@ -13,10 +13,10 @@ LIMIT = 2**45
 
 
 def members(
-    nodes: Iterable[NodeFacts], levels: Sequence[str], node_labels: Mapping[str, str]
-) -> list[NodeFacts]:
+    nodes: Iterable[NodeInfo], levels: Sequence[str], node_labels: Mapping[str, str]
+) -> list[NodeInfo]:
     """Nodes that take part, in path order."""
-    found: list[NodeFacts] = []
+    found: list[NodeInfo] = []
     for node in sorted(nodes, key=lambda one: one.name):
         right = all(node.labels.get(key) == value for key, value in node_labels.items())
         labelled = all(level in node.labels for level in levels)
@@ -28,7 +28,7 @@ def members(
     return sorted(found, key=lambda one: ([one.labels[level] for level in levels], one.name))
 
 
-def picture(nodes: Sequence[NodeFacts], levels: Sequence[str]) -> dict[str, Any]:
+def picture(nodes: Sequence[NodeInfo], levels: Sequence[str]) -> dict[str, Any]:
     """Everything that a tree of these members (in order) says, as plain lists and dicts."""
     whole = [tuple(node.labels[level] for level in levels) for node in nodes]
     paths = [sorted({path[: i + 1] for path in whole}) for i in range(len(levels))]

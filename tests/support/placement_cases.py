@@ -12,7 +12,7 @@ from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.topology.capacity import Capacity
 from rackgate_assigner.topology.model import (
-    NodeFacts,
+    NodeInfo,
     Placement,
     PodSetRequest,
     SliceLayer,
@@ -42,7 +42,7 @@ def amounts(largest: int) -> st.SearchStrategy[dict[str, int]]:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, levels: list[str]) -> list[NodeFacts]:
+def nodes(draw: st.DrawFn, levels: list[str]) -> list[NodeInfo]:
     """Up to a dozen nodes; some lack a label, are cordoned, not ready or tainted."""
     found = []
     for number in range(draw(st.integers(0, 12) | st.integers(6, 12))):
@@ -57,7 +57,7 @@ def nodes(draw: st.DrawFn, levels: list[str]) -> list[NodeFacts]:
         if draw(st.integers(0, 15)) == 0:
             del labels[draw(st.sampled_from(levels))]
         found.append(
-            NodeFacts(
+            NodeInfo(
                 name=f"node-{number}",
                 labels=labels,
                 allocatable={
@@ -162,7 +162,7 @@ def large_cases(draw: st.DrawFn) -> Case:
     levels = draw(st.sampled_from([[HOST], [RACK, HOST], [BLOCK, RACK, HOST]]))
     spread = draw(st.integers(1, 60))
     found = [
-        NodeFacts(
+        NodeInfo(
             name=f"node-{number}",
             labels={
                 BLOCK: f"b{number % 3}",
@@ -190,7 +190,7 @@ def dense_case(seed: int) -> Case:
     chance = random.Random(seed)
     levels = chance.choice(([RACK, HOST], [BLOCK, RACK, HOST], [BLOCK, RACK, HOST], [ZONE, RACK]))
     found = [
-        NodeFacts(
+        NodeInfo(
             name=f"node-{number}",
             labels={
                 ZONE: f"z{chance.randrange(2)}",
@@ -252,9 +252,9 @@ def plain(placement: Placement) -> dict[str, Any]:
     result: dict[str, Any] = {
         name: list(assignment.domains) for name, assignment in placement.assignments.items()
     }
-    if placement.refused is not None:
-        for name in placement.refused.members:
-            result[name] = placement.refused.message
+    if placement.failure is not None:
+        for name in placement.failure.members:
+            result[name] = placement.failure.message
     return result
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
 from tests.support.oracle import expected, prepared
 from tests.support.oracle.nodes import HOST
 
@@ -23,7 +23,7 @@ class Cluster:
     """What the oracle is asked about."""
 
     levels: Sequence[str]
-    nodes: Sequence[NodeFacts]
+    nodes: Sequence[NodeInfo]
     topology: str = "default"
     node_labels: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[Any, ...] = ()
@@ -82,7 +82,7 @@ def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
     return {name: f"{n}m" if name == "cpu" else str(n) for name, n in amounts.items()}
 
 
-def _node(node: NodeFacts) -> dict[str, Any]:
+def _node(node: NodeInfo) -> dict[str, Any]:
     return {
         "name": node.name,
         "labels": dict(node.labels),

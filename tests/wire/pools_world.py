@@ -16,7 +16,7 @@ from rackgate.features import OSMO_POOLS as GATE
 from rackgate.kube.events import EventRecorder
 from rackgate_assigner import watches
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.osmo_pools.controller import PoolController, follow_pools
+from rackgate_assigner.osmo_pools.controller import PoolController, start_pool_controller
 from rackgate_assigner.settings import AssignerSettings
 from rackgate_assigner.watches import PoolWatches
 from tests.support.apiserver import Object, Request
@@ -149,7 +149,7 @@ async def pool_keeper(world: World) -> AsyncIterator[Keeper]:
     client = world.client()
     watches = PoolWatches(client)
     recorder = EventRecorder(client, "assigner", instance="test")
-    controller = follow_pools(watches, client, Reporter(recorder))
+    controller = start_pool_controller(watches, client, Reporter(recorder))
     followed = (watches.pools, watches.topologies)
     async with tasks_of(client, recorder.run(), *(watch.run() for watch in followed)) as tasks:
         for watch in followed:

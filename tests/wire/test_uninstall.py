@@ -24,8 +24,8 @@ from rackgate.installation.uninstall import (
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, KubeError
 from rackgate.wire.core import Meta
-from rackgate_assigner.uninstall.controller import Report, release_all
-from rackgate_assigner.uninstall.plan import Jobs
+from rackgate_assigner.uninstall.controller import UninstallReport, uninstall_all
+from rackgate_assigner.uninstall.plan import RunningJobsPolicy
 from rackgate_cli.uninstall.steps import Uninstaller
 from rackgate_ungater.uninstall import ReleaseResult, log_release_result, release_pods
 from tests.support import objects
@@ -215,7 +215,7 @@ async def test_two_replicas_at_once_come_to_the_same_end(world: World) -> None:
         hold(world)
 
         async def work() -> None:
-            await release_all(client, system_namespace=SYSTEM)
+            await uninstall_all(client, system_namespace=SYSTEM)
 
         await asyncio.gather(one.clean_up(work), other.clean_up(work))
     assert held(world) == []
@@ -227,7 +227,7 @@ async def test_a_replica_without_rights_leaves_it_to_the_other(world: World) -> 
         world.faults.append(Fault.status(403, "Forbidden", path="/workloads", times=100))
 
         async def work() -> None:
-            await release_all(client, system_namespace=SYSTEM)
+            await uninstall_all(client, system_namespace=SYSTEM)
 
         await uninstall.clean_up(work)
     assert all(FINALIZER in finalizers(world, which) for which in OWN)
@@ -311,10 +311,12 @@ def held(world: World) -> list[str]:
     ]
 
 
-async def given_back(world: World, jobs: Jobs = Jobs.LEAVE, **options: Any) -> Report:
+async def given_back(
+    world: World, jobs: RunningJobsPolicy = RunningJobsPolicy.LEAVE, **options: Any
+) -> UninstallReport:
     client = world.client()
     try:
-        return await release_all(client, system_namespace=SYSTEM, jobs=jobs, **options)
+        return await uninstall_all(client, system_namespace=SYSTEM, jobs=jobs, **options)
     finally:
         await client.close()
 
@@ -387,7 +389,7 @@ async def test_an_installation_that_comes_back_restarts_nothing_and_holds_everyt
 
 async def test_running_jobs_are_suspended_where_that_is_chosen(world: World) -> None:
     await with_jobs(world)
-    report = await given_back(world, Jobs.SUSPEND)
+    report = await given_back(world, RunningJobsPolicy.SUSPEND)
     assert world.job("runs")["spec"]["suspend"] is True
     assert gates(world, "runs") == []
     assert "nodeSelector" not in template(world, "runs")["spec"]
@@ -402,7 +404,7 @@ async def test_jobs_that_are_not_managed_run_on_whatever_is_chosen(world: World)
     await with_jobs(world)
     world.submit("outside", 2, queue="elsewhere", spec={"suspend": False})
     outside = world.job("outside")
-    report = await given_back(world, Jobs.SUSPEND)
+    report = await given_back(world, RunningJobsPolicy.SUSPEND)
     assert world.job("outside") == outside
     assert world.job("runs")["spec"]["suspend"] is True
     assert not any("outside" in label for label in (*report.running, *report.restored))
@@ -414,8 +416,8 @@ async def test_a_job_that_does_not_stop_in_time_is_named(world: World) -> None:
     stuck = Fault.status(409, "Conflict", method="PATCH", path="/jobs/runs", times=10**6)
     world.faults.append(stuck)
     try:
-        report = await release_all(
-            client, system_namespace=SYSTEM, jobs=Jobs.SUSPEND, patience_s=0.5
+        report = await uninstall_all(
+            client, system_namespace=SYSTEM, jobs=RunningJobsPolicy.SUSPEND, stop_timeout_s=0.5
         )
     finally:
         await client.close()
@@ -429,7 +431,7 @@ async def test_a_template_that_a_policy_does_not_let_us_write_is_named(world: Wo
         Fault.status(403, "Forbidden", "a policy says no", method="PATCH", path="/jobs/", times=99)
     )
     report = await given_back(world)
-    assert report.refused == {f"Job {NAMESPACE}/waits": "a policy says no"}
+    assert report.failed == {f"Job {NAMESPACE}/waits": "a policy says no"}
     assert held(world) == []
 
 
@@ -444,7 +446,7 @@ async def test_an_object_that_cannot_be_written_keeps_no_other_held(
         Fault.status(status, "", "a policy says no", method="PATCH", path="/plain", times=10**6)
     )
     report = await given_back(world)
-    assert report.refused == {
+    assert report.failed == {
         "ClusterQueue plain": "a policy says no",
         "ResourceFlavor plain": "a policy says no",
     }

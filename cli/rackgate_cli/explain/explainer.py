@@ -16,7 +16,7 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem
-from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
+from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob, owner_of
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.workload.info import workload_info
@@ -187,9 +187,9 @@ class WorkloadExplainer:
         unhealthy = [node.name for node in workload.status.unhealthy_nodes]
         runs = []
         for run in explanation.podsets:
-            observed_run = ran(run, own.get(run.podset, []), self._top)
-            broken = broken_nodes(row, run.podset, found.cache.nodes, unhealthy)
-            runs.append(msgspec.structs.replace(observed_run, broken_nodes=broken))
+            observed_run = with_pod_status(run, own.get(run.podset, []), self._top)
+            broken = find_unhealthy_nodes(row, run.podset, found.cache.nodes, unhealthy)
+            runs.append(msgspec.structs.replace(observed_run, find_unhealthy_nodes=broken))
         return msgspec.structs.replace(explanation, podsets=tuple(runs))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.explain.explanation import Change, Explanation, Resize
+from rackgate_assigner.explain.explanation import Explanation, Remedy, Resize
 from rackgate_assigner.workload.info import WorkloadInfo
 
 
@@ -60,7 +60,7 @@ def with_resize(
     )
 
 
-def _changes(parent: str, why: Explanation) -> tuple[Change, ...]:
+def _changes(parent: str, why: Explanation) -> tuple[Remedy, ...]:
     """What would help a slice; not that its own parent gives back what it runs on."""
     own = [
         line
@@ -72,7 +72,7 @@ def _changes(parent: str, why: Explanation) -> tuple[Change, ...]:
     if not own:
         return why.changes
     more = (
-        Change(
+        Remedy(
             kind="quota",
             value=line.missing,
             when="perhaps",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rackgate_assigner.explain.explanation import (
-    DomainRoom,
+    DomainCapacity,
     Exclusion,
     Explanation,
     FlavorView,
     Holder,
-    LevelRoom,
-    PodSetRun,
-    QueueSide,
+    LevelCapacity,
+    PodSetStatus,
+    QueuePosition,
     QuotaLine,
     Resize,
 )
@@ -160,7 +160,7 @@ def _identity(level: str, wanted: Sequence[str]) -> bool:
     return level in wanted or level.rpartition("/")[2] in wanted
 
 
-def _level(level: LevelRoom) -> tuple[str, ...]:
+def _level(level: LevelCapacity) -> tuple[str, ...]:
     name = f"{level.level} (asked)" if level.asked else level.level
     numbers = (str(level.domains), str(level.pods))
     if not level.best:
@@ -169,7 +169,7 @@ def _level(level: LevelRoom) -> tuple[str, ...]:
     return (name, *numbers, "/".join(best.domain), str(best.pods), str(best.pods_when_empty))
 
 
-def _domain(domain: DomainRoom) -> tuple[str, ...]:
+def _domain(domain: DomainCapacity) -> tuple[str, ...]:
     takes = str(domain.pods)
     if domain.pods_with_leader is not None:
         takes += f" ({domain.pods_with_leader} with the leader)"
@@ -229,7 +229,7 @@ def _quota(lines: Sequence[QuotaLine]) -> Grid:
     return Grid(headings, rows)
 
 
-def _queue(side: QueueSide) -> Iterator[tuple[str, str]]:
+def _queue(side: QueuePosition) -> Iterator[tuple[str, str]]:
     yield "LocalQueue", side.local_queue
     strategy = f" ({side.strategy})" if side.strategy else ""
     yield "ClusterQueue", f"{side.cluster_queue or '-'}{strategy}"
@@ -252,7 +252,7 @@ def _resizes(lines: Sequence[Resize]) -> Grid:
     return Grid(("PODSET", "ASKED", "GRANTED", "WAITING", "BECAUSE", "SLICES"), rows)
 
 
-def _run(run: PodSetRun) -> Iterator[Block]:
+def _run(run: PodSetStatus) -> Iterator[Block]:
     yield Heading(f"PODSET {run.podset}")
     flavors = ", ".join(f"{name} of {resource}" for resource, name in sorted(run.flavors.items()))
     rows = [("granted", f"{run.granted} pods"), ("flavors", flavors or "-")]

@@ -13,9 +13,9 @@ from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.wire import core
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.watches import BOUND
-from rackgate_assigner.workload.info import node_facts, pod_info
+from rackgate_assigner.workload.info import node_info, pod_info
 from rackgate_cli.errors import CommandError, UsageError
 from rackgate_cli.osmo.documents import read_documents
 from rackgate_cli.target import ClusterTarget, Progress
@@ -65,7 +65,7 @@ async def nodes_of_cluster(target: ClusterTarget) -> Nodes:
             pods = await _listed(client, kinds.PODS, core.Pod, BOUND, progress)
         finally:
             progress.done()
-    return _nodes([node_facts(node) for node in nodes], pods, "the cluster", ())
+    return _nodes([node_info(node) for node in nodes], pods, "the cluster", ())
 
 
 class _Page(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ async def _listed(
 
 def _printed(path: str, documents: list[Any]) -> Nodes:
     """Objects as kubectl prints them, alone or in lists."""
-    nodes: list[NodeFacts] = []
+    nodes: list[NodeInfo] = []
     pods: list[core.Pod] = []
     seen_pods = False
     for where, item in _objects(path, documents):
@@ -108,7 +108,7 @@ def _printed(path: str, documents: list[Any]) -> Nodes:
             node = _converted(item, core.Node, where)
             if not node.metadata.name:
                 raise UsageError(f"{where}.metadata.name is missing")
-            nodes.append(node_facts(node))
+            nodes.append(node_info(node))
         else:
             pods.append(_converted(item, core.Pod, where))
     warnings = () if seen_pods else (_NO_PODS,)
@@ -157,7 +157,7 @@ def short_nodes(path: str, documents: list[Any]) -> Nodes:
     Raises:
         UsageError: an entry is no such object.
     """
-    nodes: list[NodeFacts] = []
+    nodes: list[NodeInfo] = []
     for index, entry in enumerate(documents):
         where = f'"{path}": nodes[{index}]'
         if not isinstance(entry, dict):
@@ -172,7 +172,7 @@ def short_nodes(path: str, documents: list[Any]) -> Nodes:
     return _nodes(nodes, (), f'"{path}"', ())
 
 
-def _alike(entry: Mapping[str, Any], where: str, before: int) -> list[NodeFacts]:
+def _alike(entry: Mapping[str, Any], where: str, before: int) -> list[NodeInfo]:
     count = entry.get("count", 1)
     if type(count) is not int or not 0 <= count <= MAX_NODES - before:
         raise UsageError(
@@ -192,7 +192,7 @@ def _alike(entry: Mapping[str, Any], where: str, before: int) -> list[NodeFacts]
     }
     names = [name or f"node-{before + number + 1}" for number in range(count)]
     # A kubelet labels its node with the host's name.
-    return [NodeFacts(name, {HOSTNAME_LABEL: name, **labels}, allocatable) for name in names]
+    return [NodeInfo(name, {HOSTNAME_LABEL: name, **labels}, allocatable) for name in names]
 
 
 def _size(resource: str, value: Any, where: str) -> int:
@@ -205,7 +205,7 @@ def _size(resource: str, value: Any, where: str) -> int:
     return found
 
 
-def _nodes(nodes: list[NodeFacts], pods: Any, source: str, warnings: tuple[str, ...]) -> Nodes:
+def _nodes(nodes: list[NodeInfo], pods: Any, source: str, warnings: tuple[str, ...]) -> Nodes:
     if len(nodes) > MAX_NODES:
         raise UsageError(f"{source} has {len(nodes)} nodes, more than {MAX_NODES}")
     names: set[str] = set()

@@ -16,8 +16,8 @@ from rackgate.installation.uninstall import FINALIZER, remove_finalizer_patch, r
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.wire.core import Meta
-from rackgate_assigner.uninstall.controller import Report, release_all, release_finalizers
-from rackgate_assigner.uninstall.plan import Jobs
+from rackgate_assigner.uninstall.controller import UninstallReport, remove_finalizers, uninstall_all
+from rackgate_assigner.uninstall.plan import RunningJobsPolicy
 from rackgate_cli.controlplane.binaries.versions import SERVICES
 from rackgate_cli.playground import playground as local_playground
 from rackgate_cli.preflight.command import list_objects
@@ -92,7 +92,7 @@ class UninstallResult:
         left: what did not go in time, or was refused.
     """
 
-    report: Report = field(default_factory=Report)
+    report: UninstallReport = field(default_factory=UninstallReport)
     pods: set[str] = field(default_factory=set)
     deleted: int = 0
     crds: int = 0
@@ -104,7 +104,7 @@ class Uninstaller:
 
     def __init__(self, client: Client, scope: Scope, jobs: str, timeout_s: float) -> None:
         self._client, self._scope, self._namespace = client, scope, scope.namespace
-        self._jobs, self._timeout_s = Jobs(jobs), timeout_s
+        self._jobs, self._timeout_s = RunningJobsPolicy(jobs), timeout_s
 
     @classmethod
     async def find(
@@ -165,19 +165,19 @@ class Uninstaller:
         done.deleted += await self._delete(kinds.CLUSTER_ROLE_BINDINGS, rights)
         if self._scope.is_active:
             say("jobs, Workloads, queues: what was held is given back")
-            done.report = await release_all(
+            done.report = await uninstall_all(
                 self._client,
                 system_namespace=self._namespace,
                 jobs=self._jobs,
-                patience_s=self._timeout_s,
+                stop_timeout_s=self._timeout_s,
             )
             # Kueue's, from before Rackgate: nobody else is left to take its finalizer off.
-            await release_finalizers(self._client, kinds.ADMISSION_CHECKS, done.report)
+            await remove_finalizers(self._client, kinds.ADMISSION_CHECKS, done.report)
             released = await release_pods(self._client)
             done.pods = released.pods
             done.left += [f"Pod {pod} stays gated: {why}" for pod, why in released.gated.items()]
         done.left += [f"{label}: still stopping" for label in done.report.stopping]
-        done.left += [f"{label}: {words}" for label, words in done.report.refused.items()]
+        done.left += [f"{label}: {words}" for label, words in done.report.failed.items()]
         if delete_crds and self._scope.is_active:
             say("kinds: they are deleted with all their objects")
             done.crds = await self._delete_crds(done)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 from rackgate_osmo import Pool, Toleration, tolerates
 from rackgate_osmo.explain import explanation
@@ -47,14 +47,14 @@ class KaiView:
         return len(self.room.nodes) - len(self.labelled.nodes)
 
 
-def kai_view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> KaiView:
+def kai_view_of(pool: Pool, usable: Sequence[NodeInfo], nodes: Nodes) -> KaiView:
     """The nodes as KAI sees them, with the room of bound pods taken."""
     labels = [key.label for key in pool.topology_keys]
 
-    def labelled(some: Iterable[NodeFacts]) -> list[NodeFacts]:
+    def labelled(some: Iterable[NodeInfo]) -> list[NodeInfo]:
         return [node for node in some if all(label in node.labels for label in labels)]
 
-    def room(some: Sequence[NodeFacts], pods: Iterable[BoundPod]) -> Room:
+    def room(some: Sequence[NodeInfo], pods: Iterable[BoundPod]) -> Room:
         found = Room(labels, some)
         found.charge_pods(pods)
         return found
@@ -78,8 +78,8 @@ def kai_view_of(pool: Pool, usable: Sequence[NodeFacts], nodes: Nodes) -> KaiVie
 
 
 def split_usable_nodes(
-    nodes: Iterable[NodeFacts], tolerations: Collection[tuple[Toleration, ...]]
-) -> tuple[list[NodeFacts], tuple[explanation.LeftOut, ...], ExcludedNodes]:
+    nodes: Iterable[NodeInfo], tolerations: Collection[tuple[Toleration, ...]]
+) -> tuple[list[NodeInfo], tuple[explanation.LeftOut, ...], ExcludedNodes]:
     """Tell nodes that pods may use from those that none may, these by reason.
 
     Args:
@@ -90,7 +90,7 @@ def split_usable_nodes(
         Nodes that the pods of some tasks may use; the others; and which nodes of the first the
         pods of each kind may not use.
     """
-    usable: list[NodeFacts] = []
+    usable: list[NodeInfo] = []
     left: dict[str, list[str]] = {}
     kept: dict[tuple[Toleration, ...], set[str]] = {kind: set() for kind in tolerations}
     for node in nodes:
@@ -108,7 +108,7 @@ def split_usable_nodes(
     return usable, left_out, {kind: frozenset(names) for kind, names in kept.items()}
 
 
-def _why_not(node: NodeFacts, tolerations: Sequence[Toleration]) -> str | None:
+def _why_not(node: NodeInfo, tolerations: Sequence[Toleration]) -> str | None:
     if not node.ready:
         return "not ready"
     if node.unschedulable:

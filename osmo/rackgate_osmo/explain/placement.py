@@ -130,7 +130,7 @@ def nodes_of(room: Room, lots: Sequence[Lot], budget: Budget) -> list[Mapping[in
             topology_name="pool",
             leaf_range=(lot.start, lot.end),
         )
-        if placed.refused is not None:
+        if placed.failure is not None:
             packed = Packing(room, lots, budget).run()
             if packed is None:
                 raise UndecidedError

@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rackgate.api.names import HOSTNAME_LABEL
-from rackgate_assigner.topology.capacity import Capacity, per_pod
-from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.topology.placement.count import Room as EngineRoom
-from rackgate_assigner.topology.placement.count import fit
+from rackgate_assigner.topology.capacity import Capacity, single_pod_requests
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.placement.count import FreeCapacity, fit
 from rackgate_assigner.topology.tree import TopologyTree
 
 # No label value: those hold no control characters.
@@ -57,10 +56,10 @@ class Nodes:
         others: nodes of the cluster that are not the pool's.
     """
 
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[NodeInfo, ...]
     pods: tuple[BoundPod, ...] = ()
     warnings: tuple[str, ...] = ()
-    others: tuple[NodeFacts, ...] = ()
+    others: tuple[NodeInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Room:
         nodes: in the order of the leaves.
     """
 
-    def __init__(self, labels: Sequence[str], nodes: Iterable[NodeFacts]) -> None:
+    def __init__(self, labels: Sequence[str], nodes: Iterable[NodeInfo]) -> None:
         """Start with everything free.
 
         Args:
@@ -185,8 +184,8 @@ class Room:
 
     def fits(self, shape: Shape) -> list[int]:
         """How many pods of a shape each node still takes."""
-        room = EngineRoom(self.capacity, simulate_empty=False)
-        counts = fit(per_pod(dict(shape.requests)), room)
+        room = FreeCapacity(self.capacity, simulate_empty=False)
+        counts = fit(single_pod_requests(dict(shape.requests)), room)
         for name in shape.excluded:
             leaf = self.tree.leaf_of_node(name)
             if leaf is not None:

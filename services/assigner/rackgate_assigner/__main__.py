@@ -17,7 +17,7 @@ from rackgate.runtime.state_file import open_state
 from rackgate.runtime.tasks import first_of, spawn
 from rackgate_assigner.assigner import Assigner
 from rackgate_assigner.settings import AssignerSettings
-from rackgate_assigner.uninstall.controller import release_all, tell
+from rackgate_assigner.uninstall.controller import log_report, uninstall_all
 
 LEASE = "rackgate-assigner"
 DESCRIPTION = (
@@ -70,8 +70,8 @@ async def serve(settings: AssignerSettings, stop: asyncio.Event) -> None:
                 stop.set()
 
                 async def give_back() -> None:
-                    report = await release_all(client.budget(0, 0), system_namespace=namespace)
-                    tell(report)
+                    report = await uninstall_all(client.budget(0, 0), system_namespace=namespace)
+                    log_report(report)
 
                 await uninstall.clean_up(give_back)
             for task in background:

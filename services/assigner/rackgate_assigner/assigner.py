@@ -181,9 +181,9 @@ class Assigner:
         if watches is None:
             return None
         # Its models cost memory, which only those pay who use it.
-        from rackgate_assigner.osmo_pools.controller import follow_pools
+        from rackgate_assigner.osmo_pools.controller import start_pool_controller
 
-        return follow_pools(watches, client, self._report)
+        return start_pool_controller(watches, client, self._report)
 
     def _slice_controller(self, writer: SliceWriter, settings: AssignerSettings) -> SliceController:
         watches = self.watches

@@ -23,7 +23,7 @@ from rackgate_assigner.node_replacement.unhealthy import (
 )
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
-from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo, node_facts, workload_info
+from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo, node_info, workload_info
 from tests.unit.assigner.builders import node, podset, workload
 
 CLOSING = Taint("maintenance", "", "NoExecute")
@@ -36,7 +36,7 @@ def hosts(**nodes: Mapping[str, Any]) -> Hosts:
     for name in ("n1", "n2", "n3"):
         options = nodes.get(name, {"ready": True})
         if options:
-            found.put(node_facts(node(name, **options)))
+            found.put(node_info(node(name, **options)))
     return found
 
 
@@ -151,7 +151,7 @@ def test_pods_of_another_assignment_break_and_heal_nothing() -> None:
 def test_a_taint_counts_by_what_the_pods_tolerate(
     tolerations: tuple[Toleration, ...], state: HostState
 ) -> None:
-    assert host_state(node_facts(node("n", taints=[_wire(CLOSING)])), tolerations) is state
+    assert host_state(node_info(node("n", taints=[_wire(CLOSING)])), tolerations) is state
 
 
 def _wire(taint: Taint) -> dict[str, str]:
@@ -262,8 +262,8 @@ def test_a_name_that_no_pod_is_assigned_to_is_taken_out() -> None:
 @pytest.mark.field_note("C15")
 def test_hosts_are_known_by_their_label_whatever_their_nodes_are_called() -> None:
     nodes = Hosts()
-    nodes.put(node_facts(node("machine-1", host="n1", ready=False)))
-    nodes.put(node_facts(node("n1", host="n2")))
+    nodes.put(node_info(node("machine-1", host="n1", ready=False)))
+    nodes.put(node_info(node("n1", host="n2")))
     assert look(nodes, "ending n1", "live n2").unhealthy == ("n1",)
     named = row(unhealthy=["machine-1"])
     assert look(nodes, "ending n1", "live n2", of=named).unhealthy == (), "named already"
@@ -301,10 +301,10 @@ def test_a_workload_without_hosts_is_not_minded() -> None:
 
 def test_of_two_nodes_with_one_hostname_the_ready_one_counts() -> None:
     nodes = Hosts()
-    assert nodes.put(node_facts(node("a", host="h", ready=False))) == {"h"}
-    assert nodes.put(node_facts(node("b", host="h"))) == {"h"}
+    assert nodes.put(node_info(node("a", host="h", ready=False))) == {"h"}
+    assert nodes.put(node_info(node("b", host="h"))) == {"h"}
     assert nodes.is_healthy("h")
-    assert nodes.put(node_facts(node("b", host="h", cpu="9"))) == set(), "only the room changed"
+    assert nodes.put(node_info(node("b", host="h", cpu="9"))) == set(), "only the room changed"
     assert nodes.drop("b") == {"h"}
     assert not nodes.is_healthy("h")
     assert nodes.drop("a") == {"h"}

@@ -11,7 +11,7 @@ import pytest
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, FlavorTopology
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from tests.unit.assigner.builders import (
     BLOCK,
@@ -58,7 +58,7 @@ def free(cache: Cache, resource: str = "cpu", name: str = "tas") -> dict[str, in
 def refusal(found: FlavorTopology, **asked: Any) -> str:
     """Why so much never fits."""
     request = PodSetRequest("main", 99, {"cpu": 4000}, TopologyRequest(**asked))
-    refused = place(found.tree, found.capacity, [request], topology_name="t").refused
+    refused = place(found.tree, found.capacity, [request], topology_name="t").failure
     assert refused is not None
     return refused.message
 
@@ -155,7 +155,7 @@ def test_judgements_of_taints_and_selectors_follow_the_node(cache: Cache) -> Non
 
     def placed() -> bool:
         found = flavor_topology(cache)
-        return place(found.tree, found.capacity, [request], topology_name="t").refused is None
+        return place(found.tree, found.capacity, [request], topology_name="t").failure is None
 
     assert not placed()
     cache.set_node(node("c", "b1/r2", labels={"disk": "ssd"}))
@@ -281,11 +281,11 @@ def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked
     for number in range(500):
         name, host = Name(f"node-{number}"), Name(f"host-{number}")
         names.update((name, host))
-        cache.put_node(NodeFacts(name, {BLOCK: "b", RACK: "r", HOST: host, "pool": "gpu"}, {}))
+        cache.put_node(NodeInfo(name, {BLOCK: "b", RACK: "r", HOST: host, "pool": "gpu"}, {}))
         cache.drop_node(name)
         del name, host
     assert len(names) < 150
-    cache.put_node(NodeFacts("a", {BLOCK: "b", RACK: "r", HOST: "a", "pool": "gpu"}, {}))
+    cache.put_node(NodeInfo("a", {BLOCK: "b", RACK: "r", HOST: "a", "pool": "gpu"}, {}))
     assert flavor_topology(cache).tree.leaf_of_node("a") == 0
     assert cache.rebuild_matches() == []
 

@@ -13,7 +13,7 @@ from rackgate.features import Features
 from rackgate.wire import kueue
 from rackgate.wire.core import Taint
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FlavorView, schema
 from rackgate_assigner.workload.info import workload_info
 from tests.unit.assigner.builders import (
@@ -354,7 +354,7 @@ def test_what_is_not_submitted_is_judged_behind_those_that_wait() -> None:
     cache = cache_with([node("a", cpu="8")])
     cache.set_workload(workload("first", asking(2)))
     row = replace(workload_info(workload("new", asking(2))), queue_timestamp="9999")
-    found = facts.explain_row(cache, row, "notSubmitted", Features())
+    found = workload_explanation.explain_row(cache, row, "notSubmitted", Features())
     assert (found.fits, found.queue and found.queue.position) == (True, 1)
     assert "allows to fit" in found.in_turn or "doesn't allow to fit" in found.in_turn
     assert "team/new" not in cache.workloads
@@ -363,7 +363,7 @@ def test_what_is_not_submitted_is_judged_behind_those_that_wait() -> None:
 def test_with_topologies_switched_off_there_is_no_topology_to_explain() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(count=2)]))
-    found = facts.explain(cache, "team/w", Features(topology_aware_scheduling=False))
+    found = workload_explanation.explain(cache, "team/w", Features(topology_aware_scheduling=False))
     assert found is not None
     assert found.flavors == ()
 

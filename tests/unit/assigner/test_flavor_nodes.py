@@ -6,7 +6,7 @@ import pytest
 
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain.flavor_nodes import Survey
-from rackgate_assigner.workload.info import node_facts
+from rackgate_assigner.workload.info import node_info
 from tests.unit.assigner.builders import RACK, cache_with, flavor, node
 
 
@@ -38,8 +38,8 @@ def test_skipped_nodes_are_counted_by_rule_and_those_without_labels_named() -> N
         ("tas", "notReady"): 1,
         ("tas", "unschedulable"): 1,
     }
-    assert survey.lacking_text("tas") == 'bare-0, bare-1, bare-2 and 2 more: no label "rack"'
-    assert survey.lacking_text("nowhere") == ""
+    assert survey.missing_levels_text("tas") == 'bare-0, bare-1, bare-2 and 2 more: no label "rack"'
+    assert survey.missing_levels_text("nowhere") == ""
 
 
 @pytest.mark.requirement("TAS-33")
@@ -58,5 +58,5 @@ def test_nodes_of_two_flavors_are_counted_for_both() -> None:
 
 def test_a_node_without_labels_of_any_flavor_costs_one_look() -> None:
     survey = Survey.of([])
-    survey.add([node_facts(node("a"))])
+    survey.add([node_info(node("a"))])
     assert (survey.skipped, survey.shared) == ({}, {})

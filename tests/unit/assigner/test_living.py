@@ -10,7 +10,7 @@ from rackgate.features import Features
 from rackgate.wire import core
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.live_pods import LivePodCount
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.workload.decisions import Admit, Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     cache_with,
@@ -215,7 +215,7 @@ def test_explain_says_that_pods_hold_the_quota_of_an_evicted_workload() -> None:
             "w", [podset(count=2)], assignment=assignment(2), conditions=conditions, version="2"
         )
     )
-    told = facts.explain(cache, "team/w", Features())
+    told = workload_explanation.explain(cache, "team/w", Features())
     assert told is not None
     assert told.summary.startswith("It is evicted since 2")
     assert told.summary.endswith(
@@ -227,7 +227,7 @@ def test_pods_beyond_the_grant_are_named_as_holders_of_quota() -> None:
     cache = world()
     start(cache, 2, 5)
     cache.set_workload(workload("next", [podset(count=99)]))
-    told = facts.explain(cache, "team/next", Features())
+    told = workload_explanation.explain(cache, "team/next", Features())
     assert told is not None
     held = {holder.name: holder.amounts["cpu"] for line in told.quota for holder in line.holders}
     assert held == {"team/w": "5"}

@@ -11,7 +11,7 @@ from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import LimitRange
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, ReplaceNode, Requeue
@@ -260,14 +260,14 @@ def test_an_explanation_shows_what_pods_will_request() -> None:
     cache = cache_with([node("a", cpu="5")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    told = facts.explain(cache, "team/w", Features())
+    told = workload_explanation.explain(cache, "team/w", Features())
     assert told is not None
     assert [(line.resource, line.requested) for line in told.quota] == [("cpu", "6")]
     # One that is not submitted, too.
     row = cache.pod_defaults.with_pod_defaults(
         replace(workload_info(two("new")), queue_timestamp="9999")
     )
-    told = facts.explain_row(cache, row, "notSubmitted", Features())
+    told = workload_explanation.explain_row(cache, row, "notSubmitted", Features())
     assert [line.requested for line in told.quota] == ["6"]
 
 

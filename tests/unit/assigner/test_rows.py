@@ -12,7 +12,7 @@ from rackgate_assigner.scheduler.order import cycle_order
 from rackgate_assigner.topology.model import SliceLayer, TopologyRequest
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.info import (
-    node_facts,
+    node_info,
     pod_info,
     quota_usage,
     remaining_pods,
@@ -146,7 +146,7 @@ def test_pods_that_are_not_bound_have_no_row() -> None:
 def test_allocatable_is_read_exactly_and_what_cannot_be_read_is_absent() -> None:
     found = node("a", cpu="7500m")
     found.status.allocatable.update({"memory": "1.5Gi", "example.com/x": "lots"})
-    facts = node_facts(found)
+    facts = node_info(found)
     assert facts.allocatable == {"cpu": 7500, "memory": 3 * 2**29, "pods": 110}
 
 
@@ -162,7 +162,7 @@ def test_allocatable_counts_with_every_resource_and_capacity_never() -> None:
         },
         core.Node,
     )
-    assert node_facts(found).allocatable == {
+    assert node_info(found).allocatable == {
         "cpu": 7000,
         "nvidia.com/gpu": 4,
         "hugepages-2Mi": 2**30,

@@ -7,13 +7,13 @@ import msgspec
 from rackgate.api import names
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire import core
-from rackgate_assigner.explain.explanation import PodSetRun
-from rackgate_assigner.explain.running import broken_nodes, pods_of, ran
+from rackgate_assigner.explain.explanation import PodSetStatus
+from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
-from rackgate_assigner.workload.info import node_facts, workload_info
+from rackgate_assigner.workload.info import node_info, workload_info
 from tests.unit.assigner.builders import HOST, node, workload
 
-RUN = PodSetRun(podset="main", flavors={"cpu": "tas"}, granted=7)
+RUN = PodSetStatus(podset="main", flavors={"cpu": "tas"}, granted=7)
 
 
 def pod(name: str, phase: str = "Pending", claim: str = "w", **spec: object) -> core.Pod:
@@ -41,7 +41,7 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
         pod("starts", nodeName="a"),
         pod("foreign", claim="other"),
     ]
-    found = ran(RUN, pods_of("w", pods)["main"], top=2)
+    found = with_pod_status(RUN, pods_of("w", pods)["main"], top=2)
     assert (found.running, found.ended, found.missing) == (1, 1, 1)
     assert {held.why: held.names for held in found.held} == {
         "gated: the ungater has not released it": ("gated",),
@@ -52,7 +52,7 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
 
 
 def test_a_pod_that_is_being_deleted_does_not_count_as_running() -> None:
-    found = ran(RUN, [pod("going", "Running", nodeName="a", leaving=True)], top=1)
+    found = with_pod_status(RUN, [pod("going", "Running", nodeName="a", leaving=True)], top=1)
     assert (found.running, found.held[0].pods) == (0, 1)
 
 
@@ -63,10 +63,10 @@ def test_assigned_hosts_that_are_gone_or_broken_are_named() -> None:
         "cq", (PodSetAssignment("main", {"cpu": "tas"}, {"cpu": 4}, 4, placed),)
     )
     row = workload_info(workload("w", assignment=assignment))
-    nodes = {name: node_facts(node(name, ready=name != "b")) for name in ("a", "b", "c")}
-    assert broken_nodes(row, "main", nodes, ["c"]) == (
+    nodes = {name: node_info(node(name, ready=name != "b")) for name in ("a", "b", "c")}
+    assert find_unhealthy_nodes(row, "main", nodes, ["c"]) == (
         "b (not ready)",
         "c (marked unhealthy)",
         "d (gone)",
     )
-    assert broken_nodes(row, "other", nodes, []) == ()
+    assert find_unhealthy_nodes(row, "other", nodes, []) == ()

@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from rackgate_assigner.explain.explanation import (
-    Change,
-    DomainRoom,
+    DomainCapacity,
     Exclusion,
     Explanation,
     FlavorView,
-    Held,
     Holder,
-    LevelRoom,
-    PodSetRun,
-    QueueSide,
+    LevelCapacity,
+    NotRunningPods,
+    PodSetStatus,
+    QueuePosition,
     QuotaLine,
-    ResourceRoom,
+    Remedy,
+    ResourceCapacity,
 )
 from rackgate_cli.__main__ import main
 from rackgate_cli.errors import UsageError
@@ -35,10 +35,10 @@ HOSTILE = "a\x1b[2J\nb\u202ec\u200b[red]d\u2028"
 
 
 def view(name: str = "b1") -> FlavorView:
-    cpu = ResourceRoom(
+    cpu = ResourceCapacity(
         resource="cpu", per_pod="4", wanted="20", free="16", pods=4, missing="4", stranded="0"
     )
-    best = DomainRoom(
+    best = DomainCapacity(
         domain=(name, "r2"),
         pods=4,
         pods_when_empty=4,
@@ -62,10 +62,10 @@ def view(name: str = "b1") -> FlavorView:
         fitting=4,
         wanted=5,
         levels=(
-            LevelRoom(
+            LevelCapacity(
                 level="block", asked=False, domains=2, pods=15, best=(best,), fragmented=False
             ),
-            LevelRoom(
+            LevelCapacity(
                 level="example.com/rack",
                 asked=True,
                 domains=4,
@@ -87,7 +87,7 @@ def refused(name: str = "b1") -> Explanation:
         fits=False,
         reason="TopologyPlacementFailed",
         message=name,
-        changes=(Change(kind="fewerPods", value="4", when="now", text="ask for 4 pods"),),
+        changes=(Remedy(kind="fewerPods", value="4", when="now", text="ask for 4 pods"),),
         flavors=(view(name),),
         quota=(
             QuotaLine(
@@ -101,7 +101,7 @@ def refused(name: str = "b1") -> Explanation:
                 never=False,
             ),
         ),
-        queue=QueueSide(
+        queue=QueuePosition(
             local_queue="team/lq",
             cluster_queue="cq",
             strategy="BestEffortFIFO",
@@ -165,12 +165,14 @@ def test_levels_can_be_chosen_by_the_last_part_of_their_key() -> None:
 
 
 def test_pods_that_do_not_run_are_told_with_the_reason() -> None:
-    run = PodSetRun(
+    run = PodSetStatus(
         podset="main",
         flavors={"cpu": "tas"},
         granted=9,
         running=5,
-        held=(Held(why="gated: the ungater has not released it", pods=3, names=("p-1",)),),
+        held=(
+            NotRunningPods(why="gated: the ungater has not released it", pods=3, names=("p-1",)),
+        ),
         missing=1,
         broken_nodes=("x1 (gone)",),
     )

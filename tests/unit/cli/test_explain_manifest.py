@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.features import RENDER_FOR_KAI, Features
 from rackgate.jobframework.kai import KAI_SCHEDULER
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.manifest import applied, load, preview_submission
@@ -197,7 +197,7 @@ def test_whatever_a_job_holds_it_is_judged(place: tuple[str, ...], value: Any) -
         assert made.errors or made.unmanaged_reason
     else:
         row = workload_info(made.workload)
-        assert facts.explain_row(Cache(), row, "notSubmitted", Features()).summary
+        assert workload_explanation.explain_row(Cache(), row, "notSubmitted", Features()).summary
 
 
 def test_a_job_that_is_not_ours_is_left_alone() -> None:

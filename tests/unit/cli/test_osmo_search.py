@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_osmo.explain.placement import solve
 from rackgate_osmo.explain.room import Room, Shape
 from rackgate_osmo.explain.search import Budget, FitTables, Item, UndecidedError
@@ -21,7 +21,7 @@ def room(*racks: tuple[str | None, str | None, int]) -> Room:
     for number, (zone, rack, cpu) in enumerate(racks):
         pairs = (("zone", zone), ("rack", rack))
         labels = {key: value for key, value in pairs if value is not None}
-        nodes.append(NodeFacts(f"n{number}", labels, {"cpu": cpu, "pods": 110}))
+        nodes.append(NodeInfo(f"n{number}", labels, {"cpu": cpu, "pods": 110}))
     return Room(("zone", "rack"), nodes)
 
 

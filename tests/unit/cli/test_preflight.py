@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.uninstall.controller import Report
+from rackgate_assigner.uninstall.controller import UninstallReport
 from rackgate_cli.preflight.command import format_findings
 from rackgate_cli.preflight.findings import KUEUE_LEASE, OURS, PART_OF, ClusterSnapshot, findings
 from rackgate_cli.uninstall.steps import InstallationSurvey, UninstallResult
@@ -191,7 +191,9 @@ def test_the_plan_says_what_becomes_of_every_job_and_pod() -> None:
 
 
 def test_the_outcome_names_what_stays_gated_and_what_is_left() -> None:
-    report = Report(restored={"Job team/waits"}, running=["Job team/runs"], gated=["Job team/runs"])
+    report = UninstallReport(
+        restored={"Job team/waits"}, running=["Job team/runs"], gated=["Job team/runs"]
+    )
     done = UninstallResult(report=report, pods={"team/pod"})
     said = "\n".join(outcome(done, "leave"))
     for words in ("Job team/waits", "team/pod", "run on: 1 job (Job team/runs)", "stay gated"):

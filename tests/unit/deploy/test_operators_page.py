@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rackgate.api.resources import ADMISSION_CHECKS, WORKLOADS
-from rackgate_assigner.uninstall.controller import HELD
+from rackgate_assigner.uninstall.controller import FINALIZED_RESOURCES
 from rackgate_cli.preflight.findings import KUEUE_SERVED, OLD_NAMES, OUR_KINDS
 from tests.support.runbook import commands
 
@@ -30,10 +30,10 @@ def expanded(text: str) -> str:
 def test_without_the_command_everything_that_is_held_is_let_go() -> None:
     text = expanded(commands("this lets everything else go:"))
     freed = '--type=merge -p \'{"metadata":{"finalizers":null}}\''
-    for kind in (*HELD, ADMISSION_CHECKS):
+    for kind in (*FINALIZED_RESOURCES, ADMISSION_CHECKS):
         assert f"kubectl get {kind.full_name} " in text
     assert f"patch {WORKLOADS.full_name} $name {freed}" in text
-    assert text.count(f"xargs -r -n1 kubectl patch {freed}") == len(HELD)
+    assert text.count(f"xargs -r -n1 kubectl patch {freed}") == len(FINALIZED_RESOURCES)
     for service in ("assigner", "ungater"):
         pair = f"clusterrole,clusterrolebinding rackgate-{service}.rackgate-system"
         assert f"kubectl patch {pair} {freed}" in text

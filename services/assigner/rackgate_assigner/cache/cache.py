@@ -29,7 +29,7 @@ from rackgate_assigner.cache.slice_families import (
 )
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.explain import workload as facts
+from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation
 from rackgate_assigner.queues import status
 from rackgate_assigner.scheduler.cycle import plan
@@ -38,7 +38,7 @@ from rackgate_assigner.scheduler.requeue_triggers import (
     scheduling_inputs_differ,
     usage_visible_to_others,
 )
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.decisions import Assignment, Decision
 from rackgate_assigner.workload.info import (
     Charge,
@@ -391,15 +391,15 @@ class Cache(Objects):
 
     def explain(self, key: str, *, features: Features | None = None) -> Explanation | None:
         """Why a Workload waits, or what it holds; None when it is not there."""
-        return facts.explain(self, key, self._features(features))
+        return workload_explanation.explain(self, key, self._features(features))
 
     def missing_levels(self, flavor: str) -> dict[str, tuple[str, ...]]:
         """Nodes of a TAS flavor that lack level labels, each with the keys it lacks (C18)."""
-        return facts.missing_levels(self, flavor)
+        return workload_explanation.missing_levels(self, flavor)
 
     def overlaps(self) -> list[tuple[str, str, int]]:
         """Pairs of TAS flavors that share nodes, with the number of shared nodes (TAS-33)."""
-        return facts.overlaps(self)
+        return workload_explanation.overlaps(self)
 
     def flavor_topologies(self) -> FlavorTopologies:
         """The live trees with everything charged: for reading, and good until the next event."""
@@ -492,7 +492,7 @@ class Cache(Objects):
     def _charge_node(self, node: str, shape: PodShape, sign: int) -> None:
         self.trees.charge_node(node, shape, sign)
 
-    def _on_node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+    def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         self.trees.record_node_change(old, new)
         found = new or old
         if found is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.limit_ranges import without_pod_defaults
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _name(key: object) -> str:
 
 
 def _flavor_topology_mismatches(
-    flavor_topology: FlavorTopology, fresh: FlavorTopology, nodes: Mapping[str, NodeFacts]
+    flavor_topology: FlavorTopology, fresh: FlavorTopology, nodes: Mapping[str, NodeInfo]
 ) -> list[str]:
     """What two by_flavor of one flavor disagree on."""
     if (
@@ -131,7 +131,7 @@ def _flavor_topology_mismatches(
 
 
 def _tree_parts(
-    tree: TopologyTree, fresh: TopologyTree, nodes: Mapping[str, NodeFacts]
+    tree: TopologyTree, fresh: TopologyTree, nodes: Mapping[str, NodeInfo]
 ) -> list[str]:
     hosts = [host for host in map(hostname, nodes.values()) if host is not None]
     parts: dict[str, Callable[[TopologyTree], object]] = {
@@ -139,7 +139,7 @@ def _tree_parts(
         "nodes": lambda one: list(one.nodes),
         "paths": lambda one: one.paths,
         "resources": lambda one: one.resources,
-        "offers": lambda one: dict(one.offers),
+        "offers": lambda one: dict(one.resource_node_counts),
         "skipped": lambda one: one.skipped,
         "nodeIndex": lambda one: list(map(one.leaf_of_node, nodes)),
         "hostIndex": lambda one: list(map(one.leaf_of_host, hosts)),
@@ -165,5 +165,5 @@ def _columns_match_nodes(tree: TopologyTree) -> bool:
     return all(
         [column.values[code] for code in column.codes.tolist()]
         == [column_value(key, node) for node in tree.nodes]
-        for key, column in tree.columns.kept()
+        for key, column in tree.columns.items()
     )

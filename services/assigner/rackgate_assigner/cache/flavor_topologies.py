@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import TopologyTree
 from rackgate_assigner.workload.info import Charge
 
@@ -26,7 +26,7 @@ class FlavorTopology:
     capacity: Capacity
 
 
-def build_flavor_topology(flavor: FlavorInfo, nodes: Iterable[NodeFacts]) -> FlavorTopology:
+def build_flavor_topology(flavor: FlavorInfo, nodes: Iterable[NodeInfo]) -> FlavorTopology:
     """Build the tree of a flavor whose levels are known; nothing is charged yet."""
     tree = TopologyTree.build(flavor.levels, nodes, node_labels=flavor.node_labels)
     return FlavorTopology(flavor, tree, Capacity(tree))

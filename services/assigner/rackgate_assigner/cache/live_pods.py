@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorInfo, FlavorResource
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import PodInfo
 
 PODS = "pods"
@@ -113,7 +113,7 @@ class LivePods:
             the job is gone for as long as pods of it live.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeFacts], *, terminating: bool = True) -> None:
+    def __init__(self, nodes: Mapping[str, NodeInfo], *, terminating: bool = True) -> None:
         """Start empty.
 
         Args:
@@ -381,7 +381,7 @@ def excess_over(
 def amounts_by_flavor(
     rows: Iterable[PodInfo],
     choices: Mapping[str, tuple[str, ...]],
-    nodes: Mapping[str, NodeFacts],
+    nodes: Mapping[str, NodeInfo],
     flavors: Mapping[str, FlavorInfo],
     admitted_quota: Mapping[FlavorResource, int] = MappingProxyType({}),
 ) -> dict[FlavorResource, int]:
@@ -410,7 +410,7 @@ def amounts_by_flavor(
 
 
 def _matching_flavors(
-    node: NodeFacts | None, names: tuple[str, ...], flavors: Mapping[str, FlavorInfo]
+    node: NodeInfo | None, names: tuple[str, ...], flavors: Mapping[str, FlavorInfo]
 ) -> tuple[str, ...]:
     """The flavors whose labels a node carries; all of them when none fits."""
     if node is None or len(names) == 1:

@@ -17,9 +17,9 @@ from rackgate_assigner.quota.queues import (
     flavor_info,
     local_queue_info,
 )
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import takes_part
-from rackgate_assigner.workload.info import node_facts
+from rackgate_assigner.workload.info import node_info
 
 
 class Objects:
@@ -34,7 +34,7 @@ class Objects:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.nodes: dict[str, NodeFacts] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self.flavors: dict[str, FlavorInfo] = {}
         self.topologies: dict[str, tuple[str, ...]] = {}
         self.cluster_queues: dict[str, ClusterQueueInfo] = {}
@@ -48,9 +48,9 @@ class Objects:
 
     def set_node(self, node: wire.Node) -> None:
         """A node was added or changed; only what placement reads counts (C7)."""
-        self.put_node(node_facts(node))
+        self.put_node(node_info(node))
 
-    def put_node(self, facts: NodeFacts) -> None:
+    def put_node(self, facts: NodeInfo) -> None:
         """As `set_node`, for facts at hand."""
         old = self.nodes.get(facts.name)
         if old == facts:
@@ -64,7 +64,7 @@ class Objects:
         if old is not None:
             self._node_changed(old, None)
 
-    def _node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+    def _node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         facts = [found for found in (old, new) if found is not None]
         self._on_node_changed(old, new)
         if any(
@@ -203,7 +203,7 @@ class Objects:
     def _on_queue_changed(self, kind: str, key: str) -> None:
         """A ClusterQueue or LocalQueue came, went or changed: pods may be charged elsewhere."""
 
-    def _on_node_changed(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+    def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         """A node came, went or changed: whoever keeps trees must look at it."""
 
     def _on_flavor_changed(self, name: str) -> None:

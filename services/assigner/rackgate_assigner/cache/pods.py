@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import PodInfo, PodShape
 
 ChargeNode = Callable[[str, PodShape, int], None]
@@ -51,7 +51,7 @@ class BoundPods:
         owners: uid of a controller of pods to the uid of the object that it belongs to itself.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeFacts], charge: ChargeNode) -> None:
+    def __init__(self, nodes: Mapping[str, NodeInfo], charge: ChargeNode) -> None:
         """`nodes` is read whenever a pod's domain is needed; `charge` is told every change."""
         self.rows: dict[str, PodInfo] = {}
         self.charged: dict[str, dict[PodShape, int]] = {}

@@ -15,9 +15,9 @@ from rackgate_assigner.cache.flavor_topologies import (
 )
 from rackgate_assigner.cache.hostnames import Hostnames
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.topology.tree import TopologyTree, hostname, sift, takes_part
-from rackgate_assigner.topology.update import State, amended
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.tree import TopologyTree, hostname, select_nodes, takes_part
+from rackgate_assigner.topology.update import NodeState, update_tree
 from rackgate_assigner.workload.info import Charge, PodShape
 from rackgate_assigner.workload.topology_usage import TopologyUsage, non_tas_usage_of_leaf
 
@@ -36,7 +36,7 @@ class Trees:
 
     def __init__(
         self,
-        nodes: Mapping[str, NodeFacts],
+        nodes: Mapping[str, NodeInfo],
         flavors: Mapping[str, FlavorInfo],
         pods: Mapping[str, Mapping[PodShape, int]],
         charges: Callable[[], Iterable[Charge]],
@@ -60,7 +60,7 @@ class Trees:
 
     # Events.
 
-    def record_node_change(self, old: NodeFacts | None, new: NodeFacts | None) -> None:
+    def record_node_change(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
         """A node came, went or changed; `nodes` shows it already."""
         for facts in (old, new):
             if facts is None:
@@ -157,12 +157,12 @@ class Trees:
         by_flavor = dict(before.by_flavor)
         built = self._update_flavors(by_flavor)
         names = self._changed_nodes.union(*map(self._hostnames.nodes, self._changed_hosts))
-        touched: dict[str, set[int]] = {}
+        changed_leaves: dict[str, set[int]] = {}
         for name in by_flavor.keys() - built:
-            by_flavor[name], touched[name] = self._update_nodes(by_flavor[name], names)
+            by_flavor[name], changed_leaves[name] = self._update_nodes(by_flavor[name], names)
         flavor_topologies = FlavorTopologies(by_flavor)
         self._charge_all(flavor_topologies, sorted(built))
-        for name, leaves in touched.items():
+        for name, leaves in changed_leaves.items():
             self._charge_leaves(flavor_topologies, flavor_topologies.by_flavor[name], leaves)
         return flavor_topologies
 
@@ -186,26 +186,28 @@ class Trees:
         self, flavor_topology: FlavorTopology, names: set[str]
     ) -> tuple[FlavorTopology, set[int]]:
         """The FlavorTopology with some nodes as they are now, and the leaves to charge."""
-        amendment = amended(flavor_topology.tree, self._node_states(flavor_topology.flavor, names))
-        tree = amendment.tree
-        touched = set(amendment.touched)
-        if not tree.hosts:
+        update = update_tree(flavor_topology.tree, self._node_states(flavor_topology.flavor, names))
+        tree = update.tree
+        changed_leaves = set(update.changed_leaves)
+        if not tree.lowest_is_hostname:
             # Which of two nodes with one hostname counts, and whose nodes a leaf has as well,
             # can change without any change to this tree.
-            touched.update(leaf for leaf in map(tree.leaf_of_node, names) if leaf is not None)
-            touched.update(self.usage.leaves_charged_by(self._changed_flavors, tree))
+            changed_leaves.update(
+                leaf for leaf in map(tree.leaf_of_node, names) if leaf is not None
+            )
+            changed_leaves.update(self.usage.leaves_charged_by(self._changed_flavors, tree))
         new_resources = set(tree.resources) - set(flavor_topology.tree.resources)
         if new_resources:
-            touched.update(self._leaves_with_resources(new_resources, tree))
+            changed_leaves.update(self._leaves_with_resources(new_resources, tree))
         if tree is flavor_topology.tree:
-            return flavor_topology, touched
-        capacity = flavor_topology.capacity.moved(tree, amendment.leaves)
-        return FlavorTopology(flavor_topology.flavor, tree, capacity), touched
+            return flavor_topology, changed_leaves
+        capacity = flavor_topology.capacity.move_to_tree(tree, update.leaves)
+        return FlavorTopology(flavor_topology.flavor, tree, capacity), changed_leaves
 
-    def _node_states(self, flavor: FlavorInfo, names: set[str]) -> dict[str, State]:
+    def _node_states(self, flavor: FlavorInfo, names: set[str]) -> dict[str, NodeState]:
         known = [self._nodes[name] for name in names if name in self._nodes]
-        taking, skipped = sift(known, flavor.node_labels, flavor.levels)
-        states: dict[str, State] = dict.fromkeys(names)
+        taking, skipped = select_nodes(known, flavor.node_labels, flavor.levels)
+        states: dict[str, NodeState] = dict.fromkeys(names)
         return states | skipped | {node.name: node for node in taking}
 
     def _leaves_with_resources(self, resources: set[str], tree: TopologyTree) -> Iterator[int]:
@@ -232,7 +234,7 @@ class Trees:
                 return flavor_topologies.shares_leaf(flavor, tree, leaf)
 
             usage = self.usage.of_leaf(flavor_topology.flavor.name, tree, leaf, shares_leaf)
-            capacity.put(leaf, usage, non_tas_usage_of_leaf(tree, leaf, self._pods))
+            capacity.set_leaf(leaf, usage, non_tas_usage_of_leaf(tree, leaf, self._pods))
 
 
 def _has_same_tree(before: FlavorInfo, row: FlavorInfo) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import Exclusion, Rule
 from rackgate_assigner.explain.flavor_nodes import missing_levels, skipping_rule
-from rackgate_assigner.explain.nearest import View
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
+from rackgate_assigner.explain.nearest import GroupCounts
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
 from rackgate_assigner.topology.placement.count import pods_that_fit
 from rackgate_assigner.topology.tree import IntVector
 
@@ -29,7 +29,7 @@ _ORDER: tuple[Rule, ...] = (
 _Names = dict[tuple[Rule, str], list[str]]
 
 
-def outside(flavor_topology: FlavorTopology, nodes: Iterable[NodeFacts]) -> _Names:
+def nodes_outside_tree(flavor_topology: FlavorTopology, nodes: Iterable[NodeInfo]) -> _Names:
     """Nodes that are not in the tree: names by rule and detail."""
     found: _Names = {}
     flavor, tree = flavor_topology.flavor, flavor_topology.tree
@@ -50,21 +50,23 @@ def outside(flavor_topology: FlavorTopology, nodes: Iterable[NodeFacts]) -> _Nam
     return found
 
 
-def inside(view: View, workers: PodSetRequest) -> _Names:
+def excluded_tree_nodes(group_counts: GroupCounts, workers: PodSetRequest) -> _Names:
     """Nodes of the tree that take no pod, by the rules that a refusal counts them by."""
     found: _Names = {}
-    codes, reasons = view.judged.codes, view.judged.reasons
-    open_leaves = np.ones(view.tree.leaf_count, dtype=np.bool_)
+    codes, reasons = group_counts.eligibility.codes, group_counts.eligibility.reasons
+    open_leaves = np.ones(group_counts.tree.leaf_count, dtype=np.bool_)
     if codes is not None:
         open_leaves = codes == 0
         for index in codes.nonzero()[0].tolist():
-            key = _reason(reasons[codes[index] - 1], view.tree.nodes[index], workers)
-            found.setdefault(key, []).append(view.tree.nodes[index].name)
-    resources, tightest, fits = _tightest(view.worker, view.free, view.tree.leaf_count)
+            key = _reason(reasons[codes[index] - 1], group_counts.tree.nodes[index], workers)
+            found.setdefault(key, []).append(group_counts.tree.nodes[index].name)
+    resources, tightest, fits = _tightest(
+        group_counts.worker, group_counts.free, group_counts.tree.leaf_count
+    )
     for leaf in (open_leaves & (fits <= 0)).nonzero()[0].tolist():
-        name = "/".join(view.tree.values_of_leaf(leaf))
-        if view.tree.hosts:
-            name = view.tree.nodes[leaf].name
+        name = "/".join(group_counts.tree.values_of_leaf(leaf))
+        if group_counts.tree.lowest_is_hostname:
+            name = group_counts.tree.nodes[leaf].name
         found.setdefault(("resource", resources[tightest[leaf]]), []).append(name)
     return found
 
@@ -72,11 +74,11 @@ def inside(view: View, workers: PodSetRequest) -> _Names:
 def exclusions(found: Iterable[_Names], top: int) -> tuple[Exclusion, ...]:
     """As told: in a fixed order of rules, most nodes first within a rule."""
     merged: _Names = {}
-    for part in found:
-        for key, names in part.items():
+    for names_by_rule in found:
+        for key, names in names_by_rule.items():
             merged.setdefault(key, []).extend(names)
 
-    def place(key: tuple[Rule, str]) -> tuple[int, int, str]:
+    def sort_key(key: tuple[Rule, str]) -> tuple[int, int, str]:
         return (_ORDER.index(key[0]), -len(merged[key]), key[1])
 
     return tuple(
@@ -86,11 +88,11 @@ def exclusions(found: Iterable[_Names], top: int) -> tuple[Exclusion, ...]:
             nodes=len(merged[key]),
             names=tuple(sorted(merged[key])[:top]),
         )
-        for key in sorted(merged, key=place)
+        for key in sorted(merged, key=sort_key)
     )
 
 
-def _reason(reason: str, node: NodeFacts, workers: PodSetRequest) -> tuple[Rule, str]:
+def _reason(reason: str, node: NodeInfo, workers: PodSetRequest) -> tuple[Rule, str]:
     if reason == "nodeSelector":
         differs = [
             f"{key}={value}"

@@ -37,7 +37,7 @@ Rule: TypeAlias = Literal[
     "affinity",
     "resource",
 ]
-ChangeKind: TypeAlias = Literal[
+RemedyKind: TypeAlias = Literal[
     "wait",
     "coarserLevel",
     "preferred",
@@ -54,11 +54,11 @@ ChangeKind: TypeAlias = Literal[
 When: TypeAlias = Literal["now", "whenEmpty", "perhaps"]
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ExplanationObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base: immutable, camelCase in JSON."""
 
 
-class ResourceRoom(Said, frozen=True):
+class ResourceCapacity(ExplanationObject, frozen=True):
     """One resource in one domain, over the nodes that the pods may use.
 
     Attributes:
@@ -80,7 +80,7 @@ class ResourceRoom(Said, frozen=True):
     stranded: str
 
 
-class Holder(Said, frozen=True):
+class Holder(ExplanationObject, frozen=True):
     """Who holds room or quota.
 
     Attributes:
@@ -96,7 +96,7 @@ class Holder(Said, frozen=True):
     amounts: dict[str, str] = {}
 
 
-class DomainRoom(Said, frozen=True):
+class DomainCapacity(ExplanationObject, frozen=True):
     """A domain and what it lacks.
 
     Attributes:
@@ -124,13 +124,13 @@ class DomainRoom(Said, frozen=True):
     usable_nodes: int
     tightest: str
     fragmented: bool
-    resources: tuple[ResourceRoom, ...]
+    resources: tuple[ResourceCapacity, ...]
     pods_with_leader: int | None = None
     holders: tuple[Holder, ...] = ()
     more_holders: int = 0
 
 
-class LevelRoom(Said, frozen=True):
+class LevelCapacity(ExplanationObject, frozen=True):
     """The domains of one level.
 
     Attributes:
@@ -146,11 +146,11 @@ class LevelRoom(Said, frozen=True):
     asked: bool
     domains: int
     pods: int
-    best: tuple[DomainRoom, ...]
+    best: tuple[DomainCapacity, ...]
     fragmented: bool
 
 
-class Exclusion(Said, frozen=True):
+class Exclusion(ExplanationObject, frozen=True):
     """Nodes that were no help, by the first rule that kept them out.
 
     Attributes:
@@ -167,38 +167,38 @@ class Exclusion(Said, frozen=True):
     names: tuple[str, ...]
 
 
-class Change(Said, frozen=True):
+class Remedy(ExplanationObject, frozen=True):
     """Something that would help, alone.
 
     Attributes:
-        kind: see `ChangeKind`.
+        kind: see `RemedyKind`.
         value: the level, the number of pods, the taint, the Workload.
         when: `now`: it would be placed at once; `whenEmpty`: only after others have ended;
             `perhaps`: necessary, and not known to be enough.
         text: a sentence.
     """
 
-    kind: ChangeKind
+    kind: RemedyKind
     value: str
     when: When
     text: str
 
 
-class Overlap(Said, frozen=True):
+class Overlap(ExplanationObject, frozen=True):
     """Another flavor with nodes of this one (TAS-33)."""
 
     flavor: str
     nodes: int
 
 
-class Place(Said, frozen=True):
+class PlacedDomain(ExplanationObject, frozen=True):
     """Pods of a PodSet in one domain of an assignment."""
 
     domain: tuple[str, ...]
     pods: int
 
 
-class PodSetPlaces(Said, frozen=True):
+class PodSetPlacement(ExplanationObject, frozen=True):
     """Where a PodSet would go, or is.
 
     Attributes:
@@ -208,10 +208,10 @@ class PodSetPlaces(Said, frozen=True):
 
     podset: str
     domains: int
-    places: tuple[Place, ...]
+    places: tuple[PlacedDomain, ...]
 
 
-class FlavorView(Said, frozen=True):
+class FlavorView(ExplanationObject, frozen=True):
     """One flavor with a topology, as the PodSets see it.
 
     Attributes:
@@ -248,14 +248,14 @@ class FlavorView(Said, frozen=True):
     wanted: int = 0
     unit: Literal["pod", "slice"] = "pod"
     slice_size: int = 1
-    levels: tuple[LevelRoom, ...] = ()
+    levels: tuple[LevelCapacity, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
-    places: tuple[PodSetPlaces, ...] = ()
-    changes: tuple[Change, ...] = ()
+    places: tuple[PodSetPlacement, ...] = ()
+    changes: tuple[Remedy, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
 
 
-class QuotaLine(Said, frozen=True):
+class QuotaLine(ExplanationObject, frozen=True):
     """Quota of one resource in one flavor of the ClusterQueue.
 
     Attributes:
@@ -281,7 +281,7 @@ class QuotaLine(Said, frozen=True):
     more_holders: int = 0
 
 
-class Ahead(Said, frozen=True):
+class WorkloadAhead(ExplanationObject, frozen=True):
     """A Workload that is looked at earlier."""
 
     workload: str
@@ -289,7 +289,7 @@ class Ahead(Said, frozen=True):
     since: str
 
 
-class QueueSide(Said, frozen=True):
+class QueuePosition(ExplanationObject, frozen=True):
     """The queues on the way, and the place in them.
 
     Attributes:
@@ -307,10 +307,10 @@ class QueueSide(Said, frozen=True):
     position: int | None = None
     waiting: int = 0
     local_position: int | None = None
-    ahead: tuple[Ahead, ...] = ()
+    ahead: tuple[WorkloadAhead, ...] = ()
 
 
-class Held(Said, frozen=True):
+class NotRunningPods(ExplanationObject, frozen=True):
     """Pods that do not run for one reason.
 
     Attributes:
@@ -323,7 +323,7 @@ class Held(Said, frozen=True):
     names: tuple[str, ...] = ()
 
 
-class PodSetRun(Said, frozen=True):
+class PodSetStatus(ExplanationObject, frozen=True):
     """What became of an admitted PodSet.
 
     Attributes:
@@ -339,13 +339,13 @@ class PodSetRun(Said, frozen=True):
     granted: int
     running: int = 0
     ended: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[NotRunningPods, ...] = ()
     missing: int = 0
     broken_nodes: tuple[str, ...] = ()
-    places: PodSetPlaces | None = None
+    places: PodSetPlacement | None = None
 
 
-class Resize(Said, frozen=True):
+class Resize(ExplanationObject, frozen=True):
     """How far the resize of a PodSet has come.
 
     Attributes:
@@ -366,7 +366,7 @@ class Resize(Said, frozen=True):
     more_slices: int = 0
 
 
-class FieldProblem(Said, frozen=True):
+class FieldProblem(ExplanationObject, frozen=True):
     """A field that would be refused: path as in the manifest, what is wrong, what would help."""
 
     path: str
@@ -374,7 +374,7 @@ class FieldProblem(Said, frozen=True):
     help: str = ""
 
 
-class Explanation(Said, frozen=True):
+class Explanation(ExplanationObject, frozen=True):
     """Why a Workload waits, or what became of it.
 
     Attributes:
@@ -412,11 +412,11 @@ class Explanation(Said, frozen=True):
     message: str = ""
     in_turn: str = ""
     told: str = ""
-    queue: QueueSide | None = None
+    queue: QueuePosition | None = None
     quota: tuple[QuotaLine, ...] = ()
     flavors: tuple[FlavorView, ...] = ()
-    changes: tuple[Change, ...] = ()
-    podsets: tuple[PodSetRun, ...] = ()
+    changes: tuple[Remedy, ...] = ()
+    podsets: tuple[PodSetStatus, ...] = ()
     resizes: tuple[Resize, ...] = ()
     errors: tuple[FieldProblem, ...] = ()
     warnings: tuple[str, ...] = ()

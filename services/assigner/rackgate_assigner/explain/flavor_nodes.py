@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_assigner.explain.explanation import Rule
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 
 SHOWN_NAMES = 3
 
 
-def missing_levels(node: NodeFacts, flavor: FlavorInfo) -> tuple[str, ...]:
+def missing_levels(node: NodeInfo, flavor: FlavorInfo) -> tuple[str, ...]:
     """Level labels that a node of the flavor lacks, coarsest first (TAS-04)."""
     return tuple(level for level in flavor.levels if level not in node.labels)
 
 
-def skipping_rule(node: NodeFacts, flavor: FlavorInfo) -> Rule | None:
+def skipping_rule(node: NodeInfo, flavor: FlavorInfo) -> Rule | None:
     """The rule that keeps a node out of a flavor's tree; None when none does.
 
     Labels come first: a node of another pool is no news, ready or not, and a node without its
@@ -56,7 +56,7 @@ class Survey:
         found = sorted((row for row in flavors if row.levels), key=lambda row: row.name)
         return cls(tuple(found))
 
-    def add(self, nodes: Iterable[NodeFacts]) -> None:
+    def add(self, nodes: Iterable[NodeInfo]) -> None:
         """Count some more nodes."""
         for node in nodes:
             taking = [flavor.name for flavor in self.flavors if self._takes_part(node, flavor)]
@@ -64,7 +64,7 @@ class Survey:
                 for second in taking[index + 1 :]:
                     self.shared[first, second] = self.shared.get((first, second), 0) + 1
 
-    def _takes_part(self, node: NodeFacts, flavor: FlavorInfo) -> bool:
+    def _takes_part(self, node: NodeInfo, flavor: FlavorInfo) -> bool:
         rule = skipping_rule(node, flavor)
         if rule == "flavorLabels":
             return False
@@ -89,7 +89,7 @@ class Survey:
             if flavor in (first, second)
         }
 
-    def lacking_text(self, flavor: str) -> str:
+    def missing_levels_text(self, flavor: str) -> str:
         """Which nodes lack which level labels, in words; "" when none does."""
         groups = self.lacking.get(flavor, {})
         parts = []

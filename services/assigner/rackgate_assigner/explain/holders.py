@@ -10,7 +10,7 @@ from rackgate_assigner.explain.explanation import Holder
 from rackgate_assigner.explain.nearest import Occupant
 from rackgate_assigner.quota.queues import FlavorResource
 from rackgate_assigner.quota.quota import quantity
-from rackgate_assigner.topology.capacity import leaf_of_assigned
+from rackgate_assigner.topology.capacity import leaf_of_assigned_domain
 from rackgate_assigner.workload.info import Charge, PodInfo
 
 if TYPE_CHECKING:
@@ -25,21 +25,23 @@ def occupants(cache: Cache, flavor_topology: FlavorTopology) -> dict[int, list[O
     found: dict[int, list[Occupant]] = {}
     for key, holding in cache.usages.items():
         for charge in holding.charges:
-            if not _concerns(cache, charge, flavor_topology.flavor.name):
+            if not _uses_flavor_nodes(cache, charge, flavor_topology.flavor.name):
                 continue
             for values, count in charge.assignment.domains:
-                leaf = leaf_of_assigned(flavor_topology.tree, charge.assignment.levels, values)
+                leaf = leaf_of_assigned_domain(
+                    flavor_topology.tree, charge.assignment.levels, values
+                )
                 if leaf is not None:
                     one = Occupant("Workload", key, count, charge.requests)
                     found.setdefault(leaf, []).append(one)
-    for row in _uncovered(cache):
+    for row in _pods_without_assignment(cache):
         leaf = flavor_topology.tree.leaf_of_node(row.node)
         if leaf is not None:
             found.setdefault(leaf, []).append(Occupant("Pod", row.key, 1, dict(row.requests)))
     return found
 
 
-def _concerns(cache: Cache, charge: Charge, flavor: str) -> bool:
+def _uses_flavor_nodes(cache: Cache, charge: Charge, flavor: str) -> bool:
     """Whether an assignment may take capacity of a flavor's tree, see `FlavorTopologies.charge`."""
     if charge.by_host or charge.flavor == flavor:
         return True
@@ -50,7 +52,7 @@ def _concerns(cache: Cache, charge: Charge, flavor: str) -> bool:
     )
 
 
-def _uncovered(cache: Cache) -> Iterator[PodInfo]:
+def _pods_without_assignment(cache: Cache) -> Iterator[PodInfo]:
     """Bound pods that are charged to their nodes.
 
     The ledger counts them by node and shape. Foreign pods are all among them; which of several

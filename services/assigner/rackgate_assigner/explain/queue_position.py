@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rackgate.features import Features
-from rackgate_assigner.explain.explanation import Ahead, QueueSide, QuotaLine
+from rackgate_assigner.explain.explanation import QueuePosition, QuotaLine, WorkloadAhead
 from rackgate_assigner.explain.holders import quota_holders
 from rackgate_assigner.quota.active import cluster_queue_activity
 from rackgate_assigner.quota.queues import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
 
 
-def queue_side(cache: Cache, row: WorkloadInfo, features: Features, top: int) -> QueueSide:
+def queue_position(cache: Cache, row: WorkloadInfo, features: Features, top: int) -> QueuePosition:
     """The queues of a Workload and, while it waits, what is looked at before it.
 
     Args:
@@ -43,12 +43,12 @@ def queue_side(cache: Cache, row: WorkloadInfo, features: Features, top: int) ->
     problems = _problems(cache, row, queue, features)
     strategy = queue.strategy if queue is not None else ""
     if not row.pending:
-        return QueueSide(
+        return QueuePosition(
             local_queue=row.queue, cluster_queue=name, strategy=strategy, problems=problems
         )
-    line = waiting_line(cache, row)
+    line = pending_order(cache, row)
     place = next(at for at, other in enumerate(line) if other.key == row.key)
-    return QueueSide(
+    return QueuePosition(
         local_queue=row.queue,
         cluster_queue=name,
         strategy=strategy,
@@ -57,7 +57,7 @@ def queue_side(cache: Cache, row: WorkloadInfo, features: Features, top: int) ->
         waiting=len(line),
         local_position=sum(other.queue == row.queue for other in line[:place]),
         ahead=tuple(
-            Ahead(
+            WorkloadAhead(
                 workload=other.key,
                 priority=priority_of(other, cache.priorities),
                 since=other.queue_timestamp,
@@ -67,7 +67,7 @@ def queue_side(cache: Cache, row: WorkloadInfo, features: Features, top: int) ->
     )
 
 
-def waiting_line(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
+def pending_order(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
     """All that wait for the ClusterQueue of a Workload, itself among them, in cycle order."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else None
@@ -132,12 +132,12 @@ def quota_lines(
             for resource in group.covered:
                 if asked.get(resource):
                     pair = (flavor, resource)
-                    known |= _held(cache, queue.name, pair, top)
+                    known |= _holder_fields(cache, queue.name, pair, top)
                     nominal = group.nominal.get(pair, 0)
                     used = offer.used.get(pair, 0)
-                    lines.append(_line(pair, asked[resource], nominal, used, known))
+                    lines.append(_quota_line(pair, asked[resource], nominal, used, known))
     uncovered = [r for r in sorted(asked) if asked[r] and r != "pods" and not offer.group_of(r)]
-    return (*lines, *(_uncovered(resource, asked[resource]) for resource in uncovered))
+    return (*lines, *(_uncovered_quota_line(resource, asked[resource]) for resource in uncovered))
 
 
 def problem_of(
@@ -148,12 +148,12 @@ def problem_of(
     return next((problem for problem in found if problem), "")
 
 
-def _held(cache: Cache, queue: str, pair: FlavorResource, top: int) -> dict[str, Any]:
+def _holder_fields(cache: Cache, queue: str, pair: FlavorResource, top: int) -> dict[str, Any]:
     holders = quota_holders(cache, queue, pair)
     return {"holders": tuple(holders[:top]), "more_holders": max(0, len(holders) - top)}
 
 
-def _line(
+def _quota_line(
     pair: FlavorResource, asked: int, nominal: int, used: int, known: Mapping[str, Any]
 ) -> QuotaLine:
     flavor, resource = pair
@@ -171,7 +171,7 @@ def _line(
     )
 
 
-def _uncovered(resource: str, asked: int) -> QuotaLine:
+def _uncovered_quota_line(resource: str, asked: int) -> QuotaLine:
     amount = quantity(resource, asked)
     return QuotaLine(
         flavor="",
@@ -189,9 +189,11 @@ def _uncovered(resource: str, asked: int) -> QuotaLine:
 def offer_of(cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, features: Features) -> Offer:
     """What a ClusterQueue offers to a Workload as things are."""
     parent = cache.workloads.get(row.parent) if row.parent else None
-    locked = queue_with_parent_flavors(row, parent, queue) if parent is not None else queue
-    if isinstance(locked, ClusterQueueInfo):
-        queue = locked
+    restricted_queue = (
+        queue_with_parent_flavors(row, parent, queue) if parent is not None else queue
+    )
+    if isinstance(restricted_queue, ClusterQueueInfo):
+        queue = restricted_queue
     flavors: Mapping[str, FlavorInfo] = cache.flavors
     if not features.topology_aware_scheduling:
         flavors = without_topologies(flavors)

@@ -9,8 +9,8 @@ import msgspec
 from rackgate.api.names import ELASTIC_GATE, TOPOLOGY_GATE
 from rackgate.jobframework.managed import podset_of_pod
 from rackgate.wire.core import Pod
-from rackgate_assigner.explain.explanation import Held, PodSetRun
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.explain.explanation import NotRunningPods, PodSetStatus
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 
@@ -24,7 +24,7 @@ def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     return found
 
 
-def ran(run: PodSetRun, pods: Sequence[Pod], top: int) -> PodSetRun:
+def with_pod_status(run: PodSetStatus, pods: Sequence[Pod], top: int) -> PodSetStatus:
     """With what the pods of the PodSet say.
 
     Args:
@@ -33,28 +33,28 @@ def ran(run: PodSetRun, pods: Sequence[Pod], top: int) -> PodSetRun:
         top: names per reason.
     """
     alive = [pod for pod in pods if not pod.terminal]
-    held: dict[str, list[str]] = {}
+    not_running: dict[str, list[str]] = {}
     running = 0
     for pod in alive:
-        why = why_not(pod)
+        why = reason_not_running(pod)
         if why is None:
             running += 1
         else:
-            held.setdefault(why, []).append(pod.metadata.name)
+            not_running.setdefault(why, []).append(pod.metadata.name)
     missing = max(0, run.granted - len(pods))
     return msgspec.structs.replace(
         run,
         running=running,
         ended=len(pods) - len(alive),
         held=tuple(
-            Held(why=why, pods=len(names), names=tuple(sorted(names)[:top]))
-            for why, names in sorted(held.items(), key=lambda item: (-len(item[1]), item[0]))
+            NotRunningPods(why=why, pods=len(names), names=tuple(sorted(names)[:top]))
+            for why, names in sorted(not_running.items(), key=lambda item: (-len(item[1]), item[0]))
         ),
         missing=missing,
     )
 
 
-def why_not(pod: Pod) -> str | None:
+def reason_not_running(pod: Pod) -> str | None:
     """Why a pod that has not ended does not run, in words; None when it runs."""
     if pod.metadata.deletion_timestamp is not None:
         return "being deleted; its place is free when it is gone"
@@ -66,30 +66,36 @@ def why_not(pod: Pod) -> str | None:
         others = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         return f"released here, held by the scheduling gates of others: {others}"
     if not pod.spec.node_name:
-        said = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-        if said is not None and said.message:
-            return f"not scheduled: {said.message}"
+        condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+        if condition is not None and condition.message:
+            return f"not scheduled: {condition.message}"
         return "released, not scheduled yet"
     if pod.status.phase != "Running":
         return f"on its node, phase {pod.status.phase or 'unknown'}"
     return None
 
 
-def broken_nodes(
-    row: WorkloadInfo, podset: str, nodes: Mapping[str, NodeFacts], unhealthy: Iterable[str]
+def find_unhealthy_nodes(
+    row: WorkloadInfo, podset: str, nodes: Mapping[str, NodeInfo], unhealthy: Iterable[str]
 ) -> tuple[str, ...]:
     """Assigned hosts that are gone, not ready, or marked unhealthy; with the reason.
 
     Only where the assignment names hosts: a rack is not broken by one of its nodes.
     """
     assignment = row.reserved
-    part = next((p for p in assignment.podsets if p.name == podset), None) if assignment else None
-    if part is None or part.topology is None or part.topology.levels != HOST_LEVELS:
+    podset_assignment = (
+        next((p for p in assignment.podsets if p.name == podset), None) if assignment else None
+    )
+    if (
+        podset_assignment is None
+        or podset_assignment.topology is None
+        or podset_assignment.topology.levels != HOST_LEVELS
+    ):
         return ()
     marked = set(unhealthy)
     by_host = {node.labels.get(HOST_LEVELS[0], ""): node for node in nodes.values()}
     found = []
-    for values, _ in part.topology.domains:
+    for values, _ in podset_assignment.topology.domains:
         node = by_host.get(values[-1])
         if node is None:
             found.append(f"{values[-1]} (gone)")

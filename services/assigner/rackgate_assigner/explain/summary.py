@@ -8,16 +8,16 @@ import msgspec
 
 from rackgate.api.names import PendingReason
 from rackgate_assigner.explain.explanation import (
-    Change,
     Explanation,
     FlavorView,
     QuotaLine,
+    Remedy,
     State,
     When,
 )
 from rackgate_assigner.workload.info import WorkloadInfo
 
-_STANDING = {
+_STATE_TEXTS = {
     "finished": "It has finished; it holds nothing and waits for nothing.",
     "inactive": "It is inactive: it is not looked at until the Workload's spec.active is true.",
     "deleting": "It is being deleted and asks for nothing any more.",
@@ -25,7 +25,7 @@ _STANDING = {
     "evicted": "It was evicted: its job is being stopped, then its quota and room are released.",
     "admitted": "It is admitted: quota and places are its own.",
 }
-_ENDING = {
+_ENDING_TEXTS = {
     "evicted": "It is evicted",
     "deleting": "It is being deleted",
     "finished": "It has finished",
@@ -33,7 +33,7 @@ _ENDING = {
 
 
 def summary_of(
-    state: State, row: WorkloadInfo, found: Explanation | None = None, living: int = 0
+    state: State, row: WorkloadInfo, found: Explanation | None = None, live_pods: int = 0
 ) -> str:
     """One sentence: what the matter is.
 
@@ -41,17 +41,18 @@ def summary_of(
         state: where the Workload stands.
         row: the Workload.
         found: everything else that is known of one that waits.
-        living: pods of its job that run or terminate.
+        live_pods: pods of its job that run or terminate.
     """
-    if found is None and living and state in ("evicted", "deleting", "finished"):
+    if found is None and live_pods and state in ("evicted", "deleting", "finished"):
         since = f" since {row.evicted_at}" if row.evicted_at else ""
         return (
-            f"{_ENDING[state]}{since}. {living} pods of its job still run or terminate: their "
+            f"{_ENDING_TEXTS[state]}{since}. {live_pods} pods of its job still run or terminate: "
+            "their "
             "quota is held until they are gone."
         )
     if found is None:
-        more = _unready_words(row) if state == "admitted" else ""
-        return _STANDING.get(state, "") + more
+        more = _unready_text(row) if state == "admitted" else ""
+        return _STATE_TEXTS.get(state, "") + more
     if row.requeue_at:
         return f"{found.message[:1].upper()}{found.message[1:]}."
     if found.queue is not None and found.queue.problems:
@@ -67,20 +68,20 @@ def summary_of(
         return f"Its template cannot be scheduled: {problem}."
     if row.parent and found.reason == PendingReason.ON_HOLD:
         return f"{found.message[:1].upper()}{found.message[1:]}."
-    parts = [*_quota_words(found), *_topology_words(found)]
+    parts = [*_quota_reasons(found), *_topology_reasons(found)]
     if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
         parts.append("Workloads that come after it are stopped to make room")
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
 
 
-def _unready_words(row: WorkloadInfo) -> str:
+def _unready_text(row: WorkloadInfo) -> str:
     """What an admitted Workload still waits for, or waits for again."""
     if row.not_ready_reason == "WaitForRecovery":
         return f" Not all of its pods are ready any more since {row.not_ready_since}."
     return " Not all of its pods are ready yet." if row.not_ready_reason else ""
 
 
-def _quota_words(found: Explanation) -> Iterator[str]:
+def _quota_reasons(found: Explanation) -> Iterator[str]:
     """Quota, unless some flavor has enough of everything."""
     for line in short_of_quota(found.quota):
         if line.problem:
@@ -109,7 +110,7 @@ def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
     return found
 
 
-def refused_views(found: Explanation) -> list[FlavorView]:
+def not_fitting_views(found: Explanation) -> list[FlavorView]:
     """Flavors whose topology stands in the way: those that were tried, else all."""
     views = [view for view in found.flavors if not view.fits]
     chosen = [view for view in views if view.chosen]
@@ -117,10 +118,10 @@ def refused_views(found: Explanation) -> list[FlavorView]:
     return chosen or usable or views
 
 
-def _topology_words(found: Explanation) -> Iterator[str]:
+def _topology_reasons(found: Explanation) -> Iterator[str]:
     if any(view.fits and not view.problem for view in found.flavors):
         return
-    for view in refused_views(found)[:1]:
+    for view in not_fitting_views(found)[:1]:
         if view.fitting is None:
             yield view.problem or view.message
             continue
@@ -131,7 +132,8 @@ def _topology_words(found: Explanation) -> Iterator[str]:
             yield f"No node takes part in topology {view.topology}"
         elif view.asked.startswith("required"):
             yield (
-                f"No {_short(asked.level if asked else '')} holds all {view.wanted} {units}: the "
+                f"No {_level_short_name(asked.level if asked else '')} holds all {view.wanted} "
+                f"{units}: the "
                 f"best, {'/'.join(best.domain)}, takes {view.fitting}"
             )
         else:
@@ -144,53 +146,53 @@ def _topology_words(found: Explanation) -> Iterator[str]:
             yield f"Not counted for want of level labels: {nodes}"
 
 
-def _short(level: str) -> str:
+def _level_short_name(level: str) -> str:
     return level.rpartition("/")[2]
 
 
-def changes_of(found: Explanation) -> tuple[Change, ...]:
+def changes_of(found: Explanation) -> tuple[Remedy, ...]:
     """What would help, as far as it is known: now, after others have ended, perhaps.
 
     Where quota and topology both stand in the way, none says more than it does for both.
     """
     if found.fits:
         return ()
-    changes: list[Change] = []
+    changes: list[Remedy] = []
     if found.queue is not None:
         changes += [
-            Change(kind="queue", value="", when="perhaps", text=f"mend the queue: {text}")
+            Remedy(kind="queue", value="", when="perhaps", text=f"mend the queue: {text}")
             for text in found.queue.problems
         ]
     short = short_of_quota(found.quota)
     placed = any(view.fits and not view.problem for view in found.flavors)
-    views = [] if placed else refused_views(found)
+    views = [] if placed else not_fitting_views(found)
     enough = len(short) == 1 and (not views or any(view.fits_when_empty for view in views))
     for line in short:
         changes += _quota_changes(line, enough=enough)
     for view in views:
-        changes += (_after_quota(change, short) for change in view.changes)
+        changes += (_limited_by_quota(change, short) for change in view.changes)
     order = ("now", "whenEmpty", "perhaps")
     return tuple(sorted(dict.fromkeys(changes), key=lambda change: order.index(change.when)))
 
 
-def _after_quota(change: Change, short: Sequence[QuotaLine]) -> Change:
+def _limited_by_quota(change: Remedy, short: Sequence[QuotaLine]) -> Remedy:
     """A change that gives pods a place, which is of use only when their quota is free, too."""
     if not short or change.when == "perhaps":
         return change
-    given_back = not any(line.never or line.problem for line in short)
-    return msgspec.structs.replace(change, when="whenEmpty" if given_back else "perhaps")
+    released_later = not any(line.never or line.problem for line in short)
+    return msgspec.structs.replace(change, when="whenEmpty" if released_later else "perhaps")
 
 
-def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Change]:
+def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Remedy]:
     if line.problem:
         return
     if not line.never and line.holders:
         names = ", ".join(holder.name for holder in line.holders)
         text = f"wait until {line.missing} {line.resource} of quota are given back; held by {names}"
         when: When = "whenEmpty" if enough else "perhaps"
-        yield Change(kind="quota", value=line.missing, when=when, text=text)
+        yield Remedy(kind="quota", value=line.missing, when=when, text=text)
         return
     text = f"raise the quota of {line.resource} in flavor {line.flavor} to {line.requested}"
     if not line.never:
         text = f"free {line.missing} {line.resource} of quota in flavor {line.flavor}"
-    yield Change(kind="quota", value=line.missing, when="perhaps", text=text)
+    yield Remedy(kind="quota", value=line.missing, when="perhaps", text=text)

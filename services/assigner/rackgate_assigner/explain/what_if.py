@@ -50,9 +50,9 @@ class Trial:
 
     def fits(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> bool:
         """Whether the changed PodSets find a place; later ones may still lack theirs."""
-        refused = self.place(changed, empty=empty).refused
+        failure = self.place(changed, empty=empty).failure
         names = {podset.name for podset in changed} or {podset.name for podset in self.podsets}
-        return refused is None or not names.intersection((refused.podset, *refused.members))
+        return failure is None or not names.intersection((failure.podset, *failure.members))
 
     def when(self, changed: Sequence[PodSetRequest] = ()) -> When | None:
         """Whether they fit now, only when empty, or (None) not even then."""

@@ -13,14 +13,19 @@ from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.explain.explanation import (
     Explanation,
     FlavorView,
-    PodSetRun,
+    PodSetStatus,
     QuotaLine,
     State,
 )
-from rackgate_assigner.explain.flavor_nodes import missing_levels as lacking
-from rackgate_assigner.explain.flavor_views import Viewer
-from rackgate_assigner.explain.placement import places_of
-from rackgate_assigner.explain.queue_position import offer_of, queue_side, quota_lines, waiting_line
+from rackgate_assigner.explain.flavor_nodes import missing_levels as missing_levels_of
+from rackgate_assigner.explain.flavor_views import FlavorExplainer
+from rackgate_assigner.explain.placement import podset_placement
+from rackgate_assigner.explain.queue_position import (
+    offer_of,
+    pending_order,
+    queue_position,
+    quota_lines,
+)
 from rackgate_assigner.explain.summary import changes_of, summary_of
 from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.order import priority_of
@@ -51,11 +56,11 @@ def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Exp
     return Explanation(
         workload=key,
         state=state,
-        summary=summary_of(state, row, living=cache.live_pod_count(row.job_uid).total),
+        summary=summary_of(state, row, live_pods=cache.live_pod_count(row.job_uid).total),
         priority=priority_of(row, cache.priorities),
         message=row.admission_error or "",
-        queue=queue_side(cache, row, features, top),
-        podsets=_granted(row),
+        queue=queue_position(cache, row, features, top),
+        podsets=_admitted_podsets(row),
     )
 
 
@@ -73,15 +78,15 @@ def explain_row(
     """
     row = replace(row, reserved=None)
     alone = decide(cache, [row], row.key, features)
-    side = queue_side(cache, row, features, top)
+    position = queue_position(cache, row, features, top)
     quota: tuple[QuotaLine, ...] = ()
     flavors: tuple[FlavorView, ...] = ()
-    queue = cache.cluster_queues.get(side.cluster_queue)
+    queue = cache.cluster_queues.get(position.cluster_queue)
     if queue is not None:
         offer = offer_of(cache, row, queue, features)
         quota = quota_lines(cache, row, offer.queue, offer, top)
-        flavors = Viewer(cache, offer, features, top).views(row, alone)
-    reason, message = _said(alone)
+        flavors = FlavorExplainer(cache, offer, features, top).views(row, alone)
+    reason, message = _reason_and_message(alone)
     found = Explanation(
         workload=row.key,
         state=state,
@@ -92,7 +97,7 @@ def explain_row(
         message=message,
         in_turn=_in_turn(cache, row, alone, features),
         told=row.pending_message,
-        queue=side,
+        queue=position,
         quota=quota,
         flavors=flavors,
     )
@@ -121,7 +126,7 @@ def _state(row: WorkloadInfo, holds: bool) -> State:
     return "deleting" if row.deleting else "inactive"
 
 
-def _said(decision: Decision | None) -> tuple[str, str]:
+def _reason_and_message(decision: Decision | None) -> tuple[str, str]:
     if isinstance(decision, Requeue | Deactivate):
         return str(decision.reason), decision.message
     return "", ""
@@ -131,25 +136,27 @@ def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: 
     """What the next cycle says where those ahead make the difference."""
     if not isinstance(alone, Admit):
         return ""
-    line = waiting_line(cache, row)
+    line = pending_order(cache, row)
     place = next(at for at, other in enumerate(line) if other.key == row.key)
     if not place:
         return ""
     decision = decide(cache, line[: place + 1], row.key, features)
-    return _said(decision)[1]
+    return _reason_and_message(decision)[1]
 
 
-def _granted(row: WorkloadInfo) -> tuple[PodSetRun, ...]:
+def _admitted_podsets(row: WorkloadInfo) -> tuple[PodSetStatus, ...]:
     if row.reserved is None:
         return ()
     return tuple(
-        PodSetRun(
-            podset=part.name,
-            flavors=dict(part.flavors),
-            granted=part.count,
-            places=places_of(part.name, part.topology, SHOWN) if part.topology else None,
+        PodSetStatus(
+            podset=podset.name,
+            flavors=dict(podset.flavors),
+            granted=podset.count,
+            places=podset_placement(podset.name, podset.topology, SHOWN)
+            if podset.topology
+            else None,
         )
-        for part in row.reserved.podsets
+        for podset in row.reserved.podsets
     )
 
 
@@ -160,7 +167,7 @@ def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
         return {}
     wanted = row.node_labels.items()
     matching = {
-        node.name: lacking(node, row)
+        node.name: missing_levels_of(node, row)
         for node in cache.nodes.values()
         if wanted <= node.labels.items()
     }

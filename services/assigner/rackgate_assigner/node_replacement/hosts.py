@@ -7,7 +7,7 @@ it differs from the Node's name (C15).
 from __future__ import annotations
 
 from rackgate.api.names import HOSTNAME_LABEL
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 
 
@@ -15,11 +15,11 @@ class Hosts:
     """Which node stands behind a host; kept by events, asked by decisions."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, NodeFacts] = {}
+        self._nodes: dict[str, NodeInfo] = {}
         self._by_host: dict[str, set[str]] = {}
         self._healthy: set[str] = set()
 
-    def put(self, node: NodeFacts) -> set[str]:
+    def put(self, node: NodeInfo) -> set[str]:
         """A node was added or changed; returns the hosts that look different now."""
         old = self._nodes.get(node.name)
         if old is not None and (old is node or _health(old) == _health(node)):
@@ -47,7 +47,7 @@ class Hosts:
         self._update_health(host)
         return {host}
 
-    def node(self, host: str) -> NodeFacts | None:
+    def node(self, host: str) -> NodeInfo | None:
         """The node behind a host: of several with one label the first that is ready."""
         found = [self._nodes[name] for name in sorted(self._by_host.get(host, ()))]
         return next((node for node in found if node.ready), found[0] if found else None)
@@ -74,6 +74,6 @@ class Hosts:
             self._healthy.add(host)
 
 
-def _health(node: NodeFacts) -> tuple[object, ...]:
+def _health(node: NodeInfo) -> tuple[object, ...]:
     """What decides about health: not what the node offers."""
     return node.labels.get(HOSTNAME_LABEL), node.ready, node.unschedulable, node.taints

@@ -278,7 +278,7 @@ class _NodeReplacement:
         self, flavor: str, parts: Sequence[PodSetAssignment], group: Sequence[str]
     ) -> _ReplacedAssignments | str:
         flavor_topology = self.snapshot.flavor_topologies.by_flavor.get(flavor)
-        if flavor_topology is None or not flavor_topology.tree.hosts:
+        if flavor_topology is None or not flavor_topology.tree.lowest_is_hostname:
             self.topology_missing = True
             return f'flavor "{flavor}" has no topology with hosts now'
         current: dict[str, TopologyAssignment] = {}
@@ -300,8 +300,8 @@ class _NodeReplacement:
             flavor_tolerations=flavor_topology.flavor.tolerations,
             features=self.features,
         )
-        if answer.refused is not None:
-            return f"pod set {answer.refused.podset}: {answer.refused.message}"
+        if answer.failure is not None:
+            return f"pod set {answer.failure.podset}: {answer.failure.message}"
         after = {
             name: TopologyAssignment(found.levels, (*found.domains, *absent[name]))
             for name, found in answer.assignments.items()

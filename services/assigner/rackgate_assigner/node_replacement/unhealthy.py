@@ -17,7 +17,7 @@ from typing import Final
 from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS, tolerates
 from rackgate_assigner.workload.decisions import PodSetAssignment
 from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
@@ -122,7 +122,7 @@ class _HostPods:
         return self.of(PodState.LIVE, PodState.PINNED) - self.stranded
 
 
-def host_state(node: NodeFacts | None, tolerations: Sequence[Toleration]) -> HostState:
+def host_state(node: NodeInfo | None, tolerations: Sequence[Toleration]) -> HostState:
     """What a node is to pods with these tolerations; None stands for a node that is gone (N5)."""
     if node is None:
         return HostState.GONE

@@ -31,13 +31,13 @@ from rackgate.wire.osmo import KaiTopology, Pool
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.osmo_pools.plan import (
-    Create,
-    Facts,
-    Mark,
-    Remove,
-    Replace,
-    Said,
-    Step,
+    Action,
+    AdoptTopology,
+    CreateTopology,
+    DeleteTopology,
+    PoolState,
+    ReplaceTopology,
+    SyncedCondition,
     plan_pool,
     pool_name,
     topology_name,
@@ -56,7 +56,7 @@ from rackgate_assigner.workqueue import WorkQueue
 SYNCED: Final = "Synced"
 WORKERS: Final = 4
 # They pass by themselves, and say nothing about the Topology.
-_PASSING: Final = (
+_TRANSIENT: Final = (
     ConflictError,
     NotFoundError,
     ServerError,
@@ -67,17 +67,19 @@ _PASSING: Final = (
 log = structlog.get_logger()
 
 
-def follow_pools(watches: PoolWatches, client: Client, reporter: Reporter) -> PoolController:
+def start_pool_controller(
+    watches: PoolWatches, client: Client, reporter: Reporter
+) -> PoolController:
     """A controller that hears of whatever the watches see."""
     pools, topologies = watches.pools, watches.topologies
-    made = PoolController(watches, client, reporter)
-    pools.add_listener(lambda _before, pool: made.pool_changed(pool), made.pool_changed)
+    controller = PoolController(watches, client, reporter)
+    pools.add_listener(lambda _before, pool: controller.pool_changed(pool), controller.pool_changed)
     topologies.add_listener(
-        lambda _before, item: made.topology_changed(item), made.topology_changed
+        lambda _before, item: controller.topology_changed(item), controller.topology_changed
     )
     for kind in (pools, topologies):
-        kind.add_served_listener(made.kinds_changed)
-    return made
+        kind.add_served_listener(controller.kinds_changed)
+    return controller
 
 
 class PoolController:
@@ -134,71 +136,77 @@ class PoolController:
         pools, topologies = self._watches.served()
         pool = self._pools.get(name)
         topology = self._topologies.get(topology_name(name))
-        plan = plan_pool(Facts(name, pool, topology, pools, topologies))
-        self._count(name, plan.said)  # first: a write that is refused ends here
-        if plan.step is not None:
-            await self._take(pool, name, plan.step)
-        elif plan.said is not None and pool is not None:
-            await self._say(pool, plan.said)
+        plan = plan_pool(PoolState(name, pool, topology, pools, topologies))
+        self._update_gauge(name, plan.condition)  # first: a write that is refused ends here
+        if plan.action is not None:
+            await self._execute(pool, name, plan.action)
+        elif plan.condition is not None and pool is not None:
+            await self._write_condition(pool, plan.condition)
 
-    def _count(self, name: str, said: Said | None) -> None:
+    def _update_gauge(self, name: str, condition: SyncedCondition | None) -> None:
         """Keep the gauge; while a step is under way a Pool counts as not synced."""
         if name in self._pools:
-            self._synced[name] = said is not None and said.synced
+            self._synced[name] = condition is not None and condition.synced
         else:
             self._synced.pop(name, None)
         found = list(self._synced.values())
         for synced in (True, False):
             metrics.OSMO_POOLS.labels(synced=str(synced).lower()).set(found.count(synced))
 
-    async def _take(self, pool: Pool | None, name: str, step: Step) -> None:
+    async def _execute(self, pool: Pool | None, name: str, action: Action) -> None:
         """Take a step; the watch shows what became of it, and the next look says so."""
         try:
-            await self._written(pool, name, step)
-        except _PASSING:
+            await self._execute_action(pool, name, action)
+        except _TRANSIENT:
             raise
         except KubeError as error:
             # A patch whose `test` failed: the Topology has moved on.
-            outdated = isinstance(step, Mark) and isinstance(error, UnprocessableError)
+            outdated = isinstance(action, AdoptTopology) and isinstance(error, UnprocessableError)
             if pool is not None and not outdated:
-                words = f'Topology "{topology_name(name)}" was not written: {error.message}'
-                said = Said(False, PoolReason.TOPOLOGY_REFUSED, words, pool.status.topology)
-                await self._say(pool, said)
+                message = f'Topology "{topology_name(name)}" was not written: {error.message}'
+                condition = SyncedCondition(
+                    False, PoolReason.TOPOLOGY_REFUSED, message, pool.status.topology
+                )
+                await self._write_condition(pool, condition)
             raise
 
-    async def _written(self, pool: Pool | None, name: str, step: Step) -> None:
-        told = topology_name(name)
-        match step:
-            case Create(body):
+    async def _execute_action(self, pool: Pool | None, name: str, action: Action) -> None:
+        shown_name = topology_name(name)
+        match action:
+            case CreateTopology(body):
                 await self._create(body)
-                self._tell(pool, name, "TopologyCreated", f'made Topology "{told}"')
-            case Replace(old, body):
-                await self._try(body)
+                self._report_event(pool, name, "TopologyCreated", f'made Topology "{shown_name}"')
+            case ReplaceTopology(old, body):
+                await self._dry_run(body)
                 await self._delete(old)
                 # Should we die here: no Topology is there, and the next look makes one.
                 await self._create(body)
-                self._tell(pool, name, "TopologyReplaced", f'replaced Topology "{told}"')
-            case Mark(old, operations):
+                self._report_event(
+                    pool, name, "TopologyReplaced", f'replaced Topology "{shown_name}"'
+                )
+            case AdoptTopology(old, operations):
                 body_of = msgspec.json.encode(operations)
                 path = KAI_TOPOLOGIES.path(name=old.name)
                 await self._client.patch(path, body_of, PatchType.JSON)
-                note = f'marked Topology "{told}" as the pool\'s'
-                self._tell(pool, name, "TopologyMarked", note)
-            case Remove(old, orphan):
+                note = f'marked Topology "{shown_name}" as the pool\'s'
+                self._report_event(pool, name, "TopologyMarked", note)
+            case DeleteTopology(old, orphan):
                 if orphan and not await self._is_gone(name):
                     return  # its event is still on the way
                 await self._delete(old)
-                self._tell(pool, name, "TopologyRemoved", f'removed Topology "{told}"')
+                self._report_event(
+                    pool, name, "TopologyRemoved", f'removed Topology "{shown_name}"'
+                )
 
     async def _create(self, body: dict[str, Any]) -> None:
         await self._client.create(KAI_TOPOLOGIES.path(), msgspec.json.encode(body))
 
-    async def _try(self, body: dict[str, Any]) -> None:
+    async def _dry_run(self, body: dict[str, Any]) -> None:
         """Have the API server judge it under another name: if it is refused, the old one stays."""
         metadata = {**body["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
-        tried = msgspec.json.encode({**body, "metadata": metadata})
-        await self._client.create(KAI_TOPOLOGIES.path(), tried, {"dryRun": "All"})
+        dry_run_body = msgspec.json.encode({**body, "metadata": metadata})
+        await self._client.create(KAI_TOPOLOGIES.path(), dry_run_body, {"dryRun": "All"})
 
     async def _delete(self, old: Meta) -> None:
         """Delete this very object in this very version; gone already is fine."""
@@ -216,12 +224,15 @@ class PoolController:
         answer = await self._client.get(OSMO_POOLS.path(), params)
         return not msgspec.json.decode(answer)["items"]
 
-    async def _say(self, pool: Pool, said: Said) -> None:
+    async def _write_condition(self, pool: Pool, condition: SyncedCondition) -> None:
         """Write the condition if it differs; a Warning when it has become another one."""
         meta, present = pool.metadata, pool.status
-        flag = TRUE if said.synced else FALSE
-        change = Change(SYNCED, flag, said.reason, truncate(said.message))
-        same = (present.topology, present.observed_generation) == (said.topology, meta.generation)
+        flag = TRUE if condition.synced else FALSE
+        change = Change(SYNCED, flag, condition.reason, truncate(condition.message))
+        same = (present.topology, present.observed_generation) == (
+            condition.topology,
+            meta.generation,
+        )
         if same and not differs(present.conditions, [change]):
             return
         listed = condition_list(
@@ -236,16 +247,16 @@ class PoolController:
             "apiVersion": OSMO_POOLS.api_version,
             "kind": OSMO_POOLS.kind,
             "metadata": {"name": meta.name, "resourceVersion": meta.resource_version},
-            "status": {**status, "topology": said.topology} if said.topology else status,
+            "status": {**status, "topology": condition.topology} if condition.topology else status,
         }
         path = OSMO_POOLS.path(name=meta.name, sub="status")
         await self._client.apply(path, msgspec.json.encode(body), FieldManager.OSMO)
         before = next((c for c in present.conditions if c.type == SYNCED), None)
-        if not said.synced and (before is None or before.reason != said.reason):
-            self._report.pool(meta, said.reason, change.message, warning=True)
-            log.warning("pool_not_synced", pool=meta.name, reason=said.reason)
+        if not condition.synced and (before is None or before.reason != condition.reason):
+            self._report.pool(meta, condition.reason, change.message, warning=True)
+            log.warning("pool_not_synced", pool=meta.name, reason=condition.reason)
 
-    def _tell(self, pool: Pool | None, name: str, reason: str, note: str) -> None:
+    def _report_event(self, pool: Pool | None, name: str, reason: str, note: str) -> None:
         log.info("topology_written", pool=name, reason=reason, note=note)
         if pool is not None:
             self._report.pool(pool.metadata, reason, note)

@@ -23,7 +23,7 @@ _MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PoolState:
     """What the watches show.
 
     Attributes:
@@ -42,8 +42,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The wanted Synced condition, and the name of the Topology that workflows are to name."""
+class SyncedCondition:
+    """The desired Synced condition, and the name of the Topology that workflows are to name."""
 
     synced: bool
     reason: PoolReason
@@ -52,14 +52,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateTopology:
     """There is no Topology of that name."""
 
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class ReplaceTopology:
     """Levels cannot change: this very Topology goes, then the new one is made."""
 
     old: Meta
@@ -67,7 +67,7 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class AdoptTopology:
     """Only label or owner is missing."""
 
     old: Meta
@@ -75,7 +75,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class DeleteTopology:
     """The Pool has no keys any more, or is gone.
 
     Attributes:
@@ -86,15 +86,15 @@ class Remove:
     orphan: bool = False
 
 
-Step: TypeAlias = Create | Replace | Mark | Remove
+Action: TypeAlias = CreateTopology | ReplaceTopology | AdoptTopology | DeleteTopology
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One step, or what to say when none is due."""
 
-    step: Step | None = None
-    said: Said | None = None
+    action: Action | None = None
+    condition: SyncedCondition | None = None
 
 
 def topology_name(pool: str) -> str:
@@ -108,64 +108,70 @@ def pool_name(topology: str) -> str | None:
     return name if name and topology_name(name) == topology else None
 
 
-def plan_pool(facts: Facts) -> Plan:
+def plan_pool(state: PoolState) -> Plan:
     """The next step about one Pool, or what its condition is to say."""
-    pool = facts.pool
+    pool = state.pool
     if pool is None or pool.metadata.deletion_timestamp is not None:
-        return _plan_gone(facts)
+        return _plan_deleted_pool(state)
     try:
-        wanted = topology_of(read_pool({**pool.spec, "name": facts.name}))
+        desired = topology_of(read_pool({**pool.spec, "name": state.name}))
     except RejectedError as error:
-        return Plan(said=_invalid(pool, error))
-    if wanted is None:
-        return _plan_none(facts)
-    name = str(wanted["metadata"]["name"])
-    if not facts.topologies_served:
+        return Plan(condition=_invalid_pool(pool, error))
+    if desired is None:
+        return _plan_without_topology(state)
+    name = str(desired["metadata"]["name"])
+    if not state.topologies_served:
         message = "topologies.kai.scheduler is not installed: install KAI 0.12 or newer"
-        return Plan(said=Said(False, PoolReason.TOPOLOGY_KIND_MISSING, message, name))
-    return _plan_wanted(facts, pool, wanted)
+        return Plan(
+            condition=SyncedCondition(False, PoolReason.TOPOLOGY_KIND_MISSING, message, name)
+        )
+    return _plan_with_topology(state, pool, desired)
 
 
-def _plan_gone(facts: Facts) -> Plan:
-    found = _removable(facts)
-    if found is None or not facts.pools_served:
+def _plan_deleted_pool(state: PoolState) -> Plan:
+    found = _removable(state)
+    if found is None or not state.pools_served:
         return Plan()
-    return Plan(Remove(found.metadata, orphan=facts.pool is None))
+    return Plan(DeleteTopology(found.metadata, orphan=state.pool is None))
 
 
-def _plan_none(facts: Facts) -> Plan:
-    found = facts.topology
-    if found is None or not is_ours(found, facts.name):
+def _plan_without_topology(state: PoolState) -> Plan:
+    found = state.topology
+    if found is None or not is_ours(found, state.name):
         message = "the pool has no topology keys: its workflows cannot ask for topology"
-        return Plan(said=Said(True, PoolReason.NO_TOPOLOGY_KEYS, message))
+        return Plan(condition=SyncedCondition(True, PoolReason.NO_TOPOLOGY_KEYS, message))
     if found.metadata.deletion_timestamp is not None:
-        return Plan(said=_waiting(found))
-    return Plan(Remove(found.metadata))
+        return Plan(condition=_waiting_for_deletion(found))
+    return Plan(DeleteTopology(found.metadata))
 
 
-def _plan_wanted(facts: Facts, pool: Pool, wanted: dict[str, Any]) -> Plan:
-    found = facts.topology
-    body = _owned(wanted, pool.metadata)
+def _plan_with_topology(state: PoolState, pool: Pool, desired: dict[str, Any]) -> Plan:
+    found = state.topology
+    body = _with_owner(desired, pool.metadata)
     if found is None:
-        return Plan(Create(body))
-    name, levels = found.metadata.name, _levels(wanted)
-    if not is_ours(found, facts.name):
-        return Plan(said=Said(False, PoolReason.FOREIGN_TOPOLOGY, _foreign(facts, found), name))
+        return Plan(CreateTopology(body))
+    name, levels = found.metadata.name, _levels(desired)
+    if not is_ours(found, state.name):
+        return Plan(
+            condition=SyncedCondition(
+                False, PoolReason.FOREIGN_TOPOLOGY, _foreign_message(state, found), name
+            )
+        )
     if found.metadata.deletion_timestamp is not None:
-        return Plan(said=_waiting(found))
+        return Plan(condition=_waiting_for_deletion(found))
     if found.labels != levels:
-        return Plan(Replace(found.metadata, body))
-    operations = _marks(found.metadata, pool.metadata)
+        return Plan(ReplaceTopology(found.metadata, body))
+    operations = _adoption_operations(found.metadata, pool.metadata)
     if operations:
-        return Plan(Mark(found.metadata, operations))
+        return Plan(AdoptTopology(found.metadata, operations))
     message = f'Topology "{name}" has the levels {", ".join(levels)}'
-    return Plan(said=Said(True, PoolReason.IN_STEP, message, name))
+    return Plan(condition=SyncedCondition(True, PoolReason.IN_STEP, message, name))
 
 
-def _foreign(facts: Facts, found: KaiTopology) -> str:
+def _foreign_message(state: PoolState, found: KaiTopology) -> str:
     owner = found.metadata.controller
     if owner is None:
-        advice = f"delete it, or hand it over by the label {OSMO_POOL_LABEL}={facts.name}"
+        advice = f"delete it, or hand it over by the label {OSMO_POOL_LABEL}={state.name}"
     else:
         advice = f'{owner.kind} "{owner.name}" controls it: delete that, or name the pool otherwise'
     return (
@@ -183,30 +189,32 @@ def is_ours(topology: KaiTopology, pool: str) -> bool:
     return (group, owner.kind, owner.name) == (OSMO_GROUP, "Pool", pool)
 
 
-def _removable(facts: Facts) -> KaiTopology | None:
+def _removable(state: PoolState) -> KaiTopology | None:
     """The Topology, when it is ours and nobody removes it yet."""
-    found = facts.topology
-    if found is None or not is_ours(found, facts.name):
+    found = state.topology
+    if found is None or not is_ours(found, state.name):
         return None
     return found if found.metadata.deletion_timestamp is None else None
 
 
-def _invalid(pool: Pool, error: RejectedError) -> Said:
-    told = "; ".join(map(str, error.rejections[:_MAX_SHOWN]))
+def _invalid_pool(pool: Pool, error: RejectedError) -> SyncedCondition:
+    problems = "; ".join(map(str, error.rejections[:_MAX_SHOWN]))
     left = len(error.rejections) - _MAX_SHOWN
-    message = f"spec: {told}{f' and {left} more' if left > 0 else ''} (its Topology is left alone)"
-    return Said(False, PoolReason.INVALID_POOL, message, pool.status.topology)
+    message = (
+        f"spec: {problems}{f' and {left} more' if left > 0 else ''} (its Topology is left alone)"
+    )
+    return SyncedCondition(False, PoolReason.INVALID_POOL, message, pool.status.topology)
 
 
-def _waiting(topology: KaiTopology) -> Said:
+def _waiting_for_deletion(topology: KaiTopology) -> SyncedCondition:
     meta = topology.metadata
     holders = ", ".join(meta.finalizers) or "none"
     message = f'Topology "{meta.name}" is being deleted (finalizers: {holders})'
-    return Said(False, PoolReason.WAITING_FOR_DELETION, message, meta.name)
+    return SyncedCondition(False, PoolReason.WAITING_FOR_DELETION, message, meta.name)
 
 
-def _levels(wanted: dict[str, Any]) -> tuple[str, ...]:
-    entries: Sequence[dict[str, str]] = wanted["spec"]["levels"]
+def _levels(desired: dict[str, Any]) -> tuple[str, ...]:
+    entries: Sequence[dict[str, str]] = desired["spec"]["levels"]
     return tuple(entry["nodeLabel"] for entry in entries)
 
 
@@ -220,13 +228,13 @@ def _owner(pool: Meta) -> dict[str, Any]:
     }
 
 
-def _owned(wanted: dict[str, Any], pool: Meta) -> dict[str, Any]:
-    labels = {**wanted["metadata"].get("labels", {}), OSMO_POOL_LABEL: pool.name}
-    metadata = {**wanted["metadata"], "labels": labels, "ownerReferences": [_owner(pool)]}
-    return {**wanted, "metadata": metadata}
+def _with_owner(desired: dict[str, Any], pool: Meta) -> dict[str, Any]:
+    labels = {**desired["metadata"].get("labels", {}), OSMO_POOL_LABEL: pool.name}
+    metadata = {**desired["metadata"], "labels": labels, "ownerReferences": [_owner(pool)]}
+    return {**desired, "metadata": metadata}
 
 
-def _marks(meta: Meta, pool: Meta) -> list[JsonPatchOp]:
+def _adoption_operations(meta: Meta, pool: Meta) -> list[JsonPatchOp]:
     """What puts label and owner right; bound to the version that was looked at."""
     operations: list[JsonPatchOp] = []
     if meta.labels.get(OSMO_POOL_LABEL) != pool.name:

@@ -89,7 +89,7 @@ class FlavorController:
         """One Warning per change: a flavor that says the same again is not told again."""
         notes: dict[tuple[str, str], str] = {}
         for flavor in survey.flavors:
-            lacking = survey.lacking_text(flavor.name)
+            lacking = survey.missing_levels_text(flavor.name)
             if lacking:
                 notes[flavor.name, "NodesWithoutLevels"] = (
                     f'nodes of this flavor are no part of topology "{flavor.topology}": {lacking}'

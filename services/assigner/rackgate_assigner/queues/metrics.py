@@ -18,7 +18,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.queue_usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import FlavorResource
-from rackgate_assigner.topology.free_capacity import room_of
+from rackgate_assigner.topology.free_capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 
@@ -157,7 +157,7 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
 def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
     """How much room the domains of each flavor with a topology have."""
     rooms = {
-        name: room_of(flavor_topology.tree, flavor_topology.capacity)
+        name: summarize_free_capacity(flavor_topology.tree, flavor_topology.capacity)
         for name, flavor_topology in cache.flavor_topologies().by_flavor.items()
     }
     levels = [(name, level) for name, room in rooms.items() for level in room.levels]

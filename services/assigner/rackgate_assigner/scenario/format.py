@@ -20,7 +20,7 @@ from rackgate.wire.core import Taint, Toleration
 
 FORMAT: Final = "tas-scenario/1"
 # Beyond this, a value found is not looked up for the message: that takes many times the space.
-_LOOKED_UP_BYTES: Final = 64 << 20
+_LOCATE_LIMIT_BYTES: Final = 64 << 20
 _LONGEST_NUMBER: Final = 100  # digits that are read as a number for a message
 
 
@@ -28,11 +28,11 @@ class ScenarioError(ValueError):
     """The text is no scenario file, or a scenario in it cannot be read; begins with the path."""
 
 
-class Given(msgspec.Struct, frozen=True, rename="camel"):
+class ScenarioObject(msgspec.Struct, frozen=True, rename="camel"):
     """Base of the format's objects; unknown fields are ignored."""
 
 
-class GivenFlavor(Given, frozen=True):
+class ScenarioFlavor(ScenarioObject, frozen=True):
     """The flavor all nodes belong to."""
 
     topology: str
@@ -40,7 +40,7 @@ class GivenFlavor(Given, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
 
 
-class GivenNode(Given, frozen=True):
+class ScenarioNode(ScenarioObject, frozen=True):
     """A node."""
 
     name: str
@@ -51,7 +51,7 @@ class GivenNode(Given, frozen=True):
     ready: bool = True
 
 
-class GivenPod(Given, frozen=True):
+class ScenarioPod(ScenarioObject, frozen=True):
     """A pod that was not placed by topology; `requests` are those of the whole pod."""
 
     name: str = ""
@@ -60,7 +60,7 @@ class GivenPod(Given, frozen=True):
     phase: str = ""
 
 
-class GivenUsage(Given, frozen=True):
+class ScenarioUsage(ScenarioObject, frozen=True):
     """Pods that were placed by topology; `requests` are per pod."""
 
     values: tuple[str, ...]
@@ -68,81 +68,81 @@ class GivenUsage(Given, frozen=True):
     requests: dict[str, str | int | float] = {}
 
 
-class GivenDomain(Given, frozen=True):
+class ScenarioDomain(ScenarioObject, frozen=True):
     """Pods of one domain."""
 
     values: tuple[str, ...]
     count: int
 
 
-class GivenAssignment(Given, frozen=True):
+class ScenarioAssignment(ScenarioObject, frozen=True):
     """An assignment, one entry per domain."""
 
     levels: tuple[str, ...]
-    domains: tuple[GivenDomain, ...]
+    domains: tuple[ScenarioDomain, ...]
 
 
-class GivenLayer(Given, frozen=True):
+class ScenarioLayer(ScenarioObject, frozen=True):
     """One layer of PodSet slices."""
 
     topology: str
     size: int = 0
 
 
-class GivenTopologyRequest(Given, frozen=True):
+class ScenarioTopologyRequest(ScenarioObject, frozen=True):
     """What a PodSet asks of the topology."""
 
     required: str | None = None
     preferred: str | None = None
     unconstrained: bool = False
-    slices: tuple[GivenLayer, ...] = ()
+    slices: tuple[ScenarioLayer, ...] = ()
 
 
-class GivenPodSet(Given, frozen=True):
+class ScenarioPodSet(ScenarioObject, frozen=True):
     """A PodSet to place; `requests` are per pod."""
 
     name: str
     count: int
     requests: dict[str, str | int | float] = {}
-    topology_request: GivenTopologyRequest | None = None
+    topology_request: ScenarioTopologyRequest | None = None
     group: str | None = None
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
     node_affinity: dict[str, Any] | None = None
-    previous_assignment: GivenAssignment | None = None
+    previous_assignment: ScenarioAssignment | None = None
 
 
-class GivenReplacement(Given, frozen=True):
+class ScenarioReplacement(ScenarioObject, frozen=True):
     """A node broke under admitted PodSets."""
 
     unhealthy_nodes: tuple[str, ...] = ()
-    assignments: dict[str, GivenAssignment] = {}
+    assignments: dict[str, ScenarioAssignment] = {}
     owned_by_single_pod: bool = False
 
 
-class Scenario(Given, frozen=True):
+class Scenario(ScenarioObject, frozen=True):
     """One placement question, with the expected answer where the file knows one."""
 
     id: str
     levels: tuple[str, ...]
-    flavor: GivenFlavor
-    nodes: tuple[GivenNode, ...]
-    pod_sets: tuple[GivenPodSet, ...]
+    flavor: ScenarioFlavor
+    nodes: tuple[ScenarioNode, ...]
+    pod_sets: tuple[ScenarioPodSet, ...]
     gates: dict[str, bool] = {}
-    pods: tuple[GivenPod, ...] = ()
-    usage: tuple[GivenUsage, ...] = ()
+    pods: tuple[ScenarioPod, ...] = ()
+    usage: tuple[ScenarioUsage, ...] = ()
     simulate_empty: bool = False
-    replacement: GivenReplacement | None = None
+    replacement: ScenarioReplacement | None = None
     expected: dict[str, Any] | None = None
     title: str = ""
     tags: tuple[str, ...] = ()
 
 
-class _Header(Given, frozen=True):
+class _Header(ScenarioObject, frozen=True):
     format: Any = None
 
 
-class _File(Given, frozen=True):
+class _File(ScenarioObject, frozen=True):
     scenarios: tuple[Scenario, ...]
 
 
@@ -161,11 +161,11 @@ def decode_scenarios(text: bytes) -> tuple[Scenario, ...]:
             raise ScenarioError(f'format: {shown(header.format)}: must be "{FORMAT}"')
         return msgspec.json.decode(text, type=_File).scenarios
     except msgspec.ValidationError as error:
-        raise ScenarioError(_located(str(error), text)) from error
+        raise ScenarioError(_locate_error(str(error), text)) from error
     except RecursionError as error:
         raise ScenarioError("the file is nested too deeply to be read") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScenarioError(_unread(str(error), text)) from error
+        raise ScenarioError(_explain_unreadable(str(error), text)) from error
 
 
 # Where msgspec says what is wrong: `$.scenarios[0].nodes[3].labels[...]`; the key is not said.
@@ -183,21 +183,21 @@ _KINDS: Final = {
 }
 
 
-class _Odd(str):
+class _UnusableNumber(str):
     """Text of a number that is none, or that nobody can use."""
 
     __slots__ = ()
 
 
-def _located(said: str, text: bytes) -> str:
+def _locate_error(error_text: str, text: bytes) -> str:
     """A message of msgspec as `path: value: what it must be`."""
-    match = _AT.fullmatch(said)
-    problem, path = (match["problem"], match["path"] or "") if match else (said, "")
+    match = _AT.fullmatch(error_text)
+    problem, path = (match["problem"], match["path"] or "") if match else (error_text, "")
     expected = _EXPECTED.match(problem)
     got = expected["got"] if expected else None
     steps = [step["key"] or step["index"] for step in _STEP.finditer(path)]
-    document = _whole(text)
-    found = None if document is None else next(_follow(document[0], steps, "", got), None)
+    document = _load_document(text)
+    found = None if document is None else next(_find_at_path(document[0], steps, "", got), None)
     if expected:
         kinds = " or ".join(_KINDS.get(kind, kind) for kind in expected["kinds"].split(" | "))
         problem = f"must be {kinds}"
@@ -212,10 +212,10 @@ def _located(said: str, text: bytes) -> str:
 
 
 def _value(value: object) -> str:
-    return str(value)[:_LONGEST_NUMBER] if isinstance(value, _Odd) else shown(value)
+    return str(value)[:_LONGEST_NUMBER] if isinstance(value, _UnusableNumber) else shown(value)
 
 
-def _unread(said: str, text: bytes) -> str:
+def _explain_unreadable(error_text: str, text: bytes) -> str:
     """Why the text is no JSON; the path of a number that JSON does not know."""
     try:
         text.decode()
@@ -223,31 +223,35 @@ def _unread(said: str, text: bytes) -> str:
         return f"the file is not UTF-8: {error.reason} (byte {error.start})"
     if text.startswith(codecs.BOM_UTF8):
         return "the file begins with a byte order mark: save it without"
-    document = _whole(text)
-    for place, value in _leaves(document[0]) if document else ():
-        if isinstance(value, _Odd) and value.strip("-").isalpha():
+    document = _load_document(text)
+    for place, value in _scalar_values(document[0]) if document else ():
+        if isinstance(value, _UnusableNumber) and value.strip("-").isalpha():
             return f"{place}: {value}: JSON has no such number"
-    return f"the file is not JSON: {said.removeprefix('JSON is malformed: ')}"
+    return f"the file is not JSON: {error_text.removeprefix('JSON is malformed: ')}"
 
 
-def _whole(text: bytes) -> tuple[Any] | None:
+def _load_document(text: bytes) -> tuple[Any] | None:
     """The document as plain data, in a tuple; None when it cannot be read at all."""
-    if len(text) > _LOOKED_UP_BYTES:
+    if len(text) > _LOCATE_LIMIT_BYTES:
         return None
 
-    def number(digits: str) -> int | _Odd:
-        return int(digits) if len(digits) <= _LONGEST_NUMBER else _Odd(digits)
+    def number(digits: str) -> int | _UnusableNumber:
+        return int(digits) if len(digits) <= _LONGEST_NUMBER else _UnusableNumber(digits)
 
-    def fraction(digits: str) -> float | _Odd:
-        return value if math.isfinite(value := float(digits)) else _Odd(digits)
+    def fraction(digits: str) -> float | _UnusableNumber:
+        return value if math.isfinite(value := float(digits)) else _UnusableNumber(digits)
 
     try:
-        return (json.loads(text, parse_constant=_Odd, parse_int=number, parse_float=fraction),)
+        return (
+            json.loads(
+                text, parse_constant=_UnusableNumber, parse_int=number, parse_float=fraction
+            ),
+        )
     except (ValueError, RecursionError):
         return None
 
 
-def _follow(
+def _find_at_path(
     value: Any, steps: list[str], place: str, got: str | None
 ) -> Iterator[tuple[str, object]]:
     """What is at the steps below a value, with its full path; `...` is any key of an object."""
@@ -258,11 +262,11 @@ def _follow(
     step, rest = steps[0], steps[1:]
     if step == "..." and isinstance(value, dict):
         for key, inner in value.items():
-            yield from _follow(inner, rest, f"{place}[{shown(key)}]", got)
+            yield from _find_at_path(inner, rest, f"{place}[{shown(key)}]", got)
     elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-        yield from _follow(value[int(step)], rest, f"{place}[{step}]", got)
+        yield from _find_at_path(value[int(step)], rest, f"{place}[{step}]", got)
     elif isinstance(value, dict) and step in value:
-        yield from _follow(value[step], rest, f"{place}.{step}" if place else step, got)
+        yield from _find_at_path(value[step], rest, f"{place}.{step}" if place else step, got)
 
 
 def _below(place: str, key: str) -> str:
@@ -271,15 +275,15 @@ def _below(place: str, key: str) -> str:
     return f"{place}.{key}" if place else key
 
 
-def _leaves(value: Any) -> Iterator[tuple[str, object]]:
+def _scalar_values(value: Any) -> Iterator[tuple[str, object]]:
     """Every value that holds no others, with its path."""
-    waiting: list[tuple[str, Any]] = [("", value)]
-    while waiting:
-        place, found = waiting.pop()
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        place, found = pending.pop()
         if isinstance(found, dict):
-            waiting += [(_below(place, key), inner) for key, inner in found.items()]
+            pending += [(_below(place, key), inner) for key, inner in found.items()]
         elif isinstance(found, list):
-            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(found)]
+            pending += [(f"{place}[{index}]", inner) for index, inner in enumerate(found)]
         else:
             yield place, found
 
@@ -287,7 +291,7 @@ def _leaves(value: Any) -> Iterator[tuple[str, object]]:
 def _kind(value: object) -> str:
     if value is None:
         return "null"
-    if isinstance(value, _Odd):
+    if isinstance(value, _UnusableNumber):
         return "int"
     kinds = {bool: "bool", int: "int", float: "float", str: "str", list: "array", dict: "object"}
     return kinds[type(value)]

@@ -11,15 +11,15 @@ from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.scenario.checks import check_scenario
 from rackgate_assigner.scenario.format import (
     FORMAT,
-    GivenAssignment,
-    GivenTopologyRequest,
     Scenario,
+    ScenarioAssignment,
     ScenarioError,
+    ScenarioTopologyRequest,
     decode_scenarios,
 )
 from rackgate_assigner.topology.capacity import Capacity
 from rackgate_assigner.topology.model import (
-    NodeFacts,
+    NodeInfo,
     Placement,
     PodSetRequest,
     Replacement,
@@ -70,7 +70,7 @@ def answer(scenario: Scenario, path: str = "scenario") -> dict[str, Any]:
         ScenarioError: the engine cannot work with it.
     """
     try:
-        return _answer_of(_solve(scenario))
+        return _to_expected(_place_podsets(scenario))
     except (QuantityError, ValueError) as error:
         raise ScenarioError(f"{path}: {error}") from error
 
@@ -88,7 +88,7 @@ def answers(text: bytes) -> Iterator[dict[str, Any]]:
 def tree_and_capacity(scenario: Scenario) -> tuple[TopologyTree, Capacity]:
     """The scenario's nodes, charged with its pods and usage."""
     nodes = [
-        NodeFacts(
+        NodeInfo(
             name=node.name,
             labels=node.labels,
             allocatable=_amounts(node.allocatable),
@@ -129,20 +129,26 @@ def podset_requests(scenario: Scenario) -> list[PodSetRequest]:
     ]
 
 
-def _solve(scenario: Scenario) -> Placement:
+def _place_podsets(scenario: Scenario) -> Placement:
     tree, capacity = tree_and_capacity(scenario)
     podsets = podset_requests(scenario)
-    broken = scenario.replacement
-    if broken is not None and broken.unhealthy_nodes:
-        current = {name: _assignment(given) for name, given in broken.assignments.items()}
+    replacement = scenario.replacement
+    if replacement is not None and replacement.unhealthy_nodes:
+        current = {
+            name: _assignment(assignment) for name, assignment in replacement.assignments.items()
+        }
         return replace(
             tree,
             capacity,
             podsets,
             Replacement(
-                broken.unhealthy_nodes,
-                {name: given for name, given in current.items() if given is not None},
-                broken.owned_by_single_pod,
+                replacement.unhealthy_nodes,
+                {
+                    name: assignment
+                    for name, assignment in current.items()
+                    if assignment is not None
+                },
+                replacement.owned_by_single_pod,
             ),
             topology_name=scenario.flavor.topology,
             flavor_tolerations=scenario.flavor.tolerations,
@@ -159,7 +165,7 @@ def _solve(scenario: Scenario) -> Placement:
     )
 
 
-def _answer_of(placement: Placement) -> dict[str, Any]:
+def _to_expected(placement: Placement) -> dict[str, Any]:
     result: dict[str, Any] = {
         name: {
             "assignment": {
@@ -171,9 +177,9 @@ def _answer_of(placement: Placement) -> dict[str, Any]:
         }
         for name, assignment in placement.assignments.items()
     }
-    if placement.refused is not None:
-        for name in placement.refused.members:
-            result[name] = {"failure": placement.refused.message}
+    if placement.failure is not None:
+        for name in placement.failure.members:
+            result[name] = {"failure": placement.failure.message}
     return result
 
 
@@ -181,7 +187,7 @@ def _amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     return {resource: amount(resource, value) for resource, value in quantities.items()}
 
 
-def _topology(request: GivenTopologyRequest | None) -> TopologyRequest | None:
+def _topology(request: ScenarioTopologyRequest | None) -> TopologyRequest | None:
     if request is None:
         return None
     return TopologyRequest(
@@ -192,9 +198,9 @@ def _topology(request: GivenTopologyRequest | None) -> TopologyRequest | None:
     )
 
 
-def _assignment(given: GivenAssignment | None) -> TopologyAssignment | None:
-    if given is None:
+def _assignment(assignment: ScenarioAssignment | None) -> TopologyAssignment | None:
+    if assignment is None:
         return None
     return TopologyAssignment(
-        given.levels, tuple((domain.values, domain.count) for domain in given.domains)
+        assignment.levels, tuple((domain.values, domain.count) for domain in assignment.domains)
     )

@@ -278,9 +278,9 @@ class Nominator:
         complete = True
         while True:
             placement = self._place(flavor, podsets, simulate_empty=simulate_empty)
-            if placement.refused is None:
+            if placement.failure is None:
                 return placement.assignments if complete else None
-            failed = _FailedPlacement(flavor, podsets, placement.refused)
+            failed = _FailedPlacement(flavor, podsets, placement.failure)
             if not reject_flavor(failed):
                 return None
             complete = False
@@ -312,7 +312,7 @@ class Nominator:
                     features=self._features,
                     leaf_range=leaf_range,
                 )
-            if found.refused is None:
+            if found.failure is None:
                 break
         return found or Placement({})
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.topology.block import Block
-from rackgate_assigner.topology.kept import Kept
-from rackgate_assigner.topology.order import Order
+from rackgate_assigner.topology.capacity_cache import CapacityCache
+from rackgate_assigner.topology.leaf_array import LeafArray
+from rackgate_assigner.topology.reordering import Reordering
 from rackgate_assigner.topology.tree import (
     AMOUNT_LIMIT,
     PODS,
     IntMatrix,
     IntVector,
     TopologyTree,
-    renamed,
+    align_resource_rows,
 )
 
 # One charge of one resource on one leaf; a thousand of them still fit into int64.
@@ -41,14 +41,14 @@ class Capacity:
         tree: the tree whose leaves these are.
         resources: column names, sorted; always with `pods`.
         rows: resource name to column number.
-        kept: numbers derived from the free amounts, with the leaves that changed since. A
+        cache: numbers derived from the free amounts, with the leaves that changed since. A
             snapshot starts without.
     """
 
     __slots__ = (
-        "_block",
-        "_shared",
-        "kept",
+        "_array",
+        "_is_shared",
+        "cache",
         "resources",
         "rows",
         "tree",
@@ -67,28 +67,28 @@ class Capacity:
         # One block for both, so that a snapshot's first charge allocates and copies once.
         numbers = np.zeros((2, len(self.resources), tree.leaf_count), dtype=np.int64)
         numbers[0] = _select_rows(tree, self.resources)
-        self._block, self._shared = Block(numbers), False
-        self.kept: Kept[Any] = Kept()
+        self._array, self._is_shared = LeafArray(numbers), False
+        self.cache: CapacityCache[Any] = CapacityCache()
 
     @property
     def _free(self) -> IntMatrix:
-        rows: IntMatrix = self._block.array()[0]
+        rows: IntMatrix = self._array.array()[0]
         return rows
 
     @property
     def _usage(self) -> IntMatrix:
-        rows: IntMatrix = self._block.array()[1]
+        rows: IntMatrix = self._array.array()[1]
         return rows
 
     @property
     def allocatable(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what the nodes offer (CAP-01)."""
-        return _view(_select_rows(self.tree, self.resources))
+        return _read_only_view(_select_rows(self.tree, self.resources))
 
     @property
     def usage(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what TAS placed."""
-        return _view(self._usage)
+        return _read_only_view(self._usage)
 
     @property
     def other_usage(self) -> IntMatrix:
@@ -99,7 +99,7 @@ class Capacity:
     @property
     def free(self) -> IntMatrix:
         """Shape (leaves, resources), read-only; negative where a leaf is over-committed."""
-        return _view(self._free)
+        return _read_only_view(self._free)
 
     def free_row(self, row: int, *, simulate_empty: bool = False) -> IntVector:
         """One resource over all leaves; with `simulate_empty` as if nothing were placed by TAS.
@@ -121,7 +121,7 @@ class Capacity:
             count: pods; negative gives back.
         """
         amounts = self._amounts(requests, count)
-        self._own((leaf,))
+        self._ensure_writable((leaf,))
         self._usage[:, leaf] += amounts
         self._free[:, leaf] -= amounts
 
@@ -131,7 +131,7 @@ class Capacity:
         Many pods at once are charged like one after another, so the limit is that of a sum.
         """
         amounts = self._amounts(requests, count, SUM_LIMIT)
-        self._own((leaf,))
+        self._ensure_writable((leaf,))
         self._free[:, leaf] -= amounts
 
     def charge_leaves(
@@ -144,21 +144,21 @@ class Capacity:
         order = {count: i for i, count in enumerate(sorted(set(counts)))}
         amounts = np.stack(columns, axis=1)[:, [order[count] for count in counts]]
         where = np.array(leaves, dtype=np.int64)
-        self._own(leaves)
+        self._ensure_writable(leaves)
         np.add.at(self._usage.T, where, amounts.T)
         np.subtract.at(self._free.T, where, amounts.T)
 
     def copy(self) -> Capacity:
         """A snapshot: shares the numbers until either side charges something."""
-        twin = object.__new__(Capacity)
-        twin.tree, twin.resources, twin.rows = self.tree, self.resources, self.rows
-        twin._block = self._block
-        twin._shared = self._shared = True
-        twin.kept = Kept()
-        return twin
+        clone = object.__new__(Capacity)
+        clone.tree, clone.resources, clone.rows = self.tree, self.resources, self.rows
+        clone._array = self._array
+        clone._is_shared = self._is_shared = True
+        clone.cache = CapacityCache()
+        return clone
 
-    def moved(self, tree: TopologyTree, leaves: Order | None) -> Capacity:
-        """The same charges on the next tree; those of touched leaves have to be `put` after it.
+    def move_to_tree(self, tree: TopologyTree, leaves: Reordering | None) -> Capacity:
+        """The same charges on the next tree; then call `set_leaf` for every touched leaf.
 
         To go on with instead of this one, which gives its numbers away.
 
@@ -166,19 +166,19 @@ class Capacity:
             tree: amended from this one's; its resources become the columns.
             leaves: their order; None: the same leaves.
         """
-        twin = object.__new__(Capacity)
-        twin.tree, twin.resources = tree, tree.resources
-        twin.rows = {name: row for row, name in enumerate(tree.resources)}
-        twin.kept = Kept()
-        twin._block, twin._shared = self._block, self._shared
+        clone = object.__new__(Capacity)
+        clone.tree, clone.resources = tree, tree.resources
+        clone.rows = {name: row for row, name in enumerate(tree.resources)}
+        clone.cache = CapacityCache()
+        clone._array, clone._is_shared = self._array, self._is_shared
         if leaves is not None:
-            twin._block, twin._shared = self._block.moved(leaves), False
+            clone._array, clone._is_shared = self._array.reorder(leaves), False
         if tree.resources != self.resources:
-            numbers = renamed(twin._block.array(), self.resources, tree.resources)
-            twin._block, twin._shared = Block(numbers), False
-        return twin
+            numbers = align_resource_rows(clone._array.array(), self.resources, tree.resources)
+            clone._array, clone._is_shared = LeafArray(numbers), False
+        return clone
 
-    def put(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
+    def set_leaf(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
         """Set what is charged to a leaf, whatever was charged before.
 
         Args:
@@ -186,48 +186,51 @@ class Capacity:
             usage: by resource, what TAS placed.
             other: by resource, what pods not placed by TAS take.
         """
-        offered = self.tree.offered(leaf)
+        allocatable_of_leaf = self.tree.allocatable_of_leaf(leaf)
         column = np.zeros((2, len(self.resources)), dtype=np.int64)
         for row, name in enumerate(self.resources):
-            used, taken = _within(usage.get(name, 0)), _within(other.get(name, 0))
-            column[:, row] = offered.get(name, 0) - used - taken, used
-        if np.array_equal(self._block.column(leaf), column):
+            used, taken = _clamp_sum(usage.get(name, 0)), _clamp_sum(other.get(name, 0))
+            column[:, row] = allocatable_of_leaf.get(name, 0) - used - taken, used
+        if np.array_equal(self._array.column(leaf), column):
             return  # nothing to copy a shared block for
-        if (self._shared or self._block.noted) and not self._block.full:
-            self.kept.note((leaf,))
-            self._block, self._shared = self._block.put(leaf, column), False
+        if (self._is_shared or self._array.has_pending) and not self._array.is_pending_full:
+            self.cache.mark_changed((leaf,))
+            self._array, self._is_shared = self._array.with_column(leaf, column), False
             return
-        self._own((leaf,))
-        self._block.array()[..., leaf] = column
+        self._ensure_writable((leaf,))
+        self._array.array()[..., leaf] = column
 
-    def _own(self, leaves: Iterable[int]) -> None:
+    def _ensure_writable(self, leaves: Iterable[int]) -> None:
         """Before these leaves are written to."""
-        self.kept.note(leaves)
-        if self._shared:
-            self._block, self._shared = Block(self._block.array().copy()), False
+        self.cache.mark_changed(leaves)
+        if self._is_shared:
+            self._array, self._is_shared = LeafArray(self._array.array().copy()), False
 
     def _amounts(
         self, requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
     ) -> IntVector:
         amounts = np.zeros(len(self.resources), dtype=np.int64)
-        for name, amount in charged(requests, count, limit).items():
+        for name, amount in charge_amounts(requests, count, limit).items():
             row = self.rows.get(name)
             if row is not None:
                 amounts[row] = amount
         return amounts
 
 
-def per_pod(requests: Mapping[str, int]) -> dict[str, int]:
+def single_pod_requests(requests: Mapping[str, int]) -> dict[str, int]:
     """Requests of one pod with the 1 of `pods` that every pod needs, clamped to int64-safe size."""
     amounts = {name: max(0, min(AMOUNT_LIMIT, amount)) for name, amount in requests.items()}
     amounts[PODS] = amounts.get(PODS, 0) + 1
     return amounts
 
 
-def charged(requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT) -> dict[str, int]:
+def charge_amounts(
+    requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
+) -> dict[str, int]:
     """What `count` pods take in one charge, by resource; negative gives back."""
     return {
-        name: max(-limit, min(limit, amount * count)) for name, amount in per_pod(requests).items()
+        name: max(-limit, min(limit, amount * count))
+        for name, amount in single_pod_requests(requests).items()
     }
 
 
@@ -251,14 +254,14 @@ def charge_assignment(
     leaves: list[int] = []
     counts: list[int] = []
     for values, count in assignment.domains:
-        leaf = leaf_of_assigned(capacity.tree, assignment.levels, values)
+        leaf = leaf_of_assigned_domain(capacity.tree, assignment.levels, values)
         if leaf is not None:
             leaves.append(leaf)
             counts.append(sign * count)
     capacity.charge_leaves(leaves, requests, counts)
 
 
-def leaf_of_assigned(
+def leaf_of_assigned_domain(
     tree: TopologyTree, levels: Sequence[str], values: Sequence[str]
 ) -> int | None:
     """Leaf of this tree that holds a domain of an assignment stored with `levels`, or None."""
@@ -292,11 +295,11 @@ def charge_host(
             (capacity.charge if tas else capacity.charge_other)(leaf, requests, count)
 
 
-def _within(amount: int) -> int:
+def _clamp_sum(amount: int) -> int:
     return max(-SUM_LIMIT, min(SUM_LIMIT, amount))
 
 
-def _view(rows: IntMatrix) -> IntMatrix:
+def _read_only_view(rows: IntMatrix) -> IntMatrix:
     view = rows.T
     view.flags.writeable = False
     return view
@@ -305,4 +308,4 @@ def _view(rows: IntMatrix) -> IntMatrix:
 def _select_rows(tree: TopologyTree, resources: Sequence[str]) -> IntMatrix:
     if tuple(resources) == tree.resources:
         return tree.allocatable
-    return renamed(tree.allocatable, tree.resources, resources)
+    return align_resource_rows(tree.allocatable, tree.resources, resources)

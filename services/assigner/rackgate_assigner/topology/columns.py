@@ -40,7 +40,7 @@ class Column:
         return table[self.codes]
 
 
-class Coded:
+class EncodedValues:
     """Values as small integers, for a list that only grows.
 
     Attributes:
@@ -56,7 +56,7 @@ class Coded:
         self._count = 0
 
     @classmethod
-    def of(cls, codes: npt.NDArray[np.int64], values: Sequence[Any]) -> Coded:
+    def of(cls, codes: npt.NDArray[np.int64], values: Sequence[Any]) -> EncodedValues:
         """Values that have codes already; those that nothing has are dropped."""
         found = cls()
         used, found._block = np.unique(codes, return_inverse=True)
@@ -95,21 +95,21 @@ class Memo:
     def __init__(self) -> None:
         self._results: dict[Hashable, Any] = {}
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
         """The result kept under `key`, made on first use."""
         try:
             result: T = self._results[key]
         except KeyError:
             if len(self._results) >= MEMO_LIMIT:
                 self._results.clear()
-            result = self._results[key] = make()
+            result = self._results[key] = compute()
         return result
 
     def put(self, key: Hashable, result: object) -> None:
         """Keep a result that was come by elsewhere."""
         self._results[key] = result
 
-    def kept(self) -> ItemsView[Hashable, Any]:
+    def items(self) -> ItemsView[Hashable, Any]:
         """Everything that is kept, with its key."""
         return self._results.items()
 
@@ -127,18 +127,18 @@ class Overlay:
     ) -> None:
         self._base, self._patch = base, patch or {}
 
-    def amended(self, changes: Mapping[str, str | None]) -> Overlay:
+    def with_changes(self, changes: Mapping[str, str | None]) -> Overlay:
         """The next version; None takes a text away."""
         patch = {**self._patch, **changes}
         if len(patch) <= self.LIMIT:
             return Overlay(self._base, patch)
-        return Overlay(Overlay(self._base, patch).whole())
+        return Overlay(Overlay(self._base, patch).to_dict())
 
     def get(self, name: str) -> str | None:
         """The text of a name, if there is one."""
         return self._patch[name] if name in self._patch else self._base.get(name)
 
-    def whole(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         """All texts by name."""
         found: dict[str, str | None] = {**self._base, **self._patch}
         return {name: text for name, text in found.items() if text is not None}

@@ -12,7 +12,7 @@ from rackgate_assigner.topology.tree import PODS, TopologyTree
 
 
 @dataclass(frozen=True, slots=True)
-class LevelRoom:
+class LevelFreeCapacity:
     """The domains of one level.
 
     Attributes:
@@ -29,7 +29,7 @@ class LevelRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacitySummary:
     """All levels of one flavor's topology.
 
     Attributes:
@@ -37,15 +37,15 @@ class Room:
         free: by resource, over all nodes; a node that is over-committed has nothing free.
     """
 
-    levels: tuple[LevelRoom, ...]
+    levels: tuple[LevelFreeCapacity, ...]
     free: Mapping[str, int]
 
 
-def room_of(tree: TopologyTree, capacity: Capacity) -> Room:
+def summarize_free_capacity(tree: TopologyTree, capacity: Capacity) -> FreeCapacitySummary:
     """Count what is free in each domain; a sum over leaves never offsets one with another."""
     if not tree.leaf_count:
-        return Room(
-            tuple(LevelRoom(key, 0, 0, {}) for key in tree.levels),
+        return FreeCapacitySummary(
+            tuple(LevelFreeCapacity(key, 0, 0, {}) for key in tree.levels),
             dict.fromkeys(capacity.resources, 0),
         )
     free = np.maximum(capacity.free.T, 0)
@@ -55,7 +55,7 @@ def room_of(tree: TopologyTree, capacity: Capacity) -> Room:
         starts = tree.leaf_ranges[level][:-1]
         sums = np.add.reduceat(free, starts, axis=1).max(axis=1).tolist()
         levels.append(
-            LevelRoom(
+            LevelFreeCapacity(
                 key=key,
                 domains=len(starts),
                 idle=int((np.add.reduceat(placed, starts) == 0).sum()),
@@ -63,4 +63,4 @@ def room_of(tree: TopologyTree, capacity: Capacity) -> Room:
             )
         )
     whole = free.sum(axis=1).tolist()
-    return Room(tuple(levels), dict(zip(capacity.resources, whole, strict=True)))
+    return FreeCapacitySummary(tuple(levels), dict(zip(capacity.resources, whole, strict=True)))

@@ -11,7 +11,7 @@ from rackgate.wire.core import Taint, Toleration
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeInfo:
     """What placement needs to know of a node.
 
     Attributes:
@@ -110,7 +110,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Assignments by PodSet name; `refused` names the first PodSet that found no place."""
+    """Assignments by PodSet name; `failure` names the first PodSet that found no place."""
 
     assignments: Mapping[str, TopologyAssignment]
-    refused: NoFit | None = None
+    failure: NoFit | None = None

@@ -20,10 +20,10 @@ from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain
 from rackgate_assigner.topology import structure
 from rackgate_assigner.topology.columns import Column, Memo, Overlay
-from rackgate_assigner.topology.index import Index
-from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.topology.register import Picked, Register
-from rackgate_assigner.topology.structure import Structure, counting
+from rackgate_assigner.topology.leaf_index import LeafIndex
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.node_registry import NodeRegistry, NodeSelection
+from rackgate_assigner.topology.structure import Structure, index_range
 
 IntVector: TypeAlias = npt.NDArray[np.int64]
 IntMatrix: TypeAlias = npt.NDArray[np.int64]
@@ -33,8 +33,8 @@ PODS = "pods"
 AMOUNT_LIMIT = 2**45
 
 
-def skip_reason(
-    node: NodeFacts, node_labels: Mapping[str, str], levels: Sequence[str]
+def reason_to_skip(
+    node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> str | None:
     """Why a node does not take part in a flavor's topology, or None when it does.
 
@@ -57,30 +57,30 @@ def skip_reason(
     return None
 
 
-def takes_part(node: NodeFacts, node_labels: Mapping[str, str], levels: Sequence[str]) -> bool:
+def takes_part(node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[str]) -> bool:
     """Whether a node counts for a flavor's topology (TAS-04)."""
-    return skip_reason(node, node_labels, levels) is None
+    return reason_to_skip(node, node_labels, levels) is None
 
 
-def sift(
-    nodes: Iterable[NodeFacts], node_labels: Mapping[str, str], levels: Sequence[str]
-) -> tuple[list[NodeFacts], dict[str, str]]:
+def select_nodes(
+    nodes: Iterable[NodeInfo], node_labels: Mapping[str, str], levels: Sequence[str]
+) -> tuple[list[NodeInfo], dict[str, str]]:
     """Tell nodes that take part from those that do not, each of these with the reason.
 
     Where the hostname is the lowest level, a second node with the same hostname does not: a pod
     pinned to that name could land on either, and usage could not be told apart.
     """
     skipped: dict[str, str] = {}
-    taking: list[NodeFacts] = []
+    included: list[NodeInfo] = []
     for node in nodes:
-        reason = skip_reason(node, node_labels, levels)
+        reason = reason_to_skip(node, node_labels, levels)
         if reason is None:
-            taking.append(node)
+            included.append(node)
         else:
             skipped[node.name] = reason
     if levels[-1] == HOSTNAME_LABEL:
-        taking = _one_node_per_host(taking, skipped)
-    return taking, skipped
+        included = _one_node_per_host(included, skipped)
+    return included, skipped
 
 
 class TopologyTree:
@@ -88,89 +88,91 @@ class TopologyTree:
 
     Attributes:
         levels: node label keys, coarsest first.
-        hosts: the lowest level is the hostname, so a leaf is one node.
-        register: every node with a number; shared with the trees before and after this one.
-        numbers: shape (nodes,): number of each node that takes part, sorted by path.
+        lowest_is_hostname: the lowest level is the hostname, so a leaf is one node.
+        registry: every node with a number; shared with the trees before and after this one.
+        node_numbers: shape (nodes,): number of each node that takes part, sorted by path.
         nodes: these nodes; in the host case `nodes[i]` is leaf `i`.
         structure: all domains.
         node_offsets: shape (leaves + 1,): first node of each leaf.
         paths: per level, the domains' value tuples; the index is the domain's id.
         children: per level but the lowest, offsets (domains + 1) into the next level.
         leaf_ranges: per level, offsets (domains + 1) into the leaves.
-        names: leaf by Node name; read it through `leaf_of_node`.
-        hostnames: leaf by hostname label; read it through `leaf_of_host`. The very `names` where
-            all hostnames are the names of their nodes.
-        offers: by resource, how many nodes offer it.
+        node_name_index: leaf by Node name; read it through `leaf_of_node`.
+        hostname_index: leaf by hostname label; read it through `leaf_of_host`. The very
+            `node_name_index` where all hostnames are the names of their nodes.
+        resource_node_counts: by resource, how many nodes offer it.
         resources: every resource that some node offers, and always `pods`; sorted.
         memo: judgements of nodes by their names, labels and taints, never by amounts.
         columns: labels by key, and taints under None; read them through `column`.
-        left_out: texts behind `skipped`.
-        sums: what `allocatable` found out.
+        skip_reasons: texts behind `skipped`.
+        leaf_allocatable: what `allocatable` found out.
     """
 
     def __init__(
-        self, levels: Sequence[str], nodes: Sequence[NodeFacts], skipped: Mapping[str, str]
+        self, levels: Sequence[str], nodes: Sequence[NodeInfo], skipped: Mapping[str, str]
     ) -> None:
         self.levels = tuple(levels)
-        self.hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
-        self.left_out = Overlay(dict(skipped))
-        self.sums: IntMatrix | None = None
+        self.lowest_is_hostname = bool(levels) and levels[-1] == HOSTNAME_LABEL
+        self.skip_reasons = Overlay(dict(skipped))
+        self.leaf_allocatable: IntMatrix | None = None
         self.memo = Memo()
         self.columns = Memo()
-        register = Register(self.levels, nodes)
-        self.set_members(register, counting(len(nodes)))
-        self.set_structure(structure.built(register.paths, len(self.levels)))
-        self.names = Index.of(map(node_name, nodes), self.node_leaves)
-        self.hostnames = self.names
-        if any(map(is_named_apart, nodes)):
-            self.hostnames = Index.of(map(hostname, nodes), self.node_leaves)
-        self.set_offers(Counter(chain.from_iterable(node.allocatable for node in nodes)))
+        registry = NodeRegistry(self.levels, nodes)
+        self.set_nodes(registry, index_range(len(nodes)))
+        self.set_structure(structure.build_structure(registry.paths, len(self.levels)))
+        self.node_name_index = LeafIndex.of(map(node_name, nodes), self.node_leaves)
+        self.hostname_index = self.node_name_index
+        if any(map(hostname_differs, nodes)):
+            self.hostname_index = LeafIndex.of(map(hostname, nodes), self.node_leaves)
+        self.set_resource_node_counts(
+            Counter(chain.from_iterable(node.allocatable for node in nodes))
+        )
 
     @classmethod
     def build(
         cls,
         levels: Sequence[str],
-        nodes: Iterable[NodeFacts],
+        nodes: Iterable[NodeInfo],
         *,
         node_labels: Mapping[str, str] | None = None,
     ) -> TopologyTree:
         """Sort nodes into domains; the order of `nodes` has no influence.
 
-        Nodes that do not take part (see `sift`) are left out and listed in `skipped`.
+        Nodes that do not take part (see `select_nodes`) are left out and listed in `skipped`.
 
         Raises:
             ValueError: no levels.
         """
         if not levels:
             raise ValueError("a topology needs at least one level")
-        taking, skipped = sift(nodes, node_labels or {}, levels)
-        taking.sort(key=lambda node: (tuple(map(node.labels.__getitem__, levels)), node.name))
-        return cls(levels, taking, skipped)
+        included, skipped = select_nodes(nodes, node_labels or {}, levels)
+        included.sort(key=lambda node: (tuple(map(node.labels.__getitem__, levels)), node.name))
+        return cls(levels, included, skipped)
 
-    def path_of(self, node: NodeFacts) -> Domain:
+    def path_of(self, node: NodeInfo) -> Domain:
         """Values of a node that takes part, one for each level."""
-        return self.register.path_of(node)
+        return self.registry.path_of(node)
 
     def leaf_of_node(self, name: str) -> int | None:
         """Leaf that holds the node of this object name, or None when it does not take part."""
-        return self.names.get(name)
+        return self.node_name_index.get(name)
 
     def leaf_of_host(self, host: str) -> int | None:
         """Leaf that holds the node whose hostname label is `host`, whatever the lowest level."""
-        return self.hostnames.get(host)
+        return self.hostname_index.get(host)
 
     def leaf_of_values(self, values: Sequence[str]) -> int | None:
         """Leaf that an assignment's `values` name: by host alone, or by the whole path."""
-        if self.hosts:
-            return self.hostnames.get(values[-1]) if values else None
-        return structure.found_at(self.paths[-1], tuple(values))
+        if self.lowest_is_hostname:
+            return self.hostname_index.get(values[-1]) if values else None
+        return structure.find_path(self.paths[-1], tuple(values))
 
     def values_of_leaf(self, leaf: int) -> Domain:
         """The `values` of a leaf as an assignment stores them (TAS-13)."""
         path = self.paths[-1][leaf]
-        return path[-1:] if self.hosts else path
+        return path[-1:] if self.lowest_is_hostname else path
 
-    def nodes_of_leaf(self, leaf: int) -> Sequence[NodeFacts]:
+    def nodes_of_leaf(self, leaf: int) -> Sequence[NodeInfo]:
         """The nodes of a leaf, by name."""
         start, end = self.node_offsets[leaf : leaf + 2].tolist()
         return self.nodes[start:end]
@@ -178,7 +180,7 @@ class TopologyTree:
     @property
     def assignment_levels(self) -> tuple[str, ...]:
         """The `levels` of an assignment: the hostname alone in the host case (TAS-13)."""
-        return self.levels[-1:] if self.hosts else self.levels
+        return self.levels[-1:] if self.lowest_is_hostname else self.levels
 
     @property
     def leaf_count(self) -> int:
@@ -188,7 +190,7 @@ class TopologyTree:
     @property
     def skipped(self) -> dict[str, str]:
         """Node name to the reason it does not take part; put together on each call."""
-        return self.left_out.whole()
+        return self.skip_reasons.to_dict()
 
     def domain_of_leaf(self, leaf: int, level: int) -> int:
         """Id of the domain of `level` that holds a leaf."""
@@ -204,7 +206,7 @@ class TopologyTree:
 
     def _column(self, key: str | None) -> Column:
         return self.columns.get(
-            key, lambda: self.register.column(key, partial(column_value, key), self.numbers)
+            key, lambda: self.registry.column(key, partial(column_value, key), self.node_numbers)
         )
 
     @property
@@ -220,27 +222,27 @@ class TopologyTree:
     @property
     def allocatable(self) -> IntMatrix:
         """Shape (resources, leaves), read-only: sums over the nodes of a leaf, made when asked."""
-        if self.sums is None:
+        if self.leaf_allocatable is None:
             rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
             for row, resource in zip(rows, self.resources, strict=True):
-                amounts = [clamped(node.allocatable.get(resource, 0)) for node in self.nodes]
+                amounts = [clamp_amount(node.allocatable.get(resource, 0)) for node in self.nodes]
                 np.add.at(row, self.node_leaves, np.array(amounts, dtype=np.int64))
             rows.flags.writeable = False
-            self.sums = rows
-        return self.sums
+            self.leaf_allocatable = rows
+        return self.leaf_allocatable
 
-    def offered(self, leaf: int) -> dict[str, int]:
+    def allocatable_of_leaf(self, leaf: int) -> dict[str, int]:
         """What the nodes of one leaf offer, by resource."""
         total: dict[str, int] = {}
         for node in self.nodes_of_leaf(leaf):
             for resource, amount in node.allocatable.items():
-                total[resource] = total.get(resource, 0) + clamped(amount)
+                total[resource] = total.get(resource, 0) + clamp_amount(amount)
         return total
 
-    def set_members(self, register: Register, numbers: IntVector) -> None:
+    def set_nodes(self, registry: NodeRegistry, numbers: IntVector) -> None:
         """Set the nodes; for the making of trees alone, as are the other setters."""
-        self.register, self.numbers = register, numbers
-        self.nodes: Sequence[NodeFacts] = Picked(register.nodes, numbers)
+        self.registry, self.node_numbers = registry, numbers
+        self.nodes: Sequence[NodeInfo] = NodeSelection(registry.nodes, numbers)
 
     def set_structure(self, found: Structure) -> None:
         """Set the domains."""
@@ -248,14 +250,14 @@ class TopologyTree:
         self.paths, self.children = found.paths, found.children
         self.leaf_ranges, self.node_offsets = found.leaf_ranges, found.node_offsets
 
-    def set_offers(self, offers: Mapping[str, int]) -> None:
+    def set_resource_node_counts(self, offers: Mapping[str, int]) -> None:
         """Set how many nodes offer each resource; what they offer is summed up when asked for."""
-        self.offers = offers
+        self.resource_node_counts = offers
         self.resources = tuple(sorted({PODS, *offers}))
-        self.sums = None
+        self.leaf_allocatable = None
 
 
-def renamed(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
+def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
     """Rows by resource for other resources; zeros for those that were not there.
 
     Args:
@@ -274,33 +276,33 @@ def renamed(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> Int
     return found
 
 
-def clamped(amount: int) -> int:
+def clamp_amount(amount: int) -> int:
     """An amount of one node, within what can be summed."""
     return max(-AMOUNT_LIMIT, min(AMOUNT_LIMIT, amount))
 
 
-def node_name(node: NodeFacts) -> str:
+def node_name(node: NodeInfo) -> str:
     """Name of the Node object."""
     return node.name
 
 
-def hostname(node: NodeFacts) -> str | None:
+def hostname(node: NodeInfo) -> str | None:
     """Hostname label of a node; it may differ from the node's name."""
     return node.labels.get(HOSTNAME_LABEL)
 
 
-def is_named_apart(node: NodeFacts) -> bool:
+def hostname_differs(node: NodeInfo) -> bool:
     """Whether a node's hostname label is missing, or not its name."""
     return hostname(node) != node.name
 
 
-def column_value(key: Hashable, node: NodeFacts) -> Hashable:
+def column_value(key: Hashable, node: NodeInfo) -> Hashable:
     """What a column says of a node: a label's value, or its taints under the key None."""
     return (node.taints or None) if key is None else node.labels.get(str(key))
 
 
-def _one_node_per_host(nodes: list[NodeFacts], skipped: dict[str, str]) -> list[NodeFacts]:
-    first: dict[str, NodeFacts] = {}
+def _one_node_per_host(nodes: list[NodeInfo], skipped: dict[str, str]) -> list[NodeInfo]:
+    first: dict[str, NodeInfo] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         holder = first.setdefault(node.labels[HOSTNAME_LABEL], node)
         if holder is not node:

@@ -14,29 +14,29 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rackgate_assigner.topology.columns import Memo
-from rackgate_assigner.topology.index import Index
-from rackgate_assigner.topology.model import NodeFacts
-from rackgate_assigner.topology.order import Order
-from rackgate_assigner.topology.register import Picked
-from rackgate_assigner.topology.structure import Structure, counting, followed, found_at
-from rackgate_assigner.topology.tree import TopologyTree, hostname, is_named_apart, node_name
+from rackgate_assigner.topology.leaf_index import LeafIndex
+from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.node_registry import NodeSelection
+from rackgate_assigner.topology.reordering import Reordering
+from rackgate_assigner.topology.structure import Structure, find_path, index_range, update_structure
+from rackgate_assigner.topology.tree import TopologyTree, hostname, hostname_differs, node_name
 
-# A node that takes part, or why it does not, or None for one that is gone.
-State: TypeAlias = NodeFacts | str | None
+# A node that takes part, or why it does not, or None for one that is removed.
+NodeState: TypeAlias = NodeInfo | str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Amendment:
+class TreeUpdate:
     """A tree and how it came from the one before.
 
     Attributes:
         leaves: their order; None: the same leaves as before.
-        touched: leaves with a node that came, went or changed; all new ones are among them.
+        changed_leaves: leaves with a node that came, went or changed; all new ones are among them.
     """
 
     tree: TopologyTree
-    leaves: Order | None
-    touched: frozenset[int]
+    leaves: Reordering | None
+    changed_leaves: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -45,24 +45,24 @@ class _Changes:
 
     Attributes:
         states: what was told, by Node name.
-        gone: positions that are left.
-        joined: nodes at a new place.
+        removed: positions that are left.
+        added: nodes at a new place.
         changed: nodes that stay at their place, by position.
-        offers: by resource, how many nodes more offer it.
+        resource_node_counts: by resource, how many nodes more offer it.
     """
 
-    states: Mapping[str, State]
-    gone: list[int] = field(default_factory=list)
-    joined: list[NodeFacts] = field(default_factory=list)
-    changed: dict[int, NodeFacts] = field(default_factory=dict)
-    offers: dict[str, int] = field(default_factory=dict)
+    states: Mapping[str, NodeState]
+    removed: list[int] = field(default_factory=list)
+    added: list[NodeInfo] = field(default_factory=list)
+    changed: dict[int, NodeInfo] = field(default_factory=dict)
+    resource_node_counts: dict[str, int] = field(default_factory=dict)
 
-    def count(self, node: NodeFacts, sign: int) -> None:
+    def count(self, node: NodeInfo, sign: int) -> None:
         for resource in node.allocatable:
-            self.offers[resource] = self.offers.get(resource, 0) + sign
+            self.resource_node_counts[resource] = self.resource_node_counts.get(resource, 0) + sign
 
 
-def amended(tree: TopologyTree, states: Mapping[str, State]) -> Amendment:
+def update_tree(tree: TopologyTree, states: Mapping[str, NodeState]) -> TreeUpdate:
     """Apply new states of some nodes.
 
     Args:
@@ -71,118 +71,132 @@ def amended(tree: TopologyTree, states: Mapping[str, State]) -> Amendment:
             hostname before or now are. Hostnames are unique among those that take part, where the
             hostname is the lowest level.
     """
-    changes = _sort_out(tree, states)
+    changes = _classify_changes(tree, states)
     texts = {
         name: state if isinstance(state, str) else None
         for name, state in states.items()
-        if tree.left_out.get(name) != (state if isinstance(state, str) else None)
+        if tree.skip_reasons.get(name) != (state if isinstance(state, str) else None)
     }
-    moves = bool(changes.gone or changes.joined)
+    moves = bool(changes.removed or changes.added)
     if not (moves or changes.changed or texts):
-        return Amendment(tree, None, frozenset())
-    twin = copy(tree)
+        return TreeUpdate(tree, None, frozenset())
+    next_tree = copy(tree)
     if texts:
-        twin.left_out = tree.left_out.amended(texts)
+        next_tree.skip_reasons = tree.skip_reasons.with_changes(texts)
     if not (moves or changes.changed):
-        return Amendment(twin, None, frozenset())
-    if any(changes.offers.values()):
-        twin.set_offers(_offers(tree, changes))
-    found = _moved(tree, twin, changes) if moves else _patched(tree, twin, changes)
-    if twin.register.wasteful(len(twin.nodes)):
-        _start_register(twin)
+        return TreeUpdate(next_tree, None, frozenset())
+    if any(changes.resource_node_counts.values()):
+        next_tree.set_resource_node_counts(_resource_node_counts(tree, changes))
+    found = (
+        _update_with_reordering(tree, next_tree, changes)
+        if moves
+        else _update_in_place(tree, next_tree, changes)
+    )
+    if next_tree.registry.needs_compaction(len(next_tree.nodes)):
+        _compact_registry(next_tree)
     return found
 
 
-def _sort_out(tree: TopologyTree, states: Mapping[str, State]) -> _Changes:
+def _classify_changes(tree: TopologyTree, states: Mapping[str, NodeState]) -> _Changes:
     changes = _Changes(states)
     for name, state in states.items():
-        at = _position(tree, name)
+        at = _node_index(tree, name)
         old = None if at is None else tree.nodes[at]
-        if not isinstance(state, NodeFacts):
+        if not isinstance(state, NodeInfo):
             if at is not None and old is not None:
-                changes.gone.append(at)
+                changes.removed.append(at)
                 changes.count(old, -1)
             continue
         if old == state:
             continue
         changes.count(state, 1)
         if at is None or old is None:
-            changes.joined.append(state)
+            changes.added.append(state)
             continue
         changes.count(old, -1)
         if tree.path_of(old) == tree.path_of(state):
             changes.changed[at] = state
         else:
-            changes.gone.append(at)
-            changes.joined.append(state)
-    changes.gone.sort()
-    changes.joined.sort(key=lambda node: (tree.path_of(node), node.name))
+            changes.removed.append(at)
+            changes.added.append(state)
+    changes.removed.sort()
+    changes.added.sort(key=lambda node: (tree.path_of(node), node.name))
     return changes
 
 
-def _position(tree: TopologyTree, name: str) -> int | None:
+def _node_index(tree: TopologyTree, name: str) -> int | None:
     leaf = tree.leaf_of_node(name)
-    if leaf is None or tree.hosts:
+    if leaf is None or tree.lowest_is_hostname:
         return leaf
     start, end = tree.node_offsets[leaf : leaf + 2].tolist()
     return bisect_left(tree.nodes, name, start, end, key=lambda node: node.name)
 
 
-def _offers(tree: TopologyTree, changes: _Changes) -> dict[str, int]:
-    offers = {**tree.offers}
-    for resource, more in changes.offers.items():
+def _resource_node_counts(tree: TopologyTree, changes: _Changes) -> dict[str, int]:
+    offers = {**tree.resource_node_counts}
+    for resource, more in changes.resource_node_counts.items():
         offers[resource] = offers.get(resource, 0) + more
     return {resource: count for resource, count in offers.items() if count}
 
 
-def _patched(tree: TopologyTree, twin: TopologyTree, changes: _Changes) -> Amendment:
+def _update_in_place(tree: TopologyTree, next_tree: TopologyTree, changes: _Changes) -> TreeUpdate:
     """All nodes stay at their place."""
-    numbers = tree.numbers.copy()
+    numbers = tree.node_numbers.copy()
     for at, node in changes.changed.items():
-        numbers[at] = tree.register.enter(node)
-    twin.set_members(tree.register, numbers)
+        numbers[at] = tree.registry.add(node)
+    next_tree.set_nodes(tree.registry, numbers)
     pairs = [(tree.nodes[at], node) for at, node in changes.changed.items()]
     if any((old.labels, old.taints) != (new.labels, new.taints) for old, new in pairs):
-        twin.memo, twin.columns = Memo(), Memo()
+        next_tree.memo, next_tree.columns = Memo(), Memo()
         if any(hostname(old) != hostname(new) for old, new in pairs):
-            _carry_indexes(tree, twin, None, changes, {})
+            _update_indexes(tree, next_tree, None, changes, {})
     if any(old.allocatable != new.allocatable for old, new in pairs):
-        twin.set_offers(twin.offers)
-    touched = {_leaf_at(tree, at) for at in changes.changed}
-    return Amendment(twin, None, frozenset(touched))
+        next_tree.set_resource_node_counts(next_tree.resource_node_counts)
+    changed_leaves = {_leaf_at(tree, at) for at in changes.changed}
+    return TreeUpdate(next_tree, None, frozenset(changed_leaves))
 
 
-def _moved(tree: TopologyTree, twin: TopologyTree, changes: _Changes) -> Amendment:
+def _update_with_reordering(
+    tree: TopologyTree, next_tree: TopologyTree, changes: _Changes
+) -> TreeUpdate:
     """Nodes come or go: everything behind them shifts."""
-    order = _node_order(tree, changes)
-    places = dict(zip(order.fresh, changes.joined, strict=True))
+    order = _reorder_nodes(tree, changes)
+    places = dict(zip(order.inserted, changes.added, strict=True))
     for old, node in changes.changed.items():
-        at = order.place(old)
+        at = order.new_index(old)
         if at is not None:
             places[at] = node
-    numbers = order.numbers(tree.numbers)
+    numbers = order.reorder_array(tree.node_numbers)
     for at, node in places.items():
-        numbers[at] = tree.register.enter(node)
-    twin.set_members(tree.register, numbers)
-    twin.memo, twin.columns = Memo(), Memo()
-    twin.set_offers(twin.offers)
-    lost = [tree.path_of(tree.nodes[at]) for at in changes.gone]
-    gained = [tree.path_of(node) for node in changes.joined]
-    hosts = (order, Picked(tree.register.paths, numbers)) if tree.hosts else None
-    found, leaves = followed(tree.structure, lost, gained, leaves=hosts)
-    twin.set_structure(found)
-    touched = {node.name: _leaf_at(twin, at) for at, node in places.items()}
-    _carry_indexes(tree, twin, leaves, changes, touched)
-    left = () if tree.hosts else (found_at(twin.paths[-1], path) for path in lost)
+        numbers[at] = tree.registry.add(node)
+    next_tree.set_nodes(tree.registry, numbers)
+    next_tree.memo, next_tree.columns = Memo(), Memo()
+    next_tree.set_resource_node_counts(next_tree.resource_node_counts)
+    removed_paths = [tree.path_of(tree.nodes[at]) for at in changes.removed]
+    added_paths = [tree.path_of(node) for node in changes.added]
+    hosts = (
+        (order, NodeSelection(tree.registry.paths, numbers)) if tree.lowest_is_hostname else None
+    )
+    found, leaves = update_structure(tree.structure, removed_paths, added_paths, leaves=hosts)
+    next_tree.set_structure(found)
+    changed_leaves = {node.name: _leaf_at(next_tree, at) for at, node in places.items()}
+    _update_indexes(tree, next_tree, leaves, changes, changed_leaves)
+    left = (
+        ()
+        if tree.lowest_is_hostname
+        else (find_path(next_tree.paths[-1], path) for path in removed_paths)
+    )
     kept = {leaf for leaf in left if leaf is not None}
-    return Amendment(twin, leaves, frozenset(kept.union(touched.values())))
+    return TreeUpdate(next_tree, leaves, frozenset(kept.union(changed_leaves.values())))
 
 
-def _node_order(tree: TopologyTree, changes: _Changes) -> Order:
-    return Order(len(tree.nodes), changes.gone, [_place(tree, node) for node in changes.joined])
+def _reorder_nodes(tree: TopologyTree, changes: _Changes) -> Reordering:
+    return Reordering(
+        len(tree.nodes), changes.removed, [_insertion_index(tree, node) for node in changes.added]
+    )
 
 
-def _place(tree: TopologyTree, node: NodeFacts) -> int:
+def _insertion_index(tree: TopologyTree, node: NodeInfo) -> int:
     """The old position before which a node goes that was not at its path."""
     leaf = bisect_left(tree.paths[-1], tree.path_of(node))
     if leaf == tree.leaf_count:
@@ -194,46 +208,57 @@ def _place(tree: TopologyTree, node: NodeFacts) -> int:
 
 
 def _leaf_at(tree: TopologyTree, at: int) -> int:
-    return at if tree.hosts else int(tree.node_offsets.searchsorted(at, side="right")) - 1
+    return (
+        at if tree.lowest_is_hostname else int(tree.node_offsets.searchsorted(at, side="right")) - 1
+    )
 
 
-def _carry_indexes(
+def _update_indexes(
     tree: TopologyTree,
-    twin: TopologyTree,
-    order: Order | None,
+    next_tree: TopologyTree,
+    order: Reordering | None,
     changes: _Changes,
     leaves: Mapping[str, int],
 ) -> None:
     """Move the names to the leaves' new places; `leaves` are those of new and changed nodes."""
-    joined, changed = changes.joined, list(changes.changed.values())
-    names: dict[str, int | None] = {tree.nodes[at].name: None for at in changes.gone}
+    added, changed = changes.added, list(changes.changed.values())
+    names: dict[str, int | None] = {tree.nodes[at].name: None for at in changes.removed}
     names |= leaves
-    twin.names = tree.names.amended(order, names)
-    if twin.names.wasteful(len(twin.nodes)):
-        twin.names = Index.of(map(node_name, twin.nodes), twin.node_leaves)
-    if tree.hostnames is tree.names and not any(map(is_named_apart, [*joined, *changed])):
-        twin.hostnames = twin.names
+    next_tree.node_name_index = tree.node_name_index.with_changes(order, names)
+    if next_tree.node_name_index.needs_compaction(len(next_tree.nodes)):
+        next_tree.node_name_index = LeafIndex.of(
+            map(node_name, next_tree.nodes), next_tree.node_leaves
+        )
+    if tree.hostname_index is tree.node_name_index and not any(
+        map(hostname_differs, [*added, *changed])
+    ):
+        next_tree.hostname_index = next_tree.node_name_index
         return
-    before = [tree.nodes[at] for at in (*changes.gone, *changes.changed)]
+    before = [tree.nodes[at] for at in (*changes.removed, *changes.changed)]
     hosts: dict[str, int | None] = {
-        host: None for host in map(hostname, [*before, *joined, *changed]) if host is not None
+        host: None for host in map(hostname, [*before, *added, *changed]) if host is not None
     }
     for state in changes.states.values():
-        host = hostname(state) if isinstance(state, NodeFacts) else None
-        if isinstance(state, NodeFacts) and host in hosts:
-            leaf = found_at(twin.paths[-1], tree.path_of(state))
+        host = hostname(state) if isinstance(state, NodeInfo) else None
+        if isinstance(state, NodeInfo) and host in hosts:
+            leaf = find_path(next_tree.paths[-1], tree.path_of(state))
             # Of nodes with one hostname the last one has it.
             hosts[host] = max((one for one in (hosts[host], leaf) if one is not None), default=None)
-    twin.hostnames = tree.hostnames.amended(order, hosts)
-    if twin.hostnames.wasteful(len(twin.nodes)):
-        twin.hostnames = Index.of(map(hostname, twin.nodes), twin.node_leaves)
+    next_tree.hostname_index = tree.hostname_index.with_changes(order, hosts)
+    if next_tree.hostname_index.needs_compaction(len(next_tree.nodes)):
+        next_tree.hostname_index = LeafIndex.of(
+            map(hostname, next_tree.nodes), next_tree.node_leaves
+        )
 
 
-def _start_register(twin: TopologyTree) -> None:
-    """Forget nodes as no tree has them any more; older trees keep the register they have."""
-    register, numbers = twin.register.anew(twin.numbers), counting(len(twin.nodes))
-    twin.set_members(register, numbers)
-    if twin.hosts:
-        found = twin.structure
-        paths = (*found.paths[:-1], Picked(register.paths, numbers))
-        twin.set_structure(Structure(paths, found.leaf_ranges, found.node_offsets))
+def _compact_registry(next_tree: TopologyTree) -> None:
+    """Forget nodes as no tree has them any more; older trees keep the registry they have."""
+    registry, numbers = (
+        next_tree.registry.compact(next_tree.node_numbers),
+        index_range(len(next_tree.nodes)),
+    )
+    next_tree.set_nodes(registry, numbers)
+    if next_tree.lowest_is_hostname:
+        found = next_tree.structure
+        paths = (*found.paths[:-1], NodeSelection(registry.paths, numbers))
+        next_tree.set_structure(Structure(paths, found.leaf_ranges, found.node_offsets))

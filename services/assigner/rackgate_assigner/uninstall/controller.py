@@ -39,23 +39,23 @@ from rackgate_assigner.jobs.state import (
     workload_name_of,
 )
 from rackgate_assigner.uninstall.plan import (
-    GivenBack,
-    Jobs,
-    Restored,
-    Running,
-    Stopping,
-    WriteJob,
-    WriteParts,
-    give_back,
+    LeaveRunning,
+    NothingLeft,
+    PatchChildJobs,
+    PatchJob,
+    RestoreAction,
+    RunningJobsPolicy,
+    WaitForStop,
     is_untouched,
+    plan_restore,
 )
 from rackgate_assigner.watches import CHILD_JOBS, MANAGED_JOBS, decode_workload, decoder
 
 T = TypeVar("T")
 
 # How long jobs that stop are waited for: half of the time that a deleted installation has.
-PATIENCE_S: Final = 25.0
-HELD: Final = (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES)
+STOP_TIMEOUT_S: Final = 25.0
+FINALIZED_RESOURCES: Final = (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES)
 _POLL_S: Final = 0.3
 _PASSES: Final = 30
 _SHOWN: Final = 50
@@ -67,16 +67,16 @@ class _Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class _Bare(View, frozen=True):
+class _MetadataOnly(View, frozen=True):
     metadata: Meta = Meta()
 
 
 _decode_page = msgspec.json.Decoder(_Page).decode
-_decode_bare = msgspec.json.Decoder(_Bare).decode
+_decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 
 @dataclass
-class Report:
+class UninstallReport:
     """What became of everything.
 
     Attributes:
@@ -84,7 +84,7 @@ class Report:
         running: jobs that run on, each `Kind namespace/name`.
         gated: those of them whose later pods will carry a gate that nobody takes off.
         stopping: jobs whose pods were not gone in time; their templates still carry our marks.
-        refused: jobs whose templates, and objects whose finalizers the API server did not let us
+        failed: jobs whose templates, and objects whose finalizers the API server did not let us
             write, with its words.
         released: objects that a finalizer of ours was taken off, by kind.
     """
@@ -93,67 +93,69 @@ class Report:
     running: list[str] = field(default_factory=list)
     gated: list[str] = field(default_factory=list)
     stopping: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def tell(report: Report) -> None:
+def log_report(report: UninstallReport) -> None:
     """Log what became of everything: names as far as a line holds them, counts always."""
     log.warning(
-        "given_back",
+        "uninstall_finished",
         released=dict(report.released),
         restored=len(report.restored),
         running=len(report.running),
         later_pods_stay_gated=sorted(report.gated)[:_SHOWN],
         still_stopping=sorted(report.stopping)[:_SHOWN],
-        refused=dict(sorted(report.refused.items())[:_SHOWN]),
+        failed=dict(sorted(report.failed.items())[:_SHOWN]),
     )
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ClusterState:
     """What is stored, as far as jobs go."""
 
     jobs: list[JobLike]
     workloads: dict[tuple[str, str], Workload]
-    parts: dict[str, list[Job]]
+    children: dict[str, list[Job]]
     flavors: dict[str, ResourceFlavor]
 
 
-async def release_all(
+async def uninstall_all(
     client: Client,
     *,
     system_namespace: str,
-    jobs: Jobs = Jobs.LEAVE,
-    patience_s: float = PATIENCE_S,
-) -> Report:
+    jobs: RunningJobsPolicy = RunningJobsPolicy.LEAVE,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
+) -> UninstallReport:
     """Give back everything but gated pods.
 
     Args:
         client: with the rights of the assigner, or more.
         system_namespace: of the installation; nothing is managed there.
         jobs: what becomes of jobs that run.
-        patience_s: how long jobs that stop are waited for.
+        stop_timeout_s: how long jobs that stop are waited for.
 
     Raises:
         KubeError: the API server does not let us read, or take finalizers off.
     """
-    report = Report()
-    await _release_jobs(client, unmanaged_namespaces(system_namespace), jobs, patience_s, report)
-    for resource in HELD:
-        await release_finalizers(client, resource, report)
+    report = UninstallReport()
+    await _restore_jobs(
+        client, unmanaged_namespaces(system_namespace), jobs, stop_timeout_s, report
+    )
+    for resource in FINALIZED_RESOURCES:
+        await remove_finalizers(client, resource, report)
     return report
 
 
-async def _release_jobs(
+async def _restore_jobs(
     client: Client,
     unmanaged: Iterable[str],
-    jobs: Jobs,
-    patience_s: float,
-    report: Report,
+    jobs: RunningJobsPolicy,
+    stop_timeout_s: float,
+    report: UninstallReport,
 ) -> None:
     left_alone, clock = frozenset(unmanaged), asyncio.get_running_loop().time
-    until, failures = clock() + patience_s, Failures()
+    deadline, failures = clock() + stop_timeout_s, Failures()
     while True:
         found = await _read(client)
         plans = {
@@ -165,20 +167,20 @@ async def _release_jobs(
         writes = {
             label: (job, plan)
             for label, (job, plan) in plans.items()
-            if isinstance(plan, WriteJob | WriteParts)
+            if isinstance(plan, PatchJob | PatchChildJobs)
         }
-        stopping = [label for label, (_, plan) in plans.items() if isinstance(plan, Stopping)]
-        late = clock() > until
-        if late or not (writes or stopping):
-            report.running = [k for k, (_, plan) in plans.items() if isinstance(plan, Running)]
+        stopping = [label for label, (_, plan) in plans.items() if isinstance(plan, WaitForStop)]
+        timed_out = clock() > deadline
+        if timed_out or not (writes or stopping):
+            report.running = [k for k, (_, plan) in plans.items() if isinstance(plan, LeaveRunning)]
             report.gated = [
-                k for k, (_, plan) in plans.items() if isinstance(plan, Running) and plan.gated
+                k for k, (_, plan) in plans.items() if isinstance(plan, LeaveRunning) and plan.gated
             ]
             report.stopping = [*stopping, *writes]
             return
         before = failures.count
         await _write(client, writes, report, failures)
-        report.refused |= {k: failures.message(k) for k in writes if failures.is_given_up(k)}
+        report.failed |= {k: failures.message(k) for k in writes if failures.is_given_up(k)}
         if stopping or failures.count > before:
             await asyncio.sleep(_POLL_S)
 
@@ -187,7 +189,9 @@ def _label(job: JobLike) -> str:
     return f"{kind_of(job).name} {job.metadata.key}"
 
 
-def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) -> GivenBack | None:
+def _plan(
+    job: JobLike, found: _ClusterState, unmanaged: frozenset[str], jobs: RunningJobsPolicy
+) -> RestoreAction | None:
     """What is next for a job; None for one that is not managed."""
     workload = found.workloads.get((job.metadata.uid, workload_name_of(job)))
     if not is_eligible(job, unmanaged) or (workload is None and is_child_of_job(job.metadata)):
@@ -196,16 +200,16 @@ def _plan(job: JobLike, found: _Found, unmanaged: frozenset[str], jobs: Jobs) ->
         job,
         workload,
         Priority(),
-        children=found.parts.get(job.metadata.uid, ()),
+        children=found.children.get(job.metadata.uid, ()),
         podset_infos=find_applied_podset_infos(job, workload, found.flavors),
     )
     if is_untouched(job, job_state, queued=workload is not None):
         return None
-    plan = give_back(job, job_state, jobs)
-    return None if isinstance(plan, Restored) else plan
+    plan = plan_restore(job, job_state, jobs)
+    return None if isinstance(plan, NothingLeft) else plan
 
 
-async def _read(client: Client) -> _Found:
+async def _read(client: Client) -> _ClusterState:
     jobs: list[JobLike] = []
     for kind in KINDS.values():
         jobs += await _list(client, kind.resource, kind.decode, MANAGED_JOBS)
@@ -214,13 +218,13 @@ async def _read(client: Client) -> _Found:
         owner = workload.metadata.controller
         if owner is not None:
             workloads[owner.uid, workload.metadata.name] = workload
-    parts: dict[str, list[Job]] = defaultdict(list)
-    for part in await _list(client, JOBS, decode_job, CHILD_JOBS):
-        controller = part.metadata.controller
+    children: dict[str, list[Job]] = defaultdict(list)
+    for child in await _list(client, JOBS, decode_job, CHILD_JOBS):
+        controller = child.metadata.controller
         if controller is not None:
-            parts[controller.uid].append(part)
+            children[controller.uid].append(child)
     flavors = await _list(client, FLAVORS, decoder(ResourceFlavor))
-    return _Found(jobs, workloads, parts, {one.metadata.name: one for one in flavors})
+    return _ClusterState(jobs, workloads, children, {one.metadata.name: one for one in flavors})
 
 
 async def _list(
@@ -245,19 +249,19 @@ async def _list(
 
 async def _write(
     client: Client,
-    writes: Mapping[str, tuple[JobLike, GivenBack]],
-    report: Report,
+    writes: Mapping[str, tuple[JobLike, RestoreAction]],
+    report: UninstallReport,
     failures: Failures,
 ) -> None:
     """Write what is next for each job."""
 
-    async def one(item: tuple[str, tuple[JobLike, GivenBack]]) -> None:
+    async def one(item: tuple[str, tuple[JobLike, RestoreAction]]) -> None:
         label, (job, plan) = item
         try:
-            if isinstance(plan, WriteParts):
-                for part in plan.parts:
-                    await _patch(client, JOBS, part.job.metadata, part.operations)
-            elif isinstance(plan, WriteJob):
+            if isinstance(plan, PatchChildJobs):
+                for child in plan.children:
+                    await _patch(client, JOBS, child.job.metadata, child.operations)
+            elif isinstance(plan, PatchJob):
                 await _patch(client, kind_of(job).resource, job.metadata, plan.operations)
             report.restored.add(label)
         except (NotFoundError, ConflictError):
@@ -274,7 +278,7 @@ async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatch
     await client.patch(path, msgspec.json.encode(body), PatchType.JSON)
 
 
-async def release_finalizers(client: Client, resource: Resource, report: Report) -> None:
+async def remove_finalizers(client: Client, resource: Resource, report: UninstallReport) -> None:
     """Take our finalizer off every object of a kind, until only those have it that we cannot write.
 
     Raises:
@@ -282,9 +286,9 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
     """
     failures = Failures()
 
-    async def let_go(meta: Meta) -> None:
+    async def remove_finalizer(meta: Meta) -> None:
         try:
-            await _let_go(client, resource, meta, report)
+            await _remove_finalizer(client, resource, meta, report)
         except (NotFoundError, ConflictError):
             return  # gone, or somebody else wrote: it is read again
         except KubeError as error:
@@ -293,15 +297,15 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
     for _ in range(_PASSES):
         held = [
             found.metadata
-            for found in await _list(client, resource, _decode_bare)
+            for found in await _list(client, resource, _decode_metadata)
             if names.IN_USE_FINALIZER in found.metadata.finalizers
         ]
-        todo = [meta for meta in held if not failures.is_given_up(meta.uid)]
-        if not todo:
-            report.refused |= {f"{resource.kind} {m.key}": failures.message(m.uid) for m in held}
+        remaining = [meta for meta in held if not failures.is_given_up(meta.uid)]
+        if not remaining:
+            report.failed |= {f"{resource.kind} {m.key}": failures.message(m.uid) for m in held}
             return
         before = failures.count
-        await run_concurrently(let_go, todo)
+        await run_concurrently(remove_finalizer, remaining)
         if failures.count > before:
             await asyncio.sleep(_POLL_S)
     raise KubeError(
@@ -309,7 +313,9 @@ async def release_finalizers(client: Client, resource: Resource, report: Report)
     )
 
 
-async def _let_go(client: Client, resource: Resource, meta: Meta, report: Report) -> None:
+async def _remove_finalizer(
+    client: Client, resource: Resource, meta: Meta, report: UninstallReport
+) -> None:
     patch = remove_finalizer_patch(meta, names.IN_USE_FINALIZER)
     if patch is None:
         return

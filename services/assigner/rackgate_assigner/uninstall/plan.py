@@ -17,7 +17,7 @@ from rackgate_assigner.jobs.kinds import JobLike, StaleChildJob, kind_of
 from rackgate_assigner.jobs.state import JobState, remove_creation_injection_ops
 
 
-class Jobs(StrEnum):
+class RunningJobsPolicy(StrEnum):
     """What becomes of jobs that run."""
 
     LEAVE = "leave"
@@ -25,12 +25,12 @@ class Jobs(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class NothingLeft:
     """Nothing of ours is left in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class LeaveRunning:
     """It runs on.
 
     Attributes:
@@ -41,28 +41,28 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class WaitForStop:
     """Its pods are not gone yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class WriteJob:
+class PatchJob:
     """Its next write; operations are never empty."""
 
     operations: list[JsonPatchOp]
 
 
 @dataclass(frozen=True, slots=True)
-class WriteParts:
+class PatchChildJobs:
     """Writes on its children."""
 
-    parts: tuple[StaleChildJob, ...]
+    children: tuple[StaleChildJob, ...]
 
 
-GivenBack = Restored | Running | Stopping | WriteJob | WriteParts
+RestoreAction = NothingLeft | LeaveRunning | WaitForStop | PatchJob | PatchChildJobs
 
 
-def give_back(job: JobLike, job_state: JobState, jobs: Jobs) -> GivenBack:
+def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> RestoreAction:
     """What is next for one managed job, judged from what is stored, so that it can be repeated.
 
     Args:
@@ -71,17 +71,17 @@ def give_back(job: JobLike, job_state: JobState, jobs: Jobs) -> GivenBack:
         jobs: what becomes of jobs that run.
     """
     if job_state.finished is not None or job.metadata.deletion_timestamp is not None:
-        return Restored()
-    if not job_state.suspended and jobs is Jobs.LEAVE:
-        return Running(_is_gated(job))
+        return NothingLeft()
+    if not job_state.suspended and jobs is RunningJobsPolicy.LEAVE:
+        return LeaveRunning(_is_gated(job))
     if job_state.stop.phase is StopPhase.WAIT:
-        return Stopping()
+        return WaitForStop()
     if job_state.stop.operations:
-        return WriteJob(list(job_state.stop.operations))
+        return PatchJob(list(job_state.stop.operations))
     if job_state.stale_child_jobs:
-        return WriteParts(tuple(job_state.stale_child_jobs))
+        return PatchChildJobs(tuple(job_state.stale_child_jobs))
     marks = remove_creation_injection_ops(job)
-    return WriteJob(marks) if marks else Restored()
+    return PatchJob(marks) if marks else NothingLeft()
 
 
 def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:

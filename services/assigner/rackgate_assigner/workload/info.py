@@ -13,7 +13,7 @@ from rackgate.resources.quantity import QuantityError, amount, quota_amount
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.object_size import rounded
 from rackgate_assigner.workload.podsets import PodSetResources, podset_resources
@@ -247,7 +247,7 @@ def remaining_pods(row: WorkloadInfo) -> dict[str, int]:
     }
 
 
-def node_facts(node: wire.Node) -> NodeFacts:
+def node_info(node: wire.Node) -> NodeInfo:
     """What placement needs of a node; quantities that cannot be read count as absent."""
     allocatable: dict[str, int] = {}
     for resource, value in node.status.allocatable.items():
@@ -255,7 +255,7 @@ def node_facts(node: wire.Node) -> NodeFacts:
             allocatable[resource] = amount(resource, value)
         except QuantityError:
             continue
-    return NodeFacts(
+    return NodeInfo(
         name=node.metadata.name,
         labels=node.metadata.labels,
         allocatable=allocatable,

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain
-from rackgate_assigner.topology.capacity import SUM_LIMIT, charged
+from rackgate_assigner.topology.capacity import SUM_LIMIT, charge_amounts
 from rackgate_assigner.topology.tree import TopologyTree, hostname
 from rackgate_assigner.workload.info import Charge, PodShape
 
@@ -64,10 +64,10 @@ class TopologyUsage:
         total: dict[str, int] = {}
         for (owner, shape, count), times in self.items_of_hosts(tree, leaf):
             if owner is None or owner == flavor:
-                add_amounts(total, charged(dict(shape), count), times)
+                add_amounts(total, charge_amounts(dict(shape), count), times)
         for (owner, shape, count), times in self.items_of_path(tree, leaf):
             if owner is not None and (owner == flavor or shares_leaf(owner)):
-                add_amounts(total, charged(dict(shape), count), times)
+                add_amounts(total, charge_amounts(dict(shape), count), times)
         return total
 
     def items_of_hosts(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
@@ -79,12 +79,12 @@ class TopologyUsage:
 
     def items_of_path(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
         """Charges of a leaf that is no host, by its path."""
-        if not tree.hosts:
+        if not tree.lowest_is_hostname:
             yield from self.domains.get((tree.levels, tree.paths[-1][leaf]), {}).items()
 
     def leaves_charged_by(self, flavors: set[str], tree: TopologyTree) -> set[int]:
         """Leaves of a tree, above the hosts, that some of these flavors placed pods in."""
-        if tree.hosts or not flavors:
+        if tree.lowest_is_hostname or not flavors:
             return set()
         found = {
             tree.leaf_of_values(values)
@@ -113,7 +113,7 @@ def non_tas_usage_of_leaf(
     total: dict[str, int] = {}
     for node in tree.nodes_of_leaf(leaf):
         for shape, count in pods.get(node.name, {}).items():
-            add_amounts(total, charged(dict(shape), count, SUM_LIMIT), 1)
+            add_amounts(total, charge_amounts(dict(shape), count, SUM_LIMIT), 1)
     return total
 
 

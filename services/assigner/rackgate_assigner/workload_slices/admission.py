@@ -17,7 +17,7 @@ from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, restrict_to_flavors
-from rackgate_assigner.topology.capacity import leaf_of_assigned, per_pod
+from rackgate_assigner.topology.capacity import leaf_of_assigned_domain, single_pod_requests
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.inadmissible import Inadmissible
 from rackgate_assigner.workload.info import WorkloadInfo
@@ -187,7 +187,7 @@ def leaf_ranges_near_parent(
     pods: dict[int, int] = {}
     for assignment in near:
         for values, count in assignment.domains:
-            leaf = leaf_of_assigned(tree, assignment.levels, values)
+            leaf = leaf_of_assigned_domain(tree, assignment.levels, values)
             if leaf is not None and count > 0:
                 pods[leaf] = pods.get(leaf, 0) + count
     if asked is None or not any(assignment.domains for assignment in near):
@@ -235,7 +235,7 @@ def _has_room(
     """Whether the leaves have room for all pods, taints and selectors aside: cheap to ask."""
     start, end = leaf_range
     most = np.full(end - start, request.count, dtype=np.int64)
-    for resource, amount in per_pod(request.requests).items():
+    for resource, amount in single_pod_requests(request.requests).items():
         if amount <= 0:
             continue
         row = flavor_topology.capacity.rows.get(resource)

@@ -8,7 +8,7 @@ from typing import Any
 from rackgate.features import Features
 from rackgate_assigner.topology.capacity import Capacity
 from rackgate_assigner.topology.model import (
-    NodeFacts,
+    NodeInfo,
     Placement,
     PodSetRequest,
     SliceLayer,
@@ -21,12 +21,12 @@ BLOCK, RACK, HOST = "block", "rack", "kubernetes.io/hostname"
 LEVELS = (BLOCK, RACK, HOST)
 
 
-def node(path: str, *, levels: tuple[str, ...] = LEVELS, name: str = "", **facts: Any) -> NodeFacts:
+def node(path: str, *, levels: tuple[str, ...] = LEVELS, name: str = "", **facts: Any) -> NodeInfo:
     """A node at `block/rack/host`, named like its host unless said otherwise."""
     values = path.split("/")
     labels = {**dict(zip(levels, values, strict=True)), **facts.pop("labels", {})}
     offers = {"cpu": 4, "pods": 110, **facts.pop("offers", {})}
-    return NodeFacts(name or values[-1], labels, offers, **facts)
+    return NodeInfo(name or values[-1], labels, offers, **facts)
 
 
 def capacity(
@@ -81,5 +81,5 @@ def spots(placement: Placement, name: str = "main") -> dict[str, int]:
 
 def refusal(placement: Placement) -> str:
     """The refusal's text; fails when everything was placed."""
-    assert placement.refused is not None
-    return placement.refused.message
+    assert placement.failure is not None
+    return placement.failure.message

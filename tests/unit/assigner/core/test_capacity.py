@@ -44,9 +44,9 @@ def test_other_pods_take_room_that_an_empty_simulation_does_not_give_back() -> N
     room.charge(0, {"cpu": 4}, 1)
     room.charge_other(0, {"cpu": 3})
     assert room.other_usage.tolist() == [[3, 1]]
-    assert ask(room, podset(2)).refused is not None
+    assert ask(room, podset(2)).failure is not None
     assert spots(ask(room, podset(5), simulate_empty=True)) == {"x1": 5}
-    assert ask(room, podset(6), simulate_empty=True).refused is not None
+    assert ask(room, podset(6), simulate_empty=True).failure is not None
 
 
 @pytest.mark.requirement("CAP-04")

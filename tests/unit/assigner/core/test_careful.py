@@ -80,8 +80,8 @@ def test_a_leader_with_a_selector_of_its_own_may_sit_beside_workers() -> None:
     assert spots(answer, "l") == {"head": 1}
     assert spots(answer, "w")["head"] <= 2
     nowhere = group(2, **GPU_POD, leader={"node_selector": {"role": "none"}})
-    assert ask(room, *nowhere).refused is None
-    assert ask(room, *nowhere, gates=RULES).refused is not None
+    assert ask(room, *nowhere).failure is None
+    assert ask(room, *nowhere, gates=RULES).failure is not None
 
 
 @pytest.mark.field_note("P2")
@@ -175,24 +175,24 @@ def test_without_a_host_level_what_is_in_use_still_bounds_the_leaf() -> None:
     assert spots(ask(room, podset(4, required=RACK), gates=NODES)) == {"r1": 4}
     room.charge(0, {"cpu": 2}, 1)
     assert spots(ask(room, podset(3, required=RACK), gates=NODES)) == {"r1": 3}
-    assert ask(room, podset(4, required=RACK), gates=NODES).refused is not None
-    assert ask(room, podset(4, required=RACK), gates=NODES, simulate_empty=True).refused is None
+    assert ask(room, podset(4, required=RACK), gates=NODES).failure is not None
+    assert ask(room, podset(4, required=RACK), gates=NODES, simulate_empty=True).failure is None
 
 
 def test_without_a_host_level_a_leader_needs_a_node_of_its_own_size() -> None:
     room = racks(("b1/r1", {}), ("b1/r1", {}))
     wants = group(4, lead_cpu=5)
-    assert ask(room, *group(3, lead_cpu=5)).refused is None
-    assert ask(room, *wants, gates=NODES).refused is not None
+    assert ask(room, *group(3, lead_cpu=5)).failure is None
+    assert ask(room, *wants, gates=NODES).failure is not None
     # On nodes of 4 a leader of 3 leaves 1: five fit beside it, although 5 of 8 cpu are too few
     # for the pairs that workers of 2 come in.
     assert spots(ask(room, *group(5, lead_cpu=3), gates=NODES), "w") == {"r1": 5}
-    assert ask(room, *group(3, cpu=2, lead_cpu=3), gates=NODES).refused is not None
+    assert ask(room, *group(3, cpu=2, lead_cpu=3), gates=NODES).failure is not None
     head: dict[str, Any] = {"node_selector": {"role": "head"}}
     with_head = racks(("b1/r1", {}), ("b1/r1", {"labels": {"role": "head"}, "offers": {"cpu": 1}}))
     both = NODES | RULES
     assert spots(ask(with_head, *group(4, leader=head), gates=both), "w") == {"r1": 4}
-    assert ask(with_head, *group(5, leader=head), gates=both).refused is not None
+    assert ask(with_head, *group(5, leader=head), gates=both).failure is not None
 
 
 def test_with_a_host_level_nodes_are_judged_already() -> None:

@@ -123,7 +123,7 @@ def test_the_first_reason_counts_taints_before_selector_before_affinity() -> Non
 @pytest.mark.requirement("CAP-06")
 def test_a_flavors_tolerations_count_like_the_pods_own() -> None:
     wants = podset(12, required="rack")
-    assert ask(three(), wants).refused is not None
+    assert ask(three(), wants).failure is not None
     flavor = (Toleration("gen", "Exists"),)
     assert spots(ask(three(), wants, flavor_tolerations=flavor)) == {"x1": 4, "x2": 4, "x3": 4}
 

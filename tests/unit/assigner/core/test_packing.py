@@ -57,14 +57,14 @@ def test_the_required_level_is_never_left_and_refuses_as_without_a_preferred_one
     wants = podset(7, required=BLOCK, preferred=RACK)
     assert refusal(ask(room, wants, gates=BOTH)) == refusal(ask(room, podset(7, required=BLOCK)))
     spreads = {**BOTH, "TASBalancedPlacement": True}
-    assert ask(room, wants, gates=spreads).refused is not None
+    assert ask(room, wants, gates=spreads).failure is not None
 
 
 @pytest.mark.field_note("P13")
 def test_equal_levels_are_one_requirement_and_wrong_orders_are_refused() -> None:
     room = capacity(TWO_BLOCKS)
     assert spots(ask(room, podset(3, required=RACK, preferred=RACK), gates=BOTH)) == {"x4": 3}
-    assert ask(room, podset(4, required=RACK, preferred=RACK), gates=BOTH).refused is not None
+    assert ask(room, podset(4, required=RACK, preferred=RACK), gates=BOTH).failure is not None
     assert refusal(ask(room, podset(1, required=RACK, preferred=BLOCK), gates=BOTH)) == (
         "preferred topology level block is above the required topology level rack"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from rackgate.features import PLACEMENT_GATES
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.model import NodeFacts, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import (
@@ -33,8 +33,8 @@ FOUR = {"b1/r1/x1": 1, "b1/r2/x2": 1, "b2/r1/x3": 1, "b2/r3/x4": 1}
 def test_racks_of_one_name_in_two_blocks_are_not_one_rack() -> None:
     answer = ask(capacity(FOUR), podset(2, required=RACK))
     assert refusal(answer) == 'topology "t" allows to fit only 1 out of 2 pod(s)'
-    assert answer.refused is not None
-    assert (answer.refused.podset, answer.refused.members) == ("main", ("main",))
+    assert answer.failure is not None
+    assert (answer.failure.podset, answer.failure.members) == ("main", ("main",))
 
 
 @pytest.mark.requirement("TAS-07", "TAS-18", "TST-04")
@@ -68,8 +68,8 @@ def test_podsets_do_not_share_room_and_those_after_a_refusal_have_no_entry() -> 
     answer = ask(room, first, second, third, podset(1, name="d"))
     assert [spots(answer, name) for name in "ab"] == [{"x1": 1}, {"x2": 1}]
     assert set(answer.assignments) == {"a", "b"}
-    assert answer.refused is not None
-    assert answer.refused.podset == "c"
+    assert answer.failure is not None
+    assert answer.failure.podset == "c"
 
 
 @pytest.mark.requirement("RNK-05")
@@ -92,7 +92,7 @@ def test_assignments_go_down_to_the_lowest_level_and_name_only_the_host() -> Non
 
 @pytest.mark.requirement("CAP-06")
 def test_where_racks_are_lowest_a_pod_may_be_larger_than_any_node() -> None:
-    nodes = [NodeFacts(f"n{i}", {RACK: "r1"}, {"cpu": 2, "pods": 9}) for i in range(3)]
+    nodes = [NodeInfo(f"n{i}", {RACK: "r1"}, {"cpu": 2, "pods": 9}) for i in range(3)]
     room = Capacity(TopologyTree.build((RACK,), nodes))
     assert spots(ask(room, podset(1, cpu=6))) == {"r1": 1}
 
@@ -136,8 +136,8 @@ def test_a_refused_group_speaks_for_all_its_members() -> None:
     workers = podset(9, name="workers", required=RACK, group="g")
     leader = podset(1, name="leader", required=RACK, group="g")
     answer = ask(capacity(FOUR), leader, workers)
-    assert answer.refused is not None
-    assert (answer.refused.podset, answer.refused.members) == ("leader", ("leader", "workers"))
+    assert answer.failure is not None
+    assert (answer.failure.podset, answer.failure.members) == ("leader", ("leader", "workers"))
 
 
 @pytest.mark.field_note("P5", "P6")
@@ -183,8 +183,8 @@ def test_absurd_counts_and_sizes_are_refused_and_do_not_overflow() -> None:
         podset(2**80, slices={RACK: 2**79}),
         podset(2**80, slices={BLOCK: 2**79, RACK: 2**78}),
     ):
-        assert ask(capacity(FOUR), wants).refused is not None
-    assert ask(capacity(FOUR), podset(0, slices={RACK: 2**80})).refused is None
+        assert ask(capacity(FOUR), wants).failure is not None
+    assert ask(capacity(FOUR), podset(0, slices={RACK: 2**80})).failure is None
 
 
 def test_callers_mistakes_are_errors() -> None:
@@ -208,7 +208,7 @@ def test_every_gate_can_be_set_either_way(gate: str) -> None:
 def test_trees_of_any_depth_are_packed(depth: int) -> None:
     levels = (*(f"level-{i}" for i in range(depth - 1)), HOST)
     nodes = [
-        NodeFacts(
+        NodeInfo(
             f"n{i}",
             {
                 **{level: f"v{i >> (depth - 1 - at)}" for at, level in enumerate(levels)},

@@ -73,8 +73,8 @@ def test_a_new_leader_is_placed_also_when_the_workers_do_not_grow(count: int) ->
 def test_when_the_difference_has_no_place_only_the_workers_are_refused() -> None:
     answer = ask(capacity(ROOMS), leader({"x3": 1}), workers(40, x1=2), gates=RESIZE)
     assert refusal(answer) == 'topology "t" allows to fit only 9 out of 38 pod(s)'
-    assert answer.refused is not None
-    assert answer.refused.members == ("main",)
+    assert answer.failure is not None
+    assert answer.failure.members == ("main",)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_even_spread_falls_back_to_the_usual_way() -> None:
     wants = podset(9, preferred=RACK, slices={RACK: 3})
     usual = ask(capacity(rooms), wants)
     assert ask(capacity(rooms), wants, gates=EVEN) == usual
-    assert ask(capacity({}), podset(1, preferred=BLOCK), gates=EVEN).refused is not None
-    assert ask(capacity({}), podset(0, preferred=BLOCK), gates=EVEN).refused is not None
+    assert ask(capacity({}), podset(1, preferred=BLOCK), gates=EVEN).failure is not None
+    assert ask(capacity({}), podset(0, preferred=BLOCK), gates=EVEN).failure is not None
 
 
 def test_entropy_is_largest_for_an_even_spread() -> None:

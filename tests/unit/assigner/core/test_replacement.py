@@ -114,10 +114,10 @@ def test_a_group_is_replaced_where_its_first_member_stands_and_a_failure_ends_th
     two_free = capacity({"b1/r1/x1": 1, "b1/r1/x2": 1})
     answer = replace(two_free.tree, two_free, wants, given, topology_name="t")
     assert list(answer.assignments) == ["first", "second"]
-    assert answer.refused is not None
-    assert answer.refused.podset == "alone"
+    assert answer.failure is not None
+    assert answer.failure.podset == "alone"
     one_free = capacity({"b1/r1/x1": 1})
     answer = replace(one_free.tree, one_free, wants, given, topology_name="t")
     assert list(answer.assignments) == ["first"]
-    assert answer.refused is not None
-    assert answer.refused.podset == "second"
+    assert answer.failure is not None
+    assert answer.failure.podset == "second"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.index import SPARE
-from rackgate_assigner.topology.model import NodeFacts
+from rackgate_assigner.topology.leaf_index import STALE_LIMIT
+from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
-from rackgate_assigner.topology.update import amended
+from rackgate_assigner.topology.update import update_tree
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
 
 
@@ -23,7 +23,7 @@ from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
         (node("b1/r1/x1", ready=False), "not ready"),
         (node("b1/r1/x1", unschedulable=True), "unschedulable"),
         (
-            NodeFacts("x1", {BLOCK: "b1", HOST: "x1", "pool": "tas"}, {}),
+            NodeInfo("x1", {BLOCK: "b1", HOST: "x1", "pool": "tas"}, {}),
             'level label "rack" is missing',
         ),
         (
@@ -33,7 +33,7 @@ from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node
         (node("b1/r1/x1"), 'label "pool" is missing, the flavor asks for "tas"'),
     ],
 )
-def test_a_node_left_out_is_named_with_its_reason(facts: NodeFacts, reason: str) -> None:
+def test_a_node_left_out_is_named_with_its_reason(facts: NodeInfo, reason: str) -> None:
     tree = TopologyTree.build(LEVELS, [facts], node_labels={"pool": "tas"})
     assert tree.skipped == {"x1": reason}
     assert tree.leaf_count == 0
@@ -52,8 +52,8 @@ def test_equal_values_under_different_parents_are_different_domains() -> None:
 def test_joined_paths_that_read_the_same_stay_apart() -> None:
     levels = (BLOCK, RACK)
     nodes = [
-        NodeFacts("x1", {BLOCK: "a,b", RACK: "c"}, {}),
-        NodeFacts("x2", {BLOCK: "a", RACK: "b,c"}, {}),
+        NodeInfo("x1", {BLOCK: "a,b", RACK: "c"}, {}),
+        NodeInfo("x2", {BLOCK: "a", RACK: "b,c"}, {}),
     ]
     assert TopologyTree.build(levels, nodes).leaf_count == 2
 
@@ -120,7 +120,7 @@ def test_a_topology_without_levels_is_an_error() -> None:
 def test_any_depth_of_levels_builds(depth: int) -> None:
     levels = tuple(f"level-{i}" for i in range(depth))
     nodes = [
-        NodeFacts(f"n{i}", {key: f"v{i >> (depth - 1 - at)}" for at, key in enumerate(levels)}, {})
+        NodeInfo(f"n{i}", {key: f"v{i >> (depth - 1 - at)}" for at, key in enumerate(levels)}, {})
         for i in range(4)
     ]
     tree = TopologyTree.build(levels, nodes)
@@ -135,9 +135,9 @@ class Host(str):
 def test_hostnames_that_no_node_of_a_rack_has_any_more_are_forgotten() -> None:
     hosts: WeakSet[Host] = WeakSet()
     tree = TopologyTree.build((BLOCK, RACK), [])
-    for number in range(2 * SPARE):
+    for number in range(2 * STALE_LIMIT):
         host = Host(f"x{number}")
         hosts.add(host)
-        tree = amended(tree, {"n": NodeFacts("n", {BLOCK: "b", RACK: "r", HOST: host}, {})}).tree
-    assert tree.leaf_of_host(f"x{2 * SPARE - 1}") == 0
-    assert len(hosts) < SPARE + 10
+        tree = update_tree(tree, {"n": NodeInfo("n", {BLOCK: "b", RACK: "r", HOST: host}, {})}).tree
+    assert tree.leaf_of_host(f"x{2 * STALE_LIMIT - 1}") == 0
+    assert len(hosts) < STALE_LIMIT + 10

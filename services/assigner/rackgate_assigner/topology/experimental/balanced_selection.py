@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rackgate_assigner.topology.placement.count import Counts, LevelCounts
+from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts
 from rackgate_assigner.topology.tree import IntVector
 
 # Steps after which even spread is given up, so that a huge request cannot hold up a cycle.
@@ -22,7 +22,7 @@ class _State(NamedTuple):
     pods_left: int
 
 
-class _Way(NamedTuple):
+class _Predecessor(NamedTuple):
     """How a state was reached first: the domain added last, and the state before."""
 
     domain: int
@@ -30,7 +30,7 @@ class _Way(NamedTuple):
 
 
 def select_domains(
-    counts: Counts, level: int, ids: IntVector, number: int, *, by_evenness: bool
+    counts: DomainCounts, level: int, ids: IntVector, number: int, *, by_evenness: bool
 ) -> list[int] | None:
     """Choose `number` domains that together take everything with least to spare.
 
@@ -44,34 +44,34 @@ def select_domains(
     Returns:
         Chosen ids, or None when no choice works or the search is too large.
     """
-    question = counts.question
+    request = counts.request
     numbers = counts.level(level)
     ordered = _by_evenness(counts, level, ids) if by_evenness else ids.tolist()
-    first = _State(int(counts.led), question.need * question.size)
-    ways: list[dict[_State, _Way | None]] = [{} for _ in range(number + 1)]
-    ways[0][first] = None
+    first = _State(int(counts.has_leader), request.need * request.size)
+    predecessors: list[dict[_State, _Predecessor | None]] = [{} for _ in range(number + 1)]
+    predecessors[0][first] = None
     steps = 0
     for domain in ordered:
         for used in range(number - 1, -1, -1):
-            steps += len(ways[used])
+            steps += len(predecessors[used])
             if steps > STEP_LIMIT:
                 return None
-            for state in sorted(ways[used]):
-                for after in _added(numbers, domain, state):
-                    ways[used + 1].setdefault(after, _Way(domain, state))
-    return _walk_back(ways, number)
+            for state in sorted(predecessors[used]):
+                for after in _next_states(numbers, domain, state):
+                    predecessors[used + 1].setdefault(after, _Predecessor(domain, state))
+    return _reconstruct(predecessors, number)
 
 
-def _added(numbers: LevelCounts, domain: int, state: _State) -> list[_State]:
+def _next_states(numbers: LevelCounts, domain: int, state: _State) -> list[_State]:
     """States after using one more domain, with the leader and without."""
     if state.leaders_left <= 0 and state.pods_left <= 0:
         return []
     after = []
-    if state.leaders_left > 0 and numbers.lead is not None and numbers.lead[domain]:
+    if state.leaders_left > 0 and numbers.leader_fits is not None and numbers.leader_fits[domain]:
         after.append(
             _State(
-                state.leaders_left - int(numbers.lead[domain]),
-                state.pods_left - int(numbers.pods_led[domain]),
+                state.leaders_left - int(numbers.leader_fits[domain]),
+                state.pods_left - int(numbers.pods_with_leader[domain]),
             )
         )
     if numbers.slices[domain] > 0:
@@ -79,30 +79,32 @@ def _added(numbers: LevelCounts, domain: int, state: _State) -> list[_State]:
     return after
 
 
-def _walk_back(ways: list[dict[_State, _Way | None]], number: int) -> list[int] | None:
-    ends = [s for s in ways[number] if s.leaders_left == 0 and s.pods_left <= 0]
+def _reconstruct(
+    predecessors: list[dict[_State, _Predecessor | None]], number: int
+) -> list[int] | None:
+    ends = [s for s in predecessors[number] if s.leaders_left == 0 and s.pods_left <= 0]
     if not ends:
         return None
     state = max(ends)
     chosen: list[int] = []
     for used in range(number, 0, -1):
-        way = ways[used][state]
-        if way is None:
+        predecessor = predecessors[used][state]
+        if predecessor is None:
             break
-        chosen.append(way.domain)
-        state = way.before
+        chosen.append(predecessor.domain)
+        state = predecessor.before
     return chosen
 
 
-def _by_evenness(counts: Counts, level: int, ids: IntVector) -> list[int]:
+def _by_evenness(counts: DomainCounts, level: int, ids: IntVector) -> list[int]:
     numbers = counts.level(level)
     offsets = counts.tree.children[level]
     below = counts.level(level + 1).pods
 
     def key(domain: int) -> tuple[int, int, float, int]:
-        lead = 0 if numbers.lead is None else int(numbers.lead[domain])
+        leader_fits = 0 if numbers.leader_fits is None else int(numbers.leader_fits[domain])
         pods = below[offsets[domain] : offsets[domain + 1]]
-        return (-lead, -int(numbers.slices_led[domain]), -entropy(pods), domain)
+        return (-leader_fits, -int(numbers.slices_with_leader[domain]), -entropy(pods), domain)
 
     return sorted(ids.tolist(), key=key)
 
@@ -112,5 +114,5 @@ def entropy(pods: IntVector) -> float:
     total = int(np.sum(pods))
     if total <= 0:
         return 0.0
-    parts = [count / total for count in pods.tolist() if count > 0]
-    return -math.fsum(part * math.log2(part) for part in parts)
+    shares = [count / total for count in pods.tolist() if count > 0]
+    return -math.fsum(part * math.log2(part) for part in shares)

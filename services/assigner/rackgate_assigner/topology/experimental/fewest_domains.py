@@ -28,25 +28,25 @@ from rackgate_assigner.topology.tree import IntVector
 BoolVector = npt.NDArray[np.bool_]
 # Candidates times bits of one set of states: beyond it a choice could hold up a cycle.
 BIT_LIMIT = 2**26
-_NEVER = -(2**62)
+_UNREACHABLE = -(2**62)
 _NO_LOSS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CandidateDomains:
     """Domains to choose from, in path order; all vectors have shape (domains,).
 
     Attributes:
         room: what fits into each.
-        whole: nothing was placed there yet.
-        led: what fits beside the leader; None when there is no leader.
-        lead: whether the leader fits; None when there is no leader.
+        untouched: nothing was placed there yet.
+        with_leader: what fits beside the leader; None when there is no leader.
+        leader_fits: whether the leader fits; None when there is no leader.
     """
 
     room: IntVector
-    whole: BoolVector
-    led: IntVector | None = None
-    lead: BoolVector | None = None
+    untouched: BoolVector
+    with_leader: IntVector | None = None
+    leader_fits: BoolVector | None = None
 
 
 class Choice(NamedTuple):
@@ -63,7 +63,7 @@ class _Prefixes(NamedTuple):
     hosted: IntVector
 
 
-class _Item(NamedTuple):
+class _Candidate(NamedTuple):
     """A domain that may be used; `less` is its room below the largest of its class."""
 
     place: int
@@ -72,7 +72,7 @@ class _Item(NamedTuple):
     host: bool
 
 
-class _Frame(NamedTuple):
+class _OpenChoice(NamedTuple):
     """What is left to decide once the domains that every set must have are in.
 
     Attributes:
@@ -91,25 +91,27 @@ class _Frame(NamedTuple):
     budget: int
 
 
-def fewest(pool: Pool, need: int) -> int | None:
+def min_domain_count(pool: CandidateDomains, need: int) -> int | None:
     """How many domains the smallest set that is enough has; None when all are too few."""
-    if need <= 0 and pool.lead is None:
+    if need <= 0 and pool.leader_fits is None:
         return 0
     sums = _prefixes(pool, np.ones(len(pool.room), dtype=np.bool_))
-    enough = (sums.plain if pool.lead is None else sums.hosted) >= need
+    enough = (sums.plain if pool.leader_fits is None else sums.hosted) >= need
     return int(enough.argmax()) if enough.any() else None
 
 
-def outlook(pool: Pool, need: int) -> tuple[int, int] | None:
+def best_set_size(pool: CandidateDomains, need: int) -> tuple[int, int] | None:
     """How many domains, and how many whole ones, the best set has; None when all are too few."""
-    number = fewest(pool, need)
+    number = min_domain_count(pool, need)
     if number is None:
         return None
-    touched, whole = _prefixes(pool, ~pool.whole), _prefixes(pool, pool.whole)
-    return number, _fewest_whole(touched, whole, number, need, led=pool.lead is not None)
+    touched, whole = _prefixes(pool, ~pool.untouched), _prefixes(pool, pool.untouched)
+    return number, _min_untouched(
+        touched, whole, number, need, has_leader=pool.leader_fits is not None
+    )
 
 
-def choose(pool: Pool, need: int, *, limit: int = BIT_LIMIT) -> Choice | None:
+def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT) -> Choice | None:
     """The best set that is enough.
 
     Args:
@@ -120,47 +122,49 @@ def choose(pool: Pool, need: int, *, limit: int = BIT_LIMIT) -> Choice | None:
     Returns:
         None when no set is enough, or when the exact choice would take more than `limit`.
     """
-    numbers = outlook(pool, need)
+    numbers = best_set_size(pool, need)
     if numbers is None:
         return None
     number, fresh = numbers
     if number == 0:
         return Choice((), None)
-    frame = _frame(pool, number - fresh, fresh, need)
+    open_choice = _reduce_choice(pool, number - fresh, fresh, need)
     best: tuple[int, ...] | None = None
-    left_over = frame.budget + 1
-    for loss in _losses(pool, frame.budget):
+    left_over = open_choice.budget + 1
+    for loss in _leader_losses(pool, open_choice.budget):
         if loss >= left_over:
             break  # what a leader costs is left over: no set can be better now
-        items = _items(pool, frame, loss)
-        limit -= len(items) * _States.bits(frame.touched, frame.whole, frame.budget)
+        items = _candidates(pool, open_choice, loss)
+        limit -= len(items) * _ReachableStates.bits(
+            open_choice.touched, open_choice.whole, open_choice.budget
+        )
         if limit < 0:
             return None
-        states = _States(frame.touched, frame.whole, frame.budget)
-        inside = any(_hosts(pool, loss)[list(frame.forced)])
-        found = states.best(items, loss, host=pool.lead is not None and not inside)
-        if found is not None and frame.budget - found[0] < left_over:
-            left_over = frame.budget - found[0]
-            best = tuple(sorted((*frame.forced, *found[1])))
-    return None if best is None else Choice(best, _host(pool, best))
+        states = _ReachableStates(open_choice.touched, open_choice.whole, open_choice.budget)
+        inside = any(_hosts_within_loss(pool, loss)[list(open_choice.forced)])
+        found = states.best(items, loss, host=pool.leader_fits is not None and not inside)
+        if found is not None and open_choice.budget - found[0] < left_over:
+            left_over = open_choice.budget - found[0]
+            best = tuple(sorted((*open_choice.forced, *found[1])))
+    return None if best is None else Choice(best, _leader_position(pool, best))
 
 
-def _prefixes(pool: Pool, mask: BoolVector) -> _Prefixes:
+def _prefixes(pool: CandidateDomains, mask: BoolVector) -> _Prefixes:
     """Best sums by number of domains, over the domains of `mask`; impossible ones are far below."""
     places = mask.nonzero()[0]
     order = _largest_first(pool.room, places)
     plain = np.concatenate([[0], np.cumsum(pool.room[order])])
-    hosted = np.full(len(plain), _NEVER, dtype=np.int64)
-    if pool.lead is None or pool.led is None:
+    hosted = np.full(len(plain), _UNREACHABLE, dtype=np.int64)
+    if pool.leader_fits is None or pool.with_leader is None:
         return _Prefixes(plain, hosted)
-    hosts = pool.lead[order]
-    loss = np.where(hosts, pool.room[order] - pool.led[order], _NO_LOSS)
-    later = np.where(hosts, pool.led[order], _NEVER)
+    hosts = pool.leader_fits[order]
+    loss = np.where(hosts, pool.room[order] - pool.with_leader[order], _NO_LOSS)
+    later = np.where(hosts, pool.with_leader[order], _UNREACHABLE)
     # The leader sits in one of the largest, or in the best one that comes after all but one.
     cheapest = np.minimum.accumulate(loss)
     largest = np.maximum.accumulate(later[::-1])[::-1]
-    inside = np.where(cheapest < _NO_LOSS, plain[1:] - cheapest, _NEVER)
-    outside = np.where(largest > _NEVER, plain[:-1] + largest, _NEVER)
+    inside = np.where(cheapest < _NO_LOSS, plain[1:] - cheapest, _UNREACHABLE)
+    outside = np.where(largest > _UNREACHABLE, plain[:-1] + largest, _UNREACHABLE)
     hosted[1:] = np.maximum(inside, outside)
     return _Prefixes(plain, hosted)
 
@@ -174,15 +178,15 @@ def _largest_first(room: IntVector, places: IntVector) -> IntVector:
     return ordered
 
 
-def _fewest_whole(
-    touched: _Prefixes, whole: _Prefixes, number: int, need: int, *, led: bool
+def _min_untouched(
+    touched: _Prefixes, whole: _Prefixes, number: int, need: int, *, has_leader: bool
 ) -> int:
     """Fewest whole domains among `number` that are enough."""
     fresh = np.arange(
         max(0, number - len(touched.plain) + 1), min(number, len(whole.plain) - 1) + 1
     )
     old = number - fresh
-    if led:
+    if has_leader:
         most = np.maximum(
             touched.hosted[old] + whole.plain[fresh], touched.plain[old] + whole.hosted[fresh]
         )
@@ -191,37 +195,39 @@ def _fewest_whole(
     return int(fresh[(most >= need).argmax()])
 
 
-def _losses(pool: Pool, most: int) -> list[int]:
+def _leader_losses(pool: CandidateDomains, most: int) -> list[int]:
     """What a leader may cost, ascending; one 0 without a leader."""
-    if pool.lead is None or pool.led is None:
+    if pool.leader_fits is None or pool.with_leader is None:
         return [0]
-    losses = np.unique((pool.room - pool.led)[pool.lead])
+    losses = np.unique((pool.room - pool.with_leader)[pool.leader_fits])
     return [int(loss) for loss in losses if loss <= most]
 
 
-def _hosts(pool: Pool, loss: int) -> BoolVector:
+def _hosts_within_loss(pool: CandidateDomains, loss: int) -> BoolVector:
     """Where a leader fits and costs `loss` at most."""
-    if pool.lead is None or pool.led is None:
+    if pool.leader_fits is None or pool.with_leader is None:
         return np.zeros(len(pool.room), dtype=np.bool_)
-    hosts: BoolVector = pool.lead & (pool.room - pool.led <= loss)
+    hosts: BoolVector = pool.leader_fits & (pool.room - pool.with_leader <= loss)
     return hosts
 
 
-def _host(pool: Pool, chosen: Sequence[int]) -> int | None:
+def _leader_position(pool: CandidateDomains, chosen: Sequence[int]) -> int | None:
     """Where the leader of a set costs least, then comes first."""
-    if pool.lead is None or pool.led is None:
+    if pool.leader_fits is None or pool.with_leader is None:
         return None
-    lead, loss = pool.lead, pool.room - pool.led
-    return min((place for place in chosen if lead[place]), key=lambda place: (loss[place], place))
+    leader_fits, loss = pool.leader_fits, pool.room - pool.with_leader
+    return min(
+        (place for place in chosen if leader_fits[place]), key=lambda place: (loss[place], place)
+    )
 
 
-def _frame(pool: Pool, touched: int, whole: int, need: int) -> _Frame:
+def _reduce_choice(pool: CandidateDomains, touched: int, whole: int, need: int) -> _OpenChoice:
     """Leave out what no set can have, and take in what every set has.
 
     The largest domains of each class have `spare` more than needed. A set that lacks one of them
     has another instead: the difference is paid from `spare`.
     """
-    classes = [((~pool.whole).nonzero()[0], touched), (pool.whole.nonzero()[0], whole)]
+    classes = [((~pool.untouched).nonzero()[0], touched), (pool.untouched.nonzero()[0], whole)]
     ranked = [(_largest_first(pool.room, places), q) for places, q in classes]
     spare = sum(int(pool.room[order[:q]].sum()) for order, q in ranked) - need
     forced: list[int] = []
@@ -230,7 +236,7 @@ def _frame(pool: Pool, touched: int, whole: int, need: int) -> _Frame:
     open_counts, budget = [], spare
     for order, number in ranked:
         room = pool.room[order]
-        least = int(room[number]) if number < len(room) else _NEVER
+        least = int(room[number]) if number < len(room) else _UNREACHABLE
         must = int((room[:number] - least > spare).sum())
         forced += order[:must].tolist()
         left = number - must
@@ -240,27 +246,29 @@ def _frame(pool: Pool, touched: int, whole: int, need: int) -> _Frame:
             budget += int(less[order[must:number]].sum())
         free.append(usable)
         open_counts.append(left)
-    return _Frame(
+    return _OpenChoice(
         tuple(forced), np.sort(np.concatenate(free)), less, open_counts[0], open_counts[1], budget
     )
 
 
-def _items(pool: Pool, frame: _Frame, loss: int) -> list[_Item]:
+def _candidates(pool: CandidateDomains, open_choice: _OpenChoice, loss: int) -> list[_Candidate]:
     """Candidates in path order; of equal ones only as many of the first as can be used."""
-    hosts = _hosts(pool, loss)
-    free = frame.free
-    kind = frame.less[free] * 4 + pool.whole[free] * 2 + hosts[free]
+    hosts = _hosts_within_loss(pool, loss)
+    free = open_choice.free
+    kind = open_choice.less[free] * 4 + pool.untouched[free] * 2 + hosts[free]
     order = np.argsort(kind, kind="stable")
     ranked = kind[order]
     earlier = np.arange(len(free)) - np.searchsorted(ranked, ranked)
-    useful = earlier < np.where(pool.whole[free[order]], frame.whole, frame.touched)
+    useful = earlier < np.where(pool.untouched[free[order]], open_choice.whole, open_choice.touched)
     return [
-        _Item(place, bool(pool.whole[place]), int(frame.less[place]), bool(hosts[place]))
+        _Candidate(
+            place, bool(pool.untouched[place]), int(open_choice.less[place]), bool(hosts[place])
+        )
         for place in np.sort(free[order[useful]]).tolist()
     ]
 
 
-class _States:
+class _ReachableStates:
     """Sets of (touched used, whole used, less) as bits of a whole number.
 
     Each count has a row of `2 * budget + 1` bits and a spare row, so that one shift adds a domain
@@ -282,7 +290,7 @@ class _States:
         return (touched + 1) * (whole + 2) * (2 * budget + 1)
 
     def best(
-        self, items: Sequence[_Item], loss: int, *, host: bool
+        self, items: Sequence[_Candidate], loss: int, *, host: bool
     ) -> tuple[int, tuple[int, ...]] | None:
         """Choose all that is open, with most `less` within the budget; first in path order.
 
@@ -314,14 +322,19 @@ class _States:
         if not reached:
             return None
         less = reached.bit_length() - 1
-        return less, self._walk(items, tables, self.end + less, host=host)
+        return less, self._reconstruct(items, tables, self.end + less, host=host)
 
-    def step(self, item: _Item) -> int:
+    def step(self, item: _Candidate) -> int:
         """Bits that a domain moves a state by."""
         return (self.row if item.whole else self.group) + item.less
 
-    def _walk(
-        self, items: Sequence[_Item], tables: Sequence[tuple[int, int]], state: int, *, host: bool
+    def _reconstruct(
+        self,
+        items: Sequence[_Candidate],
+        tables: Sequence[tuple[int, int]],
+        state: int,
+        *,
+        host: bool,
     ) -> tuple[int, ...]:
         """Take each domain, in path order, after which the rest of the state can still be had."""
         chosen: list[int] = []

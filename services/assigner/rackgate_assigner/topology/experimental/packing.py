@@ -13,28 +13,28 @@ import numpy as np
 from rackgate.features import Features
 from rackgate_assigner.topology.experimental.fewest_domains import (
     BoolVector,
+    CandidateDomains,
     Choice,
-    Pool,
-    choose,
-    fewest,
-    outlook,
+    best_set_size,
+    choose_domains,
+    min_domain_count,
 )
 from rackgate_assigner.topology.placement.assign import (
+    FitDomains,
     Shortfall,
-    Start,
+    assign_to_leaves,
     children_of,
-    choose_start,
-    descend,
-    within_each,
+    distribute_to_children,
+    find_fit_domains,
 )
-from rackgate_assigner.topology.placement.count import Counts, LevelCounts, Room
+from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity, LevelCounts
 from rackgate_assigner.topology.placement.distribute import (
     Share,
     Shares,
-    hand_out,
-    order_plain,
-    slice_numbers,
-    unit_numbers,
+    distribute,
+    slice_amounts,
+    sort_domains,
+    unit_amounts,
 )
 from rackgate_assigner.topology.tree import PODS, IntVector
 
@@ -42,14 +42,14 @@ from rackgate_assigner.topology.tree import PODS, IntVector
 COMPARED = 256
 
 
-def packs(features: Features) -> bool:
+def changes_packing(features: Features) -> bool:
     """Whether a gate of ours changes where pods go."""
     return (
         features.required_and_preferred or features.fewest_domains or features.best_fit_below_slices
     )
 
 
-def packed_shares(counts: Counts, room: Room, features: Features) -> Shares | Shortfall:
+def pack_shares(counts: DomainCounts, room: FreeCapacity, features: Features) -> Shares | Shortfall:
     """What every leaf is given, or what is missing; it fits whenever the default fits.
 
     Args:
@@ -63,87 +63,96 @@ def packed_shares(counts: Counts, room: Room, features: Features) -> Shares | Sh
 class _Packing:
     """One search behind gates of ours."""
 
-    def __init__(self, counts: Counts, room: Room, features: Features) -> None:
-        self.counts, self.room, self.question = counts, room, counts.question
-        scored = counts.level(self.question.level).score is not None
+    def __init__(self, counts: DomainCounts, room: FreeCapacity, features: Features) -> None:
+        self.counts, self.room, self.request = counts, room, counts.request
+        scored = counts.level(self.request.level).score is not None
         # A soft preference comes before fewest domains, as it comes before best fit.
         self.exact = features.fewest_domains and not scored
-        self.tight = features.best_fit_below_slices and not self.question.least_free
-        self._whole: dict[int, BoolVector] = {}
+        self.best_fit = features.best_fit_below_slices and not self.request.least_free
+        self._untouched_by_level: dict[int, BoolVector] = {}
 
     def shares(self) -> Shares | Shortfall:
         """Both halves of phase 2."""
         counts = self.counts
-        start = choose_start(counts) if self.question.within is None else _within(counts)
+        start = (
+            find_fit_domains(counts)
+            if self.request.required_level is None
+            else _find_within_required_level(counts)
+        )
         if isinstance(start, Shortfall):
             return start
-        chosen = self._start(start)
+        chosen = self._improve_start(start)
         if not self.exact:
-            return self._down(chosen) if self.tight else descend(counts, chosen)
-        ours, default = self._down(chosen), descend(counts, start)
+            return (
+                self._distribute_down(chosen) if self.best_fit else assign_to_leaves(counts, chosen)
+            )
+        packed, default = self._distribute_down(chosen), assign_to_leaves(counts, start)
         # Each choice looks at one level: what it spares there can cost domains further down.
-        worse = self._domains(ours, start.level) > self._domains(default, start.level)
-        return default if worse else ours
+        worse = self._count_domains(packed, start.level) > self._count_domains(default, start.level)
+        return default if worse else packed
 
-    def _domains(self, shares: Shares, level: int) -> list[int]:
+    def _count_domains(self, shares: Shares, level: int) -> list[int]:
         """How many domains leaves lie in, from a level down, coarsest first."""
-        leaves = [share.domain for share in shares if share.pods or share.lead]
+        leaves = [share.domain for share in shares if share.pods or share.leaders]
         ranges = self.counts.tree.leaf_ranges[level:]
         return [len(np.unique(np.searchsorted(row, leaves, side="right"))) for row in ranges]
 
-    def _start(self, start: Start) -> Start:
+    def _improve_start(self, start: FitDomains) -> FitDomains:
         """The start of our own choice, instead of the default's."""
-        both = self.question.within is not None
+        both = self.request.required_level is not None
         if len(start.domains) == 1:
-            climbed = start.level < self.question.level
-            return self._needs_fewest(start) if climbed and (both or self.exact) else start
-        return self._several(start) if self.exact else start
+            climbed = start.level < self.request.level
+            return self._choose_by_children(start) if climbed and (both or self.exact) else start
+        return self._choose_several(start) if self.exact else start
 
-    def _needs_fewest(self, start: Start) -> Start:
+    def _choose_by_children(self, start: FitDomains) -> FitDomains:
         """Of the domains that take everything, the one that needs fewest one level down."""
-        level, need = start.level, self.question.need
+        level, need = start.level, self.request.need
         numbers, below = self.counts.level(level), self.counts.level(level + 1)
-        enough = numbers.slices_led >= need
-        if numbers.lead is not None:
-            enough &= numbers.lead >= 1
+        enough = numbers.slices_with_leader >= need
+        if numbers.leader_fits is not None:
+            enough &= numbers.leader_fits >= 1
         able = enough.nonzero()[0]
-        able = able[np.argsort(numbers.slices_led[able], kind="stable")][:COMPARED]
+        able = able[np.argsort(numbers.slices_with_leader[able], kind="stable")][:COMPARED]
         found = []
         for place, domain in enumerate(able.tolist()):
             pool = self._pool(level + 1, children_of(self.counts, level, [domain]), below.slices)
-            numbers_below = outlook(pool, need)
+            numbers_below = best_set_size(pool, need)
             if numbers_below is not None:
                 found.append((*numbers_below, place, domain))
-        return Start(level, np.array([min(found)[-1]], dtype=np.int64)) if found else start
+        return FitDomains(level, np.array([min(found)[-1]], dtype=np.int64)) if found else start
 
-    def _several(self, start: Start) -> Start:
+    def _choose_several(self, start: FitDomains) -> FitDomains:
         """The exact choice among all domains of the level; the default's when it is too large."""
         level = start.level
         numbers = self.counts.level(level)
         ids = np.arange(len(numbers.slices), dtype=np.int64)
         if level:
-            ids = self._sparing(level, ids)
-        choice = choose(self._pool(level, ids, numbers.slices), self.question.need)
-        return start if choice is None else Start(level, ids[list(choice.chosen)])
+            ids = self._prefer_touched_parents(level, ids)
+        choice = choose_domains(self._pool(level, ids, numbers.slices), self.request.need)
+        return start if choice is None else FitDomains(level, ids[list(choice.chosen)])
 
-    def _sparing(self, level: int, ids: IntVector) -> IntVector:
+    def _prefer_touched_parents(self, level: int, ids: IntVector) -> IntVector:
         """Leave out domains below untouched ones of the next coarser level, as far as it goes.
 
         As few of those as can be are opened for the fewest domains: first those that are not below
         an untouched domain themselves, then the larger, then by path.
         """
-        need, rooms = self.question.need, self.counts.level(level).slices
-        fresh = self._is_whole(level - 1).nonzero()[0]
-        number = fewest(self._pool(level, ids, rooms), need)
+        need, rooms = self.request.need, self.counts.level(level).slices
+        fresh = self._untouched_domains(level - 1).nonzero()[0]
+        number = min_domain_count(self._pool(level, ids, rooms), need)
         keys: list[IntVector | BoolVector] = [-self.counts.level(level - 1).slices[fresh]]
-        keys += [self._is_whole(at)[self._above(level - 1, at)[fresh]] for at in range(level - 1)]
+        keys += [
+            self._untouched_domains(at)[self._above(level - 1, at)[fresh]]
+            for at in range(level - 1)
+        ]
         opened = np.zeros(len(self.counts.tree.paths[level - 1]), dtype=np.int64)
         opened[fresh[np.lexsort(keys)]] = np.arange(1, len(fresh) + 1)
         turn = opened[self.counts.tree.parents[level][ids]]
         low, high = 0, len(fresh)
         while low < high:
             middle = (low + high) // 2
-            if fewest(self._pool(level, ids[turn <= middle], rooms), need) == number:
+            if min_domain_count(self._pool(level, ids[turn <= middle], rooms), need) == number:
                 high = middle
             else:
                 low = middle + 1
@@ -155,97 +164,107 @@ class _Packing:
         above: IntVector = np.searchsorted(ranges[coarser], ranges[level][:-1], side="right") - 1
         return above
 
-    def _down(self, start: Start) -> Shares:
+    def _distribute_down(self, start: FitDomains) -> Shares:
         """Hand out level by level: over all children first, below the slices within each."""
-        question, counts = self.question, self.counts
+        request, counts = self.request, self.counts
         level = start.level
-        shares = self._over(level, start.domains)
-        while level < question.slice_level:
+        shares = self._distribute_over(level, start.domains)
+        while level < request.slice_level:
             level += 1
-            parents = [share.domain for share in shares if share.pods or share.lead]
-            shares = self._over(level, children_of(counts, level - 1, parents))
-        while level < len(question.units) - 1:
+            parents = [share.domain for share in shares if share.pods or share.leaders]
+            shares = self._distribute_over(level, children_of(counts, level - 1, parents))
+        while level < len(request.units) - 1:
             level += 1
             shares = [
-                given
+                child_share
                 for share in shares
-                for given in self._below(level, share, question.units[level])
+                for child_share in self._distribute_below(level, share, request.units[level])
             ]
         return shares
 
-    def _over(self, level: int, ids: IntVector) -> Shares:
+    def _distribute_over(self, level: int, ids: IntVector) -> Shares:
         """Hand all slices out to some domains of a level."""
-        question, numbers = self.question, self.counts.level(level)
-        if len(ids) == 1 and level < question.slice_level:
-            return [Share(int(ids[0]), question.count, int(self.counts.led))]
+        request, numbers = self.request, self.counts.level(level)
+        if len(ids) == 1 and level < request.slice_level:
+            return [Share(int(ids[0]), request.count, int(self.counts.has_leader))]
         ids = np.sort(ids)
         if self.exact:
             pool = self._pool(level, ids, numbers.slices)
-            choice = choose(pool, question.need)
+            choice = choose_domains(pool, request.need)
             if choice is not None:
-                return _given(ids, pool, choice, question.need, question.size)
-        return hand_out(
-            order_plain(numbers, ids, least_free=question.least_free),
-            question.need,
-            int(self.counts.led),
-            slice_numbers(numbers, question.size),
-            best_fit=not question.least_free,
+                return _fill_choice(ids, pool, choice, request.need, request.size)
+        return distribute(
+            sort_domains(numbers, ids, least_free=request.least_free),
+            request.need,
+            int(self.counts.has_leader),
+            slice_amounts(numbers, request.size),
+            best_fit=not request.least_free,
         )
 
-    def _below(self, level: int, share: Share, unit: int) -> Shares:
+    def _distribute_below(self, level: int, share: Share, unit: int) -> Shares:
         """Hand what one domain was given out to its children."""
-        if not share.pods and not share.lead:
+        if not share.pods and not share.leaders:
             return []
         numbers = self.counts.level(level)
         ids = children_of(self.counts, level - 1, [share.domain])
         need = share.pods // unit
         if self.exact:
-            pool = self._pool(level, ids, numbers.pods // unit, unit=unit, led=bool(share.lead))
-            choice = choose(pool, need)
+            pool = self._pool(
+                level, ids, numbers.pods // unit, unit=unit, has_leader=bool(share.leaders)
+            )
+            choice = choose_domains(pool, need)
             if choice is not None:
-                return _given(ids, pool, choice, need, unit)
-        if not self.tight:
-            return within_each(self.counts, level - 1, [share], unit)
-        amounts = unit_numbers(numbers, unit)
-        keys = [-amounts.plain[ids]]
+                return _fill_choice(ids, pool, choice, need, unit)
+        if not self.best_fit:
+            return distribute_to_children(self.counts, level - 1, [share], unit)
+        amounts = unit_amounts(numbers, unit)
+        keys = [-amounts.without_leader[ids]]
         if numbers.score is not None:
             keys.append(-numbers.score[ids])
-        return hand_out(ids[np.lexsort(keys)], need, share.lead, amounts, best_fit=True)
+        return distribute(ids[np.lexsort(keys)], need, share.leaders, amounts, best_fit=True)
 
     def _pool(
-        self, level: int, ids: IntVector, rooms: IntVector, *, unit: int = 0, led: bool = True
-    ) -> Pool:
+        self,
+        level: int,
+        ids: IntVector,
+        rooms: IntVector,
+        *,
+        unit: int = 0,
+        has_leader: bool = True,
+    ) -> CandidateDomains:
         """Domains to choose from; `unit` > 0 counts units of pods instead of slices."""
         numbers: LevelCounts = self.counts.level(level)
-        whole = self._is_whole(level)[ids]
-        if numbers.lead is None or not led:
-            return Pool(rooms[ids], whole)
-        beside = numbers.pods_led // unit if unit else numbers.slices_led
-        return Pool(rooms[ids], whole, beside[ids], numbers.lead[ids] >= 1)
+        whole = self._untouched_domains(level)[ids]
+        if numbers.leader_fits is None or not has_leader:
+            return CandidateDomains(rooms[ids], whole)
+        beside = numbers.pods_with_leader // unit if unit else numbers.slices_with_leader
+        return CandidateDomains(rooms[ids], whole, beside[ids], numbers.leader_fits[ids] >= 1)
 
-    def _is_whole(self, level: int) -> BoolVector:
+    def _untouched_domains(self, level: int) -> BoolVector:
         """Domains of a level in which nothing was placed yet."""
-        found = self._whole.get(level)
+        found = self._untouched_by_level.get(level)
         if found is None:
             starts = self.counts.tree.leaf_ranges[level][:-1]
-            found = self._whole[level] = ~np.logical_or.reduceat(_touched(self.room), starts)
+            found = self._untouched_by_level[level] = ~np.logical_or.reduceat(
+                _touched_leaves(self.room), starts
+            )
         return found
 
 
-def _within(counts: Counts) -> Start | Shortfall:
+def _find_within_required_level(counts: DomainCounts) -> FitDomains | Shortfall:
     """One domain, of the preferred level or the next coarser one, never above `within`."""
-    question = counts.question
-    last = question.level if question.within is None else question.within
+    request = counts.request
+    last = request.level if request.required_level is None else request.required_level
     view = copy.copy(counts)
-    for level in range(question.level, last - 1, -1):
-        view.question = replace(question, level=level, required=True)
-        start = choose_start(view)
-        if isinstance(start, Start) or level == last:
+    for level in range(request.level, last - 1, -1):
+        view.request = replace(request, level=level, required=True)
+        start = find_fit_domains(view)
+        if isinstance(start, FitDomains) or level == last:
             return start
     raise AssertionError("the required level is not above the preferred one")
 
 
-def _touched(room: Room) -> BoolVector:
+def _touched_leaves(room: FreeCapacity) -> BoolVector:
     """Leaves on which this system placed something; pods of others do not count."""
     capacity = room.capacity
     touched = np.zeros(capacity.tree.leaf_count, dtype=np.bool_)
@@ -256,7 +275,9 @@ def _touched(room: Room) -> BoolVector:
     return touched
 
 
-def _given(ids: IntVector, pool: Pool, choice: Choice, need: int, size: int) -> Shares:
+def _fill_choice(
+    ids: IntVector, pool: CandidateDomains, choice: Choice, need: int, size: int
+) -> Shares:
     """Fill the leader's domain, then the others, largest first; the last gets the rest."""
 
     def turn(place: int) -> tuple[bool, int, int]:
@@ -264,9 +285,13 @@ def _given(ids: IntVector, pool: Pool, choice: Choice, need: int, size: int) -> 
 
     shares: Shares = []
     for place in sorted(choice.chosen, key=turn):
-        lead = place == choice.host and pool.led is not None
-        room = int(pool.led[place] if lead and pool.led is not None else pool.room[place])
+        leader_fits = place == choice.host and pool.with_leader is not None
+        room = int(
+            pool.with_leader[place]
+            if leader_fits and pool.with_leader is not None
+            else pool.room[place]
+        )
         amount = min(room, need)
         need -= amount
-        shares.append(Share(int(ids[place]), amount * size, int(lead)))
+        shares.append(Share(int(ids[place]), amount * size, int(leader_fits)))
     return shares

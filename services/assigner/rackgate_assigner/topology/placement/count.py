@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rackgate_assigner.topology.capacity import CHARGE_LIMIT, Capacity
-from rackgate_assigner.topology.placement.request import Question
+from rackgate_assigner.topology.placement.request import PlacementRequest
 from rackgate_assigner.topology.tree import IntVector, TopologyTree
 
 # What a requested 0 allows.
 NO_LIMIT = 2**31 - 1
-_FAR = 2**62
+_UNREACHABLE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class AssumedUsage:
     """Pods placed earlier in the same walk: taken from the room of later PodSets.
 
     Attributes:
@@ -32,7 +32,7 @@ class Assumed:
     amounts: Mapping[str, int]
 
 
-class Room:
+class FreeCapacity:
     """Free room of one walk: the capacity less what was assumed so far. Never writes to it."""
 
     __slots__ = ("assumed", "capacity", "simulate_empty")
@@ -40,24 +40,28 @@ class Room:
     def __init__(self, capacity: Capacity, *, simulate_empty: bool) -> None:
         self.capacity = capacity
         self.simulate_empty = simulate_empty
-        self.assumed: list[Assumed] = []
+        self.assumed: list[AssumedUsage] = []
 
-    def unassumed(self) -> Room:
+    def without_assumed(self) -> FreeCapacity:
         """What is free by the capacity alone."""
-        return Room(self.capacity, simulate_empty=self.simulate_empty) if self.assumed else self
+        return (
+            FreeCapacity(self.capacity, simulate_empty=self.simulate_empty)
+            if self.assumed
+            else self
+        )
 
     def assume(self, leaves: Sequence[int], counts: Sequence[int], amounts: dict[str, int]) -> None:
         """Take pods on distinct leaves; `amounts` are of one pod with its 1 of `pods`."""
         if leaves:
             self.assumed.append(
-                Assumed(
+                AssumedUsage(
                     np.array(leaves, dtype=np.int64),
                     np.array([min(count, CHARGE_LIMIT) for count in counts], dtype=np.int64),
                     amounts,
                 )
             )
 
-    def of(self, resource: str, at: IntVector | None = None) -> IntVector | None:
+    def free_amounts(self, resource: str, at: IntVector | None = None) -> IntVector | None:
         """Free amount of a resource, not to be written to; None: no such one.
 
         Args:
@@ -104,7 +108,9 @@ def pods_that_fit(amount: int, free: IntVector | None, leaf_count: int) -> IntVe
     return fits
 
 
-def fit(amounts: Mapping[str, int], room: Room, *, at: IntVector | None = None) -> IntVector:
+def fit(
+    amounts: Mapping[str, int], room: FreeCapacity, *, at: IntVector | None = None
+) -> IntVector:
     """Pods of one shape that leaves can still take.
 
     Args:
@@ -118,7 +124,7 @@ def fit(amounts: Mapping[str, int], room: Room, *, at: IntVector | None = None) 
     leaf_count = room.capacity.tree.leaf_count if at is None else len(at)
     best: IntVector | None = None
     for resource, amount in amounts.items():
-        free = room.of(resource, at)
+        free = room.free_amounts(resource, at)
         fits = pods_that_fit(amount, free, leaf_count)
         if best is None:
             best = fits.copy() if fits is free else fits
@@ -127,24 +133,24 @@ def fit(amounts: Mapping[str, int], room: Room, *, at: IntVector | None = None) 
     return np.maximum(best, 0, out=best) if best is not None else np.zeros(leaf_count, np.int64)
 
 
-def fit_any(
-    amounts: Mapping[str, int], room: Room, *, at: IntVector | None = None
+def any_pod_fits(
+    amounts: Mapping[str, int], room: FreeCapacity, *, at: IntVector | None = None
 ) -> npt.NDArray[np.bool_]:
     """Where at least one pod of a shape fits; as `fit(...) > 0`, without dividing."""
     fits = np.ones(room.capacity.tree.leaf_count if at is None else len(at), dtype=np.bool_)
     for resource, amount in amounts.items():
         if amount:
-            free = room.of(resource, at)
+            free = room.free_amounts(resource, at)
             fits &= False if free is None else free >= amount
     return fits
 
 
-def _fit_beside(
+def _fit_with_leader(
     leader: Mapping[str, int],
     worker: Mapping[str, int],
     pods: IntVector,
-    lead: IntVector,
-    room: Room,
+    leader_fits: IntVector,
+    room: FreeCapacity,
     *,
     at: IntVector | None,
 ) -> IntVector:
@@ -156,16 +162,16 @@ def _fit_beside(
     best = pods.copy()
     for resource, amount in worker.items():
         taken = leader.get(resource, 0)
-        free = room.of(resource, at) if taken and amount else None
+        free = room.free_amounts(resource, at) if taken and amount else None
         if free is None:
             continue
-        tight = free - pods * amount < taken
-        number = np.count_nonzero(tight)
-        if number * 8 > len(tight):
-            np.minimum(best, np.maximum(free - lead * taken, 0) // amount, out=best)
+        short = free - pods * amount < taken
+        number = np.count_nonzero(short)
+        if number * 8 > len(short):
+            np.minimum(best, np.maximum(free - leader_fits * taken, 0) // amount, out=best)
         elif number:
-            few = tight.nonzero()[0]
-            left = np.maximum(free[few] - lead[few] * taken, 0)
+            few = short.nonzero()[0]
+            left = np.maximum(free[few] - leader_fits[few] * taken, 0)
             best[few] = np.minimum(best[few], left // amount)
     return best
 
@@ -177,34 +183,35 @@ class LevelCounts:
     Attributes:
         pods: workers that fit.
         slices: podset slices that fit; 0 below the slice level.
-        pods_led: as `pods`, if the leader also sits in this domain. The same array without leader.
-        slices_led: as `slices`, likewise.
-        lead: 1 where the leader fits; None without a leader.
+        pods_with_leader: as `pods`, if the leader also sits in this domain. The same array without
+            leader.
+        slices_with_leader: as `slices`, likewise.
+        leader_fits: 1 where the leader fits; None without a leader.
         score: soft preference; None when it does not count.
     """
 
     pods: IntVector
     slices: IntVector
-    pods_led: IntVector
-    slices_led: IntVector
-    lead: IntVector | None = None
+    pods_with_leader: IntVector
+    slices_with_leader: IntVector
+    leader_fits: IntVector | None = None
     score: IntVector | None = None
 
     def map(self, change: Callable[[IntVector], IntVector]) -> LevelCounts:
-        """Every vector changed, for example picked from or copied; what is one stays one."""
-        changed: dict[int, IntVector] = {}
+        """Every vector mapped, for example picked from or copied; what is one stays one."""
+        mapped: dict[int, IntVector] = {}
 
         def once(values: IntVector) -> IntVector:
-            if id(values) not in changed:
-                changed[id(values)] = change(values)
-            return changed[id(values)]
+            if id(values) not in mapped:
+                mapped[id(values)] = change(values)
+            return mapped[id(values)]
 
         return LevelCounts(
             once(self.pods),
             once(self.slices),
-            once(self.pods_led),
-            once(self.slices_led),
-            None if self.lead is None else once(self.lead),
+            once(self.pods_with_leader),
+            once(self.slices_with_leader),
+            None if self.leader_fits is None else once(self.leader_fits),
             None if self.score is None else once(self.score),
         )
 
@@ -213,28 +220,31 @@ class LevelCounts:
         self.pods[ids] = numbers.pods
         if self.slices is not self.pods:
             self.slices[ids] = numbers.slices
-        if self.pods_led is not self.pods:
-            self.pods_led[ids] = numbers.pods_led
-        if self.slices_led is not self.slices and self.slices_led is not self.pods_led:
-            self.slices_led[ids] = numbers.slices_led
-        if self.lead is not None and numbers.lead is not None:
-            self.lead[ids] = numbers.lead
+        if self.pods_with_leader is not self.pods:
+            self.pods_with_leader[ids] = numbers.pods_with_leader
+        if (
+            self.slices_with_leader is not self.slices
+            and self.slices_with_leader is not self.pods_with_leader
+        ):
+            self.slices_with_leader[ids] = numbers.slices_with_leader
+        if self.leader_fits is not None and numbers.leader_fits is not None:
+            self.leader_fits[ids] = numbers.leader_fits
 
 
-class Counts:
-    """Phase 1 of one question, summed up level by level on demand.
+class DomainCounts:
+    """Phase 1 of one request, summed up level by level on demand.
 
     Attributes:
-        led: whether a leader is placed as well.
+        has_leader: whether a leader is placed as well.
         levels: per level the numbers, None where they are not summed up yet.
     """
 
-    __slots__ = ("led", "levels", "question", "tree")
+    __slots__ = ("has_leader", "levels", "request", "tree")
 
     def __init__(
         self,
         tree: TopologyTree,
-        question: Question,
+        request: PlacementRequest,
         leaves: LevelCounts,
         levels: list[LevelCounts | None] | None = None,
     ) -> None:
@@ -242,31 +252,31 @@ class Counts:
 
         Args:
             tree: the domains.
-            question: slice level, size and units.
+            request: slice level, size and units.
             leaves: numbers of the lowest level.
             levels: per level what is summed up already; what is summed up later is put there.
         """
         self.tree = tree
-        self.question = question
-        self.led = leaves.lead is not None
+        self.request = request
+        self.has_leader = leaves.leader_fits is not None
         self.levels = [*[None] * (len(tree.levels) - 1), leaves] if levels is None else levels
 
     def level(self, index: int) -> LevelCounts:
         """Numbers of the domains of one level."""
         counts = self.levels[index]
         if counts is None:
-            counts = sum_up(self.tree, self.question, index, self.level(index + 1))
+            counts = sum_up(self.tree, self.request, index, self.level(index + 1))
             self.levels[index] = counts
         return counts
 
-    def asked(self, question: Question) -> Counts:
-        """The same numbers, shared, for a question that differs in nothing they depend on."""
-        return Counts(self.tree, question, self.level(-1), self.levels)
+    def for_request(self, request: PlacementRequest) -> DomainCounts:
+        """The same numbers, shared, for a request that differs in nothing they depend on."""
+        return DomainCounts(self.tree, request, self.level(-1), self.levels)
 
-    def copied(self) -> Counts:
+    def copy(self) -> DomainCounts:
         """The same numbers, to be written to."""
         own = [one and one.map(np.copy) for one in self.levels]
-        return Counts(self.tree, self.question, self.level(-1), own)
+        return DomainCounts(self.tree, self.request, self.level(-1), own)
 
     def put(self, index: int, counts: LevelCounts) -> None:
         """Set the numbers of one level, instead of summing them up."""
@@ -274,8 +284,8 @@ class Counts:
 
 
 def count_leaves(
-    question: Question,
-    room: Room,
+    request: PlacementRequest,
+    room: FreeCapacity,
     worker: Mapping[str, int],
     leader: Mapping[str, int] | None,
     *,
@@ -286,7 +296,7 @@ def count_leaves(
     """Numbers of the leaves.
 
     Args:
-        question: what is asked.
+        request: what is asked.
         room: free amounts.
         worker: amounts of one worker, with its 1 of `pods`.
         leader: the same of the leader, or None.
@@ -301,87 +311,101 @@ def count_leaves(
     if blocked is not None:
         pods *= ~blocked  # a product takes a tenth of the time of writing zeros under a mask
     if leader is None:
-        slices = _leaf_slices(question, pods)
+        slices = _leaf_slices(request, pods)
         return LevelCounts(pods, slices, pods, slices, None, score)
-    hosts = fit_any(leader, room, at=at)
+    fits_leader = any_pod_fits(leader, room, at=at)
     if blocked is not None:
-        hosts &= ~blocked
-    lead = hosts.astype(np.int64)
-    pods_led = _fit_beside(leader, worker, pods, lead, room, at=at)
+        fits_leader &= ~blocked
+    leader_fits = fits_leader.astype(np.int64)
+    pods_with_leader = _fit_with_leader(leader, worker, pods, leader_fits, room, at=at)
     return LevelCounts(
         pods,
-        _leaf_slices(question, pods),
-        pods_led,
-        _leaf_slices(question, pods_led),
-        lead,
+        _leaf_slices(request, pods),
+        pods_with_leader,
+        _leaf_slices(request, pods_with_leader),
+        leader_fits,
         score,
     )
 
 
 def sum_up(
-    tree: TopologyTree, question: Question, level: int, below: LevelCounts, *, plain: bool = False
+    tree: TopologyTree,
+    request: PlacementRequest,
+    level: int,
+    below: LevelCounts,
+    *,
+    ignore_units: bool = False,
 ) -> LevelCounts:
     """Numbers of a level from those of the level below.
 
     Args:
         tree: the domains.
-        question: slice level, size and units.
+        request: slice level, size and units.
         level: level to fill.
         below: numbers of the next level.
-        plain: ignore the units of inner layers.
+        ignore_units: ignore the units of inner layers.
     """
-    return sum_children(question, level, below, tree.children[level][:-1], plain=plain)
+    return sum_children(request, level, below, tree.children[level][:-1], ignore_units=ignore_units)
 
 
 def sum_children(
-    question: Question, level: int, below: LevelCounts, starts: IntVector, *, plain: bool = False
+    request: PlacementRequest,
+    level: int,
+    below: LevelCounts,
+    starts: IntVector,
+    *,
+    ignore_units: bool = False,
 ) -> LevelCounts:
     """Numbers of some domains of a level from those of their children.
 
     Args:
-        question: slice level, size and units.
+        request: slice level, size and units.
         level: of the domains.
         below: numbers of all children, domain by domain.
         starts: where each domain's children begin in `below`.
-        plain: ignore the units of inner layers.
+        ignore_units: ignore the units of inner layers.
     """
-    unit = 1 if plain else question.units[level + 1]
+    unit = 1 if ignore_units else request.units[level + 1]
     child_pods = below.pods if unit == 1 else below.pods // unit * unit
     pods = _sums(child_pods, starts)
     score = None if below.score is None else _sums(below.score, starts)
-    above_slices = level < question.slice_level
-    one_kind = below.slices is below.pods and above_slices and unit == 1
-    if level == question.slice_level:
-        slices = pods if question.size == 1 else pods // question.size
-    elif one_kind:
+    above_slices = level < request.slice_level
+    same_array = below.slices is below.pods and above_slices and unit == 1
+    if level == request.slice_level:
+        slices = pods if request.size == 1 else pods // request.size
+    elif same_array:
         slices = pods
     elif above_slices:
         slices = _sums(below.slices, starts)
     else:
         slices = np.zeros(len(starts), dtype=np.int64)
-    if below.lead is None:
+    if below.leader_fits is None:
         return LevelCounts(pods, slices, pods, slices, None, score)
-    child_led = below.pods_led if unit == 1 else below.pods_led // unit * unit
-    without = (below.lead - 1) & _FAR  # far away where the leader does not fit
-    least = _least(child_pods - child_led + without, starts)
-    lead = (least < _FAR).astype(np.int64)
-    pods_led = (pods - least) * lead
-    if level == question.slice_level:
-        slices_led = pods_led if question.size == 1 else pods_led // question.size
-    elif one_kind and below.slices_led is below.pods_led:
-        slices_led = pods_led
+    child_pods_with_leader = (
+        below.pods_with_leader if unit == 1 else below.pods_with_leader // unit * unit
+    )
+    without = (below.leader_fits - 1) & _UNREACHABLE  # far away where the leader does not fit
+    least = _minimums(child_pods - child_pods_with_leader + without, starts)
+    leader_fits = (least < _UNREACHABLE).astype(np.int64)
+    pods_with_leader = (pods - least) * leader_fits
+    if level == request.slice_level:
+        slices_with_leader = (
+            pods_with_leader if request.size == 1 else pods_with_leader // request.size
+        )
+    elif same_array and below.slices_with_leader is below.pods_with_leader:
+        slices_with_leader = pods_with_leader
     elif not above_slices:
-        slices_led = slices
+        slices_with_leader = slices
     else:
-        least = _least(below.slices - below.slices_led + without, starts)
-        slices_led = (slices - least) * lead
-    return LevelCounts(pods, slices, pods_led, slices_led, lead, score)
+        least = _minimums(below.slices - below.slices_with_leader + without, starts)
+        slices_with_leader = (slices - least) * leader_fits
+    return LevelCounts(pods, slices, pods_with_leader, slices_with_leader, leader_fits, score)
 
 
-def _leaf_slices(question: Question, pods: IntVector) -> IntVector:
-    if question.slice_level != len(question.units) - 1:
+def _leaf_slices(request: PlacementRequest, pods: IntVector) -> IntVector:
+    if request.slice_level != len(request.units) - 1:
         return np.zeros_like(pods)
-    return pods if question.size == 1 else pods // question.size
+    return pods if request.size == 1 else pods // request.size
 
 
 def _sums(values: IntVector, starts: IntVector) -> IntVector:
@@ -391,7 +415,7 @@ def _sums(values: IntVector, starts: IntVector) -> IntVector:
     return sums
 
 
-def _least(values: IntVector, starts: IntVector) -> IntVector:
+def _minimums(values: IntVector, starts: IntVector) -> IntVector:
     if not len(starts):
         return np.zeros(0, dtype=np.int64)
     least: IntVector = np.minimum.reduceat(values, starts)

@@ -21,8 +21,8 @@ SORT_LIMIT = 512
 # So many different numbers of slices are looked through before a cut by order takes less.
 VALUES_LIMIT = 4
 # Above this many domains numbers are handed out to all of them at once.
-FEW = 32
-WRAP = 2**63
+VECTORIZE_ABOVE = 32
+UINT64_SIGN_BIT = 2**63
 
 
 class Share(NamedTuple):
@@ -30,58 +30,62 @@ class Share(NamedTuple):
 
     domain: int
     pods: int
-    lead: int
+    leaders: int
 
 
 Shares: TypeAlias = list[Share]
 _SHARE: Callable[[tuple[int, int, int]], Share] = partial(tuple.__new__, Share)
 
 
-class Numbers(NamedTuple):
+class DomainAmounts(NamedTuple):
     """The numbers that are handed out on one level, by domain id (slices, or pods).
 
     Attributes:
-        plain: without the leader.
-        led: if the leader sits in the same domain.
-        lead: 1 where the leader fits; None without a leader.
+        without_leader: if the leader sits elsewhere.
+        with_leader: if the leader sits in the same domain.
+        leader_fits: 1 where the leader fits; None without a leader.
         score: soft preference or None.
         size: pods per number.
     """
 
-    plain: IntVector
-    led: IntVector
-    lead: IntVector | None
+    without_leader: IntVector
+    with_leader: IntVector
+    leader_fits: IntVector | None
     score: IntVector | None
     size: int
 
 
-def slice_numbers(counts: LevelCounts, size: int) -> Numbers:
+def slice_amounts(counts: LevelCounts, size: int) -> DomainAmounts:
     """Podset slices are handed out."""
-    return Numbers(counts.slices, counts.slices_led, counts.lead, counts.score, size)
+    return DomainAmounts(
+        counts.slices, counts.slices_with_leader, counts.leader_fits, counts.score, size
+    )
 
 
-def unit_numbers(counts: LevelCounts, unit: int) -> Numbers:
+def unit_amounts(counts: LevelCounts, unit: int) -> DomainAmounts:
     """Pods are handed out, or units of an inner layer (unit > 1)."""
     if unit == 1:
-        return Numbers(counts.pods, counts.pods_led, counts.lead, counts.score, 1)
-    plain = counts.pods // unit
-    led = plain if counts.lead is None else counts.pods_led // unit
-    return Numbers(plain, led, counts.lead, counts.score, unit)
+        return DomainAmounts(
+            counts.pods, counts.pods_with_leader, counts.leader_fits, counts.score, 1
+        )
+    without_leader = counts.pods // unit
+    with_leader = without_leader if counts.leader_fits is None else counts.pods_with_leader // unit
+    return DomainAmounts(without_leader, with_leader, counts.leader_fits, counts.score, unit)
 
 
-def order_with_leader(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
+def sort_domains_with_leader(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
     """Order L: leader, [score,] slices with leader, fewest pods with leader, path."""
-    keys = [key[ids] for key in _keys_with_leader(counts, least_free=least_free)]
+    keys = [key[ids] for key in _sort_keys_with_leader(counts, least_free=least_free)]
     ordered: IntVector = ids[np.lexsort(keys[::-1])]
     return ordered
 
 
-def first_with_leader(
+def first_domain_with_leader(
     counts: LevelCounts, ids: IntVector | None = None, *, least_free: bool
 ) -> int:
     """The first domain in order L of some, in ascending order, or of all of a level."""
     places = ids
-    for key in _keys_with_leader(counts, least_free=least_free):
+    for key in _sort_keys_with_leader(counts, least_free=least_free):
         values = key if places is None else key[places]
         first = (values == values.min()).nonzero()[0]
         places = first if places is None else places[first]
@@ -90,18 +94,18 @@ def first_with_leader(
     return 0 if places is None else int(places[0])
 
 
-def _keys_with_leader(counts: LevelCounts, *, least_free: bool) -> list[IntVector]:
+def _sort_keys_with_leader(counts: LevelCounts, *, least_free: bool) -> list[IntVector]:
     """What order L sorts by, the most important first."""
-    slices = counts.slices_led
-    keys = [slices if least_free else -slices, counts.pods_led]
+    slices = counts.slices_with_leader
+    keys = [slices if least_free else -slices, counts.pods_with_leader]
     if counts.score is not None:
         keys.insert(0, -counts.score)
-    if counts.lead is not None:
-        keys.insert(0, -counts.lead)
+    if counts.leader_fits is not None:
+        keys.insert(0, -counts.leader_fits)
     return keys
 
 
-def order_plain(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
+def sort_domains(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> IntVector:
     """Order W: [score,] slices, fewest pods, path."""
     slices = counts.slices[ids]
     keys = [counts.pods[ids], slices if least_free else -slices]
@@ -111,7 +115,7 @@ def order_plain(counts: LevelCounts, ids: IntVector, *, least_free: bool) -> Int
     return ordered
 
 
-def first_plain(
+def first_domains(
     counts: LevelCounts, ids: IntVector | None, wanted: int, *, least_free: bool
 ) -> IntVector:
     """The first domains of order W (without scores), as many as `wanted` slices need or more.
@@ -151,11 +155,11 @@ def _by_value(
     """
     found: list[IntVector] = []
     value = 0
-    for turn in range(VALUES_LIMIT):
+    for attempt in range(VALUES_LIMIT):
         if least_free:
             after = least_sufficient(slices, value + 1)
         else:
-            after = int(slices.max()) if turn == 0 else most_below(slices, value)
+            after = int(slices.max()) if attempt == 0 else most_below(slices, value)
         if not after:
             break
         value = after
@@ -177,16 +181,16 @@ def least_sufficient(amounts: IntVector, wanted: int) -> int | None:
 
     What is too small wraps around to the far end of the unsigned numbers.
     """
-    if not len(amounts) or wanted >= WRAP:
+    if not len(amounts) or wanted >= UINT64_SIGN_BIT:
         return None
     spare = int((amounts - wanted).view(np.uint64).min())
-    return None if spare >= WRAP else spare + wanted
+    return None if spare >= UINT64_SIGN_BIT else spare + wanted
 
 
 def most_below(amounts: IntVector, limit: int) -> int | None:
     """The largest amount below `limit`, of amounts that are not negative; None without one."""
     less = int((limit - 1 - amounts).view(np.uint64).min())
-    return None if less >= WRAP else limit - 1 - less
+    return None if less >= UINT64_SIGN_BIT else limit - 1 - less
 
 
 def smallest(keys: list[IntVector], limit: int) -> IntVector:
@@ -206,34 +210,38 @@ def smallest(keys: list[IntVector], limit: int) -> IntVector:
     return np.concatenate([below, equal])
 
 
-def tight(ids: IntVector, wanted: int, numbers: Numbers, *, leader: bool) -> int:
+def find_best_fit_domain(
+    ids: IntVector, wanted: int, numbers: DomainAmounts, *, leader: bool
+) -> int:
     """The first domain of a list with the smallest sufficient number; else the list's first."""
     if numbers.score is not None:
         scores = numbers.score[ids]
         ids = ids[: int(np.argmax(np.append(scores, scores[0] - 1) != scores[0]))]
-    amounts = (numbers.led if leader else numbers.plain)[ids]
+    amounts = (numbers.with_leader if leader else numbers.without_leader)[ids]
     enough = amounts >= wanted
-    if leader and numbers.lead is not None:
-        enough &= numbers.lead[ids] >= 1
+    if leader and numbers.leader_fits is not None:
+        enough &= numbers.leader_fits[ids] >= 1
     places = enough.nonzero()[0]
     return int(ids[places[amounts[places].argmin()]] if len(places) else ids[0])
 
 
-def leader_first(ids: IntVector, wanted: int, numbers: Numbers, leaders: int) -> IntVector:
+def move_leader_domain_first(
+    ids: IntVector, wanted: int, numbers: DomainAmounts, leaders: int
+) -> IntVector:
     """Move to the front the first domain whose leader still leaves `wanted` for the others."""
-    if not leaders or len(ids) < 2 or numbers.lead is None:
+    if not leaders or len(ids) < 2 or numbers.leader_fits is None:
         return ids
-    plain = numbers.plain[ids]
-    rest = plain.sum() - (plain - numbers.led[ids])
-    found = ((numbers.lead[ids] >= leaders) & (rest >= wanted)).nonzero()[0]
+    without_leader = numbers.without_leader[ids]
+    rest = without_leader.sum() - (without_leader - numbers.with_leader[ids])
+    found = ((numbers.leader_fits[ids] >= leaders) & (rest >= wanted)).nonzero()[0]
     if not len(found):
         return ids
     at = int(found[0])
     return np.concatenate([ids[at : at + 1], ids[:at], ids[at + 1 :]])
 
 
-def hand_out(
-    ids: IntVector, wanted: int, leaders: int, numbers: Numbers, *, best_fit: bool
+def distribute(
+    ids: IntVector, wanted: int, leaders: int, numbers: DomainAmounts, *, best_fit: bool
 ) -> Shares:
     """Give `wanted` numbers and the leader to the domains of a sorted list (8.3).
 
@@ -241,63 +249,71 @@ def hand_out(
         Domains in the order they were used; one may have got nothing.
     """
     if not leaders:
-        shares, rest = _in_order(ids, numbers.plain[ids], wanted, numbers.size)
+        shares, rest = _fill_in_order(ids, numbers.without_leader[ids], wanted, numbers.size)
         if rest is not None:
             last = len(shares)
-            domain = tight(ids[last:], rest, numbers, leader=False) if best_fit else int(ids[last])
+            domain = (
+                find_best_fit_domain(ids[last:], rest, numbers, leader=False)
+                if best_fit
+                else int(ids[last])
+            )
             shares.append(Share(domain, rest * numbers.size, 0))
         return shares
-    ids = leader_first(ids, wanted, numbers, leaders)
+    ids = move_leader_domain_first(ids, wanted, numbers, leaders)
     shares = []
     rest = wanted
     for at, domain in enumerate(ids.tolist()):
         if leaders > 0:
-            amount = int(numbers.led[domain])
-            lead = 0 if numbers.lead is None else int(numbers.lead[domain])
-            if amount >= rest and lead >= leaders:
+            amount = int(numbers.with_leader[domain])
+            leader_fits = 0 if numbers.leader_fits is None else int(numbers.leader_fits[domain])
+            if amount >= rest and leader_fits >= leaders:
                 if best_fit:
-                    domain = tight(ids[at:], rest, numbers, leader=True)  # noqa: PLW2901 - the loop ends
+                    domain = find_best_fit_domain(ids[at:], rest, numbers, leader=True)  # noqa: PLW2901 - the loop ends
                 shares.append(Share(domain, rest * numbers.size, leaders))
                 return shares
             amount = min(amount, rest)
-            leaders -= lead
+            leaders -= leader_fits
         else:
-            amount, lead = int(numbers.plain[domain]), 0
+            amount, leader_fits = int(numbers.without_leader[domain]), 0
             if amount >= rest:
                 if best_fit:
-                    domain = tight(ids[at:], rest, numbers, leader=False)  # noqa: PLW2901 - the loop ends
+                    domain = find_best_fit_domain(ids[at:], rest, numbers, leader=False)  # noqa: PLW2901 - the loop ends
                 shares.append(Share(domain, rest * numbers.size, 0))
                 return shares
-        shares.append(Share(domain, amount * numbers.size, lead))
+        shares.append(Share(domain, amount * numbers.size, leader_fits))
         rest -= amount
     return shares
 
 
-def hand_out_plain(
+def distribute_slices(
     counts: LevelCounts, ids: IntVector | None, wanted: int, size: int, *, least_free: bool
 ) -> Shares:
-    """`hand_out` of slices in order W without leader and scores, touching only what is used.
+    """`distribute` of slices in order W without leader and scores, touching only what is used.
 
     `ids` ascend; None stands for all domains of the level. Domains without a slice
     are left out: they would get nothing, and nothing below them would.
     """
     if wanted <= 0:
         return []
-    first = first_plain(counts, ids, wanted, least_free=least_free)
-    shares, rest = _in_order(first, counts.slices[first], wanted, size)
+    first = first_domains(counts, ids, wanted, least_free=least_free)
+    shares, rest = _fill_in_order(first, counts.slices[first], wanted, size)
     if rest is not None:
         last = len(shares)
-        domain = int(first[last]) if least_free else _tight_plain(counts, ids, first[:last], rest)
+        domain = (
+            int(first[last])
+            if least_free
+            else _find_best_fit_slices(counts, ids, first[:last], rest)
+        )
         shares.append(Share(domain, rest * size, 0))
     return shares
 
 
-def _in_order(
+def _fill_in_order(
     ids: IntVector, amounts: IntVector, wanted: int, size: int
 ) -> tuple[Shares, int | None]:
     """Shares of those that give all they have, and what is left for the next; None: no next."""
-    if len(ids) <= FEW:
-        return _one_by_one(ids, amounts, wanted, size)
+    if len(ids) <= VECTORIZE_ABOVE:
+        return _fill_one_by_one(ids, amounts, wanted, size)
     ends = np.minimum(amounts, wanted).cumsum()
     last = int(ends.searchsorted(wanted))
     # Made like this, a share takes a quarter of what its constructor would.
@@ -308,10 +324,10 @@ def _in_order(
     return shares, wanted - (int(ends[last - 1]) if last else 0)
 
 
-def _one_by_one(
+def _fill_one_by_one(
     ids: IntVector, amounts: IntVector, wanted: int, size: int
 ) -> tuple[Shares, int | None]:
-    """`_in_order` for a few."""
+    """`_fill_in_order` for a few."""
     shares: Shares = []
     for domain, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
         if amount >= wanted:
@@ -321,8 +337,10 @@ def _one_by_one(
     return shares, None
 
 
-def hand_out_below(counts: LevelCounts, start: int, end: int, pods: int, unit: int) -> Shares:
-    """`hand_out` to the children `start..end` of one domain below the slice level, no leader.
+def distribute_below_slice_level(
+    counts: LevelCounts, start: int, end: int, pods: int, unit: int
+) -> Shares:
+    """`distribute` to the children `start..end` of one domain below the slice level, no leader.
 
     They come by fewest pods, so the tight choice never changes anything there.
     """
@@ -341,7 +359,9 @@ def hand_out_below(counts: LevelCounts, start: int, end: int, pods: int, unit: i
     return shares
 
 
-def _tight_plain(counts: LevelCounts, ids: IntVector | None, used: IntVector, wanted: int) -> int:
+def _find_best_fit_slices(
+    counts: LevelCounts, ids: IntVector | None, used: IntVector, wanted: int
+) -> int:
     """Smallest sufficient slices, then fewest pods, then path, among those not used yet."""
     slices = counts.slices if ids is None else counts.slices[ids]
     if len(used):

@@ -10,39 +10,50 @@ import numpy as np
 from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Toleration
-from rackgate_assigner.topology.capacity import Capacity, per_pod
-from rackgate_assigner.topology.experimental.balanced import balanced_shares
-from rackgate_assigner.topology.experimental.careful import look_closely, takes_care
-from rackgate_assigner.topology.experimental.packing import packed_shares, packs
+from rackgate_assigner.topology.capacity import Capacity, single_pod_requests
+from rackgate_assigner.topology.experimental.balanced import balance_shares
+from rackgate_assigner.topology.experimental.packing import changes_packing, pack_shares
+from rackgate_assigner.topology.experimental.refined_counts import (
+    count_refined,
+    needs_refined_counts,
+)
 from rackgate_assigner.topology.model import PodSetRequest, SliceLayer
-from rackgate_assigner.topology.placement.assign import Shortfall, choose_start, descend
-from rackgate_assigner.topology.placement.count import Counts, Room
-from rackgate_assigner.topology.placement.count_cache import Shape, count_domains
+from rackgate_assigner.topology.placement.assign import (
+    Shortfall,
+    assign_to_leaves,
+    find_fit_domains,
+)
+from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity
+from rackgate_assigner.topology.placement.count_cache import GroupShape, count_domains
 from rackgate_assigner.topology.placement.distribute import Shares
-from rackgate_assigner.topology.placement.messages import excluded_text, refusal_text
-from rackgate_assigner.topology.placement.node_matching import eligibility
-from rackgate_assigner.topology.placement.request import Question, RequestError, read_question
+from rackgate_assigner.topology.placement.messages import exclusion_text, not_fit_message
+from rackgate_assigner.topology.placement.node_matching import match_nodes
+from rackgate_assigner.topology.placement.request import (
+    PlacementRequest,
+    RequestError,
+    read_placement_request,
+)
 from rackgate_assigner.topology.tree import TopologyTree
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class LeafAssignment:
     """Where a unit goes: pods per leaf id, in path order, only positive counts."""
 
     workers: Mapping[int, int] = field(default_factory=dict)
     leader: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shares: Shares, *, led: bool) -> Spot:
+    def of(cls, shares: Shares, *, has_leader: bool) -> LeafAssignment:
         """The place that leaves were given, in any order."""
         shares = sorted(shares)
         return cls(
             {leaf: pods for leaf, pods, _ in shares if pods > 0},
-            {leaf: lead for leaf, _, lead in shares if lead > 0} if led else {},
+            {leaf: leaders for leaf, _, leaders in shares if leaders > 0} if has_leader else {},
         )
 
 
-class Search:
+class PlacementSearch:
     """A walk over the PodSets of one Workload.
 
     Attributes:
@@ -65,13 +76,15 @@ class Search:
         self.topology = topology
         self.flavor_tolerations = tuple(flavor_tolerations)
         self.features = features
-        self.room = Room(capacity, simulate_empty=simulate_empty)
+        self.room = FreeCapacity(capacity, simulate_empty=simulate_empty)
 
-    def assume(self, spots: Mapping[int, int], podset: PodSetRequest) -> None:
+    def assume(self, pods_by_leaf: Mapping[int, int], podset: PodSetRequest) -> None:
         """Take the pods of a PodSet from the room of those that follow."""
-        self.room.assume(list(spots), list(spots.values()), per_pod(podset.requests))
+        self.room.assume(
+            list(pods_by_leaf), list(pods_by_leaf.values()), single_pod_requests(podset.requests)
+        )
 
-    def find(
+    def find_topology_assignment(
         self,
         workers: PodSetRequest,
         count: int,
@@ -79,7 +92,7 @@ class Search:
         *,
         layers: Sequence[SliceLayer] | None = None,
         leaf_range: tuple[int, int] | None = None,
-    ) -> Spot | str:
+    ) -> LeafAssignment | str:
         """Find a place without taking it.
 
         Args:
@@ -92,37 +105,37 @@ class Search:
         Returns:
             The place, or the refusal's text.
         """
-        asked = workers.topology.slices if workers.topology else ()
+        requested = workers.topology.slices if workers.topology else ()
         try:
-            question = read_question(
+            request = read_placement_request(
                 self.tree.levels,
                 workers,
                 count,
-                asked if layers is None else layers,
+                requested if layers is None else layers,
                 mixed_profile=self.features.profile_mixed,
                 both_levels=self.features.required_and_preferred,
             )
         except RequestError as error:
             return str(error)
-        if layers is None and count % question.size:
+        if layers is None and count % request.size:
             return (
                 f'podset "{workers.name}": count {count} is not a multiple of '
-                f"the slice size {question.size}"
+                f"the slice size {request.size}"
             )
-        if takes_care(self.features, self.room, leader):
-            return self._careful_answer(question, workers, leader, leaf_range)
-        return self._answer(question, workers, leader, leaf_range)
+        if needs_refined_counts(self.features, self.room, leader):
+            return self._find_with_refined_counts(request, workers, leader, leaf_range)
+        return self._find_with_cached_counts(request, workers, leader, leaf_range)
 
-    def _careful_answer(
+    def _find_with_refined_counts(
         self,
-        question: Question,
+        request: PlacementRequest,
         workers: PodSetRequest,
         leader: PodSetRequest | None,
         leaf_range: tuple[int, int] | None,
-    ) -> Spot | str:
-        """`_answer` behind the gates that look closer at leaders and nodes."""
-        case = look_closely(
-            question,
+    ) -> LeafAssignment | str:
+        """`_find_with_cached_counts` behind the gates that look closer at leaders and nodes."""
+        refined = count_refined(
+            request,
             self.room,
             workers,
             leader,
@@ -130,67 +143,69 @@ class Search:
             leaf_range=leaf_range,
             features=self.features,
         )
-        shares = self._shares(case.counts)
+        shares = self._distribute(refined.counts)
         if isinstance(shares, Shortfall):
-            return case.refusal(self.topology, shares)
-        return Spot.of(shares, led=case.counts.led)
+            return refined.not_fit_message(self.topology, shares)
+        return LeafAssignment.of(shares, has_leader=refined.counts.has_leader)
 
-    def _answer(
+    def _find_with_cached_counts(
         self,
-        question: Question,
+        request: PlacementRequest,
         workers: PodSetRequest,
         leader: PodSetRequest | None,
         leaf_range: tuple[int, int] | None,
-    ) -> Spot | str:
-        judged = eligibility(
+    ) -> LeafAssignment | str:
+        eligibility = match_nodes(
             self.tree,
             workers,
             self.flavor_tolerations,
             soft_affinity=self.features.node_affinity_preferred,
         )
-        fenced = None
+        outside_leaf_range = None
         if leaf_range is not None:
-            fenced = np.ones(self.tree.leaf_count, dtype=np.bool_)
-            fenced[leaf_range[0] : leaf_range[1]] = False
-        shape = Shape(
-            per_pod(workers.requests),
-            per_pod(leader.requests) if leader is not None else None,
-            judged,
-            fenced,
+            outside_leaf_range = np.ones(self.tree.leaf_count, dtype=np.bool_)
+            outside_leaf_range[leaf_range[0] : leaf_range[1]] = False
+        shape = GroupShape(
+            single_pod_requests(workers.requests),
+            single_pod_requests(leader.requests) if leader is not None else None,
+            eligibility,
+            outside_leaf_range,
         )
-        counts = count_domains(self.tree, question, self.room, shape)
-        shares = self._shares(counts)
+        counts = count_domains(self.tree, request, self.room, shape)
+        shares = self._distribute(counts)
         if isinstance(shares, Shortfall):
             excluded = ""
             if not shares.absent:
-                excluded = excluded_text(self.room, shape.worker, judged, fenced)
-            return refusal_text(self.topology, counts, shares, excluded)
-        return Spot.of(shares, led=counts.led)
+                excluded = exclusion_text(self.room, shape.worker, eligibility, outside_leaf_range)
+            return not_fit_message(self.topology, counts, shares, excluded)
+        return LeafAssignment.of(shares, has_leader=counts.has_leader)
 
-    def _shares(self, counts: Counts) -> Shares | Shortfall:
-        question = counts.question
-        spreads = not (question.required or question.unconstrained or question.within is not None)
-        if self.features.balanced_placement and spreads:
-            shares = balanced_shares(counts)
+    def _distribute(self, counts: DomainCounts) -> Shares | Shortfall:
+        request = counts.request
+        may_spread = not (
+            request.required or request.unconstrained or request.required_level is not None
+        )
+        if self.features.balanced_placement and may_spread:
+            shares = balance_shares(counts)
             if shares is not None:
                 return shares
-        if packs(self.features):
-            return packed_shares(counts, self.room, self.features)
-        start = choose_start(counts)
-        return start if isinstance(start, Shortfall) else descend(counts, start)
+        if changes_packing(self.features):
+            return pack_shares(counts, self.room, self.features)
+        start = find_fit_domains(counts)
+        return start if isinstance(start, Shortfall) else assign_to_leaves(counts, start)
 
 
-def to_assignment(tree: TopologyTree, spots: Mapping[int, int]) -> TopologyAssignment:
+def to_assignment(tree: TopologyTree, pods_by_leaf: Mapping[int, int]) -> TopologyAssignment:
     """The stored form of pods per leaf: in path order, hostname alone in the host case."""
     paths = tree.paths[-1]
-    part = slice(-1 if tree.hosts else 0, None)
+    path_values = slice(-1 if tree.lowest_is_hostname else 0, None)
     return TopologyAssignment(
         tree.assignment_levels,
-        tuple([(paths[leaf][part], spots[leaf]) for leaf in sorted(spots)]),
+        tuple([(paths[leaf][path_values], pods_by_leaf[leaf]) for leaf in sorted(pods_by_leaf)]),
     )
 
 
-def merged(before: Mapping[int, int], new: Mapping[int, int]) -> dict[int, int]:
+def merge_pods_by_leaf(before: Mapping[int, int], new: Mapping[int, int]) -> dict[int, int]:
     """Pods per leaf, equal leaves added up."""
     pods = dict(before)
     for leaf, count in new.items():

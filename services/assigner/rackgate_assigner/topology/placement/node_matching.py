@@ -49,16 +49,16 @@ class Eligibility:
     scores: IntVector | None = None
 
 
-ANYWHERE = Eligibility()
+ALL_ELIGIBLE = Eligibility()
 
 
-def eligibility(
+def match_nodes(
     tree: TopologyTree,
     podset: PodSetRequest,
     flavor_tolerations: Sequence[Toleration],
     *,
     soft_affinity: bool,
-    every_node: bool = False,
+    match_every_node: bool = False,
 ) -> Eligibility:
     """Judge all nodes of the tree for a PodSet's template; remembered per tree and shape.
 
@@ -67,10 +67,10 @@ def eligibility(
         podset: its selector, tolerations and affinity count.
         flavor_tolerations: added by the flavor.
         soft_affinity: whether preferred terms are scored.
-        every_node: judge nodes also where a leaf is many of them.
+        match_every_node: judge nodes also where a leaf is many of them.
     """
-    if not tree.hosts and not every_node:
-        return ANYWHERE
+    if not tree.lowest_is_hostname and not match_every_node:
+        return ALL_ELIGIBLE
     affinity = podset.node_affinity or {}
     shape: Hashable = (
         tuple(sorted(podset.node_selector.items())),
@@ -81,7 +81,7 @@ def eligibility(
     )
     return tree.memo.get(
         shape,
-        lambda: _judge(
+        lambda: _match_all_nodes(
             tree,
             podset.node_selector,
             affinity,
@@ -148,7 +148,7 @@ def taint_text(taint: Taint) -> str:
     return f"{taint.key}{value}:{taint.effect}"
 
 
-def _judge(
+def _match_all_nodes(
     tree: TopologyTree,
     selector: Mapping[str, str],
     affinity: Mapping[str, Any],
@@ -172,7 +172,7 @@ def _judge(
     blocked = codes != 0
     scores = _scores(tree, affinity, blocked) if soft_affinity else None
     if not blocked.any():
-        return ANYWHERE if scores is None else Eligibility(scores=scores)
+        return ALL_ELIGIBLE if scores is None else Eligibility(scores=scores)
     numbers = np.bincount(codes, minlength=len(reasons) + 1)[1:].tolist()
     return Eligibility(blocked, codes, tuple(reasons), tuple(numbers), scores)
 

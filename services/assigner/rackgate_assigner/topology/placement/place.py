@@ -13,16 +13,16 @@ from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest, Replacement
-from rackgate_assigner.topology.placement.find import Search, Spot, to_assignment
+from rackgate_assigner.topology.placement.find import LeafAssignment, PlacementSearch, to_assignment
 from rackgate_assigner.topology.placement.replace import replace_podset
-from rackgate_assigner.topology.placement.resize import resize_unit
+from rackgate_assigner.topology.placement.resize import resize_group
 from rackgate_assigner.topology.tree import TopologyTree
 
 __all__ = ["charge_assignment", "place", "replace"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PodSetGroup:
     """PodSets that are placed together: workers, and the one pod of a leader or none."""
 
     members: tuple[PodSetRequest, ...]
@@ -56,12 +56,12 @@ def place(
         leaf_range: leaf range that all pods must stay in, end exclusive.
 
     Returns:
-        Assignments of all PodSets, or of those before the first one without a place and `refused`.
+        Assignments of all PodSets, or of those before the first one without a place and `failure`.
 
     Raises:
         ValueError: negative count, or `capacity` of another tree.
     """
-    search = Search(
+    search = PlacementSearch(
         tree,
         capacity,
         topology_name,
@@ -70,8 +70,8 @@ def place(
         simulate_empty=simulate_empty,
     )
     assignments: dict[str, TopologyAssignment] = {}
-    for unit in _units(podsets):
-        answer = _place_unit(search, unit, leaf_range)
+    for podset_group in _group_podsets(podsets):
+        answer = _place_group(search, podset_group, leaf_range)
         if isinstance(answer, NoFit):
             return Placement(assignments, answer)
         assignments.update(answer)
@@ -90,34 +90,36 @@ def replace(
 ) -> Placement:
     """Replace the pods of the first unhealthy node and keep the others where they are.
 
-    `capacity` is charged with the current assignments (the broken node's pods included, as they
+    `capacity` is charged with the current assignments (the unhealthy node's pods included, as they
     are still admitted). Pure, like `place`. PodSets are walked in its order, each of them alone.
     Without unhealthy nodes everything stays.
 
     Returns:
-        New assignments of the PodSets that had one; `refused` for the first that finds no place.
+        New assignments of the PodSets that had one; `failure` for the first that finds no place.
 
     Raises:
         ValueError: as `place`.
     """
-    search = Search(tree, capacity, topology_name, flavor_tolerations, features)
+    search = PlacementSearch(tree, capacity, topology_name, flavor_tolerations, features)
     assignments: dict[str, TopologyAssignment] = {}
-    for podset in (member for unit in _units(podsets) for member in unit.members):
-        current = replacement.assignments.get(podset.name)
-        if current is None:
+    for podset in (
+        member for podset_group in _group_podsets(podsets) for member in podset_group.members
+    ):
+        current_assignment = replacement.assignments.get(podset.name)
+        if current_assignment is None:
             continue
         stays = replacement.owned_by_single_pod and features.skip_reassignment_for_pod_owned
         if stays or not replacement.unhealthy_nodes:
-            assignments[podset.name] = current
+            assignments[podset.name] = current_assignment
             continue
-        answer = replace_podset(search, podset, current, replacement.unhealthy_nodes[0])
+        answer = replace_podset(search, podset, current_assignment, replacement.unhealthy_nodes[0])
         if isinstance(answer, str):
             return Placement(assignments, NoFit(podset.name, answer, (podset.name,)))
         assignments[podset.name] = answer
     return Placement(assignments)
 
 
-def _units(podsets: Sequence[PodSetRequest]) -> Iterator[Unit]:
+def _group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
     """PodSets without a group alone, groups at the place of their first member (section 5)."""
     groups: dict[str, list[PodSetRequest]] = {}
     for podset in podsets:
@@ -130,52 +132,61 @@ def _units(podsets: Sequence[PodSetRequest]) -> Iterator[Unit]:
         if not members:
             continue
         if len(members) != 2:
-            yield Unit(tuple(members), members[0])
+            yield PodSetGroup(tuple(members), members[0])
             continue
         workers, leader = members
         if leader.count > workers.count:
             workers, leader = leader, workers
-        yield Unit(tuple(members), workers, leader)
+        yield PodSetGroup(tuple(members), workers, leader)
 
 
-def _place_unit(
-    search: Search, unit: Unit, leaf_range: tuple[int, int] | None
+def _place_group(
+    search: PlacementSearch, podset_group: PodSetGroup, leaf_range: tuple[int, int] | None
 ) -> dict[str, TopologyAssignment] | NoFit:
-    names = tuple(member.name for member in unit.members)
-    fault = _fault(unit)
-    if fault is not None:
-        return NoFit(names[0], fault, names)
-    workers = unit.workers
-    leader = unit.leader if unit.leader is not None and unit.leader.count else None
+    names = tuple(member.name for member in podset_group.members)
+    problem = _group_problem(podset_group)
+    if problem is not None:
+        return NoFit(names[0], problem, names)
+    workers = podset_group.workers
+    leader = (
+        podset_group.leader
+        if podset_group.leader is not None and podset_group.leader.count
+        else None
+    )
     if search.features.resize_in_place and workers.previous is not None:
-        resized = resize_unit(search, workers, leader)
+        resized = resize_group(search, workers, leader)
         if resized is not None:
             return resized
-    spot = search.find(workers, workers.count, leader, leaf_range=leaf_range)
-    if isinstance(spot, str):
-        return NoFit(names[0], spot, names)
-    return _take(search, unit, spot)
+    leaf_assignment = search.find_topology_assignment(
+        workers, workers.count, leader, leaf_range=leaf_range
+    )
+    if isinstance(leaf_assignment, str):
+        return NoFit(names[0], leaf_assignment, names)
+    return _assume_assignments(search, podset_group, leaf_assignment)
 
 
-def _take(search: Search, unit: Unit, spot: Spot) -> dict[str, TopologyAssignment]:
-    search.assume(spot.workers, unit.workers)
-    assignments = {unit.workers.name: to_assignment(search.tree, spot.workers)}
-    if unit.leader is not None:
-        search.assume(spot.leader, unit.leader)
-        assignments[unit.leader.name] = to_assignment(search.tree, spot.leader)
+def _assume_assignments(
+    search: PlacementSearch, podset_group: PodSetGroup, leaf_assignment: LeafAssignment
+) -> dict[str, TopologyAssignment]:
+    search.assume(leaf_assignment.workers, podset_group.workers)
+    assignments = {podset_group.workers.name: to_assignment(search.tree, leaf_assignment.workers)}
+    if podset_group.leader is not None:
+        search.assume(leaf_assignment.leader, podset_group.leader)
+        assignments[podset_group.leader.name] = to_assignment(search.tree, leaf_assignment.leader)
     return assignments
 
 
-def _fault(unit: Unit) -> str | None:
+def _group_problem(podset_group: PodSetGroup) -> str | None:
     """What no capacity can mend and the topology request does not show."""
-    if len(unit.members) > 2:
+    if len(podset_group.members) > 2:
         return (
-            f'podset group "{unit.workers.group}" has {len(unit.members)} podsets, '
+            f'podset group "{podset_group.workers.group}" has {len(podset_group.members)} podsets, '
             "at most 2 (leader and workers) can be placed together"
         )
-    if unit.leader is not None and unit.leader.count > 1:
+    if podset_group.leader is not None and podset_group.leader.count > 1:
         return (
-            f'podset group "{unit.workers.group}": the leader podset "{unit.leader.name}" '
-            f"has count {unit.leader.count}, it can only be 1"
+            f'podset group "{podset_group.workers.group}": '
+            f'the leader podset "{podset_group.leader.name}" '
+            f"has count {podset_group.leader.count}, it can only be 1"
         )
     return None

@@ -13,7 +13,7 @@ SIZE_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlacementRequest:
     """A request read against the levels of a tree.
 
     Attributes:
@@ -22,12 +22,12 @@ class Question:
         level: index of the requested level.
         slice_level: index of the level a slice must stay within.
         units: per level, pods that stay together there because of inner layers; 1 elsewhere.
-        layers: slice layers as asked, outermost first.
+        layers: slice layers as requested, outermost first.
         required: one domain of the requested level, or nothing.
-        unconstrained: nothing was asked, or only slices, or explicitly nothing.
+        unconstrained: nothing was requested, or only slices, or explicitly nothing.
         least_free: smallest sufficient room first (least free) instead of best fit.
-        within: index of a level of which one domain must hold everything although `level` is only
-            preferred; None where the request names one level.
+        required_level: index of a level of which one domain must hold everything although `level`
+            is only preferred; None where the request names one level.
     """
 
     count: int
@@ -39,7 +39,7 @@ class Question:
     required: bool
     unconstrained: bool
     least_free: bool
-    within: int | None = None
+    required_level: int | None = None
 
     @property
     def need(self) -> int:
@@ -51,7 +51,7 @@ class RequestError(ValueError):
     """The request cannot be met on these levels whatever the capacity; the text says why."""
 
 
-def read_question(
+def read_placement_request(
     levels: Sequence[str],
     podset: PodSetRequest,
     count: int,
@@ -59,7 +59,7 @@ def read_question(
     *,
     mixed_profile: bool,
     both_levels: bool = False,
-) -> Question:
+) -> PlacementRequest:
     """Read a PodSet's request (conformance text, section 6).
 
     Args:
@@ -73,36 +73,38 @@ def read_question(
     Raises:
         RequestError: with the refusal's text.
     """
-    request = podset.topology
+    topology_request = podset.topology
     layers = [SliceLayer(layer.topology, min(layer.size, SIZE_LIMIT)) for layer in layers]
     size = layers[0].size if layers else 1
     if size <= 0:
         raise RequestError("slice topology requested, but slice size not provided")
-    asked = request or TopologyRequest(unconstrained=True)
-    within = None
-    if both_levels and asked.required is not None and asked.preferred is not None:
-        within = _within(levels, asked.required, asked.preferred)
-        asked = replace(asked, required=None)
-    slices_only = bool(layers) and asked.required is None and asked.preferred is None
-    unconstrained = asked.unconstrained or slices_only
-    level = _requested_level(levels, asked, slices_only=slices_only, unconstrained=unconstrained)
+    requested = topology_request or TopologyRequest(unconstrained=True)
+    required_level = None
+    if both_levels and requested.required is not None and requested.preferred is not None:
+        required_level = _required_level(levels, requested.required, requested.preferred)
+        requested = replace(requested, required=None)
+    slices_only = bool(layers) and requested.required is None and requested.preferred is None
+    unconstrained = requested.unconstrained or slices_only
+    level = _requested_level(
+        levels, requested, slices_only=slices_only, unconstrained=unconstrained
+    )
     slice_level = _slice_level(levels, layers, level)
     units = _inner_units(levels, layers, slice_level)
-    return Question(
+    return PlacementRequest(
         count=count,
         size=size,
         level=level,
         slice_level=slice_level,
         units=units,
         layers=tuple(layers),
-        required=asked.required is not None,
+        required=requested.required is not None,
         unconstrained=unconstrained,
         least_free=unconstrained and mixed_profile,
-        within=within,
+        required_level=required_level,
     )
 
 
-def _within(levels: Sequence[str], required: str, preferred: str) -> int:
+def _required_level(levels: Sequence[str], required: str, preferred: str) -> int:
     """Index of the required level, which the preferred one must not lie above."""
     for named in (required, preferred):
         if named not in levels:
@@ -115,9 +117,9 @@ def _within(levels: Sequence[str], required: str, preferred: str) -> int:
 
 
 def _requested_level(
-    levels: Sequence[str], asked: TopologyRequest, *, slices_only: bool, unconstrained: bool
+    levels: Sequence[str], requested: TopologyRequest, *, slices_only: bool, unconstrained: bool
 ) -> int:
-    named = asked.required if asked.required is not None else asked.preferred
+    named = requested.required if requested.required is not None else requested.preferred
     if named is None:
         if slices_only:
             return 0

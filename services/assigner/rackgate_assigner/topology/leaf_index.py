@@ -11,24 +11,24 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rackgate_assigner.topology.order import Order
+from rackgate_assigner.topology.reordering import Reordering
 from rackgate_assigner.topology.structure import IntVector
 
 # Names that no node has any more are kept until they are this many more than the others.
-SPARE = 1024
+STALE_LIMIT = 1024
 # So many leaves or names may have changed, or names been asked for, before the leaves are numbered.
-NOTED_LIMIT = 32
-LOOKUPS = 64
+PENDING_LIMIT = 32
+LOOKUP_LIMIT = 64
 
 
-class Index:
+class LeafIndex:
     """Leaf by name, as of one version of a tree.
 
     How the leaves moved is noted, and looked up for each name that is asked about; for many names
     the leaves are numbered anew.
     """
 
-    __slots__ = ("_asked", "_leaves", "_numbers", "_order", "_patch")
+    __slots__ = ("_leaves", "_lookups", "_numbers", "_patch", "_reordering")
 
     def __init__(self, numbers: dict[str, int], leaves: IntVector) -> None:
         """Prepare.
@@ -39,12 +39,12 @@ class Index:
                 of later versions.
         """
         self._numbers, self._leaves = numbers, leaves
-        self._order: Order | None = None
+        self._reordering: Reordering | None = None
         self._patch: dict[str, int | None] = {}
-        self._asked = 0
+        self._lookups = 0
 
     @classmethod
-    def of(cls, names: Iterable[str | None], leaves: IntVector) -> Index:
+    def of(cls, names: Iterable[str | None], leaves: IntVector) -> LeafIndex:
         """Number the names of all nodes, None for none; of nodes with one name the last counts.
 
         Args:
@@ -58,21 +58,21 @@ class Index:
 
     def get(self, name: str) -> int | None:
         """The leaf, or None when no node of this version has the name."""
-        if self._order is not None or self._patch:
-            self._asked += 1
-            if self._asked <= LOOKUPS:
-                return self._patch[name] if name in self._patch else self._moved(name)
-            self._settle()
-        return self._settled(name)
+        if self._reordering is not None or self._patch:
+            self._lookups += 1
+            if self._lookups <= LOOKUP_LIMIT:
+                return self._patch[name] if name in self._patch else self._moved_leaf(name)
+            self._apply_pending()
+        return self._stored_leaf(name)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def wasteful(self, nodes: int) -> bool:
+    def needs_compaction(self, nodes: int) -> bool:
         """Whether most names are those of nodes that are gone."""
-        return len(self._numbers) > 2 * nodes + SPARE
+        return len(self._numbers) > 2 * nodes + STALE_LIMIT
 
-    def amended(self, order: Order | None, leaves: Mapping[str, int | None]) -> Index:
+    def with_changes(self, order: Reordering | None, leaves: Mapping[str, int | None]) -> LeafIndex:
         """The index of the next version.
 
         Args:
@@ -82,42 +82,50 @@ class Index:
         """
         for name in leaves:
             self._numbers.setdefault(name, len(self._numbers))
-        before = self._order
-        steps = sum(len(one.gone) + len(one.at) for one in (before, order) if one is not None)
-        if steps + len(self._patch) + len(leaves) > NOTED_LIMIT:
-            self._settle()
+        before = self._reordering
+        steps = sum(
+            len(one.removed) + len(one.insertions) for one in (before, order) if one is not None
+        )
+        if steps + len(self._patch) + len(leaves) > PENDING_LIMIT:
+            self._apply_pending()
             before = None
-        twin = Index(self._numbers, self._leaves)
-        twin._order = before if order is None else order
+        clone = LeafIndex(self._numbers, self._leaves)
+        clone._reordering = before if order is None else order
         if before is not None and order is not None:
-            twin._order = before.then(order)
-        twin._patch = {
-            name: leaf if leaf is None or order is None else order.place(leaf)
+            clone._reordering = before.compose(order)
+        clone._patch = {
+            name: leaf if leaf is None or order is None else order.new_index(leaf)
             for name, leaf in self._patch.items()
         }
-        twin._patch |= leaves
-        return twin
+        clone._patch |= leaves
+        return clone
 
-    def _settled(self, name: str) -> int | None:
+    def _stored_leaf(self, name: str) -> int | None:
         number = self._numbers.get(name)
         if number is None or number >= len(self._leaves):
             return None
         leaf = self._leaves.item(number)
         return leaf if leaf >= 0 else None
 
-    def _moved(self, name: str) -> int | None:
-        leaf = self._settled(name)
-        return leaf if leaf is None or self._order is None else self._order.place(leaf)
+    def _moved_leaf(self, name: str) -> int | None:
+        leaf = self._stored_leaf(name)
+        return (
+            leaf if leaf is None or self._reordering is None else self._reordering.new_index(leaf)
+        )
 
-    def _settle(self) -> None:
+    def _apply_pending(self) -> None:
         """Number the leaves anew; says the same of every name."""
-        if self._order is None and not self._patch:
+        if self._reordering is None and not self._patch:
             return
-        found = self._leaves.copy() if self._order is None else self._order.renumbered(self._leaves)
+        found = (
+            self._leaves.copy()
+            if self._reordering is None
+            else self._reordering.map_indices(self._leaves)
+        )
         at = {self._numbers[name]: leaf for name, leaf in self._patch.items()}
         more = max(at, default=0) + 1 - len(found)
         if more > 0:
             found = np.append(found, np.full(more, -1, dtype=np.int64))
         for number, leaf in at.items():
             found[number] = -1 if leaf is None else leaf
-        self._leaves, self._order, self._patch = found, None, {}
+        self._leaves, self._reordering, self._patch = found, None, {}

@@ -17,37 +17,39 @@ MANY_BLOCKS = 256
 FEW_STEPS = 3
 
 
-class Order:
+class Reordering:
     """What happened to the places of a sorted sequence.
 
-    Everything but `numbers` and `renumbered` takes time by what came and went, not by how many
-    members there are.
+    Everything but `reorder_array` and `map_indices` takes time by what came and went, not by how
+    many members there are.
 
     Attributes:
         count: members before.
-        gone: old places that are left, ascending.
-        at: old places before which something new stands, ascending.
-        fresh: new places of what was not there before, ascending; one for each of `at`.
+        removed: old places that are left, ascending.
+        insertions: old places before which something new stands, ascending.
+        inserted: new places of what was not there before, ascending; one for each of `insertions`.
     """
 
-    __slots__ = ("_blocks", "_length", "at", "count", "fresh", "gone")
+    __slots__ = ("_blocks", "_length", "count", "inserted", "insertions", "removed")
 
-    def __init__(self, count: int, gone: Sequence[int], at: Sequence[int]) -> None:
-        self.count, self.gone, self.at = count, gone, at
-        self.fresh: list[int] = []
+    def __init__(self, count: int, removed: Sequence[int], insertions: Sequence[int]) -> None:
+        self.count, self.removed, self.insertions = count, removed, insertions
+        self.inserted: list[int] = []
         # Of members that stay together: new place, how many, old place.
         self._blocks: list[tuple[int, int, int]] = []
         old = new = 0
         # What is new at an old place stands before it, whether or not that one leaves.
-        steps = sorted([*((place, True) for place in gone), *((place, False) for place in at)])
-        for place, leaves in steps:
+        events = sorted(
+            [*((place, True) for place in removed), *((place, False) for place in insertions)]
+        )
+        for place, leaves in events:
             if place > old:
                 self._blocks.append((new, place - old, old))
                 new, old = new + place - old, place
             if leaves:
                 old += 1
             else:
-                self.fresh.append(new)
+                self.inserted.append(new)
                 new += 1
         if count > old:
             self._blocks.append((new, count - old, old))
@@ -56,7 +58,7 @@ class Order:
     def __len__(self) -> int:
         return self._length
 
-    def place(self, old: int) -> int | None:
+    def new_index(self, old: int) -> int | None:
         """New place of a member, or None when it is gone."""
         index = bisect_right(self._blocks, old, key=lambda block: block[2]) - 1
         if index < 0:
@@ -64,7 +66,7 @@ class Order:
         new, length, start = self._blocks[index]
         return new + old - start if old < start + length else None
 
-    def old_place(self, new: int) -> int | None:
+    def old_index(self, new: int) -> int | None:
         """Old place of a member, or None when it was not there before."""
         index = bisect_right(self._blocks, new, key=lambda block: block[0]) - 1
         if index < 0:
@@ -72,38 +74,41 @@ class Order:
         start, length, old = self._blocks[index]
         return old + new - start if new < start + length else None
 
-    def then(self, after: Order) -> Order:
+    def compose(self, after: Reordering) -> Reordering:
         """Both as one: this order, and what happened to its members after it."""
-        gone, at = list(self.gone), dict(zip(self.fresh, self.at, strict=True))
-        more = [self._old_before(place) for place in after.at]
-        for place in after.gone:
-            old = self.old_place(place)
+        removed, insertions = (
+            list(self.removed),
+            dict(zip(self.inserted, self.insertions, strict=True)),
+        )
+        more = [self._old_index_before(place) for place in after.insertions]
+        for place in after.removed:
+            old = self.old_index(place)
             if old is None:
-                del at[place]
+                del insertions[place]
             else:
-                gone.append(old)
-        return Order(self.count, sorted(gone), sorted([*at.values(), *more]))
+                removed.append(old)
+        return Reordering(self.count, sorted(removed), sorted([*insertions.values(), *more]))
 
-    def _old_before(self, new: int) -> int:
+    def _old_index_before(self, new: int) -> int:
         """An old place before which something new stands when it stands before this new place."""
         if new == len(self):
             return self.count
-        old = self.old_place(new)
-        return self.at[bisect_left(self.fresh, new)] if old is None else old
+        old = self.old_index(new)
+        return self.insertions[bisect_left(self.inserted, new)] if old is None else old
 
-    def items(self, items: Sequence[T], fresh: Sequence[T]) -> list[T]:
-        """A list in its new order; what was not there before is taken from `fresh`, in turn."""
+    def reorder_items(self, items: Sequence[T], inserted: Sequence[T]) -> list[T]:
+        """A list in its new order; what was not there before is taken from `inserted`, in turn."""
         found: list[T] = []
         filled = 0
         for new, length, old in self._blocks:
             more = new - len(found)
-            found += fresh[filled : filled + more]
+            found += inserted[filled : filled + more]
             filled += more
             found += items[old : old + length]
-        found += fresh[filled:]
+        found += inserted[filled:]
         return found
 
-    def numbers(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def reorder_array(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """An array whose last axis is in its new order; a copy. What is new is 0.
 
         Args:
@@ -111,26 +116,26 @@ class Order:
         """
         found = np.empty((*numbers.shape[:-1], self._length), dtype=np.int64)
         if len(self._blocks) > MANY_BLOCKS:
-            stayed = np.delete(np.arange(self.count), self.gone)
-            places = np.delete(np.arange(self._length), self.fresh)
+            stayed = np.delete(np.arange(self.count), self.removed)
+            places = np.delete(np.arange(self._length), self.inserted)
             found[..., places] = numbers[..., stayed]
         else:
             for new, length, old in self._blocks:
                 found[..., new : new + length] = numbers[..., old : old + length]
-        found[..., self.fresh] = 0
+        found[..., self.inserted] = 0
         return found
 
-    def renumbered(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def map_indices(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Old places as new ones, a copy; -1 stays. What a place that is left becomes is open."""
-        if len(self.gone) + len(self.at) > FEW_STEPS:
+        if len(self.removed) + len(self.insertions) > FEW_STEPS:
             table = np.full(self.count + 1, -1, dtype=np.int64)
             for new, length, old in self._blocks:
                 table[old : old + length] = np.arange(new, new + length)
             moved: npt.NDArray[np.int64] = table.take(places)  # the last one stands for -1
             return moved
         found = places.copy()
-        for place in self.at:
+        for place in self.insertions:
             found += places >= place
-        for place in self.gone:
+        for place in self.removed:
             found -= places > place
         return found

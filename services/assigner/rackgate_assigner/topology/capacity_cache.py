@@ -13,7 +13,7 @@ from rackgate_assigner.topology.tree import IntVector
 T = TypeVar("T")
 
 # Shapes come from users; what is kept for one is a few vectors over the leaves.
-KEPT_LIMIT: Final = 8
+CACHE_SIZE: Final = 8
 # Leaves charged since; who lags further behind is forgotten.
 CHANGES_LIMIT: Final = 8_192
 
@@ -24,7 +24,7 @@ class _Entry(Generic[T]):
     seen: int
 
 
-class Kept(Generic[T]):
+class CapacityCache(Generic[T]):
     """Values by key for one capacity; the ones used least lately go first.
 
     Nothing is noted while nothing is kept, so a capacity that nobody asks pays nothing.
@@ -39,19 +39,19 @@ class Kept(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note(self, leaves: Iterable[int]) -> None:
+    def mark_changed(self, leaves: Iterable[int]) -> None:
         """These leaves were charged."""
         if self._entries:
             self._changed.extend(leaves)
             if len(self._changed) > CHANGES_LIMIT:
                 self._trim()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Everything may have changed."""
         self._entries.clear()
         self._changed.clear()
 
-    def take(self, key: Hashable) -> tuple[T, IntVector] | None:
+    def pop(self, key: Hashable) -> tuple[T, IntVector] | None:
         """Take out the value under `key`, with the leaves charged since it was put, ascending.
 
         The caller brings it up to date and puts it back: what fails halfway is not kept.
@@ -65,7 +65,7 @@ class Kept(Generic[T]):
     def put(self, key: Hashable, value: T) -> None:
         """Keep a value that is right at this moment."""
         self._entries.pop(key, None)
-        if len(self._entries) >= KEPT_LIMIT:
+        if len(self._entries) >= CACHE_SIZE:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = _Entry(value, len(self._changed))
 
