@@ -68,6 +68,10 @@ def points() -> Iterator[WritePoints]:
         say(f"  {found.deaths[point]} deaths  {point}")
 
 
+# The services that write the finalizers die again and again meanwhile.
+IN_USE_S = 300.0
+
+
 async def administer(cluster: Cluster) -> None:
     """What makes the webhook and the finalizers of configuration write."""
     await asyncio.sleep(3)
@@ -82,19 +86,21 @@ async def administer(cluster: Cluster) -> None:
         return True
 
     await until("the certificate is there again", there)
-    await cluster.create(kinds.TOPOLOGIES, topology_object("passing"))
-    await cluster.create(kinds.FLAVORS, flavor("passing", "passing", "passing"))
-    await cluster.create(kinds.CLUSTER_QUEUES, cluster_queue("passing", "passing", {"cpu": "1"}))
-    await cluster.create(kinds.LOCAL_QUEUES, local_queue("passing", "passing"))
-    await until("it is in use", lambda: held(cluster))
+    # Of this scenario alone: what an earlier one left behind is not in the way.
+    name = f"passing-{cluster.namespace}"
+    await cluster.create(kinds.TOPOLOGIES, topology_object(name))
+    await cluster.create(kinds.FLAVORS, flavor(name, name, name))
+    await cluster.create(kinds.CLUSTER_QUEUES, cluster_queue(name, name, {"cpu": "1"}))
+    await cluster.create(kinds.LOCAL_QUEUES, local_queue(name, name))
+    await until("it is in use", lambda: held(cluster, name), timeout_s=IN_USE_S)
     for kind in (kinds.LOCAL_QUEUES, kinds.CLUSTER_QUEUES, kinds.FLAVORS, kinds.TOPOLOGIES):
-        await cluster.delete(kind, "passing")
+        await cluster.delete(kind, name)
 
 
-async def held(cluster: Cluster) -> bool:
+async def held(cluster: Cluster, name: str) -> bool:
     """Whether the queue and what it needs are kept by finalizers."""
     found = [
-        await cluster.get(kind, "passing")
+        await cluster.get(kind, name)
         for kind in (kinds.CLUSTER_QUEUES, kinds.FLAVORS, kinds.TOPOLOGIES)
     ]
     return all(entry["metadata"].get("finalizers") for entry in found)
