@@ -124,7 +124,7 @@ class PoolsWorld(KindsWorld):
 @pytest.fixture
 async def pools_world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PoolsWorld]:
     """A world in which it is soon noticed whether kinds are served."""
-    for name in ("SERVED_POLL_S", "DOUBT_POLL_S"):
+    for name in ("SERVED_POLL_S", "UNKNOWN_POLL_S"):
         monkeypatch.setattr(watches, name, 0.02)
     async with PoolsWorld() as found:
         yield found

@@ -24,7 +24,7 @@ CLUSTERS = kinds.RAY_CLUSTERS
 
 @pytest.fixture(autouse=True)
 def _ask_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERVED_POLL_S", "DOUBT_POLL_S"):
+    for name in ("SERVED_POLL_S", "UNKNOWN_POLL_S"):
         monkeypatch.setattr(watches, name, 0.02)
 
 

@@ -335,7 +335,7 @@ import asyncio, contextlib, sys
 from rackgate.kube.client import PatchType
 from rackgate.kube.config import ConnectionSettings, connect
 from rackgate.kube.errors import KubeError
-from rackgate.kube.lease import LeaseHolder
+from rackgate.kube.lease.holder import LeaseHolder
 from rackgate.api.resources import PODS
 
 async def main(server, name):

@@ -149,7 +149,7 @@ async def test_a_slice_that_was_made_and_is_never_seen_is_asked_for_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Somebody forced it away while the watch was being opened anew."""
-    monkeypatch.setattr(slices, "SHOWN_WITHIN_S", 0.5)
+    monkeypatch.setattr(slices, "ASSUMED_FOR_S", 0.5)
     async with ElasticWorld() as world, replica(world):
         furnish(world)
         world.elastic("ray", {"small": 1})

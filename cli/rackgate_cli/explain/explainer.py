@@ -189,7 +189,7 @@ class WorkloadExplainer:
         for run in explanation.podsets:
             observed_run = with_pod_status(run, own.get(run.podset, []), self._top)
             broken = find_unhealthy_nodes(row, run.podset, found.cache.nodes, unhealthy)
-            runs.append(msgspec.structs.replace(observed_run, find_unhealthy_nodes=broken))
+            runs.append(msgspec.structs.replace(observed_run, broken_nodes=broken))
         return msgspec.structs.replace(explanation, podsets=tuple(runs))
 
 

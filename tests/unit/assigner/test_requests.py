@@ -235,7 +235,7 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     before = cache.workload_info("team/w")
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.ruled", None)
+    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.with_defaults", None)
     monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))

@@ -30,7 +30,7 @@ def busy() -> Cache:
     cache = cache_with([node("a"), node("b")])
     cache.set_workload(workload("w", [podset(count=2)]))
     grant = admissions(cache.plan())["w"]
-    cache.set_workload(workload("w", [podset(count=2)], version="2", grant=grant))
+    cache.set_workload(workload("w", [podset(count=2)], version="2", assignment=grant))
     cache.set_pod(pod("foreign", "a"))
     return cache
 
