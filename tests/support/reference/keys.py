@@ -151,7 +151,7 @@ SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
                 "Job, Pod",
                 "The number of restarts of the JobSet.",
             ),
-            ("ray.io/cluster", "Pod", "The RayCluster."),
+            ("ray.io/cluster", "Pod", "The RayCluster. Only `rackgate demo` reads it."),
             (
                 "ray.io/node-type",
                 "Pod",
@@ -178,6 +178,7 @@ MORE: Final = """\
 
 | Key | Object | Meaning |
 |---|---|---|
+| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, also when the pod has no controller any more |
 | `rackgate.dev/managed-jobs` | Namespace (label) | Jobs of the namespace are managed, with the component `deploy/namespaces` |
 | `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of what `rackgate osmo apply` asked for |
 | `rackgate.dev/run-seconds` | Pod (annotation) | In a playground: the simulated pod succeeds after this time |
