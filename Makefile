@@ -15,13 +15,15 @@ SPREAD := -n auto --maxprocesses 8 --dist worksteal
 PLANES := -n 2 --dist loadfile --no-loadscope-reorder
 RECORDS := .rackgate/audit-records
 
-.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove behaviour \
+.PHONY: help setup demo test lint types contracts fast integration chaos redteam bench prove docs \
         format locks controlplane clean
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+##@ Start
 
-setup: .venv/.ready ## the virtual environment with the locked packages
+help: ## show this list
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## create .venv with the locked packages
 
 .venv/.ready: requirements/bootstrap.lock requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,44 +34,48 @@ setup: .venv/.ready ## the virtual environment with the locked packages
 	@$(STEP) "install rackgate" $(BIN)/uv pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-controlplane: setup ## build (or find) etcd, Kubernetes, KWOK, JobSet and KubeRay
-	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries --with jobset,kuberay
-
-demo: setup ## the main job, live, on a real control plane
+demo: setup ## run the main job live on a real control plane
 	@$(BIN)/rackgate demo
 
-test: setup ## every check and test
-	@$(MAKE) --no-print-directory lint
-	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
-	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
-	@$(MAKE) --no-print-directory integration
+##@ Check
 
-lint: setup ## format, lint, types, import contracts, generated files
+lint: setup ## check format, lint, types, import contracts and generated files
 	@$(STEP) "format" $(BIN)/ruff format --check -q .
 	@$(STEP) "lint" $(BIN)/ruff check -q .
 	@$(STEP) "types" $(BIN)/mypy
 	@$(STEP) "import contracts" $(BIN)/lint-imports --no-logo
-	@$(STEP) "docs/behaviour.md is fresh" $(BIN)/python -m tests.support.behaviour --check
+	@$(STEP) "generated pages of docs/reference are fresh" $(BIN)/python -m tests.support.reference --check
 
-fast: setup ## unit, property, conformance and wire tests
+fast: setup ## run the unit, property, conformance and wire tests
 	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
 	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
 
-integration: controlplane ## tests on two real control planes
+integration: controlplane ## run the tests on two real control planes
 	@rm -rf $(RECORDS)
 	@$(STEP) "integration tests on two real control planes" \
 	  $(PYTEST) -q $(PLANES) --audit-records $(RECORDS) tests/integration
 	@$(STEP) "rights that the whole run used" \
 	  $(PYTEST) -q --audit-records $(RECORDS) tests/integration/whole_run.py
 
-chaos: controlplane ## break everything while Jobs run: 20 seeds; SEEDS=n for more, SEED=k for one
+test: setup ## run every check and test
+	@$(MAKE) --no-print-directory lint
+	@$(STEP) "unit, property, conformance and wire tests" $(PYTEST) -q $(SPREAD) $(FAST)
+	@$(STEP) "stored examples" $(BIN)/python -m tests.prove.stored
+	@$(MAKE) --no-print-directory integration
+
+##@ Prove
+
+prove: controlplane ## plant faults; each must make a marked test fail
+	@$(STEP) "planted faults" $(BIN)/python -m tests.prove.run
+
+chaos: controlplane ## run Jobs while everything fails: 20 seeds; SEEDS=n for more, SEED=k for one
 	@$(STEP) "property tests on fresh examples" env -u CI $(PYTEST) -q $(SPREAD) tests/property
 	@$(STEP) "chaos" $(PYTEST) -q -s tests/chaos
 
-redteam: controlplane ## attack quota and places with a user's rights, webhooks up and down
+redteam: controlplane ## attack quota and placement with a user's rights, with webhooks up and down
 	@$(STEP) "red team" $(PYTEST) -q -s tests/security
 
-bench: controlplane ## figures against baselines, side by side
+bench: controlplane ## measure against baselines in the same run
 	@$(STEP) "bench: placement" $(BIN)/python -m bench.placement
 	@$(STEP) "bench: trees" $(BIN)/python -m bench.tree
 	@$(STEP) "bench: encoded assignments" $(BIN)/python -m bench.encoding
@@ -87,21 +93,24 @@ bench: controlplane ## figures against baselines, side by side
 	@$(STEP) "bench: jobs to bound pods, nodes flapping" $(BIN)/python -m bench.jobs_to_bound --flap --rounds 1
 	@$(STEP) "bench: jobs to bound pods, 2,560 nodes" $(BIN)/python -m bench.jobs_to_bound --large --rounds 1
 
-prove: controlplane ## plant faults; each must turn a marked test red
-	@$(STEP) "planted faults" $(BIN)/python -m tests.prove.run
-
-behaviour: setup ## write docs/behaviour.md from the tests' marks, docs/metrics.md from the sources
-	@$(BIN)/python -m tests.support.behaviour
-	@$(BIN)/python -m tests.support.metrics_page
+##@ Write
 
 format: setup ## format and fix what can be fixed
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
-locks: setup ## resolve the locks anew
+docs: setup ## write the generated pages of docs/reference
+	@$(BIN)/python -m tests.support.reference
+
+locks: setup ## resolve the locked packages again
 	@for name in bootstrap dev; do $(BIN)/uv pip compile -q --upgrade --universal --no-header \
 	  --generate-hashes --no-emit-index-url requirements/$$name.in -o requirements/$$name.lock; done
 	@$(BIN)/uv pip compile -q --universal --no-header --generate-hashes --no-emit-index-url \
 	  -c requirements/dev.lock requirements/runtime.in -o requirements/runtime.lock
+
+##@ Machine
+
+controlplane: setup ## build (or find) etcd, Kubernetes, KWOK, JobSet and KubeRay
+	@$(STEP) "control plane binaries" $(BIN)/rackgate binaries --with jobset,kuberay
 
 clean: ## remove the virtual environment and tool caches
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis

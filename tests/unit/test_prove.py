@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.prove.run import FAULTS, LEAST, ROOT, Fault, faults
-from tests.support.behaviour import ledger
+from tests.support.reference.behaviour import ledger
 
 ALL = faults()
 

@@ -96,7 +96,7 @@ async def watched(server: FakeApiServer, seconds: float) -> int:
         await client.close()
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "invariants.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "invariants.md").read_text()
 
 
 def told(capsys: Capture) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class Rule:
 
     Attributes:
         id: stable, for scripts and alerts.
-        invariant: number of the promise it belongs to, see docs/invariants.md.
+        invariant: number of the promise it belongs to, see docs/reference/invariants.md.
         sentence: what must hold.
         needs: what has to be read to judge it.
         patient: a correct cluster breaks it for a while; only what stays so is a breach.

@@ -364,7 +364,7 @@ def test_one_reading_tells_only_what_a_correct_cluster_never_shows() -> None:
 
 
 def test_the_documentation_lists_every_rule_as_it_is() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "invariants.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "invariants.md").read_text()
     for rule in RULES.values():
         assert f"| {rule.invariant} | `{rule.id}` | {rule.sentence} |" in page, rule.id
     assert page.count("\n| 1 |") == sum(rule.invariant == 1 for rule in RULES.values())

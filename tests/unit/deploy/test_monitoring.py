@@ -15,7 +15,7 @@ from rackgate.runtime import metrics
 from rackgate_cli.controlplane import install
 from rackgate_cli.locations import deploy_dir
 from tests.support import promql
-from tests.support.metrics_page import PARTS, import_all
+from tests.support.reference.metrics import PARTS, import_all
 
 DOCS = deploy_dir().parent / "docs"
 PROCESS = {
@@ -148,7 +148,7 @@ def test_log_lines_that_texts_name_are_written_somewhere() -> None:
 @pytest.mark.requirement("OPS-09")
 def test_every_metric_is_described() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.metrics_page", "--check"],
+        [sys.executable, "-m", "tests.support.reference", "--check", "metrics"],
         cwd=DOCS.parent,
         capture_output=True,
         text=True,

@@ -1,0 +1,229 @@
+"""The page of conditions and reasons, from the enums of rackgate.api.names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from rackgate.api import names
+from tests.support.reference import page, table
+
+PURPOSE: Final = (
+    "This page lists the conditions that Rackgate writes and the reasons that they carry."
+)
+# Enums of names that are no conditions.
+OTHERS: Final = frozenset({"FieldManager"})
+CONDITIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "QuotaReserved": (
+        "The Workload has quota, a flavor and, with a topology, its domains.",
+        "The Workload is pending. See [Why a Workload is pending](#why-a-workload-is-pending).",
+    ),
+    "Admitted": (
+        "The Workload is admitted. The assigner starts its job.",
+        "The admission was released (`NoReservation`).",
+    ),
+    "PodsReady": (
+        "All pods that should run are ready or have succeeded (`Started`, `Recovered`).",
+        "Pods are not ready (`WaitForStart`), or a pod that was ready is not ready any more"
+        " (`WaitForRecovery`).",
+    ),
+    "Evicted": (
+        "The job is being stopped. See [Why a Workload is evicted](#why-a-workload-is-evicted).",
+        "The Workload was admitted again (`QuotaReserved`).",
+    ),
+    "Preempted": (
+        "The Workload was evicted in favor of another one.",
+        "The Workload was admitted again (`QuotaReserved`).",
+    ),
+    "Requeued": (
+        "The Workload is in its queue again after an eviction.",
+        "The Workload waits: for the end of its backoff, or until somebody acts.",
+    ),
+    "Finished": (
+        "The job has ended, or could not be started."
+        " See [Why a Workload is finished](#why-a-workload-is-finished).",
+        "",
+    ),
+    "DeactivationTarget": (
+        "Rackgate deactivates the Workload (`InvalidTopology`).",
+        "",
+    ),
+    "ResizeRequested": (
+        "An elastic job asks for another number of pods than it was granted.",
+        "All pods that the job asks for are granted (`Resized`).",
+    ),
+}
+REASONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
+    "PendingReason": (
+        "Why a Workload is pending",
+        "The condition `QuotaReserved` is False with one of these reasons.",
+        {
+            "NoMatchingFlavor": "No flavor of the ClusterQueue matches the pods: a taint, the node labels or"
+            " the topology of the flavor rule it out.",
+            "WaitingForQuota": "The quota that is not in use is too small.",
+            "ExceedsMaxQuota": "The request is larger than the whole quota of the ClusterQueue.",
+            "TopologyPlacementFailed": "The quota suffices, but the pods do not fit in the topology as"
+            " they request it.",
+            "Misconfigured": "The job or its queue must change: for example, the queue does not exist or is"
+            " inactive, or the API server would reject the pods. The message names the field or the object.",
+            "Suspended": "The Workload, its LocalQueue or its ClusterQueue is stopped.",
+            "WaitingForPreemptedWorkloads": "The Workload waits until the Workloads that it preempts have"
+            " stopped.",
+            "PendingEvaluation": "The Workload waits for its next evaluation, or for the end of its backoff.",
+            "OnHold": "A workload slice waits for its parent, or its feature gate is off.",
+            "InternalError": "The assigner failed to decide about this Workload. Its log line"
+            " `decision_failed` has the details.",
+            "NoReservation": "Reason of `Admitted` only: the Workload has no quota.",
+        },
+    ),
+    "EvictionReason": (
+        "Why a Workload is evicted",
+        "The condition `Evicted` is True with one of these reasons.",
+        {
+            "Preempted": "Another Workload of the ClusterQueue preempts it.",
+            "ClusterQueueStopped": "The ClusterQueue has `stopPolicy: HoldAndDrain`.",
+            "LocalQueueStopped": "The LocalQueue has `stopPolicy: HoldAndDrain`.",
+            "NodeFailures": "A node is unhealthy and has no replacement.",
+            "Deactivated": "`spec.active` of the Workload is false.",
+            "DeactivatedDueToInvalidTopology": "No flavor of the queue can ever satisfy the topology"
+            " request. The Workload is deactivated.",
+            "JobSuspended": "Somebody suspended the job.",
+            "JobChanged": "The job is not the one that was admitted any more.",
+            "PodsBeyondAdmission": "The job has more pods than it was granted.",
+            "PodsReadyTimeout": "Lost pods were not ready again within `waitForPodsReady.recoveryTimeout`.",
+        },
+    ),
+    "PreemptedReason": (
+        "Why a Workload is preempted",
+        "The condition `Preempted` is True with this reason.",
+        {"InClusterQueue": "A Workload of the same ClusterQueue comes before it."},
+    ),
+    "RequeuedReason": (
+        "Why a Workload is queued again",
+        "The condition `Requeued` is True with one of these reasons, or with the reason of the eviction if"
+        " the Workload is queued again at once.",
+        {
+            "Reactivated": "`spec.active` is true again.",
+            "ClusterQueueRestarted": "The ClusterQueue is not stopped any more.",
+            "LocalQueueRestarted": "The LocalQueue is not stopped any more.",
+            "BackoffFinished": "The backoff after `PodsReadyTimeout` is over.",
+        },
+    ),
+    "FinishedReason": (
+        "Why a Workload is finished",
+        "The condition `Finished` is True with one of these reasons.",
+        {
+            "Succeeded": "The job succeeded.",
+            "Failed": "The job failed.",
+            "OutOfSync": "Kueue's reason for a Workload that does not match its job. Rackgate does not write it.",
+            "OwnerNotFound": "Kueue's reason for a Workload without its job. Rackgate does not write it.",
+            "FailedToStart": "The job could not be started with its admission: for example, the node labels of"
+            " the flavor contradict the node selector of a template.",
+        },
+    ),
+    "ResizeReason": (
+        "How far a resize is",
+        "The condition `ResizeRequested` of an elastic job carries one of these reasons. It is False with"
+        " `Resized`, and True with the others.",
+        {
+            "ScalingUp": "The job asks for more pods. Workload slices are made for them.",
+            "WaitingForSlices": "At least one slice is pending. The message says why.",
+            "ScalingDown": "The job asks for fewer pods. Quota of the others is released.",
+            "Resized": "The job has the size that it asks for, or it is stopped.",
+        },
+    ),
+    "QueueReason": (
+        "Queues",
+        "The condition `Active` of a ClusterQueue or LocalQueue carries one of these reasons. It is True with"
+        " `Ready`, and False with the others.",
+        {
+            "Ready": "The queue admits Workloads.",
+            "Terminating": "The queue is being deleted.",
+            "Stopped": "The queue has a `stopPolicy` other than `None`.",
+            "FlavorNotFound": "A ResourceFlavor of the ClusterQueue does not exist.",
+            "TopologyNotFound": "The Topology of a flavor does not exist.",
+            "AdmissionCheckNotFound": "An AdmissionCheck of the ClusterQueue does not exist.",
+            "NotSupportedWithTopologyAwareScheduling": "A flavor has a topology, and the ClusterQueue has"
+            " a cohort, preemption, or a MultiKueue or ProvisioningRequest check. The gates `TASWith...`"
+            " lift these limits.",
+            "ClusterQueueDoesNotExist": "The LocalQueue names a ClusterQueue that does not exist.",
+            "ClusterQueueIsInactive": "The ClusterQueue of the LocalQueue is inactive.",
+        },
+    ),
+    "PoolReason": (
+        "OSMO pools",
+        "The condition `Synced` of a Pool carries one of these reasons. It is True with `InStep` and"
+        " `NoTopologyKeys`, and False with the others.",
+        {
+            "InStep": "KAI's Topology has the levels of the pool.",
+            "NoTopologyKeys": "The pool has no topology keys, so it has no Topology.",
+            "WaitingForDeletion": "The previous Topology is being deleted. The message names its finalizers.",
+            "ForeignTopology": "A Topology of the same name exists that Rackgate does not own."
+            " The message says how to hand it over.",
+            "TopologyKindMissing": "The CustomResourceDefinition of KAI's Topology is not installed.",
+            "TopologyRefused": "The API server rejected the Topology. The message is the API server's.",
+            "InvalidPool": "The Pool was stored without validation and is invalid. Its Topology stays as it was.",
+        },
+    ),
+}
+# Written beside those of the enums, in one place each.
+MORE: Final = """\
+A ClusterQueue also has the reason `AdmissionCheckInactive` when it names an existing AdmissionCheck:
+Rackgate does not run AdmissionChecks."""
+PODS: Final = (
+    "Pods",
+    "A pod that waits for an unhealthy node gets the phase Failed, so that its job makes another pod. It carries this"
+    " condition.",
+    (names.TERMINATED_CONDITION, "True", names.TERMINATED_REASON),
+)
+
+
+def enums() -> dict[str, type[StrEnum]]:
+    """The enums of conditions and reasons."""
+    return {
+        name: found
+        for name, found in vars(names).items()
+        if isinstance(found, type)
+        and issubclass(found, StrEnum)
+        and found is not StrEnum
+        and name not in OTHERS
+    }
+
+
+def gaps() -> list[str]:
+    """What the tables of this module lack, and what they have too much."""
+    found = enums()
+    wanted = {name: {str(member) for member in found[name]} for name in found}
+    told: dict[str, set[str]] = {name: set(entry[2]) for name, entry in REASONS.items()}
+    told["WorkloadCondition"] = set(CONDITIONS)
+    problems = [f"{name} is not described" for name in wanted if name not in told]
+    problems += [f"{name} does not exist" for name in told if name not in wanted]
+    for name in wanted.keys() & told.keys():
+        problems += [f"{name}.{value}" for value in sorted(wanted[name] ^ told[name])]
+    return problems
+
+
+def text() -> str:
+    """The page.
+
+    Raises:
+        ValueError: the tables do not fit the enums.
+    """
+    if found := gaps():
+        raise ValueError(f"conditions and reasons: {', '.join(found)}")
+    conditions = [(f"`{name}`", *meanings) for name, meanings in CONDITIONS.items()]
+    blocks = [
+        "`kubectl describe workload NAME` shows the conditions of a Workload. `rackgate explain NAME` says what they"
+        " mean for you.\n\n## Workloads\n\n"
+        + table(("Condition", "True when", "False when"), conditions)
+    ]
+    for name, (title, what, meanings) in REASONS.items():
+        rows = [(f"`{member}`", meanings[member]) for member in enums()[name]]
+        blocks.append(f"## {title}\n\n{what}\n\n{table(('Reason', 'Meaning'), rows)}")
+        if name == "QueueReason":
+            blocks.append(MORE)
+    title, what, row = PODS
+    head = ("Condition", "Status", "Reason")
+    blocks.append(f"## {title}\n\n{what}\n\n{table(head, [tuple(f'`{part}`' for part in row)])}")
+    return page("Conditions and reasons", PURPOSE, *blocks)

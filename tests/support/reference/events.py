@@ -1,0 +1,276 @@
+"""The page of Events: the reasons that assigner and ungater record, with their meaning.
+
+No enum lists them, so the table is here, and `gaps` compares it with the calls in the sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from rackgate.api import names
+from tests.support.reference import ROOT, page, table
+
+PURPOSE: Final = "This page lists the Events that Rackgate records."
+INTRODUCTION: Final = """\
+An Event is recorded once for each change. An equal Event about the same object is not recorded again
+within 5 minutes. Each service records at most 20 Events per second in the long run, and drops Events that
+do not fit its queue (`rackgate_events_dropped_total`). Events about cluster-scoped objects are in the namespace
+`default`. The reporting controller is `rackgate.dev/assigner` or `rackgate.dev/ungater`; the webhook records no
+Events.
+
+```sh
+kubectl events -n team-a --for job/train
+kubectl get events -A --field-selector reason=NodesReplaced
+```"""
+KINDS: Final = "Job, JobSet, RayCluster"
+RESIZED: Final = f"{KINDS}, Workload"
+# Section -> rows of reason, object, type and meaning. `{...}` stands for a part that varies.
+EVENTS: Final[dict[str, tuple[tuple[str, str, str, str], ...]]] = {
+    "Admission": (
+        (
+            "Admitted",
+            "Workload",
+            "Normal",
+            "The Workload has quota and, with a topology, its domains.",
+        ),
+        (
+            "{pending reason}",
+            "Workload",
+            "Warning",
+            "The Workload is pending. The Event has reason and message of the condition `QuotaReserved`"
+            " ([reasons](conditions-and-reasons.md#why-a-workload-is-pending)).",
+        ),
+        ("Preempted", "Workload", "Normal", "Another Workload preempts this one."),
+        (
+            "EvictedDueTo{eviction reason}",
+            "Workload",
+            "Warning",
+            "The Workload is evicted ([reasons](conditions-and-reasons.md#why-a-workload-is-evicted)).",
+        ),
+        (
+            "WorkloadUpdateRefused",
+            "Workload",
+            "Warning",
+            "The API server rejected a change of the Workload. The change is repeated.",
+        ),
+    ),
+    "Jobs": (
+        ("Started", KINDS, "Normal", "The job was started with its admission."),
+        ("Stopped", KINDS, "Normal", "The job was suspended. The message says why."),
+        ("UpdatedWorkload", KINDS, "Normal", "The Workload was updated after a change of the job."),
+        ("DeletedWorkload", KINDS, "Normal", "The Workload was deleted. The message says why."),
+        (
+            "ErrWorkloadCompose",
+            RESIZED,
+            "Warning",
+            "The Workload, or a workload slice, could not be created.",
+        ),
+        (
+            "FailedToStart",
+            KINDS,
+            "Warning",
+            "The job could not be started with its admission. Its Workload is finished.",
+        ),
+        (
+            "{kind}UpdateRefused",
+            KINDS,
+            "Warning",
+            "The API server or a policy rejected a change of the job.",
+        ),
+        (
+            "{kind}NotFound",
+            KINDS,
+            "Warning",
+            "The WorkloadPriorityClass or PriorityClass of the job does not exist. The Workload is created"
+            " when it does.",
+        ),
+        (
+            "OwnerNotFound",
+            KINDS,
+            "Warning",
+            "The controller that the job names does not exist. The job is queued like any other.",
+        ),
+        (
+            "ResizeNotSupported",
+            KINDS,
+            "Warning",
+            "The running job asks for more pods than it was granted. The surplus stays gated.",
+        ),
+        (
+            "OperatorReminded",
+            KINDS,
+            "Normal",
+            "Not all pods are ready some time after a change of the job. Rackgate changed an annotation of the"
+            " job, so that its operator looks at it again.",
+        ),
+    ),
+    "Elastic jobs": (
+        (
+            "ResizeRequested",
+            RESIZED,
+            "Normal, Warning",
+            "The job asks for another number of pods. A Warning says that slices are pending.",
+        ),
+        ("Resized", RESIZED, "Normal", "All pods that the job asks for are granted."),
+    ),
+    "Nodes": (
+        (
+            "NodesReplaced",
+            "Workload",
+            "Normal",
+            "Pods of unhealthy nodes were assigned to other nodes. The message names the unhealthy nodes.",
+        ),
+        (
+            "SecondPassFailed",
+            "Workload",
+            "Warning",
+            "Unhealthy nodes have no replacement for now. The message says why.",
+        ),
+        (
+            "PodTerminatedByKueue",
+            "Pod",
+            "Normal",
+            "The pod waited for an unhealthy node. Its phase was set to Failed.",
+        ),
+        (
+            "NodesWithoutLevels",
+            "ResourceFlavor",
+            "Warning",
+            "Nodes of the flavor lack labels of the Topology's levels. They do not take part in the topology.",
+        ),
+        (
+            "FlavorsShareNodes",
+            "ResourceFlavor",
+            "Warning",
+            "Two flavors with a topology select the same nodes.",
+        ),
+    ),
+    "Ungating": (
+        (
+            "AssignmentUnreadable",
+            "Workload",
+            "Warning",
+            "The topology assignment, or a part of it, cannot be read. Pods without a place stay gated.",
+        ),
+        (
+            "RankOrderIgnored",
+            "Workload",
+            "Warning",
+            "Pods of the PodSet are ungated in an order other than that of their ranks. The message says why.",
+        ),
+        (
+            "NodeSelectorConflict",
+            "Workload, Pod",
+            "Warning",
+            "The node selector of a pod contradicts every free domain of the assignment. The pod stays gated.",
+        ),
+        (
+            "SurplusPods",
+            "Workload",
+            "Warning",
+            "The PodSet has more pods than it was granted. The surplus stays gated.",
+        ),
+        (
+            "WorkloadMissing",
+            "Pod",
+            "Warning",
+            "The Workload that the pod names does not exist. The pod stays gated.",
+        ),
+    ),
+    "Administration": (
+        (
+            "UnsupportedField",
+            "ClusterQueue, Cohort, LocalQueue, Workload, Job, JobSet, RayCluster",
+            "Warning",
+            "The object has fields that Rackgate does not act on ([list](api.md)). One Event for each"
+            " generation.",
+        ),
+        ("TopologyCreated", "Pool", "Normal", "KAI's Topology of the pool was created."),
+        (
+            "TopologyReplaced",
+            "Pool",
+            "Normal",
+            "KAI's Topology was deleted and created with other levels.",
+        ),
+        ("TopologyMarked", "Pool", "Normal", "Label and owner of KAI's Topology were set."),
+        ("TopologyRemoved", "Pool", "Normal", "KAI's Topology was deleted."),
+        (
+            "{pool reason}",
+            "Pool",
+            "Warning",
+            "KAI's Topology differs from the pool ([reasons](conditions-and-reasons.md#osmo-pools)).",
+        ),
+    ),
+}
+_RECORDS: Final = re.compile(
+    r"(report|tell|told|warn|record|event|workload|job|pod|pool|configuration)", re.IGNORECASE
+)
+_REASON: Final = re.compile(
+    r"[A-Z][a-z]+(?:[A-Z][a-z]+)+|Admitted|Started|Stopped|Preempted|Resized"
+)
+# Words of that form in such calls that are no reasons of Events.
+_OTHERS: Final = frozenset({"Background", "QuotaReserved"})
+
+
+def documented() -> set[str]:
+    """The reasons of the table."""
+    return {row[0] for rows in EVENTS.values() for row in rows}
+
+
+def recorded() -> set[str]:
+    """The reasons in calls of the sources that record Events."""
+    found: set[str] = set()
+    for service in ("assigner", "ungater"):
+        for path in sorted((ROOT / "services" / service).rglob("*.py")):
+            found.update(_reasons(ast.parse(path.read_text())))
+    return found - _OTHERS
+
+
+def _reasons(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and _RECORDS.search(ast.unparse(node.func)):
+            for argument in node.args:
+                yield from _texts(argument)
+        # What is told in one pass over all flavors is collected by flavor and reason first.
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+            for part in node.slice.elts:
+                yield from _texts(part)
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if _REASON.fullmatch(node.value):
+            yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        text = "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+        )
+        if re.fullmatch(r"(\{\})?[A-Z][A-Za-z]+(\{\})?", text):
+            yield text
+
+
+def gaps() -> list[str]:
+    """Reasons that the table lacks, and those that the sources no longer have."""
+    told = {re.sub(r"\{[^}]*\}", "{}", reason) for reason in documented()}
+    # These come from enums: the table of conditions covers their values.
+    enums = {"{}", "ResizeRequested", "Resized", str(names.FinishedReason.FAILED_TO_START)}
+    found = recorded()
+    return sorted((found - told) | (told - found - enums))
+
+
+def text() -> str:
+    """The page.
+
+    Raises:
+        ValueError: the table does not fit the sources.
+    """
+    if found := gaps():
+        raise ValueError(f"Events: {', '.join(found)}")
+    blocks = []
+    for title, rows in EVENTS.items():
+        shown = [(f"`{reason}`", *rest) for reason, *rest in rows]
+        blocks.append(f"## {title}\n\n{table(('Reason', 'Object', 'Type', 'Meaning'), shown)}")
+    return page("Events", PURPOSE, INTRODUCTION, *blocks)

@@ -1,0 +1,216 @@
+"""The page of annotations, labels, gates and finalizers, from rackgate.api.names."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rackgate.api import names
+from tests.support.reference import page, table
+
+PURPOSE: Final = "This page lists the annotations, labels, scheduling gates and finalizers that Rackgate reads or writes."
+Row = tuple[str, str, str]
+# Section -> introduction and rows of key, object and meaning.
+SECTIONS: Final[dict[str, tuple[str, tuple[Row, ...]]]] = {
+    "Labels that you set": (
+        "",
+        (
+            (
+                "kueue.x-k8s.io/queue-name",
+                "Job, JobSet, RayCluster",
+                "The LocalQueue of the job, in its namespace. A job with this label is managed.",
+            ),
+            (
+                "kueue.x-k8s.io/priority-class",
+                "Job, JobSet, RayCluster",
+                "A WorkloadPriorityClass. Its value is the priority of the Workload.",
+            ),
+        ),
+    ),
+    "Annotations that you set on a pod template": (
+        "LEVEL is the node label of a level of the Topology. At most one of the first three may be set."
+        " [Topology](../concepts/topology.md) explains them.",
+        (
+            (
+                "kueue.x-k8s.io/podset-required-topology",
+                "pod template",
+                "LEVEL. All pods run in one domain of the level, or the job stays pending.",
+            ),
+            (
+                "kueue.x-k8s.io/podset-preferred-topology",
+                "pod template",
+                "LEVEL. All pods run in one domain of the level, else in one of the next coarser level, else in"
+                " several domains of the coarsest level.",
+            ),
+            (
+                "kueue.x-k8s.io/podset-unconstrained-topology",
+                "pod template",
+                '`"true"`. Pods run in any domains that have room for them.',
+            ),
+            (
+                "kueue.x-k8s.io/podset-slice-required-topology",
+                "pod template",
+                "LEVEL. Every slice of the PodSet runs in one domain of the level.",
+            ),
+            (
+                "kueue.x-k8s.io/podset-slice-size",
+                "pod template",
+                "The number of pods of a slice. It must divide the number of pods of the PodSet.",
+            ),
+            (
+                "kueue.x-k8s.io/podset-slice-required-topology-constraints",
+                "pod template",
+                "Slices in up to three layers: a JSON list of `topology` and `size`, coarsest first.",
+            ),
+            (
+                "kueue.x-k8s.io/podset-group-name",
+                "pod template",
+                "Two PodSets with the same value, a leader of one pod and its workers, share one domain.",
+            ),
+            (
+                "kueue.x-k8s.io/pod-index-offset",
+                "pod template",
+                "The first index of the pods, for controllers that do not count from 0.",
+            ),
+        ),
+    ),
+    "Annotations that you set on a job": (
+        "",
+        (
+            (
+                "kueue.x-k8s.io/elastic-job",
+                "Job",
+                '`"true"`. The Indexed Job may be resized while it runs, with the gate'
+                " `RackgateElasticIndexedJobs`. Rackgate sets the annotation on Workloads and pod templates of elastic"
+                " jobs.",
+            ),
+        ),
+    ),
+    "Keys that Rackgate writes": (
+        "These keys are reserved. The webhook and the admission policies reject them in templates and pods of"
+        " users.",
+        (
+            (
+                "kueue.x-k8s.io/workload",
+                "pod template, pod (annotation)",
+                "The Workload of the pod.",
+            ),
+            ("kueue.x-k8s.io/podset", "pod template, pod (label)", "The PodSet of the pod."),
+            (
+                "kueue.x-k8s.io/tas",
+                "pod template, pod (label)",
+                '`"true"`: the pod is placed by topology.',
+            ),
+            (
+                "kueue.x-k8s.io/topology",
+                "pod template, pod (scheduling gate)",
+                "Holds the pod until it has a domain.",
+            ),
+            (
+                "kueue.x-k8s.io/elastic-job",
+                "pod template, pod (scheduling gate)",
+                "Holds the pod of an elastic job until it is granted.",
+            ),
+            ("kueue.x-k8s.io/job-uid", "Workload (label)", "The UID of the job of the Workload."),
+            (
+                "kueue.x-k8s.io/resource-in-use",
+                "Workload, ClusterQueue, ResourceFlavor, Topology (finalizer)",
+                "Keeps the object while it is in use.",
+            ),
+            (
+                "rackgate.dev/reminded-at-generation",
+                "RayCluster (annotation)",
+                "The generation at which Rackgate changed the object, so that its operator looks at it again.",
+            ),
+            (
+                "osmo.rackgate.dev/pool",
+                "KAI's Topology (label)",
+                "The Pool that the Topology belongs to.",
+            ),
+        ),
+    ),
+    "Keys of others that Rackgate reads": (
+        "Ranks of pods come from these labels. Kubernetes, JobSet and KubeRay write them.",
+        (
+            ("kubernetes.io/hostname", "Node", "The level of hosts."),
+            ("batch.kubernetes.io/job-completion-index", "Pod", "The index of the pod in its Job."),
+            ("jobset.sigs.k8s.io/jobset-name", "Job, Pod", "The JobSet."),
+            ("jobset.sigs.k8s.io/replicatedjob-name", "Job, Pod", "The replicatedJob."),
+            (
+                "jobset.sigs.k8s.io/job-index",
+                "Job, Pod",
+                "The index of the Job in its replicatedJob.",
+            ),
+            (
+                "jobset.sigs.k8s.io/replicatedjob-replicas",
+                "Job, Pod",
+                "The replicas of the replicatedJob.",
+            ),
+            (
+                "jobset.sigs.k8s.io/restart-attempt",
+                "Job, Pod",
+                "The number of restarts of the JobSet.",
+            ),
+            ("ray.io/cluster", "Pod", "The RayCluster. Only `rackgate demo` reads it."),
+            (
+                "ray.io/node-type",
+                "Pod",
+                "The role of the pod. The cleanup pod of a RayCluster has the value `redis-cleanup`"
+                " and is never held.",
+            ),
+            ("ray.io/group", "Pod", "The worker group."),
+            (
+                "ray.io/worker-group-replica-index",
+                "Pod",
+                "The index of the replica in its worker group.",
+            ),
+            ("ray.io/replica-host-index", "Pod", "The index of the host in its replica."),
+        ),
+    ),
+}
+# Values of that form that are no keys of objects.
+_OTHERS: Final = frozenset(
+    {names.API_VERSION, names.MULTIKUEUE_CONTROLLER, names.PROVISIONING_CONTROLLER}
+)
+_KEY: Final = re.compile(r"[a-z0-9.-]+\.[a-z0-9-]+/[a-z0-9-]+")
+MORE: Final = """\
+## Further keys
+
+| Key | Object | Meaning |
+|---|---|---|
+| `batch.kubernetes.io/controller-uid` | Pod (label) | The Job of the pod, also when the pod has no controller any more |
+| `rackgate.dev/managed-jobs` | Namespace (label) | Jobs of the namespace are managed, with the component `deploy/namespaces` |
+| `osmo.rackgate.dev/applied` | Pod (annotation) | A digest of what `rackgate osmo apply` asked for |
+| `rackgate.dev/run-seconds` | Pod (annotation) | In a playground: the simulated pod succeeds after this time |
+| `rackgate.dev/fail-after-seconds` | Pod (annotation) | In a playground: the simulated pod fails after this time |
+| `rackgate.dev/terminate-seconds` | Pod (annotation) | In a playground: the simulated pod takes this time to stop |
+
+[Hand Jobs to KAI](../tasks/hand-jobs-to-kai.md) lists the keys of KAI. [The API](api.md) lists the keys of Kueue
+that have no effect."""
+
+
+def gaps() -> list[str]:
+    """Keys that the table lacks, and those that the sources do not have."""
+    found = {
+        value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str) and _KEY.fullmatch(value)
+    } - _OTHERS
+    told = {row[0] for _, rows in SECTIONS.values() for row in rows}
+    return sorted(found ^ told)
+
+
+def text() -> str:
+    """The page.
+
+    Raises:
+        ValueError: the table does not fit the sources.
+    """
+    if found := gaps():
+        raise ValueError(f"annotations and labels: {', '.join(found)}")
+    blocks = []
+    for title, (introduction, rows) in SECTIONS.items():
+        shown = [(f"`{key}`", where, meaning) for key, where, meaning in rows]
+        parts = (f"## {title}", introduction, table(("Key", "Object", "Meaning"), shown))
+        blocks.append("\n\n".join(part for part in parts if part))
+    return page("Annotations and labels", PURPOSE, *blocks, MORE)
