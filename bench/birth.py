@@ -1,7 +1,7 @@
 """What it costs Kubernetes that a pod gets its place: by a patch, or when it is created.
 
 None of our services run and nothing is decided: this is what the control plane charges for each
-way. docs/adr/0015-placed-at-birth.md draws the conclusion.
+way. docs/design/adr/0015-placed-at-birth.md draws the conclusion.
 
 - plain: created without a gate, its selector there already.
 - patch: created gated; one patch takes the gate off and adds the selector.

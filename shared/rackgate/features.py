@@ -159,7 +159,7 @@ class Features:
         "Choose several domains exactly: the fewest, then the fewest untouched, then least over.",
         "Few domains come before untouched ones: on 5,120 hosts 5 to 8 % of the racks stayed free "
         "as a whole, where 6 to 9 % do without the gate, and a placement takes 3 to 5 times as "
-        "long; docs/adr/0013-gates-of-ours.md.",
+        "long; docs/design/adr/0013-gates-of-ours.md.",
     )
     best_fit_below_slices: bool = _gate(
         "RackgateBestFitBelowSlices",

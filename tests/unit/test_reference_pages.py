@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rackgate.api.crd import KINDS, OSMO_KINDS
+from rackgate.api.crd import CRD_KINDS, OSMO_CRD_KINDS
 from rackgate_assigner.explain import explanation
 from rackgate_assigner.scenario import format as scenario_format
 from rackgate_assigner.scenario.scenario import answers
@@ -89,7 +89,7 @@ def test_the_example_of_the_osmo_library_runs() -> None:
 
 def test_every_kind_is_listed_with_its_short_names() -> None:
     text = page("api")
-    for kind in (*KINDS, *OSMO_KINDS):
+    for kind in (*CRD_KINDS, *OSMO_CRD_KINDS):
         row = next(
             line for line in text.splitlines() if line.startswith(f"| {kind.model.__name__} ")
         )

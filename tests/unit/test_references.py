@@ -62,7 +62,9 @@ def planned() -> set[Path]:
     for folder, names in PLANNED.items():
         pages |= {DOCS / folder / f"{name}.md" for name in names}
     # Decisions and races move there as they are.
-    moving = [path for folder in ("adr", "races") for path in (DOCS / folder).glob("*.md")]
+    moving = [
+        path for folder in ("adr", "races") for path in (DOCS / "design" / folder).glob("*.md")
+    ]
     places = {DOCS / "design" / path.parent.name / path.name for path in moving}
     return pages | places | {place.parent for place in places}
 

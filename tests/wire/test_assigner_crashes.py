@@ -1,6 +1,6 @@
 """The assigner dies at every write of a Job's life, before and after the write is applied.
 
-docs/races/assigner.md lists what may happen; this runs all of it.
+docs/design/races/assigner.md lists what may happen; this runs all of it.
 """
 
 from __future__ import annotations

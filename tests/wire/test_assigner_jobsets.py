@@ -1,4 +1,4 @@
-"""JobSets from submission to end, on a fake cluster: docs/races/assigner.md, rows K2 to K9."""
+"""JobSets from submission to end: docs/design/races/assigner.md, rows K2 to K9."""
 
 from __future__ import annotations
 

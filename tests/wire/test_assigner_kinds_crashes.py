@@ -1,6 +1,7 @@
 """The assigner dies at every write of a JobSet's and a RayCluster's life: row K1 and K2.
 
-docs/races/assigner.md lists what may happen. Each life is admitted, drained, and admitted again.
+docs/design/races/assigner.md lists what may happen. Each life is admitted, drained, and admitted
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kinds whose CRDs are not there, come later, or go: docs/races/assigner.md, K17 and K18."""
+"""Kinds whose CRDs are not there, come later, or go: docs/design/races/assigner.md, K17 and K18."""
 
 from __future__ import annotations
 

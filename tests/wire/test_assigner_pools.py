@@ -1,4 +1,4 @@
-"""Pools of OSMO and their Topologies: docs/races/osmo.md, section reconciler."""
+"""Pools of OSMO and their Topologies: docs/design/races/osmo.md, section reconciler."""
 
 from __future__ import annotations
 

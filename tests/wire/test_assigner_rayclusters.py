@@ -1,4 +1,4 @@
-"""RayClusters from submission to end, on a fake cluster: docs/races/assigner.md, K10 to K16."""
+"""RayClusters from submission to end: docs/design/races/assigner.md, K10 to K16."""
 
 from __future__ import annotations
 

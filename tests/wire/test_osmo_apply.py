@@ -1,4 +1,4 @@
-"""`rackgate osmo apply` and what else acts at the same time: docs/races/osmo.md, section apply."""
+"""`rackgate osmo apply` beside other writers: docs/design/races/osmo.md, section apply."""
 
 from __future__ import annotations
 

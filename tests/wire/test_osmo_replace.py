@@ -1,4 +1,4 @@
-"""`rackgate osmo apply --replace`: docs/races/osmo.md, rows A19 to A25."""
+"""`rackgate osmo apply --replace`: docs/design/races/osmo.md, rows A19 to A25."""
 
 from __future__ import annotations
 

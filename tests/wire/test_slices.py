@@ -1,4 +1,4 @@
-"""Running RayClusters grow and shrink: docs/races/slices.md, over HTTP, with a whole assigner."""
+"""Running RayClusters grow and shrink, over HTTP: docs/design/races/slices.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of an installation, and everything that is none: docs/races/uninstall.md."""
+"""The end of an installation, and everything that is none: docs/design/races/uninstall.md."""
 
 from __future__ import annotations
 

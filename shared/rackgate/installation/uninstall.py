@@ -11,8 +11,8 @@ An uninstall is the deletion of both, the service's own binding and its own Serv
 alone is none: a binding is deleted to be made anew, and a restart or an upgrade deletes neither.
 
 Every replica does the same, without a Lease (its Role is gone): all that is written takes something
-away, and is bound to the version that was read. The reasons are in docs/adr/0025, the races in
-docs/races/uninstall.md.
+away, and is bound to the version that was read. The reasons are in docs/design/adr/0025, the races
+in docs/design/races/uninstall.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rackgate_cli.locations import deploy_dir
 from tests.security.catalog import Attack, Phase, load
 
 ROOT = deploy_dir().parent
-PAGE = (ROOT / "docs" / "threat-model.md").read_text()
+PAGE = (ROOT / "docs" / "design" / "security.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
 ATTACKS = sorted(
     {f"tests/security/attacks/{it.group}.py::{it.name.split('[')[0]}" for it in load()}

@@ -1,7 +1,8 @@
 """Writes the objects of a workflow to a cluster; may die anywhere and be called again.
 
 Each object is read, judged and written in a loop: a write is bound to the version that was
-judged, and whatever happened in between is looked at anew. docs/races/osmo.md tells the rest.
+judged, and whatever happened in between is looked at anew. docs/design/races/osmo.md tells the
+rest.
 """
 
 from __future__ import annotations

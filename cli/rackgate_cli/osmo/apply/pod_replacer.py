@@ -2,7 +2,7 @@
 
 Whatever can be known before is looked at before: nothing is deleted if the API server would refuse
 what is to come. A pod is deleted by its uid; one that came meanwhile under its name stays.
-docs/races/osmo.md tells the rest.
+docs/design/races/osmo.md tells the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One Topology of KAI's for each Pool of OSMO, kept in step: looks, asks `osmo_plan`, takes a step.
 
 Level-triggered: every event of a Pool or a Topology leads to a look at both, and each write is
-bound to the object that was looked at. See docs/races/osmo.md.
+bound to the object that was looked at. See docs/design/races/osmo.md.
 """
 
 from __future__ import annotations
