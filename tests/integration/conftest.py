@@ -29,6 +29,7 @@ OWN_PLANES = (
     "test_scaling",
     "test_demo",
     "test_playground",
+    "test_playground_page",
     "test_gates_off",
 )
 LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")

@@ -1,4 +1,4 @@
-"""An operator's day, on a control plane of its own, by the commands of docs/operators.md.
+"""An operator's day, on a control plane of its own, by the commands of docs/tasks.
 
 Kueue is in the way, then an installation of old names, then another installation; install,
 upgrade, scale, restore, uninstall with jobs running, install again. The services are processes
@@ -295,7 +295,7 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
             code, said = await asyncio.to_thread(day.second, service, SYSTEM)
             assert (code, "Kueue is installed in this cluster" in said) == (3, True), said[-500:]
     # An APIService that nobody answers for would keep the namespace from going.
-    day.shell(commands("keeps every namespace of the cluster from being deleted:"))
+    day.shell(commands("migrate-from-kueue", "no namespace of the cluster can be deleted:"))
     day.kubectl("delete", "-f", path, "--wait=true", "--ignore-not-found")
     day.kubectl("delete", "-k", str(deploy_dir() / "cluster"), "--ignore-not-found")
     code, said = day.tried("preflight")
@@ -334,7 +334,7 @@ async def an_installation_of_old_names_is_upgraded_once_and_for_all(day: Day) ->
         day.kubectl("apply", "--server-side", "-f", day.written("old", part))
     code, said = day.tried("preflight")
     assert (code, "ValidatingAdmissionPolicy rackgate-jobs," in said) == (0, True), said
-    block = commands("**From a version whose cluster-wide names do not end in the namespace**")
+    block = commands("upgrade", "## Upgrade from a version with old names")
     assert "rackgate/deploy/cluster ." in block
     day.shell(block.replace("rackgate/deploy/cluster .", f"{cluster} ."))
     async with team(day) as there:
@@ -486,7 +486,7 @@ def restored(day: Day, command: str, copy: Path, store: Path) -> None:
 
 async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
     store, saved = StateFolder(day.playground.state).data, day.folder / "saved.db"
-    lines = commands("## Restoring etcd").splitlines()
+    lines = commands("back-up-and-restore", "## Restore etcd").splitlines()
     (restore,) = (line for line in lines if line.startswith("etcdutl "))
     scaling = [line for line in lines if line.startswith("kubectl ")]
     assert len(scaling) == 4, "scale to 0, wait; restart, scale to what it was"
