@@ -41,7 +41,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "run-a-playground": "tests/integration/test_playground_page.py starts one of its own",
     "uninstall": "tests/integration/test_operators_day.py uninstalls with jobs running",
     "upgrade": "tests/integration/test_operators_day.py upgrades with jobs running",
-    "use-a-placement-library": "tests/unit/assigner/test_library.py: it needs no cluster",
     "use-cert-manager": "tests/integration/test_overlays.py builds the overlay",
 }
 

@@ -118,6 +118,18 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
             assert (folder / "kustomization.yaml").exists(), f"{name}: {entry}"
 
 
+def test_the_patch_of_settings_keeps_what_the_base_has() -> None:
+    """It replaces the whole file of the ConfigMap."""
+    (document,) = [it for name, it in MANIFESTS if name == "configure:kustomization.yaml"]
+    (patch,) = document["patches"]
+    shown = yaml.safe_load(yaml.safe_load(patch["patch"])["data"]["config.yaml"])
+    text = (ROOT / "deploy" / "services" / "assigner.yaml").read_text()
+    (base,) = [it for it in yaml.safe_load_all(text) if it["kind"] == "ConfigMap"]
+    kept = yaml.safe_load(base["data"]["config.yaml"])
+    assert {key: shown.get(key) for key in kept} == kept
+    assert set(shown) - set(kept) == {"resources"}
+
+
 def test_dots_stand_for_any_text_and_blanks_for_any_number() -> None:
     printed = "NAME      PODS\njob-a-1b2  3   of 4\n"
     assert missing("NAME PODS\njob-a-...  3 of 4\n", printed) == []
