@@ -91,7 +91,9 @@ def runner(playground: Playground, folder: Path, page: Path) -> Iterator[Runner]
     work = folder / "work"
     work.mkdir()
     try:
-        yield Runner(work, environment, space)
+        # What other tests did to this cluster is not the page's.
+        here = {"rackgate invariants": f"rackgate invariants -n {space}"}
+        yield Runner(work, environment, space, here)
     finally:
         at = ("-n", space)
         kubectl(playground, *at, "delete", JOBS, "--all", "--timeout=2m")
