@@ -29,9 +29,17 @@ OWN_PLANES = (
     "test_scaling",
     "test_demo",
     "test_playground",
+    "test_playground_page",
     "test_gates_off",
 )
-LONG = ("test_topology_requests", "test_jobset", "test_raycluster", "test_main_job", "test_webhook")
+LONG = (
+    "test_task_pages",
+    "test_topology_requests",
+    "test_jobset",
+    "test_raycluster",
+    "test_main_job",
+    "test_webhook",
+)
 # No process is to come to one of these when the others have ended. Alerts compile for minutes once.
 FIRST = (*OWN_PLANES, "test_alerts", *LONG)
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""`rackgate explain` on real refusals; docs/explain.md shows what it prints for these five."""
+"""`rackgate explain` on real refusals; docs/tasks/debug-a-pending-workload.md shows these."""
 
 from __future__ import annotations
 

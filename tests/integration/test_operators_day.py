@@ -1,4 +1,4 @@
-"""An operator's day, on a control plane of its own, by the commands of docs/operators.md.
+"""An operator's day, on a control plane of its own, by the commands of docs/tasks.
 
 Kueue is in the way, then an installation of old names, then another installation; install,
 upgrade, scale, restore, uninstall with jobs running, install again. The services are processes
@@ -69,7 +69,9 @@ class Day(Elsewhere):
         environment = {
             **os.environ,
             "KUBECONFIG": str(self.playground.kubeconfig),
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                (str(programs), str(Path(sys.executable).parent), os.environ["PATH"])
+            ),
         }
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
@@ -102,14 +104,20 @@ class Day(Elsewhere):
         path.write_text(json.dumps(listed))
         return str(path)
 
-    def apply(self, documents: list[Object]) -> None:
-        """The second of the two commands that install."""
-        self.kubectl("apply", "--server-side", MANAGER, "-f", self.written("all", documents))
+    def apply(self, documents: list[Object], upgrade: bool = False) -> None:
+        """The second of the commands that install, or upgrade, as the page prints it."""
+        words = ("upgrade", "both parts again:") if upgrade else ("install", "manager `rackgate`:")
+        _, line, _ = commands(*words).splitlines()
+        assert line.endswith(" -k .")
+        self.shell(line.replace("-k .", f"-f {self.written('all', documents)}"))
 
     def begin(self) -> None:
         """Install as documented, and start the services."""
-        cluster = str(deploy_dir() / "cluster")
-        self.kubectl("apply", "--server-side", MANAGER, "-k", cluster)
+        assert "nothing stands in the way" in self.shell(
+            commands("install", "## Check the cluster")
+        )
+        line, _, _ = commands("install", "manager `rackgate`:").splitlines()
+        self.shell(line.replace("rackgate/deploy", str(deploy_dir())))
         self.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
         documents = self.documents()
         self.apply(documents)
@@ -295,7 +303,7 @@ async def beside_kueue_nothing_is_changed_and_no_service_acts(day: Day) -> None:
             code, said = await asyncio.to_thread(day.second, service, SYSTEM)
             assert (code, "Kueue is installed in this cluster" in said) == (3, True), said[-500:]
     # An APIService that nobody answers for would keep the namespace from going.
-    day.shell(commands("keeps every namespace of the cluster from being deleted:"))
+    day.shell(commands("migrate-from-kueue", "no namespace of the cluster can be deleted:"))
     day.kubectl("delete", "-f", path, "--wait=true", "--ignore-not-found")
     day.kubectl("delete", "-k", str(deploy_dir() / "cluster"), "--ignore-not-found")
     code, said = day.tried("preflight")
@@ -334,7 +342,7 @@ async def an_installation_of_old_names_is_upgraded_once_and_for_all(day: Day) ->
         day.kubectl("apply", "--server-side", "-f", day.written("old", part))
     code, said = day.tried("preflight")
     assert (code, "ValidatingAdmissionPolicy rackgate-jobs," in said) == (0, True), said
-    block = commands("**From a version whose cluster-wide names do not end in the namespace**")
+    block = commands("upgrade", "## Upgrade from a version with old names")
     assert "rackgate/deploy/cluster ." in block
     day.shell(block.replace("rackgate/deploy/cluster .", f"{cluster} ."))
     async with team(day) as there:
@@ -424,7 +432,7 @@ def alone(there: Day, service: str) -> Answer:
 async def an_upgrade_leaves_jobs_alone_and_ends_nothing(day: Day) -> None:
     async with team(day) as cluster:
         before = await steady(cluster, "steady")
-        await asyncio.to_thread(day.apply, with_image(day.documents(), "0.2.0"))
+        await asyncio.to_thread(day.apply, with_image(day.documents(), "0.2.0"), upgrade=True)
         codes = await asyncio.to_thread(day.stop, *SERVICES)
         assert set(codes.values()) == {0}
         assert await held(cluster), "a stop gives nothing back"
@@ -486,7 +494,7 @@ def restored(day: Day, command: str, copy: Path, store: Path) -> None:
 
 async def a_store_of_the_past_is_restored_by_the_runbook(day: Day) -> None:
     store, saved = StateFolder(day.playground.state).data, day.folder / "saved.db"
-    lines = commands("## Restoring etcd").splitlines()
+    lines = commands("back-up-and-restore", "## Restore etcd").splitlines()
     (restore,) = (line for line in lines if line.startswith("etcdutl "))
     scaling = [line for line in lines if line.startswith("kubectl ")]
     assert len(scaling) == 4, "scale to 0, wait; restart, scale to what it was"
@@ -576,8 +584,9 @@ async def kubectl_delete_ends_in_a_minute_with_jobs_running(day: Day) -> None:
         await imitated(day, cluster, names_[0])
         began = time.monotonic()
         # Deleted after the accounts, as the namespace controller deletes them at once.
+        block = commands("uninstall", "## Uninstall with kubectl")
         await asyncio.to_thread(
-            day.kubectl, "delete", "-k", str(deploy_dir()), "--ignore-not-found", "--timeout=60s"
+            day.shell, block.replace("-k .", f"-k {deploy_dir()} --timeout=60s")
         )
         assert time.monotonic() - began < A_MINUTE
         codes = {name: day.running.pop(name).wait(60) for name in ("assigner", "ungater")}

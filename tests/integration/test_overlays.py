@@ -141,7 +141,7 @@ SLICE = {
 def test_egress_is_narrowed_to_the_api_servers_addresses_and_images_to_a_digest(
     playground: Playground, tmp_path: Path
 ) -> None:
-    """As docs/operators.md says, with an API server at another port, behind IPv6 addresses."""
+    """As configure.md says, with an API server at another port, behind IPv6 addresses."""
     manifest = tmp_path / "slice.json"
     manifest.write_text(json.dumps(SLICE))
     playground.run("kubectl", "apply", "-f", str(manifest))

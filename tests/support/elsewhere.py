@@ -1,4 +1,4 @@
-"""Rackgate installed into another namespace, as docs/operators.md says, its services as processes.
+"""Rackgate in another namespace, as docs/tasks/install.md says, its services as processes.
 
 The manifests are those of `deploy/`, built by kubectl and moved by the documented substitution;
 each service reads the configuration of its own ConfigMap, with only what a process outside of a

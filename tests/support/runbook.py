@@ -1,20 +1,15 @@
-"""Commands of docs/operators.md, as they are printed there."""
+"""Commands of pages of docs/tasks, as they are printed there."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
 
-from rackgate_cli.locations import deploy_dir
-
-PAGE: Final = deploy_dir().parent / "docs" / "operators.md"
-_BLOCK: Final = re.compile(r"```sh\n(?P<text>.*?)```", re.DOTALL)
+from tests.support.task_pages import COMMANDS, FOLDER, blocks
 
 
-def commands(after: str) -> str:
+def commands(page: str, after: str) -> str:
     """The first block of commands after a text that is on the page once."""
-    page = PAGE.read_text()
-    assert page.count(after) == 1, f"{page.count(after)} times on the page: {after}"
-    found = _BLOCK.search(page, page.index(after))
-    assert found is not None
-    return found["text"]
+    text = (FOLDER / f"{page}.md").read_text()
+    (found,) = re.finditer(r"\s+".join(map(re.escape, after.split())), text)
+    rest = blocks(text[found.start() :])
+    return next(block.text for block in rest if block.language in COMMANDS)

@@ -19,7 +19,7 @@ from rackgate.installation.marker import KUEUE_CONFIGURATION, MARK
 from rackgate_cli.controlplane import ports
 from rackgate_ungater.shards.handover import SHARDS, lease_name
 from tests.support.apiserver import FakeApiServer, Fault
-from tests.support.runbook import PAGE
+from tests.support.task_pages import FOLDER
 from tests.support.waiting import until
 from tests.wire.test_ungater_process import ready
 
@@ -195,11 +195,11 @@ async def test_without_the_right_to_know_it_waits_unready(
 async def test_each_service_keeps_as_many_watches_as_the_page_for_operators_says(
     server: FakeApiServer, start: Any, service: str
 ) -> None:
-    page = " ".join(PAGE.read_text().split())
+    page = " ".join((FOLDER / "configure.md").read_text().split())
     told = re.search(
-        r"for each assigner (?P<assigner>\d+) watches, one more for JobSets and for RayClusters "
-        r"where there are such, .*; (?P<ungater>\d+) for each ungater, "
-        r"(?P<webhook>\d+) for each webhook",
+        r"each assigner has (?P<assigner>\d+) watches, one more each for JobSets and RayClusters "
+        r"if they are installed, .* Each ungater has (?P<ungater>\d+) watches, and each webhook "
+        r"(?P<webhook>\d+)\.",
         page,
     )
     assert told is not None

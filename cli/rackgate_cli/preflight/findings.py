@@ -41,7 +41,8 @@ OUR_KINDS: Final = frozenset(
         kinds.ADMISSION_CHECKS,
     )
 )
-_SEE: Final = "docs/operators.md"
+_MIGRATE: Final = "docs/tasks/migrate-from-kueue.md"
+_UPGRADE: Final = "docs/tasks/upgrade.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Kueue that lives: it would admit the same Workloads."""
     remedy = (
         "both would admit the same Workloads, and each would change the other's kinds: remove "
-        f'Kueue first ("Coming from Kueue" in {_SEE}), or do not install Rackgate here'
+        f"Kueue first ({_MIGRATE}), or do not install Rackgate here"
     )
     for found in seen.webhooks:
         if "kueue" in _name(found) and not _is_ours(found):
@@ -148,7 +149,7 @@ def _kueue(seen: ClusterSnapshot) -> Iterator[Finding]:
                 True,
                 f"Kueue's APIService {_name(found)}",
                 "without Kueue nobody answers for it, and then no namespace of the cluster can be "
-                f'deleted: delete it with Kueue ("Coming from Kueue" in {_SEE})',
+                f"deleted: delete it with Kueue ({_MIGRATE})",
             )
 
 
@@ -183,8 +184,8 @@ def _kueue_crds(seen: ClusterSnapshot) -> Iterator[Finding]:
             True,
             f"objects may be stored in older versions of {', '.join(old)}",
             f"with a Kueue that serves {names.VERSION}, write each object once while it still "
-            'converts, and take the old versions out of status.storedVersions ("Coming from '
-            f'Kueue" in {_SEE}); or delete these kinds, with all their objects',
+            "converts, and take the old versions out of status.storedVersions ("
+            f"{_MIGRATE}); or delete these kinds, with all their objects",
         )
     converted = sorted(_name(crd) for crd in ours if _is_converted(crd))
     if converted:
@@ -255,7 +256,7 @@ def _old_name_objects(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding
         yield Finding(
             False,
             f"cluster-wide objects of an older version: {', '.join(sorted(old))}",
-            f'after the upgrade, delete them ("Upgrade and rollback" in {_SEE}); the new ones of '
+            f"after the upgrade, delete them ({_UPGRADE}); the new ones of "
             f"namespace {namespace} have other names",
         )
 

@@ -29,7 +29,7 @@ MARK: Final = "rackgate"
 KUEUE_CONFIGURATION: Final = "kueue-mutating-webhook-configuration"
 # Rights that were granted a moment ago may take as long to hold.
 STARTUP_GRACE_S: Final = 10.0
-DOCUMENTATION_HINT: Final = 'see "One installation" in docs/operators.md'
+DOCUMENTATION_HINT: Final = 'see "One installation per cluster" in docs/tasks/install.md'
 
 log = structlog.get_logger()
 

@@ -103,8 +103,8 @@ def test_every_alert_says_how_bad_what_and_where_to_look(alert: dict[str, object
     assert str(told["description"]).endswith((".", "?"))
     assert "for" in alert or WAITS_ARE_BUILT_IN.search(f"{name} {alert['expr']}")
     page, _, anchor = str(told["runbook_url"]).partition("#")
-    assert page == "docs/operators.md"
-    assert anchor in anchors(DOCS / "operators.md")
+    assert page == "docs/tasks/monitor.md"
+    assert anchor in anchors(DOCS / "tasks" / "monitor.md")
 
 
 def test_labels_in_texts_are_those_that_an_alert_keeps() -> None:
@@ -117,14 +117,15 @@ def test_labels_in_texts_are_those_that_an_alert_keeps() -> None:
 
 
 def test_the_page_has_a_section_for_each_alert_and_no_other() -> None:
-    text = (DOCS / "operators.md").read_text()
+    text = (DOCS / "tasks" / "monitor.md").read_text()
     sections = set(re.findall(r"^#+ (Rackgate[A-Z]\w+)$", text, re.MULTILINE))
     linked = {alert["annotations"]["runbook_url"].partition("#")[2] for alert in promql.alerts()}
     assert {section.lower() for section in sections} == linked
 
 
 def test_the_kustomization_shown_to_operators_names_what_is_there() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (DOCS / "operators.md").read_text(), re.DOTALL)
+    text = (DOCS / "tasks" / "install.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (block,) = (block for block in blocks if "components:" in block)
     shown = yaml.safe_load(block)
     for part, kind in (("resources", "Kustomization"), ("components", "Component")):
@@ -139,7 +140,8 @@ def test_log_lines_that_texts_name_are_written_somewhere() -> None:
         for folder in ("services", "shared")
         for path in (DOCS.parent / folder).rglob("*.py")
     )
-    text = (DOCS / "operators.md").read_text() + (promql.FOLDER / "alerts.yaml").read_text()
+    pages = [page.read_text() for page in sorted((DOCS / "tasks").glob("*.md"))]
+    text = "".join(pages) + (promql.FOLDER / "alerts.yaml").read_text()
     named = set(re.findall(r"(?:log line|log says|log for)\s+`?([a-z]+_[a-z_]+)", text))
     assert len(named) > 3
     assert {name for name in named if f'"{name}"' not in sources} == set()

@@ -1,4 +1,4 @@
-"""Commands that docs/operators.md prints name everything that they are for."""
+"""Commands that pages of docs/tasks print name everything that they are for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expanded(text: str) -> str:
 
 @pytest.mark.requirement("OPS-14")
 def test_without_the_command_everything_that_is_held_is_let_go() -> None:
-    text = expanded(commands("this lets everything else go:"))
+    text = expanded(commands("uninstall", "everything else can be deleted:"))
     freed = '--type=merge -p \'{"metadata":{"finalizers":null}}\''
     for kind in (*FINALIZED_RESOURCES, ADMISSION_CHECKS):
         assert f"kubectl get {kind.full_name} " in text
@@ -42,7 +42,7 @@ def test_without_the_command_everything_that_is_held_is_let_go() -> None:
 
 @pytest.mark.requirement("OPS-14")
 def test_all_objects_of_old_names_are_deleted_after_the_upgrade() -> None:
-    text = expanded(commands("**From a version whose cluster-wide names do not end"))
+    text = expanded(commands("upgrade", "## Upgrade from a version with old names"))
     deleted = [line for line in text.splitlines() if line.strip().startswith("kubectl delete ")]
     words = set(itertools.chain.from_iterable(line.split() for line in deleted))
     named = {word.rpartition("/")[2] for word in words if "rackgate-" in word}
@@ -50,7 +50,9 @@ def test_all_objects_of_old_names_are_deleted_after_the_upgrade() -> None:
 
 
 def test_every_kind_that_is_taken_over_from_kueue_is_written_once_and_what_it_serves_goes() -> None:
-    (kinds,) = re.findall(r'kinds="([^"]+)"', commands("**Coming from Kueue.**"))
+    (kinds,) = re.findall(
+        r'kinds="([^"]+)"', commands("migrate-from-kueue", "no older version is stored:")
+    )
     assert {f"{kind}.kueue.x-k8s.io" for kind in kinds.split()} == OUR_KINDS
-    text = commands("keeps every namespace of the cluster from being deleted:")
+    text = commands("migrate-from-kueue", "no namespace of the cluster can be deleted:")
     assert KUEUE_SERVED in text.replace("\\", "")

@@ -100,7 +100,7 @@ OPERATORS = "rackgate.dev/operators"
 
 @pytest.mark.requirement("HOOK-09")
 def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
-    """One patch with a label selector changes them all, see docs/operators.md."""
+    """One patch with a label selector changes them all, see docs/tasks/install.md."""
     asking = [document for document in POLICIES if "variables.operators" in str(document["spec"])]
     assert {document["metadata"]["name"] for document in asking} == {
         "rackgate-part-deletions.rackgate-system",
@@ -119,7 +119,7 @@ def test_operators_are_one_list_in_all_policies_that_ask_for_them() -> None:
 
 
 def test_the_patch_shown_to_operators_changes_that_list() -> None:
-    text = (DEPLOY.parents[1] / "docs" / "operators.md").read_text()
+    text = (DEPLOY.parents[1] / "docs" / "tasks" / "install.md").read_text()
     (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "patches:" in b)
     (patch,) = yaml.safe_load(block)["patches"]
     assert patch["target"]["labelSelector"] == f"{OPERATORS}=true"

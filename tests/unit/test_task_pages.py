@@ -1,0 +1,136 @@
+"""Pages of docs/tasks: blocks parse, every page is run or says by whom, manifests are valid."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackgate.api.checks import WorkloadPriorityClass
+from rackgate.api.flavor import ResourceFlavor
+from rackgate.api.names import GROUP, OSMO_GROUP
+from rackgate.api.osmo import Pool
+from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.topology import Topology
+from rackgate.features import RENDER_FOR_KAI
+from rackgate.runtime.settings import load_settings
+from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.settings import AssignerSettings
+from rackgate_cli.explain.manifest import asked
+from rackgate_cli.explain.reading import Found
+from rackgate_webhook.settings import WebhookSettings
+from tests.support.task_pages import (
+    COMMANDS,
+    ELSEWHERE,
+    FILES,
+    FOLDER,
+    OUTPUT,
+    Block,
+    blocks,
+    missing,
+    pages,
+)
+
+ROOT = FOLDER.parent.parent
+MODELS: dict[str, Any] = {
+    model.__name__: model
+    for model in (Topology, ResourceFlavor, ClusterQueue, LocalQueue, WorkloadPriorityClass, Pool)
+}
+SETTINGS: dict[str, Any] = {
+    "AssignerConfiguration": AssignerSettings,
+    "WebhookConfiguration": WebhookSettings,
+}
+JOBS = ("Job", "JobSet", "RayCluster")
+NOT_RUN = 25  # blocks of all pages that only show what other tests run
+ALL = [(page, block) for page in pages() for block in blocks(page.read_text())]
+MANIFESTS = [
+    (f"{page.stem}:{block.name}", document)
+    for page, block in ALL
+    if block.language == "yaml"
+    for document in yaml.safe_load_all(block.text)
+]
+
+
+def ids(found: tuple[Path, Block]) -> str:
+    return f"{found[0].stem}:{found[1].line}"
+
+
+@pytest.mark.parametrize("found", ALL, ids=ids)
+def test_every_block_is_commands_a_named_file_or_output(found: tuple[Path, Block]) -> None:
+    _, block = found
+    assert block.language in (*COMMANDS, *FILES, *OUTPUT)
+    assert bool(block.name) == (block.language in FILES), "files begin with # FILE: name"
+    assert block.language in COMMANDS or not block.reason
+    if block.language in COMMANDS:
+        done = subprocess.run(["bash", "-n", "-c", block.text], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    if block.language == "python":
+        ast.parse(block.text)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_no_fence_is_overlooked(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("\n```") == 2 * len(blocks(text))
+    assert text.count("<!-- not run: ") == sum(bool(it.reason) for it in blocks(text))
+    for kind in OUTPUT:
+        assert f"```{kind}" not in text or page.stem in ELSEWHERE or "```bash" in text
+
+
+def test_what_is_run_elsewhere_names_a_page_and_a_file_that_is_there() -> None:
+    assert set(ELSEWHERE) <= {page.stem for page in pages()}
+    for reason in ELSEWHERE.values():
+        for path in re.findall(r"tests/[\w/]+\.py", reason):
+            assert (ROOT / path).exists()
+    for _, block in ALL:
+        for path in re.findall(r"tests/[\w/]+\.py", block.reason):
+            assert (ROOT / path).exists()
+
+
+def test_few_blocks_are_not_run() -> None:
+    assert sum(bool(block.reason) for _, block in ALL) <= NOT_RUN
+
+
+@pytest.mark.parametrize(("name", "document"), MANIFESTS, ids=[name for name, _ in MANIFESTS])
+def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> None:
+    if isinstance(document, list) or "apiVersion" not in document:
+        return  # a file of OSMO: the page runs commands on it
+    group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
+    if kind in JOBS:
+        found = asked(document, None, Found(Cache()), "team-a")
+        assert list(found.errors) == []
+        assert [text for text in found.warnings if RENDER_FOR_KAI not in text] == []
+    elif group in (GROUP, OSMO_GROUP):
+        MODELS[kind].model_validate(document)
+    elif group == "config.rackgate.dev":
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(document))
+        load_settings(SETTINGS[kind], service=kind.removesuffix("Configuration"), config=path)
+    else:
+        assert kind == "Kustomization"
+        for entry in [*document["resources"], *document.get("components", ())]:
+            folder = ROOT / entry.removeprefix("../").removeprefix("rackgate/")
+            assert (folder / "kustomization.yaml").exists(), f"{name}: {entry}"
+
+
+def test_the_patch_of_settings_keeps_what_the_base_has() -> None:
+    """It replaces the whole file of the ConfigMap."""
+    (document,) = [it for name, it in MANIFESTS if name == "configure:kustomization.yaml"]
+    (patch,) = document["patches"]
+    shown = yaml.safe_load(yaml.safe_load(patch["patch"])["data"]["config.yaml"])
+    text = (ROOT / "deploy" / "services" / "assigner.yaml").read_text()
+    (base,) = [it for it in yaml.safe_load_all(text) if it["kind"] == "ConfigMap"]
+    kept = yaml.safe_load(base["data"]["config.yaml"])
+    assert {key: shown.get(key) for key in kept} == kept
+    assert set(shown) - set(kept) == {"resources"}
+
+
+def test_dots_stand_for_any_text_and_blanks_for_any_number() -> None:
+    printed = "NAME      PODS\njob-a-1b2  3   of 4\n"
+    assert missing("NAME PODS\njob-a-...  3 of 4\n", printed) == []
+    assert missing("job-a-... 4 of 4\n...\nNAME\n", printed) == ["job-a-... 4 of 4", "NAME"]
