@@ -21,8 +21,8 @@ from rackgate.features import RENDER_FOR_KAI
 from rackgate.runtime.settings import load_settings
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.settings import AssignerSettings
-from rackgate_cli.explain.manifest import asked
-from rackgate_cli.explain.reading import Found
+from rackgate_cli.explain.manifest import preview_submission
+from rackgate_cli.explain.reading import ClusterReading
 from rackgate_webhook.settings import WebhookSettings
 from tests.support.task_pages import (
     COMMANDS,
@@ -102,7 +102,7 @@ def test_every_manifest_is_valid(name: str, document: Any, tmp_path: Path) -> No
         return  # a file of OSMO: the page runs commands on it
     group, kind = document["apiVersion"].rpartition("/")[0], document["kind"]
     if kind in JOBS:
-        found = asked(document, None, Found(Cache()), "team-a")
+        found = preview_submission(document, None, ClusterReading(Cache()), "team-a")
         assert list(found.errors) == []
         assert [text for text in found.warnings if RENDER_FOR_KAI not in text] == []
     elif group in (GROUP, OSMO_GROUP):
