@@ -38,7 +38,7 @@ from typing import Any
 import yaml
 
 from tests.prove.noticing import FRESH, OLD
-from tests.prove.stored import EXAMPLES, Examples, load, store
+from tests.prove.stored import EXAMPLES, SAME_ORDER, Examples, load, store
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"
@@ -181,6 +181,7 @@ def run_tests(
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
         "PYTHONDONTWRITEBYTECODE": "1",  # two edits within a second would look alike
+        **SAME_ORDER,
     }
     report = tree / "report.json"
     report.unlink(missing_ok=True)
