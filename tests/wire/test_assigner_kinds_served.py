@@ -105,6 +105,7 @@ async def test_a_kind_that_may_not_be_read_keeps_the_replica_from_ready(world: K
         await client.close()
 
 
+@pytest.mark.steady_clock  # a stall between break and answer would be a reason to ask again
 @pytest.mark.requirement("OPS-07")
 async def test_a_kind_whose_stream_broke_is_asked_for_once_and_not_until_something_happens(
     world: KindsWorld,
