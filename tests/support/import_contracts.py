@@ -25,6 +25,7 @@ class PureContract(Contract):
 
     type_name = "pure"
 
+    # The fields hold plain sets once the contract is read; their types say descriptors.
     packages = fields.SetField(subfield=fields.StringField())
     may_do_io = fields.SetField(subfield=fields.StringField())
     forbidden_modules = fields.SetField(subfield=fields.StringField())

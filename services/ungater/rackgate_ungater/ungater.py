@@ -268,7 +268,7 @@ class Ungater:
             self._enqueue_after(key, next_timer_at - now)
 
     async def _reconcile(self, key: WorkloadKey, held_shard: HeldShard) -> bool:
-        """Read what is in doubt, plan, confirm, write; False when something must be retried."""
+        """Read unknown outcomes, plan, confirm, write; False when something must be retried."""
         metrics.RECONCILES.inc()
         # A store that was restored meanwhile may have other pods and Workloads.
         informers = self.informers

@@ -9,6 +9,7 @@ from rackgate.features import (
     GATES,
     PLACEMENT_GATES,
     Features,
+    Gate,
     Stage,
     UnknownGateError,
 )
@@ -27,8 +28,8 @@ def test_jobs_are_elastic_only_where_somebody_switched_it_on() -> None:
 
 
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-def test_an_override_changes_its_gate_alone(gate: object) -> None:
-    name, default = gate.name, gate.default  # type: ignore[attr-defined]
+def test_an_override_changes_its_gate_alone(gate: Gate) -> None:
+    name, default = gate.name, gate.default
     changed = Features.of({name: not default}).as_dict()
     assert changed == {**Features().as_dict(), name: not default}
 

@@ -434,7 +434,7 @@ class Cache(Objects):
                 self._pending[key] = row
             if new.cluster_queue and not row.active:
                 self._deactivated.add(key)
-            # Pods of a slice are the parent's, which mends them once it counts them.
+            # Pods of a slice are the parent's, which repairs them once it counts them.
             if new.admitted and row.unhealthy and not row.parent:
                 self._with_unhealthy_nodes.add(key)
         self._track_reclaimable(key, row)

@@ -33,7 +33,7 @@ from rackgate_assigner.topology.tree import TopologyTree
 
 @dataclass(frozen=True, slots=True)
 class ExplainContext:
-    """What an explanation reads besides the tree.
+    """What an explanation reads in addition to the tree.
 
     Attributes:
         nodes: all nodes of the cluster.

@@ -174,7 +174,7 @@ class _Cycle:
         both_levels = self.features.required_and_preferred
         problem = _problem(info, both_levels=both_levels)
         if problem:
-            # What only its owner can mend must not hold up a whole queue.
+            # What only its owner can fix must not hold up a whole queue.
             return _requeue(info, Inadmissible(PendingReason.MISCONFIGURED, problem))
         offer = self._offer(info, queue, family)
         if isinstance(offer, Inadmissible):
@@ -196,7 +196,7 @@ class _Cycle:
         tried = self._final_reason(info, queue, offer, family, tried)
         if tried.preemption_plan is None:
             self.inadmissible[queue.name, info.shape] = tried
-        # What only its owner can mend must not hold up a whole queue.
+        # What only its owner can fix must not hold up a whole queue.
         if queue.strategy == "StrictFIFO" and tried.reason != PendingReason.MISCONFIGURED:
             self.inadmissible_heads[queue.name] = partial(
                 self.nominator.could_ever_fit, offer, podsets, family

@@ -40,7 +40,7 @@ class GroupShape:
         worker: amounts of one worker, with its 1 of `pods`.
         leader: the same of the leader, or None.
         eligibility: which leaves are blocked, and the soft preference.
-        outside_leaf_range: shape (leaves,), leaves blocked besides; None: none. Nothing is kept
+        outside_leaf_range: shape (leaves,), leaves blocked as well; None: none. Nothing is kept
             with a leaf_range.
     """
 

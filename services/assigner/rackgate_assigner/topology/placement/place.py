@@ -177,7 +177,7 @@ def _assume_assignments(
 
 
 def _group_problem(podset_group: PodSetGroup) -> str | None:
-    """What no capacity can mend and the topology request does not show."""
+    """What no capacity can fix and the topology request does not show."""
     if len(podset_group.members) > 2:
         return (
             f'podset group "{podset_group.workers.group}" has {len(podset_group.members)} podsets, '
