@@ -1,4 +1,4 @@
-"""The resources that Rackgate reads and writes, and their URL paths."""
+"""Resources of the Kubernetes API that Rackgate reads and writes, and their URL paths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from rackgate.api import names
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One served resource.
-
-    Attributes:
-        group: API group, "" for core.
-        plural: resource name in URLs.
-        namespaced: whether objects live in namespaces.
-    """
+    """One resource; the core group is ""."""
 
     group: str
     version: str
@@ -39,11 +33,10 @@ class Resource:
     ) -> str:
         """The URL path of a collection (no name), an object, or its subresource.
 
-        A namespaced resource without a namespace is the collection over all namespaces.
+        Without a namespace, the path of a namespaced resource covers all namespaces.
 
         Raises:
-            ValueError: an object of a namespaced resource without a namespace, or a
-                namespace for a cluster-scoped one, or a subresource without a name.
+            ValueError: the arguments do not fit the scope of the resource or each other.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.plural} are cluster-scoped, namespace {namespace!r} given")
@@ -103,7 +96,7 @@ ADMISSION_POLICY_BINDINGS: Final = Resource(
     _ADMISSION, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding"
 )
 
-# What the KAI scheduler reads, and our pools for it.
+# Objects that the KAI scheduler reads, and OSMO pools and workflows.
 KAI_TOPOLOGIES: Final = Resource("kai.scheduler", "v1alpha1", "topologies", False, "Topology")
 KAI_POD_GROUPS: Final = Resource("scheduling.run.ai", "v2alpha2", "podgroups", True, "PodGroup")
 KAI_QUEUES: Final = Resource("scheduling.run.ai", "v2", "queues", False, "Queue")
