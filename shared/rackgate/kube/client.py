@@ -44,8 +44,7 @@ from rackgate.kube.informer.versions import Versions
 from rackgate.kube.metrics import Observer, count_request, resource_of
 from rackgate.kube.transport import Transport
 from rackgate.runtime import clock
-from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.sleep import sleep_until
+from rackgate.runtime.backoff import Backoff, sleep_until
 from rackgate.runtime.state_file import StateFile
 
 THROTTLE_TRIES: Final = 5
