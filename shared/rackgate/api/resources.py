@@ -56,6 +56,23 @@ class Resource:
         return "/".join(parts)
 
 
+def split_path(path: str) -> tuple[str, list[str]]:
+    """The API group of a URL path, and its plural, name and subresource, as far as present.
+
+    The namespace and the version are left out. The list is empty for paths of no resource.
+    """
+    group, *rest = path.strip("/").split("/")
+    if group == "apis":
+        group, rest = rest[0] if rest else "", rest[2:]
+    elif group == "api":
+        group, rest = "", rest[1:]
+    else:
+        return "", []
+    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    return group, rest
+
+
 def _kueue_resource(plural: str, kind: str, *, namespaced: bool = False) -> Resource:
     return Resource(names.GROUP, names.VERSION, plural, namespaced, kind)
 
