@@ -59,7 +59,6 @@ from rackgate.kube.errors import (
 from rackgate.kube.stream import decode_page, is_earlier, is_version_leap, read_event, read_meta
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
-from rackgate.wire.core import Meta
 
 T = TypeVar("T")
 
@@ -106,7 +105,6 @@ class Informer(Generic[T]):
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
         on_synced: Callable[[], None] | None = None,
-        meta_of: Callable[[T], Meta] = attrgetter("metadata"),
         key_of: Callable[[T], str] | None = None,
         version_of: Callable[[T], str] | None = None,
         uid_of: Callable[[T], str] | None = None,
@@ -127,10 +125,9 @@ class Informer(Generic[T]):
             namespace: only this namespace; all by default.
             params: labelSelector and fieldSelector.
             on_synced: called once, after the callbacks of the first list.
-            meta_of: metadata of a decoded object.
-            key_of: key in the store, for objects without Meta; equal to `Meta.key`.
-            version_of: resourceVersion, for objects without Meta.
-            uid_of: UID, for objects without Meta.
+            key_of: key in the store, for objects without `metadata`; equal to `Meta.key`.
+            version_of: resourceVersion, for objects without `metadata`.
+            uid_of: UID, for objects without `metadata`.
             idle_s: seconds without data after which a watch counts as dead, and a list is due.
             backoff: backoff between failures.
             failing_s: longest time that writes wait because of 403 and 500.
@@ -142,9 +139,9 @@ class Informer(Generic[T]):
         self._decode = decode
         self._on_upsert, self._on_delete = on_upsert, on_delete
         self._on_synced = on_synced
-        self._key_of = key_of or (lambda item: meta_of(item).key)
-        self._version_of = version_of or (lambda item: meta_of(item).resource_version)
-        self._uid_of = uid_of or (lambda item: meta_of(item).uid)
+        self._key_of: Callable[[T], str] = key_of or attrgetter("metadata.key")
+        self._version_of: Callable[[T], str] = version_of or attrgetter("metadata.resource_version")
+        self._uid_of: Callable[[T], str] = uid_of or attrgetter("metadata.uid")
         self._path = resource.path(namespace)
         self._params = dict(params or {})
         self._idle_s = idle_s

@@ -42,6 +42,11 @@ class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
 
 class Lease(msgspec.Struct, frozen=True, rename="camel"):
     """A coordination.k8s.io/v1 Lease."""

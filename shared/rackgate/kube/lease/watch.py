@@ -50,9 +50,6 @@ class LeaseWatch:
             on_upsert=lambda _, lease: self.observe(lease),
             on_delete=self._deleted,
             namespace=namespace,
-            key_of=lambda lease: f"{lease.metadata.namespace}/{lease.metadata.name}",
-            version_of=lambda lease: lease.metadata.resource_version,
-            uid_of=lambda lease: lease.metadata.uid,
             idle_s=idle_s,
         )
 
