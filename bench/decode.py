@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.samples import pod_event
 from bench.timing import best_us
-from rackgate.kube.informer.events import WatchEvent
+from rackgate.kube.stream import WatchEvent
 from rackgate.wire.core import Pod
 from rackgate_assigner import watches
 from rackgate_ungater.state_machine import gated_objects as rows

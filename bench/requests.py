@@ -28,7 +28,7 @@ from bench.requests_counted import RequestLog, per_job, side_by_side
 from bench.world import NAMESPACE, Size, create, playground, prepare, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 from tests.support.objects import RACK, cluster_queue, job, local_queue

@@ -15,7 +15,7 @@ from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.wire.core import Condition, OwnerReference, SchedulingGate, View
 from tests.support.objects import POOL_LABEL
 

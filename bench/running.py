@@ -25,7 +25,7 @@ from bench.world import NAMESPACE, Size, bench_job, create, playground, prepare,
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
 from rackgate.kube.errors import NotFoundError
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate.wire.core import Pod
 from rackgate_ungater.settings import UngaterConfiguration

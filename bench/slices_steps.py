@@ -23,7 +23,7 @@ from bench.world import CONCURRENCY, GATE, NAMESPACE
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate.wire.core import Condition, Meta, View
 

@@ -34,7 +34,7 @@ from bench.ungate_world import BARE, OURS, Shape, admit, bare_patch, make, pod_n
 from bench.world import NAMESPACE, Size, leases_lost, playground, prepare, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import start
 from rackgate_ungater.settings import UngatingSettings
 from rackgate_ungater.shards.handover import SHARDS

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackgate.api.workload_names import slice_ordinal
+from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_invariants.owners import OwnerIndex
 from rackgate_invariants.rows.rows import (

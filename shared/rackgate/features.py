@@ -1,7 +1,8 @@
-"""Feature gates: one typed table of name, default, stage and purpose, as Kubernetes has them.
+"""Feature gates: one typed table of name, stage and purpose.
 
 Code reads `features.elastic_jobs`; configuration says `ElasticJobsViaWorkloadSlices: true`. To add
-a gate, add a field: the settings, `--help` and the checks of names follow from it.
+a gate, add a field: the settings, `--help` and the check of names follow from it. As in
+Kubernetes, alpha gates are off by default and beta gates are on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ class Stage(StrEnum):
 
     ALPHA = "alpha"
     BETA = "beta"
-    GA = "ga"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,32 @@ class Gate:
     """One feature gate.
 
     Attributes:
-        cost: what an operator pays who turns it on, logged when a service starts with it; empty
-            when there is nothing to weigh.
+        cost: what the gate costs, logged when a service starts with it on; empty for most.
+        placement: whether `place` and `replace` of the placement library read it.
     """
 
     name: str
-    default: bool
     stage: Stage
     purpose: str
     cost: str = ""
+    placement: bool = False
+
+    @property
+    def default(self) -> bool:
+        """Whether the gate is on unless the configuration says otherwise."""
+        return self.stage is Stage.BETA
 
 
-def _gate(name: str, default: bool, stage: Stage, purpose: str, cost: str = "") -> Any:
-    return field(default=default, metadata={"gate": Gate(name, default, stage, purpose, cost)})
+def _alpha(name: str, purpose: str, cost: str = "", *, placement: bool = False) -> Any:
+    return _field(Gate(name, Stage.ALPHA, purpose, cost, placement))
+
+
+def _beta(name: str, purpose: str, *, placement: bool = False) -> Any:
+    return _field(Gate(name, Stage.BETA, purpose, placement=placement))
+
+
+def _field(gate: Gate) -> Any:
+    return field(default=gate.default, metadata={"gate": gate})
 
 
 class UnknownGateError(ValueError):
@@ -56,194 +69,151 @@ class UnknownGateError(ValueError):
 class Features:
     """The feature gates of one process: each field is one gate."""
 
-    topology_aware_scheduling: bool = _gate(
+    topology_aware_scheduling: bool = _beta(
         "TopologyAwareScheduling",
-        True,
-        Stage.BETA,
-        "Place pods by topology; off: flavors of a topology count as plain, requests wait.",
+        "Place pods by topology. Off: topologies of flavors are ignored, topology requests pend.",
     )
-    failed_node_replacement: bool = _gate(
+    failed_node_replacement: bool = _beta(
         "TASFailedNodeReplacement",
-        True,
-        Stage.BETA,
-        "Give pods of a broken node another place, and leave the others where they are.",
+        "Move the pods of an unhealthy node to another node; the other pods keep theirs.",
     )
-    failed_node_replacement_fail_fast: bool = _gate(
+    failed_node_replacement_fail_fast: bool = _beta(
         "TASFailedNodeReplacementFailFast",
-        True,
-        Stage.BETA,
-        "Evict a Workload whose broken node has no replacement; off: it runs on, tried again.",
+        "Evict a Workload whose unhealthy node has no replacement. Off: it keeps running, retried.",
     )
-    deactivate_invalid_topology: bool = _gate(
+    deactivate_invalid_topology: bool = _beta(
         "DeactivateInvalidTopology",
-        True,
-        Stage.BETA,
-        "Deactivate a Workload whose topology request no offered flavor can ever meet.",
+        "Deactivate a Workload whose topology request no flavor of its queue can ever meet.",
     )
-    topology_on_all_podsets: bool = _gate(
+    topology_on_all_podsets: bool = _alpha(
         "RequireTopologyOnAllPodSets",
-        False,
-        Stage.ALPHA,
-        "One template with a topology annotation demands one on every template of the job.",
+        "If one template of a job has a topology annotation, require one on every template.",
     )
-    profile_mixed: bool = _gate(
+    profile_mixed: bool = _beta(
         "TASProfileMixed",
-        True,
-        Stage.BETA,
-        "Least free room first for unconstrained requests; off: best fit for every request.",
+        "Least free capacity first for unconstrained requests. Off: best fit for every request.",
+        placement=True,
     )
-    balanced_placement: bool = _gate(
+    balanced_placement: bool = _alpha(
         "TASBalancedPlacement",
-        False,
-        Stage.ALPHA,
-        "Spread preferred requests evenly over as few domains as can be.",
+        "Distribute preferred requests evenly over as few domains as possible.",
+        placement=True,
     )
-    node_affinity_preferred: bool = _gate(
+    node_affinity_preferred: bool = _alpha(
         "TASRespectNodeAffinityPreferred",
-        False,
-        Stage.ALPHA,
-        "Let preferred node affinity order the domains.",
+        "Order the domains by preferred node affinity.",
+        placement=True,
     )
-    elastic_jobs: bool = _gate(
-        "ElasticJobsViaWorkloadSlices",
-        False,
-        Stage.ALPHA,
-        "Let RayClusters that scale themselves take and give back quota replica by replica.",
+    elastic_jobs: bool = _alpha(
+        ELASTIC_JOBS,
+        "Let RayClusters with an autoscaler acquire and release quota replica by replica.",
     )
-    elastic_indexed_jobs: bool = _gate(
-        "RackgateElasticIndexedJobs",
-        False,
-        Stage.ALPHA,
-        "The same for Indexed Jobs whose parallelism is changed; needs the gate of elastic jobs.",
+    elastic_indexed_jobs: bool = _alpha(
+        ELASTIC_INDEXED_JOBS,
+        f"The same for Indexed Jobs whose parallelism changes; requires {ELASTIC_JOBS}.",
     )
-    render_for_kai: bool = _gate(
-        "RackgateRenderForKAI",
-        False,
-        Stage.ALPHA,
-        "Hand Jobs of schedulerName kai-scheduler over to KAI, with their queue and levels.",
+    render_for_kai: bool = _alpha(
+        RENDER_FOR_KAI,
+        "Hand Jobs with schedulerName kai-scheduler over to KAI, with their queue and levels.",
     )
-    osmo_pools: bool = _gate(
-        "RackgateOsmoPools",
-        False,
-        Stage.ALPHA,
-        "Check OSMO's Pools and Workflows; keep one Topology of KAI's in step with each Pool.",
+    osmo_pools: bool = _alpha(
+        OSMO_POOLS,
+        "Validate OSMO Pools and Workflows; keep a KAI Topology in sync with each Pool.",
     )
-    nodes_by_name: bool = _gate(
-        "RackgateNodesByName",
-        True,
-        Stage.BETA,
-        "Let released pods name their node, too, so that the scheduler looks at no other.",
+    nodes_by_name: bool = _beta(
+        NODES_BY_NAME,
+        "Ungated pods also select their node by name, so that the scheduler checks only that node.",
     )
-    hold_quota_for_terminating_pods: bool = _gate(
+    hold_quota_for_terminating_pods: bool = _beta(
         "RackgateHoldQuotaForTerminatingPods",
-        True,
-        Stage.BETA,
-        "Hold quota until the pods of a stopped job are gone; off: until it is inactive, as Kueue.",
+        "Hold quota until the pods of a stopped job are gone. Off: until it is inactive, as Kueue.",
     )
-    strict_fifo_skips_impossible: bool = _gate(
+    strict_fifo_skips_impossible: bool = _beta(
         "RackgateStrictFIFOSkipsImpossible",
-        True,
-        Stage.BETA,
-        "Let others pass the head of a StrictFIFO queue that does not fit even when all is empty.",
+        "Skip the head of a StrictFIFO queue if it does not fit even on an empty cluster.",
     )
-    required_and_preferred: bool = _gate(
+    required_and_preferred: bool = _alpha(
         "RackgateRequiredAndPreferred",
-        False,
-        Stage.ALPHA,
-        "A required level and a finer preferred one together; in webhook and assigner alike.",
+        "Allow a required level with a finer preferred level; set it in webhook and assigner.",
+        placement=True,
     )
-    fewest_domains: bool = _gate(
+    fewest_domains: bool = _alpha(
         "RackgateFewestDomains",
-        False,
-        Stage.ALPHA,
-        "Choose several domains exactly: the fewest, then the fewest untouched, then least over.",
-        "Few domains come before untouched ones: on 5,120 hosts 5 to 8 % of the racks stayed free "
+        "Choose several domains exactly: fewest domains, then fewest unused ones, then best fit.",
+        "Few domains come before unused ones: on 5,120 hosts 5 to 8 % of the racks stayed free "
         "as a whole, where 6 to 9 % do without the gate, and a placement takes 3 to 5 times as "
         "long; docs/design/adr/0013-gates-of-ours.md.",
+        placement=True,
     )
-    best_fit_below_slices: bool = _gate(
+    best_fit_below_slices: bool = _alpha(
         "RackgateBestFitBelowSlices",
-        False,
-        Stage.ALPHA,
         "Fill few hosts within the domain of a slice, instead of the smallest hosts first.",
+        placement=True,
     )
-    leader_rules: bool = _gate(
+    leader_rules: bool = _alpha(
         "RackgateLeaderRules",
-        False,
-        Stage.ALPHA,
-        "Judge a leader by its own selector, affinity and tolerations, on a host of its own.",
+        "Place a leader by its own node selector, affinity and tolerations, on a separate host.",
+        placement=True,
     )
-    leader_messages: bool = _gate(
+    leader_messages: bool = _alpha(
         "RackgateLeaderRefusals",
-        False,
-        Stage.ALPHA,
-        "Say in a refusal when it is the leader that finds no place.",
+        "Say in the pending message when it is the leader that does not fit.",
+        placement=True,
     )
-    nodes_below_leaves: bool = _gate(
+    nodes_below_leaves: bool = _alpha(
         "RackgateNodesBelowLeaves",
-        False,
-        Stage.ALPHA,
-        "Without a host level, judge the nodes of a leaf one by one: taints, selectors, size.",
+        "Without a host level, check each node of a leaf: taints, selectors, capacity.",
+        placement=True,
     )
-    skip_reassignment_for_pod_owned: bool = _gate(
+    skip_reassignment_for_pod_owned: bool = _beta(
         "SkipReassignmentForPodOwnedWorkloads",
-        True,
-        Stage.BETA,
-        "Workloads that one plain Pod owns keep their assignment when a node fails.",
+        "Workloads owned by a single plain Pod keep their assignment when a node fails.",
+        placement=True,
     )
-    resize_in_place: bool = _gate(
+    resize_in_place: bool = _alpha(
         "ElasticJobsViaWorkloadSlicesWithTAS",
-        False,
-        Stage.ALPHA,
-        "A PodSet with a previous assignment keeps it and only grows or shrinks.",
+        "A PodSet with a previous assignment keeps it, and only grows or shrinks.",
+        placement=True,
     )
-    topology_with_cohorts: bool = _gate(
+    topology_with_cohorts: bool = _alpha(
         "TASWithCohorts",
-        False,
-        Stage.ALPHA,
-        "Keep a queue with a cohort and a topology active; nominal quota alone counts.",
+        "Keep a queue with a cohort and a topology active; only nominal quota counts.",
     )
-    topology_with_preemption: bool = _gate(
+    topology_with_preemption: bool = _alpha(
         "TASWithPreemption",
-        False,
-        Stage.ALPHA,
-        "Keep a queue with preemption and a topology active; without a topology it preempts.",
+        "Keep a queue with preemption and a topology active; it preempts only without a topology.",
     )
-    topology_with_multikueue: bool = _gate(
-        "TASWithMultiKueue",
-        False,
-        Stage.ALPHA,
-        "Keep a queue with a MultiKueue check and a topology active.",
+    topology_with_multikueue: bool = _alpha(
+        "TASWithMultiKueue", "Keep a queue with a MultiKueue check and a topology active."
     )
-    topology_with_provisioning_request: bool = _gate(
+    topology_with_provisioning_request: bool = _alpha(
         "TASWithProvisioningRequest",
-        False,
-        Stage.ALPHA,
         "Keep a queue with a ProvisioningRequest check and a topology active.",
     )
 
     @classmethod
     def of(cls, gates: Mapping[str, bool] | None = None) -> Self:
-        """The defaults, changed by gates of these names.
+        """The defaults, overridden by gates of these names.
 
         Raises:
-            UnknownGateError: a name that is not in the table; names the nearest one.
+            UnknownGateError: a name that is not in the table; the message suggests the nearest.
         """
         gates = gates or {}
         for name in gates:
-            _require(name)
+            _require_known(name)
         return cls(**{_FIELDS[name]: enabled for name, enabled in gates.items()})
 
     def costs(self) -> dict[str, str]:
-        """What the gates that are on cost, by name; gates without a cost are left out."""
-        return {gate.name: gate.cost for gate in GATES if gate.cost and self.as_dict()[gate.name]}
+        """Cost by name, of the gates that are on and have one."""
+        enabled = self.as_dict()
+        return {gate.name: gate.cost for gate in GATES if gate.cost and enabled[gate.name]}
 
     def as_dict(self) -> dict[str, bool]:
         """All gates, by name."""
         return {name: getattr(self, entry) for name, entry in _FIELDS.items()}
 
 
-def _require(name: str) -> None:
+def _require_known(name: str) -> None:
     if name in _FIELDS:
         return
     near = difflib.get_close_matches(name, _FIELDS, n=1)
@@ -252,22 +222,7 @@ def _require(name: str) -> None:
     raise UnknownGateError(f'unknown feature gate "{name}"{hint}; known: {known}')
 
 
-GATES: Final = tuple(gate.metadata["gate"] for gate in fields(Features))
-_FIELDS: Final = {entry.metadata["gate"].name: entry.name for entry in fields(Features)}
-# Gates that `place` and `replace` of the placement library read.
-PLACEMENT_GATES: Final = frozenset(
-    {
-        "TASProfileMixed",
-        "SkipReassignmentForPodOwnedWorkloads",
-        "ElasticJobsViaWorkloadSlicesWithTAS",
-        "TASRespectNodeAffinityPreferred",
-        "TASBalancedPlacement",
-        "RackgateRequiredAndPreferred",
-        "RackgateFewestDomains",
-        "RackgateBestFitBelowSlices",
-        "RackgateLeaderRules",
-        "RackgateLeaderRefusals",
-        "RackgateNodesBelowLeaves",
-    }
-)
+GATES: Final = tuple(entry.metadata["gate"] for entry in fields(Features))
+PLACEMENT_GATES: Final = frozenset(gate.name for gate in GATES if gate.placement)
 DEFAULTS: Final = Features()
+_FIELDS: Final = {entry.metadata["gate"].name: entry.name for entry in fields(Features)}

@@ -15,7 +15,6 @@ from rackgate.resources.quantity import (
     format_amount,
     quota_amount,
     to_milli,
-    to_units,
 )
 
 SUFFIXES = {
@@ -58,7 +57,7 @@ def fraction_of(number: str) -> Fraction:
 @example("9223372036854775807", "")
 def test_suffixed_quantities_equal_their_fraction(number: str, suffix: str) -> None:
     exact = fraction_of(number) * SUFFIXES[suffix]
-    assert to_units(number + suffix) == rounded(exact, CLAMP)
+    assert amount("memory", number + suffix) == rounded(exact, CLAMP)
     assert to_milli(number + suffix) == rounded(exact * 1000, CLAMP)
     assert quota_amount("cpu", number + suffix) == rounded(exact * 1000, QUOTA_CLAMP)
 
@@ -69,7 +68,7 @@ def test_exponents_equal_their_fraction(number: str, exponent: tuple[str, str, i
     letter, sign, power = exponent
     exact = fraction_of(number) * Fraction(10) ** (-power if sign == "-" else power)
     text = f"{number}{letter}{sign}{power}"
-    assert to_units(text) == rounded(exact, CLAMP)
+    assert amount("memory", text) == rounded(exact, CLAMP)
     assert to_milli(text) == rounded(exact * 1000, CLAMP)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rackgate.api import names
-from rackgate.kube.metrics import resource_of
+from rackgate.kube.client import resource_of
 
 # What a process sent in time may reach the proxy this much later on a busy machine.
 SLACK_S = 1.0

@@ -10,7 +10,6 @@ from rackgate.resources.quantity import (
     format_amount,
     quota_amount,
     to_milli,
-    to_units,
 )
 
 
@@ -45,22 +44,22 @@ from rackgate.resources.quantity import (
 def test_quantities_are_read_exactly_and_rounded_up(
     text: str | float, milli: int, units: int
 ) -> None:
-    assert (to_milli(text), to_units(text)) == (milli, units)
+    assert (to_milli(text), amount("memory", text)) == (milli, units)
 
 
 def test_negative_quantities_round_away_from_zero_and_are_left_to_callers() -> None:
-    assert (to_milli("-1500m"), to_units("-1500m")) == (-1500, -2)
+    assert (to_milli("-1500m"), amount("memory", "-1500m")) == (-1500, -2)
 
 
 @pytest.mark.parametrize(
     "text", ["1e30", "9223372036854775807", "1E", "1e999999999999", "8Ei", "9" * 256, 10**30]
 )
 def test_quantities_beyond_the_clamp_are_clamped(text: str | int) -> None:
-    assert (to_milli(text), to_units(text)) == (CLAMP, CLAMP)
+    assert (to_milli(text), amount("memory", text)) == (CLAMP, CLAMP)
 
 
 def test_negative_quantities_beyond_the_clamp_are_clamped() -> None:
-    assert to_units("-1e30") == -CLAMP
+    assert amount("memory", "-1e30") == -CLAMP
 
 
 def test_sums_of_clamped_quantities_over_the_largest_cluster_fit_int64() -> None:
@@ -111,7 +110,7 @@ def test_garbage_is_refused_with_the_value_and_a_hint(text: object) -> None:
 
 def test_the_message_cuts_long_values() -> None:
     with pytest.raises(QuantityError) as refused:
-        to_units("x" * 100_000)
+        amount("memory", "x" * 100_000)
     assert len(str(refused.value)) < 200
 
 

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rackgate.api.checks import WorkloadPriorityClass
-from rackgate.api.flavor import ResourceFlavor
 from rackgate.api.names import GROUP, OSMO_GROUP
 from rackgate.api.osmo import Pool
-from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor, WorkloadPriorityClass
 from rackgate.api.topology import Topology
 from rackgate.features import RENDER_FOR_KAI
 from rackgate.runtime.settings import load_settings

@@ -11,7 +11,7 @@ import msgspec
 
 from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Pod
 from tests.support.apiserver import FakeApiServer

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from rackgate.api.resources import NODES, PODS, WORKLOADS
-from rackgate.kube.client import Client, PatchType
+from rackgate.kube import stream
+from rackgate.kube.client import Client, PatchType, resource_of
 from rackgate.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -25,9 +26,7 @@ from rackgate.kube.errors import (
     TransportError,
     UnauthorizedError,
 )
-from rackgate.kube.informer import pages
-from rackgate.kube.informer.lines import LineSplitter
-from rackgate.kube.metrics import resource_of
+from rackgate.kube.stream import LineSplitter
 from rackgate.kube.transport import TokenFile
 from rackgate.runtime import metrics
 from tests.support.apiserver import FakeApiServer, Fault
@@ -402,7 +401,7 @@ def test_paths_that_name_nothing_are_refused(parts: tuple[str, ...]) -> None:
 async def test_pages_grow_longer_again_where_the_large_items_end(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "TARGET_PAGE_BYTES", 20_000)
+    monkeypatch.setattr(stream, "TARGET_PAGE_BYTES", 20_000)
     for number in range(100):
         meta = {"name": f"p{number:03}", "namespace": "many"}
         pad = "x" * (8_000 if number < 10 else 1)

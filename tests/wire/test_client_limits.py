@@ -17,6 +17,7 @@ from aiohttp import web
 
 from rackgate.api.resources import PODS
 from rackgate.kube import client as client_module
+from rackgate.kube import stream as stream_module
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     RETRY_AFTER_CAP_S,
@@ -28,8 +29,7 @@ from rackgate.kube.errors import (
     error_for,
     retry_after,
 )
-from rackgate.kube.informer import pages as pages_module
-from rackgate.kube.informer.lines import MAX_LINE_BYTES, LineSplitter
+from rackgate.kube.stream import MAX_LINE_BYTES, LineSplitter
 from rackgate.kube.transport import SMALL_BODY_BYTES
 from rackgate.runtime import clock
 from tests.support.apiserver import FakeApiServer, Fault
@@ -166,7 +166,7 @@ def page(count: int, size: int, token: str) -> bytes:
 async def test_pages_grow_shorter_where_items_are_large(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_module, "TARGET_PAGE_BYTES", 50_000)
+    monkeypatch.setattr(stream_module, "TARGET_PAGE_BYTES", 50_000)
     limits: list[int] = []
 
     async def answer(request: web.Request, _: Any) -> web.Response:
@@ -319,7 +319,7 @@ async def test_a_first_page_of_huge_items_is_given_up_and_asked_for_in_parts(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody may fill a namespace with objects of a megabyte before a service starts."""
-    monkeypatch.setattr(pages_module, "TARGET_PAGE_BYTES", 12_500)
+    monkeypatch.setattr(stream_module, "TARGET_PAGE_BYTES", 12_500)
     monkeypatch.setattr(client_module, "MAX_PAGE_BYTES", 50_000)
     limits: list[int] = []
     sent: list[int] = []

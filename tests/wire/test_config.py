@@ -195,7 +195,7 @@ async def test_outside_of_a_pod_empty_settings_are_refused(
 
 def test_the_big_client_library_is_imported_only_for_kubeconfigs() -> None:
     code = (
-        "import sys, rackgate.kube.config, rackgate.kube.client, rackgate.kube.informer.informer,"
+        "import sys, rackgate.kube.config, rackgate.kube.client, rackgate.kube.informer,"
         "rackgate.kube.lease.holder, rackgate.kube.events, rackgate.runtime.service\n"
         "loaded = [name for name in sys.modules if name.startswith('kubernetes_asyncio')]\n"
         "sys.exit(str(loaded) if loaded else 0)"

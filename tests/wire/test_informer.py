@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rackgate.api.resources import PODS
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime import metrics
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Pod

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from rackgate.api import names
 from rackgate.api.resources import PODS
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.wire.core import Pod
 from rackgate_ungater.state_machine.gated_objects import GatedPod, decode_pod
 from tests.support.apiserver import FakeApiServer, Fault

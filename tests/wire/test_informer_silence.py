@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from rackgate.api.resources import PODS
 from rackgate.kube.errors import RewoundError
-from rackgate.kube.informer.informer import SHORT_STREAM_S, Informer
+from rackgate.kube.informer import SHORT_STREAM_S, Informer
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.wire.core import Pod

@@ -14,7 +14,7 @@ from aiohttp import web
 from rackgate.api.resources import JOBS, LEASES, PODS
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, RewoundError
-from rackgate.kube.informer.versions import collection
+from rackgate.kube.versions import collection
 from rackgate.runtime import clock, metrics
 from tests.support.apiserver import FakeApiServer, Fault
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime import clock
 from rackgate.runtime.tasks import spawn
 from rackgate_cli.invariants.probe import absent_kinds, read_failure, reason_to_stop

@@ -14,7 +14,7 @@ from rackgate.api import names, resources
 from rackgate.api.resources import Resource
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
 from rackgate_assigner.jobs.kinds import KINDS, GenericJob

@@ -10,7 +10,7 @@ from typing import Final
 from rackgate.api import names
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
 from rackgate.kube.client import WATCH_IDLE_S, Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater.state_machine.child_jobs import CHILD_JOB_SELECTOR, decode_job
 from rackgate_ungater.state_machine.events import (

@@ -25,8 +25,7 @@ from rackgate.kube.errors import (
     UnauthorizedError,
 )
 from rackgate.runtime import clock
-from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.sleep import sleep_until
+from rackgate.runtime.backoff import Backoff, sleep_until
 from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
 from rackgate.wire.depth import tolerant

@@ -1,9 +1,9 @@
-"""CustomResourceDefinitions from the models: `python -m rackgate.api.crd deploy/crds`.
+"""Generate CustomResourceDefinitions from the models: `python -m rackgate.api.crd deploy/crds`.
 
-Those of OSMO, a component of its own: `python -m rackgate.api.crd deploy/osmo/crds osmo`.
+For the OSMO component: `python -m rackgate.api.crd deploy/osmo/crds osmo`.
 
-What pydantic emits is no structural schema yet: references are written out, null branches and
-titles go, constants the API server does not know are dropped (each below, with its reason).
+The JSON schema of pydantic becomes a structural schema: references are resolved, null branches and
+titles are removed, and keywords that the API server does not know are dropped.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from typing import Any, Final
 
 import yaml
 
-from rackgate.api.checks import AdmissionCheck, WorkloadPriorityClass
-from rackgate.api.cohort import Cohort
-from rackgate.api.flavor import ResourceFlavor
 from rackgate.api.meta import ApiObject, Schema, rules
 from rackgate.api.names import GROUP, OSMO_GROUP, OSMO_VERSION, VERSION
 from rackgate.api.osmo import Pool, Workflow
-from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.queues import (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    ResourceFlavor,
+    WorkloadPriorityClass,
+)
 from rackgate.api.topology import LEVELS_FIXED, Topology
 from rackgate.api.workload import Workload
 
 OLD_VERSION: Final = "v1beta1"
-# Not allowed or without meaning in a structural schema.
+# Not allowed in a structural schema, or without effect.
 _DROPPED: Final = ("title", "$defs", "propertyNames")
 
 
@@ -41,21 +45,20 @@ class Column:
     priority: int = 0
 
     def to_json(self) -> Schema:
-        """The column as the CRD has it."""
+        """The column in the form of a CRD."""
         found: Schema = {"name": self.name, "type": self.type, "jsonPath": self.path}
         return {**found, "priority": self.priority} if self.priority else found
 
 
 @dataclass(frozen=True, slots=True)
 class CrdKind:
-    """What a CRD says beside its schema.
+    """A kind, and what its CRD declares beside the schema.
 
     Attributes:
-        model: the kind; its name is the model's.
-        old_version: turns the schema into that of v1beta1, which is then served as well, with
-            conversion strategy None: only for kinds of one shape in both versions.
-        group: API group.
-        version: the version that is stored.
+        model: its class name is the kind.
+        old_version: turns the schema into that of v1beta1, which is then served as well with
+            conversion strategy None. Only for kinds with the same shape in both versions.
+        version: the storage version.
     """
 
     model: type[ApiObject]
@@ -70,12 +73,12 @@ class CrdKind:
 
     @property
     def file_name(self) -> str:
-        """Name of the definition's file."""
+        """File name of the CustomResourceDefinition."""
         return f"{self.group}_{self.plural}.yaml"
 
 
 def _keep_schema(_schema: Schema) -> None:
-    """The schema of the older version is the same."""
+    pass
 
 
 def _fix_levels(schema: Schema) -> None:
@@ -155,7 +158,7 @@ CRD_KINDS: Final = (
             Column("Reserved in", ".status.admission.clusterQueue"),
             _condition_column("Admitted"),
             _condition_column("Finished"),
-            # Why it waits, at a glance; the words themselves with `-o wide`.
+            # Why it is pending; `-o wide` shows the message.
             Column("Reason", _QUOTA_RESERVED + ".reason"),
             Column("Priority", ".spec.priority", "integer", 1),
             Column("Message", _QUOTA_RESERVED + ".message", priority=1),
@@ -188,7 +191,7 @@ OSMO_CRD_KINDS: Final = (
         ("osmoworkflow", "osmoworkflows"),
         namespaced=True,
         columns=(Column("Pool", ".spec.pool"), _AGE),
-        # Who uses a pool is asked for by it.
+        # The workflows of a pool are listed by this field.
         selectable=(".spec.pool",),
         group=OSMO_GROUP,
         version=OSMO_VERSION,
@@ -197,7 +200,7 @@ OSMO_CRD_KINDS: Final = (
 
 
 def _collect_definitions(node: Any, found: Schema) -> None:
-    """Collect `$defs` from anywhere: model names are unique, so one table serves all."""
+    """Collect `$defs` from all levels; model names are unique."""
     if isinstance(node, dict):
         found.update(node.get("$defs", {}))
         for value in node.values():
@@ -208,13 +211,13 @@ def _collect_definitions(node: Any, found: Schema) -> None:
 
 
 def _without_null(node: Schema) -> Schema:
-    """`X | None` is X: a null is dropped by the API server before it validates."""
+    """`X | None` becomes X: the API server drops nulls before it validates."""
     if "x-kubernetes-int-or-string" in node or "anyOf" not in node:
         return node
     branches = [branch for branch in node["anyOf"] if branch.get("type") != "null"]
     if len(branches) != 1:
         raise ValueError(f"no structural schema for a union: {node}")
-    # The null default of an absent field goes as well; a default of the field's own type stays.
+    # The null default goes as well; a default of the field's own type stays.
     beside = {
         key: value
         for key, value in node.items()
@@ -224,7 +227,7 @@ def _without_null(node: Schema) -> Schema:
 
 
 def _resolve_references(node: Schema, table: Schema) -> Schema:
-    """Write references out; what stands beside a reference wins over its target."""
+    """Resolve references; keywords beside a reference override those of its target."""
     node = _without_null(node)
     while "$ref" in node:
         target = table[node["$ref"].rsplit("/", 1)[1]]
@@ -237,7 +240,7 @@ def _to_structural(raw: Schema, table: Schema) -> Schema:
     node = {
         key: value for key, value in _resolve_references(raw, table).items() if key not in _DROPPED
     }
-    # "Unknown fields are kept" holds for the Python side only: the API server prunes.
+    # Only the Python models preserve unknown fields; the API server prunes them.
     if isinstance(node.get("additionalProperties"), bool):
         del node["additionalProperties"]
     if "description" in node:
@@ -325,20 +328,20 @@ def osmo_crd_documents() -> dict[str, dict[str, Any]]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes shared parts out: anchors would surprise readers of the file."""
+    """Repeats shared parts instead of YAML anchors, which few readers expect."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
 
 
 def crd_text(document: dict[str, Any]) -> str:
-    """The file of one definition."""
+    """The content of the file of one definition."""
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100)
     return f"# Generated by python -m rackgate.api.crd: edit the models instead.\n{body}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the definitions into a folder, those of OSMO when that word follows; 2 when misused."""
+    """Write the definitions into a folder; return 2 for wrong usage."""
     wanted = {(): crd_documents, ("osmo",): osmo_crd_documents}.get(tuple(arguments[1:]))
     if not arguments or wanted is None:
         sys.stderr.write("usage: python -m rackgate.api.crd FOLDER [osmo]\n")

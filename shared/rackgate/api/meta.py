@@ -1,7 +1,7 @@
-"""Base of our kinds' models: names on the wire, bounded scalars, marks for the CRD schemas.
+"""Base of the models of our kinds: wire names, bounded scalars, extensions of the CRD schemas.
 
-The models are the one source of the CustomResourceDefinitions in `deploy/crds`: what a field
-says here, with its bounds and rules, is what the API server enforces (`rackgate.api.crd`).
+`rackgate.api.crd` generates the CustomResourceDefinitions in `deploy/crds` from the models, so the
+API server enforces the bounds and rules that a field declares here.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ MAX_INT32: Final = 2**31 - 1
 
 
 def rule(expression: str, message: str, path: str | None = None) -> Schema:
-    """One CEL rule; `path` is the field that errors point to, relative to the rule's place."""
+    """One CEL rule; errors name `path`, the field relative to the rule."""
     found = {"rule": " ".join(expression.split()), "message": message}
     return found if path is None else {**found, "fieldPath": path}
 
 
 def rules(*found: Schema) -> Schema:
-    """CEL rules as a mark for a model or field."""
+    """CEL rules as a schema extension."""
     return {"x-kubernetes-validations": list(found)}
 
 
 def list_map(*keys: str) -> Schema:
-    """Marks a list as a map with these keys: entries merge on apply, duplicates are refused."""
+    """A list that is a map by these keys: entries merge on apply, duplicates are rejected."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
@@ -51,17 +51,15 @@ ATOMIC_MAP: Final[Schema] = {"x-kubernetes-map-type": "atomic"}
 
 
 def rule_error(path: str, message: str) -> PydanticCustomError:
-    """Error of a rule over several fields, to be raised in a model's validator.
+    """The error of a rule over several fields, for a model's validator.
 
-    Args:
-        path: the field to point to, relative to the model, in wire names; may be empty.
-        message: what was found and what would help.
+    `path` is the field relative to the model in wire names; it may be empty.
     """
     return PydanticCustomError("rule", "{message}", {"message": message, "path": path})
 
 
 class ApiModel(BaseModel):
-    """Base: camelCase on the wire, snake_case here; unknown fields survive a round trip."""
+    """Base: camelCase on the wire, snake_case here; unknown fields are preserved."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -71,7 +69,7 @@ class ApiModel(BaseModel):
     )
 
     def to_json(self) -> dict[str, Any]:
-        """The object as JSON data in wire names: what was set, and nothing else."""
+        """The object as JSON data in wire names; only fields that were set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -107,7 +105,7 @@ Int32 = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, le=MAX_INT32, json_schema_extra={"format": "int32"})]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT32, json_schema_extra={"format": "int32"})]
-# No bounds: the API server reads them as floats, which cannot tell the ends of int64.
+# No bounds: the API server reads bounds as floats, which cannot represent the limits of int64.
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 ObjectName = Annotated[str, Field(max_length=253, pattern=SUBDOMAIN)]
@@ -120,7 +118,7 @@ Quantities = dict[ResourceName, Quantity]
 
 
 class ObjectMeta(ApiModel):
-    """Metadata of an object, as far as it is read here; everything else is kept as it came."""
+    """Metadata of an object. Fields that are not declared here are preserved."""
 
     name: str = ""
     generate_name: str = ""
@@ -140,7 +138,7 @@ class ApiObject(ApiModel):
     metadata: ObjectMeta = Field(default_factory=ObjectMeta)
 
     def to_json(self) -> dict[str, Any]:
-        """The object as JSON data: what was set, with apiVersion and kind always there."""
+        """The object as JSON data: fields that were set, and always apiVersion and kind."""
         head = {"apiVersion": self.api_version, "kind": self.kind or type(self).__name__}
         return head | super().to_json()
 
@@ -164,7 +162,7 @@ Conditions = Annotated[list[Condition], Field(max_length=16, json_schema_extra=l
 
 
 class Taint(ApiModel):
-    """A taint that the nodes of a flavor have."""
+    """A taint of the nodes of a flavor."""
 
     key: str = Field(min_length=1, max_length=317)
     value: str | None = Field(default=None, max_length=63)
@@ -195,7 +193,7 @@ class Toleration(
         ),
     ),
 ):
-    """A toleration that pods get."""
+    """A toleration that is added to pods."""
 
     key: str | None = Field(default=None, max_length=317)
     operator: Literal["Equal", "Exists"] | None = None
@@ -213,7 +211,7 @@ class SelectorRequirement(ApiModel):
 
 
 class LabelSelector(ApiModel, json_schema_extra=ATOMIC_MAP):
-    """A selector over labels: all parts must match; an empty one matches everything."""
+    """A label selector: all parts must match. An empty selector matches everything."""
 
     match_labels: dict[str, str] = Field(default_factory=dict)
     match_expressions: list[SelectorRequirement] = Field(

@@ -1,10 +1,11 @@
-"""Every group, label, annotation, gate, condition and reason, spelled once.
+"""Every group, label, annotation, gate, condition and reason, and the names of Workloads.
 
 Sources: KEP-2724 (topology), KEP-77 (elastic jobs) and the `kueue.x-k8s.io` v1beta2 API.
 """
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Final
 
@@ -12,11 +13,11 @@ GROUP: Final = "kueue.x-k8s.io"
 VERSION: Final = "v1beta2"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 SYSTEM_NAMESPACE: Final = "rackgate-system"
-# Nothing is governed here: a cluster must be able to mend itself whatever state Rackgate is in.
-# The webhook configurations and policies of deploy/webhook leave out the same namespaces.
+# Jobs in these namespaces are not managed: a cluster can be repaired while Rackgate is down. The
+# webhook configurations and policies of deploy/webhook exclude the same namespaces.
 UNMANAGED_NAMESPACES: Final = ("kube-system", SYSTEM_NAMESPACE)
 
-# Labels of a job.
+# Labels of a job, set by users.
 QUEUE_LABEL: Final = f"{GROUP}/queue-name"
 PRIORITY_CLASS_LABEL: Final = f"{GROUP}/priority-class"
 
@@ -37,7 +38,7 @@ TOPOLOGY_ANNOTATIONS: Final = (
     SLICE_CONSTRAINTS,
 )
 
-# Reserved: written by Rackgate alone, on pod templates and pods.
+# Reserved: only Rackgate writes these, on pod templates and pods.
 WORKLOAD_ANNOTATION: Final = f"{GROUP}/workload"
 PODSET_LABEL: Final = f"{GROUP}/podset"
 TAS_LABEL: Final = f"{GROUP}/tas"
@@ -45,18 +46,18 @@ TAS_LABEL_VALUE: Final = "true"
 TOPOLOGY_GATE: Final = f"{GROUP}/topology"
 ELASTIC_GATE: Final = f"{GROUP}/elastic-job"
 
-# Condition of a pod that waited for a broken node and was set Failed.
+# Condition of a pod that was set to Failed because its assigned node is unhealthy.
 TERMINATED_CONDITION: Final = "TerminatedByKueue"
 TERMINATED_REASON: Final = "UnschedulableOnAssignedNode"
 
-# Of Workloads.
+# Label and finalizer of Workloads.
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
 IN_USE_FINALIZER: Final = f"{GROUP}/resource-in-use"
 
-# Of a RayCluster: the generation at which its operator was asked to look for missing pods.
+# On a RayCluster: the generation for which its operator was asked to reconcile missing pods.
 RECONCILE_REQUESTED_ANNOTATION: Final = "rackgate.dev/reminded-at-generation"
 
-# Of Workloads and jobs that may be resized while they run.
+# On Workloads and jobs that may be resized while they run.
 ELASTIC_ANNOTATION: Final = f"{GROUP}/elastic-job"
 
 # Index labels written by Kubernetes.
@@ -71,7 +72,7 @@ JOB_INDEX_LABEL: Final = "jobset.sigs.k8s.io/job-index"
 JOB_REPLICAS_LABEL: Final = "jobset.sigs.k8s.io/replicatedjob-replicas"
 RESTART_ATTEMPT_LABEL: Final = "jobset.sigs.k8s.io/restart-attempt"
 
-# Labels that KubeRay puts on its pods. The two indices are there from 1.5 on, or behind its gate
+# Labels that KubeRay puts on its pods. The two indices need KubeRay 1.5, or its feature gate
 # RayMultiHostIndexing.
 RAY_GROUP: Final = "ray.io"
 RAY_CLUSTER_LABEL: Final = "ray.io/cluster"
@@ -81,11 +82,11 @@ RAY_CLEANUP_TYPE: Final = "redis-cleanup"
 RAY_REPLICA_INDEX_LABEL: Final = "ray.io/worker-group-replica-index"
 RAY_HOST_INDEX_LABEL: Final = "ray.io/replica-host-index"
 
-# Admission checks controllers that a topology queue cannot use yet (VAL-07, VAL-08).
+# Controllers of admission checks that a queue with topology cannot use yet (VAL-07, VAL-08).
 MULTIKUEUE_CONTROLLER: Final = f"{GROUP}/multikueue"
 PROVISIONING_CONTROLLER: Final = f"{GROUP}/provisioning-request"
 
-# Of OSMO's pools and workflows. The label says of which Pool a Topology of KAI's is.
+# OSMO's pools and workflows. The label on a KAI Topology names its Pool.
 OSMO_GROUP: Final = "osmo.rackgate.dev"
 OSMO_VERSION: Final = "v1alpha1"
 OSMO_POOL_LABEL: Final = f"{OSMO_GROUP}/pool"
@@ -95,7 +96,7 @@ MAX_LEVEL_KEY: Final = 316
 
 
 class FieldManager(StrEnum):
-    """Field managers of server-side apply: one per concern."""
+    """Field managers of server-side apply: one for each controller."""
 
     ADMISSION = "rackgate-admission"
     JOB = "rackgate-job-controller"
@@ -120,7 +121,7 @@ class WorkloadCondition(StrEnum):
 
 
 class ResizeReason(StrEnum):
-    """Reason of ResizeRequested: of True, but for the last."""
+    """Reason of ResizeRequested: `Resized` when it is False, the others when it is True."""
 
     SCALING_UP = "ScalingUp"
     WAITING_FOR_SLICES = "WaitingForSlices"
@@ -140,7 +141,7 @@ class PendingReason(StrEnum):
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
     PENDING_EVALUATION = "PendingEvaluation"
     ON_HOLD = "OnHold"
-    INTERNAL_ERROR = "InternalError"  # ours: a decision could not be made
+    INTERNAL_ERROR = "InternalError"  # not in Kueue: planning this Workload raised an error
     NO_RESERVATION = "NoReservation"
 
 
@@ -170,8 +171,6 @@ class FinishedReason(StrEnum):
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    OUT_OF_SYNC = "OutOfSync"
-    OWNER_NOT_FOUND = "OwnerNotFound"
     FAILED_TO_START = "FailedToStart"
 
 
@@ -208,3 +207,53 @@ class QueueReason(StrEnum):
     NOT_SUPPORTED_WITH_TAS = "NotSupportedWithTopologyAwareScheduling"
     CLUSTER_QUEUE_MISSING = "ClusterQueueDoesNotExist"
     CLUSTER_QUEUE_INACTIVE = "ClusterQueueIsInactive"
+
+
+MAX_NAME: Final = 253
+_HASH_DIGITS: Final = 5
+_ORDINAL_DIGITS: Final = 10  # an ordinal has fewer
+
+
+def workload_name(kind: str, group: str, owner: str, uid: str, extra: str = "") -> str:
+    """Name of the Workload of an owner: `<kind>-<owner>-<hash>`, at most 253 characters.
+
+    The name depends only on the owner, so creating the Workload twice is harmless.
+
+    Args:
+        kind: the owner's kind, such as `Job`; lower-cased in the name.
+        group: the owner's API group, such as `batch`; empty for core kinds.
+        owner: the owner's name, truncated where needed.
+        uid: the owner's UID, so that a recreated owner gets another Workload.
+        extra: distinguishes Workloads of one owner, such as the generation of an elastic job.
+
+    Source: Kueue's `GetWorkloadNameForOwnerWithGVK`; both name a job's Workload alike.
+    """
+    fields = [kind, group, owner, uid] + ([extra] if extra else [])
+    # Truncation after a dot would leave an empty DNS label, which is not an object name.
+    prefix = f"{kind.lower()}-{owner}"[: MAX_NAME - 1 - _HASH_DIGITS].rstrip(".")
+    return f"{prefix}-{_hash_of(fields)}"
+
+
+def slice_name(parent: str, podset: str, ordinal: int) -> str:
+    """Name of a workload slice: `<parent>-<podset>-<ordinal>`, at most 253 characters.
+
+    Too long a name is truncated and gets a hash before the ordinal. `slice_ordinal` reads the
+    ordinal back.
+    """
+    whole, suffix = f"{parent}-{podset}", f"-{ordinal}"
+    if len(whole) + len(suffix) > MAX_NAME:
+        prefix = whole[: MAX_NAME - len(suffix) - 1 - _HASH_DIGITS].rstrip(".-")
+        whole = f"{prefix}-{_hash_of([parent, podset])}"
+    return whole + suffix
+
+
+def slice_ordinal(name: str) -> int:
+    """The ordinal in the name of a workload slice; 0 for a name of another form."""
+    last = name.rpartition("-")[2]
+    is_ordinal = last.isascii() and last.isdecimal() and len(last) < _ORDINAL_DIGITS
+    return int(last) if is_ordinal else 0
+
+
+def _hash_of(fields: list[str]) -> str:
+    digest = hashlib.sha1("\n".join(fields).encode(), usedforsecurity=False).hexdigest()
+    return digest[:_HASH_DIGITS]

@@ -1,8 +1,8 @@
-"""OSMO's pools and workflows as objects of a cluster, their fields spelled as OSMO's users do.
+"""OSMO's pools and workflows as Kubernetes objects, with the field names that OSMO's users write.
 
-The shape alone is here; what makes a pool or workflow wrong is for `rackgate_osmo` to say.
-Of a Pool the API server holds the rules itself, so that they hold without any webhook. A Workflow
-keeps unknown fields: they are to be refused in words, and pruning would make them vanish instead.
+These models define the shape; `rackgate_osmo` validates. The API server itself enforces the rules
+of a Pool, without a webhook. A Workflow preserves unknown fields, so that `rackgate_osmo` can
+reject them with a message; pruning would silently drop them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_RESOURCES: Final = 20_000
 
 _MAX_LABEL: Final = 317
 _KEEP_UNKNOWN: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
-# As LABEL_KEY, and its name part as long as that of a node label may be.
+# As LABEL_KEY, with at most 63 characters in the name part.
 _NODE_LABEL: Final = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9]|[A-Za-z0-9][-A-Za-z0-9_.]{0,61}[A-Za-z0-9])$"
@@ -49,7 +49,7 @@ _NODE_LABEL: Final = (
 def _rule_with_expression(
     expression: str, message: str, message_expression: str, path: str
 ) -> Schema:
-    """A rule whose message is an expression; `message` stands in for it should that fail."""
+    """A rule whose message is an expression; `message` is used if the expression fails."""
     found = rule(expression, message, path)
     return {**found, "messageExpression": " ".join(message_expression.split())}
 
@@ -77,16 +77,16 @@ def _unique_rule(field: str) -> Schema:
 
 
 class _OsmoModel(ApiModel):
-    """Fields are spelled as users of OSMO write them, not in the API's camel case."""
+    """Base of models whose fields are spelled as OSMO's users write them, not in camelCase."""
 
     model_config = ConfigDict(alias_generator=None)
 
 
 class PoolTopologyKey(_OsmoModel):
-    """One topology key: what users call it, and the node label it stands for."""
+    """One topology key: the name that users write, and its node label."""
 
     key: str = Field(min_length=1, max_length=63)
-    """Name that workflows use, for instance `rack`."""
+    """Name that workflows use, such as `rack`."""
     label: str = Field(
         min_length=1,
         max_length=_MAX_LABEL,
@@ -98,14 +98,14 @@ class PoolTopologyKey(_OsmoModel):
             )
         ),
     )
-    """Node label whose values are the domains, for instance `topology.kubernetes.io/rack`."""
+    """Node label whose values are the domains, such as `topology.kubernetes.io/rack`."""
 
 
 class PoolSpec(_OsmoModel):
-    """What a pool offers to workflows."""
+    """Backend, topology keys and nodes of a pool."""
 
     description: str | None = Field(default=None, max_length=4096)
-    """For people."""
+    """Description for users."""
     backend: str = Field(default="", max_length=253)
     """Backend that the pool belongs to."""
     scheduler: str = Field(default="kai", min_length=1, max_length=253)
@@ -125,33 +125,32 @@ class PoolSpec(_OsmoModel):
             ),
         ),
     )
-    """Keys, coarsest first; none: workflows of the pool cannot ask for topology."""
+    """Keys, coarsest first. Without keys, workflows of the pool cannot request topology."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=16)
-    """Labels of the pool's nodes, which its pods select; none: they run on any node."""
+    """Labels of the pool's nodes. Without labels, its pods run on any node."""
     tolerations: list[Toleration] = Field(
         default_factory=list, max_length=16, json_schema_extra=ATOMIC
     )
-    """Tolerations of all the pool's pods."""
+    """Tolerations of all pods of the pool."""
     gpu_toleration: bool | None = None
-    """Whether pods that ask for GPUs tolerate taints of the key `nvidia.com/gpu`; they do unless it
-    is false."""
+    """Whether pods that request GPUs tolerate taints with key `nvidia.com/gpu`. Default: true."""
 
 
 class PoolStatus(ApiModel):
-    """What was made of the pool."""
+    """Observed state of a pool."""
 
     conditions: Conditions = Field(default_factory=list)
-    """Synced: the pool's Topology is as its keys say."""
+    """Synced: the KAI Topology of the pool matches its keys."""
     topology: str | None = Field(default=None, max_length=253)
-    """Name of the Topology that the PodGroups of the pool's workflows name."""
+    """Name of the KAI Topology for the PodGroups of the pool's workflows."""
     observed_generation: int | None = Field(
         default=None, ge=0, json_schema_extra={"format": "int64"}
     )
-    """Generation of the pool that the status is about."""
+    """Generation of the pool that the status describes."""
 
 
 class Pool(ApiObject, json_schema_extra=rules(_KAI_REQUIRED, _SHORT_NAME)):
-    """A pool of OSMO: its backend's scheduler, and the topology keys that workflows may use."""
+    """An OSMO pool: the scheduler of its backend, and the topology keys that workflows may use."""
 
     api_version: str = API_VERSION
     spec: PoolSpec
@@ -159,27 +158,27 @@ class Pool(ApiObject, json_schema_extra=rules(_KAI_REQUIRED, _SHORT_NAME)):
 
 
 class WorkflowRequirement(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
-    """Tasks of one group belong into one domain of a key."""
+    """Requests that the tasks of one group are placed in one domain of a key."""
 
     key: str | None = Field(default=None, max_length=256)
     """One of the pool's topology keys."""
     group: str | None = Field(default=None, max_length=256)
-    """Tasks with the same key and group belong together; `default` when absent."""
+    """Tasks with the same key and group are placed together; `default` when absent."""
     requirementType: str | None = Field(default=None, max_length=64)  # noqa: N815 - as users write it
     """`required` (when absent) or `preferred`."""
 
 
 class WorkflowResource(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
-    """What the tasks that name this resource need."""
+    """Requests of the tasks that name this resource."""
 
     topology: list[WorkflowRequirement] | None = Field(
         default=None, max_length=64, json_schema_extra=ATOMIC
     )
-    """Which of them belong together."""
+    """Tasks that are placed together."""
 
 
 class WorkflowTask(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
-    """One task: one pod."""
+    """One task, which runs as one pod."""
 
     name: str = Field(max_length=256)
     """Unique in its workflow."""
@@ -188,26 +187,26 @@ class WorkflowTask(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
 
 
 class WorkflowGroup(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
-    """Tasks that run together: one PodGroup."""
+    """Tasks that run together as one PodGroup."""
 
     name: str = Field(max_length=256)
     """Unique in its workflow."""
     tasks: list[WorkflowTask] = Field(
         default_factory=list, max_length=MAX_TASKS, json_schema_extra=ATOMIC
     )
-    """Its tasks."""
+    """Tasks of the group."""
 
 
 class WorkflowSpec(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
-    """A workflow as its user wrote it, and the pool it was submitted to.
+    """A workflow as its user wrote it, and its pool.
 
-    What a file has below `workflow` may stand here or, as there, below `workflow`.
+    The fields of a workflow file may be here or, as in the file, below `workflow`.
     """
 
     pool: ObjectName
-    """Pool that it is submitted to."""
+    """Pool of the workflow."""
     name: str | None = Field(default=None, max_length=256)
-    """Its name; that of the object when absent."""
+    """Name of the workflow; the name of the object when absent."""
     groups: list[WorkflowGroup] | None = Field(
         default=None, max_length=MAX_GROUPS, json_schema_extra=ATOMIC
     )
@@ -221,7 +220,7 @@ class WorkflowSpec(_OsmoModel, json_schema_extra=_KEEP_UNKNOWN):
 
 
 class Workflow(ApiObject):
-    """A workflow of OSMO, submitted to a pool."""
+    """An OSMO workflow, submitted to a pool."""
 
     api_version: str = API_VERSION
     spec: WorkflowSpec

@@ -1,4 +1,4 @@
-"""The resources that Rackgate reads and writes, and their URL paths."""
+"""Resources of the Kubernetes API that Rackgate reads and writes, and their URL paths."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from rackgate.api import names
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One served resource.
-
-    Attributes:
-        group: API group, "" for core.
-        plural: resource name in URLs.
-        namespaced: whether objects live in namespaces.
-    """
+    """One resource; the core group is ""."""
 
     group: str
     version: str
@@ -39,11 +33,10 @@ class Resource:
     ) -> str:
         """The URL path of a collection (no name), an object, or its subresource.
 
-        A namespaced resource without a namespace is the collection over all namespaces.
+        Without a namespace, the path of a namespaced resource covers all namespaces.
 
         Raises:
-            ValueError: an object of a namespaced resource without a namespace, or a
-                namespace for a cluster-scoped one, or a subresource without a name.
+            ValueError: the arguments do not fit the scope of the resource or each other.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.plural} are cluster-scoped, namespace {namespace!r} given")
@@ -61,6 +54,23 @@ class Resource:
         if sub:
             parts.append(sub)
         return "/".join(parts)
+
+
+def split_path(path: str) -> tuple[str, list[str]]:
+    """The API group of a URL path, and its plural, name and subresource, as far as present.
+
+    The namespace and the version are left out. The list is empty for paths of no resource.
+    """
+    group, *rest = path.strip("/").split("/")
+    if group == "apis":
+        group, rest = rest[0] if rest else "", rest[2:]
+    elif group == "api":
+        group, rest = "", rest[1:]
+    else:
+        return "", []
+    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    return group, rest
 
 
 def _kueue_resource(plural: str, kind: str, *, namespaced: bool = False) -> Resource:
@@ -103,7 +113,7 @@ ADMISSION_POLICY_BINDINGS: Final = Resource(
     _ADMISSION, "v1", "validatingadmissionpolicybindings", False, "ValidatingAdmissionPolicyBinding"
 )
 
-# What the KAI scheduler reads, and our pools for it.
+# Objects that the KAI scheduler reads, and OSMO pools and workflows.
 KAI_TOPOLOGIES: Final = Resource("kai.scheduler", "v1alpha1", "topologies", False, "Topology")
 KAI_POD_GROUPS: Final = Resource("scheduling.run.ai", "v2alpha2", "podgroups", True, "PodGroup")
 KAI_QUEUES: Final = Resource("scheduling.run.ai", "v2", "queues", False, "Queue")

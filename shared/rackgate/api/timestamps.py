@@ -1,4 +1,4 @@
-"""Timestamps as Kubernetes writes and reads them."""
+"""Timestamps in the formats of Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fields that the API has and Rackgate does not act on yet, so that one Event can say so.
+"""Fields of the Kueue API that have no effect in Rackgate yet; an Event names them.
 
-Cohorts, borrowing, preemption and the checks of a ClusterQueue are not listed: the queue's
-Active condition and its message tell of them.
+Cohorts, borrowing, preemption and the admission checks of a ClusterQueue are not listed: the
+Active condition of the queue reports them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _WORKLOAD_ANNOTATIONS: Final = (
 
 
 def _object_at(obj: object, key: str) -> Manifest:
-    """A nested object; empty when absent or of another type (the schema refuses that)."""
+    """A nested object; empty when absent or of another type, which the schema rejects."""
     found = obj.get(key) if isinstance(obj, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
 def _set_paths(obj: Manifest, path: str, *keys: str) -> Iterator[str]:
-    """Paths of the keys that hold something: null, empty lists and empty objects do not."""
+    """Paths of the keys whose value is not null, an empty list or an empty object."""
     return (f"{path}.{key}" for key in keys if obj.get(key) not in (None, [], {}))
 
 
@@ -89,7 +89,7 @@ def _job_paths(obj: Manifest) -> Iterator[str]:
 
 
 def _raycluster_paths(obj: Manifest) -> Iterator[str]:
-    # One that scales itself is resized while it runs, whether it says so or not.
+    # A RayCluster with an autoscaler is resized while it runs, with or without the annotation.
     return (path for path in _job_paths(obj) if not path.endswith('/elastic-job"]'))
 
 
@@ -105,11 +105,11 @@ _PATHS_BY_KIND: Final[Mapping[str, Callable[[Manifest], Iterator[str]]]] = {
 
 
 def unsupported_fields(kind: str, obj: Manifest) -> list[str]:
-    """Paths that are set in a manifest and have no effect yet; empty for unknown kinds.
+    """Paths that are set in a manifest and have no effect; empty for unknown kinds.
 
     Args:
-        kind: as `ClusterQueue`; of jobs `Job`.
-        obj: the object as JSON data; malformed parts are passed over.
+        kind: such as `ClusterQueue` or `Job`.
+        obj: the object as JSON data; malformed parts are skipped.
     """
     find_paths = _PATHS_BY_KIND.get(kind)
     return [] if find_paths is None else list(find_paths(obj))

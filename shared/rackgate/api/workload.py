@@ -1,9 +1,9 @@
-"""Workload: what a job asks for as a whole, and what it was given."""
+"""Workload: what a job requests as a whole, and what it was admitted with."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,39 +11,195 @@ from rackgate.api.meta import (
     ATOMIC,
     ApiModel,
     ApiObject,
+    Conditions,
     Count,
     IndexLabel,
     Int32,
     ObjectName,
     PodSetName,
     Positive,
+    Quantities,
     RequestedLevel,
+    ResourceName,
     Schema,
+    Time,
+    Toleration,
     list_map,
     rule,
     rule_error,
     rules,
 )
-from rackgate.api.workload_status import (
-    MAX_PODSETS,
-    Admission,
-    AdmissionCheckState,
-    PodSetAssignment,
-    WorkloadStatus,
-)
+from rackgate.api.topology import Assignment
 
-__all__ = [
-    "Admission",
-    "AdmissionCheckState",
-    "PodSet",
-    "PodSetAssignment",
-    "PodSetTopologyRequest",
-    "PriorityClassRef",
-    "SliceConstraint",
-    "Workload",
-    "WorkloadSpec",
-    "WorkloadStatus",
-]
+MAX_PODSETS = 18
+MAX_MERGED_SLICES = 1000
+ClusterName = Annotated[str, Field(max_length=256)]
+Cause = Annotated[str, Field(max_length=316)]
+
+
+class PodSetAssignment(ApiModel):
+    """Flavors, resources and topology of one admitted PodSet."""
+
+    name: PodSetName = "main"
+    flavors: dict[ResourceName, ObjectName] = Field(default_factory=dict)
+    """Flavor by resource."""
+    resource_usage: Quantities = Field(default_factory=dict)
+    """Resources of all pods of the PodSet."""
+    count: Count | None = None
+    """Pods that are admitted."""
+    topology_assignment: Assignment | None = None
+    """Domains and their pod counts; `rackgate.topology.assignment` reads and writes it."""
+    delayed_topology_request: Literal["Pending", "Ready"] | None = None
+
+
+class Admission(ApiModel):
+    """Quota and topology of an admitted Workload."""
+
+    cluster_queue: ObjectName
+    pod_set_assignments: list[PodSetAssignment] = Field(
+        max_length=MAX_PODSETS, json_schema_extra=list_map("name")
+    )
+
+
+class RequeueState(ApiModel):
+    """Number of requeues and the time of the next."""
+
+    count: Count | None = None
+    requeue_at: Time | None = None
+
+
+class ReclaimablePod(ApiModel):
+    """Pods of a PodSet whose resources others may use."""
+
+    name: PodSetName
+    count: Count
+
+
+class PodSetResources(ApiModel):
+    """Resources of a PodSet when it was last considered."""
+
+    name: PodSetName
+    resources: Quantities = Field(default_factory=dict)
+
+
+class PodSetUpdate(ApiModel):
+    """What a check adds to the pods of a PodSet."""
+
+    name: PodSetName
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=8, json_schema_extra=ATOMIC
+    )
+
+
+class AdmissionCheckState(ApiModel):
+    """State of one admission check."""
+
+    name: str = Field(min_length=1, max_length=316)
+    state: Literal["Pending", "Ready", "Retry", "Rejected"]
+    last_transition_time: Time
+    message: str = Field(max_length=32768)
+    requeue_after_seconds: Count | None = None
+    retry_count: Count | None = None
+    pod_set_updates: list[PodSetUpdate] = Field(
+        default_factory=list, max_length=MAX_PODSETS, json_schema_extra=ATOMIC
+    )
+
+
+class PreemptionGateState(ApiModel):
+    """Whether a preemption gate is open."""
+
+    name: str = Field(min_length=1, max_length=316)
+    position: Literal["Open", "Closed"]
+    last_transition_time: Time
+
+
+class UnhealthyNode(ApiModel):
+    """An unhealthy node with pods of the Workload."""
+
+    name: str = Field(min_length=1, max_length=253)
+
+
+class MergedSlice(ApiModel):
+    """A workload slice whose pods `admission` includes, or that released its quota.
+
+    The slice's own admission no longer counts. The entry remains until the slice is deleted.
+    """
+
+    uid: str = Field(min_length=1, max_length=64)
+    """UID of the slice; its name may be reused."""
+    pod_set: PodSetName
+    """PodSet whose count it was added to."""
+
+
+class EvictionCount(ApiModel):
+    """Evictions of one reason and cause."""
+
+    reason: Cause
+    underlying_cause: Cause
+    count: Count
+
+
+class SchedulingStats(ApiModel):
+    """Counts over the lifetime of the Workload."""
+
+    evictions: list[EvictionCount] = Field(
+        default_factory=list,
+        max_length=256,
+        json_schema_extra=list_map("reason", "underlyingCause"),
+    )
+
+
+class WorkloadStatus(
+    ApiModel,
+    json_schema_extra=rules(
+        rule(
+            """!has(oldSelf.clusterName) || !has(self.clusterName)
+            || oldSelf.clusterName == self.clusterName""",
+            "clusterName is immutable once set",
+            ".clusterName",
+        ),
+        rule(
+            """!has(self.clusterName) || !has(self.nominatedClusterNames)
+            || size(self.nominatedClusterNames) == 0""",
+            "clusterName and nominatedClusterNames are mutually exclusive",
+            ".nominatedClusterNames",
+        ),
+    ),
+):
+    """Observed state of a Workload."""
+
+    conditions: Conditions = Field(default_factory=list)
+    admission: Admission | None = None
+    requeue_state: RequeueState | None = None
+    reclaimable_pods: list[ReclaimablePod] = Field(
+        default_factory=list, max_length=MAX_PODSETS, json_schema_extra=list_map("name")
+    )
+    admission_checks: list[AdmissionCheckState] = Field(
+        default_factory=list, max_length=8, json_schema_extra=list_map("name")
+    )
+    resource_requests: list[PodSetResources] = Field(
+        default_factory=list, max_length=MAX_PODSETS, json_schema_extra=list_map("name")
+    )
+    accumulated_past_execution_time_seconds: Count | None = None
+    scheduling_stats: SchedulingStats | None = None
+    nominated_cluster_names: list[ClusterName] = Field(
+        default_factory=list, max_length=10, json_schema_extra=ATOMIC
+    )
+    cluster_name: ClusterName | None = None
+    unhealthy_nodes: list[UnhealthyNode] = Field(
+        default_factory=list, max_length=8, json_schema_extra=list_map("name")
+    )
+    preemption_gates: list[PreemptionGateState] = Field(
+        default_factory=list, max_length=8, json_schema_extra=list_map("name")
+    )
+    folded_slices: list[MergedSlice] = Field(
+        default_factory=list, max_length=MAX_MERGED_SLICES, json_schema_extra=list_map("uid")
+    )
+    """Workload slices that were merged into this Workload; only on elastic Workloads."""
+
 
 ONE_REQUEST = "at most one of required, preferred and unconstrained may be set"
 SLICE_PAIR = "podSetSliceRequiredTopology and podSetSliceSize need each other"
@@ -68,7 +224,7 @@ class PodSetTopologyRequest(
     ApiModel,
     json_schema_extra=rules(
         rule(
-            # Two levels at once are behind a gate, which webhook and assigner know.
+            # Two levels together need a feature gate, which webhook and assigner check.
             """!has(self.unconstrained) || !self.unconstrained
             || (!has(self.required) && !has(self.preferred))""",
             ONE_REQUEST,
@@ -86,14 +242,14 @@ class PodSetTopologyRequest(
         ),
     ),
 ):
-    """What a PodSet asks of the topology; the annotations of its template say the same."""
+    """Topology request of a PodSet, as in the annotations of its pod template."""
 
     required: RequestedLevel | None = None
     """All pods within one domain of this level."""
     preferred: RequestedLevel | None = None
-    """All pods within one domain of this level if it can be, else of a coarser one."""
+    """All pods within one domain of this level if possible, else of a coarser level."""
     unconstrained: bool | None = None
-    """Any nodes with room."""
+    """Any nodes with free capacity."""
     pod_index_label: IndexLabel | None = None
     """Pod label with the index in the PodSet."""
     sub_group_index_label: IndexLabel | None = None
@@ -140,8 +296,8 @@ class PodSetTopologyRequest(
         return self
 
 
-# A rule can compare a template only when its schema names a field, and is only affordable when
-# that field is bounded. What the schema does not name is kept as it came, and compared as well.
+# CEL can compare a template only if its schema names a field, at a bounded cost only if that field
+# is bounded. Fields that the schema does not name are preserved, and compared as well.
 _TEMPLATE: Schema = {
     "x-kubernetes-preserve-unknown-fields": True,
     "properties": {
@@ -165,9 +321,9 @@ class PodSet(
     name: PodSetName = "main"
     count: Count = 1
     min_count: Positive | None = None
-    """Fewest pods that partial admission may grant."""
+    """Fewest pods that partial admission may admit."""
     template: dict[str, Any] = Field(json_schema_extra=_TEMPLATE)
-    """Pod template, kept exactly as given."""
+    """Pod template, stored exactly as created."""
     topology_request: PodSetTopologyRequest | None = None
 
     @model_validator(mode="after")
@@ -189,7 +345,7 @@ class PriorityClassRef(
         )
     ),
 ):
-    """Where a Workload's priority comes from."""
+    """Source of a Workload's priority."""
 
     group: Literal["kueue.x-k8s.io", "scheduling.k8s.io"]
     kind: Literal["WorkloadPriorityClass", "PriorityClass"]
@@ -197,7 +353,7 @@ class PriorityClassRef(
 
 
 class PreemptionGate(ApiModel):
-    """Holds back preemption by this Workload."""
+    """Prevents preemption by this Workload."""
 
     name: str = Field(min_length=1, max_length=316)
 
@@ -208,7 +364,7 @@ class WorkloadSpec(
         rule("!has(self.priorityClassRef) || has(self.priority)", NEEDS_PRIORITY, ".priority")
     ),
 ):
-    """What is asked for."""
+    """Requests of a Workload."""
 
     pod_sets: list[PodSet] = Field(
         min_length=1,
@@ -220,9 +376,9 @@ class WorkloadSpec(
     """LocalQueue."""
     priority_class_ref: PriorityClassRef | None = None
     priority: Int32 | None = None
-    """The higher goes first."""
+    """A Workload with a higher value goes first."""
     active: bool = True
-    """False evicts the Workload and keeps it from being admitted."""
+    """False evicts the Workload and prevents its admission."""
     maximum_execution_time_seconds: Positive | None = None
     preemption_gates: list[PreemptionGate] = Field(
         default_factory=list, max_length=8, json_schema_extra=list_map("name")
@@ -244,7 +400,7 @@ class WorkloadSpec(
 
 
 def _while_condition(condition: str, rest: str) -> str:
-    """CEL: `rest` must hold while that condition was True before and is True now."""
+    """CEL: if `condition` was True before and is True now, `rest` must hold."""
     held = " && ".join(
         f"has({it}.status) && has({it}.status.conditions)"
         f" && {it}.status.conditions.exists(c, c.type == '{condition}' && c.status == 'True')"
@@ -262,8 +418,8 @@ def _unchanged_rule(new: str, old: str, field: str) -> str:
 
 
 _OLD_PODSET = "oldSelf.spec.podSets[i]"
-# A count follows the admission up, which only that of an elastic Workload goes (its policy in
-# deploy/webhook sees the annotation; a schema does not). By then quota is held for every pod.
+# A count may grow up to the admitted count. Only the admission of an elastic Workload grows: the
+# policy in deploy/webhook checks the annotation, which a schema cannot see.
 _COUNT_ADMITTED = """has(self.status.admission)
     && self.status.admission.podSetAssignments.exists(a, a.name == p.name
     && has(a.count) && p.count <= a.count)"""
@@ -321,7 +477,7 @@ class Workload(
         ),
     ),
 ):
-    """Pods of one job, admitted and placed together."""
+    """All pods of one job, admitted and placed together."""
 
     spec: WorkloadSpec
     status: WorkloadStatus | None = None

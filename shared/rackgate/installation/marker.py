@@ -1,13 +1,11 @@
-"""One installation acts in a cluster; a second one is told so, and ends.
+"""Only one installation acts in a cluster; the services of a second one exit.
 
-The mark is the ClusterRoleBinding `rackgate`, the one cluster-wide object whose name does not carry
-the namespace of its installation. What it binds is a role of that installation, and a roleRef never
-changes: the API server refuses the mark of a second one. A process of another namespace ends with
-exit code 3 before it acts, and so does one that runs already when the mark changes. Two that start
-at once read the same object, so at most one of them acts. Kueue is known by its webhook
-configuration: it would admit the same Workloads.
-
-Both objects are watched, so that at rest nobody asks for them again.
+The marker is the ClusterRoleBinding `rackgate`, the only cluster-scoped object whose name does not
+include the namespace of its installation. It binds a role of that installation, and a roleRef is
+immutable, so the API server rejects the marker of a second installation. A process of another
+namespace exits with code 3 before it acts, also when the marker changes later. Two processes that
+start at the same time read the same object, so at most one of them acts. Kueue would admit the same
+Workloads; it is detected by its webhook configuration. Both objects are watched.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ import structlog
 
 from rackgate.api.resources import CLUSTER_ROLE_BINDINGS, MUTATING_CONFIGS, Resource
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.service import ConflictingInstallationError
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta, View
 
 MARK: Final = "rackgate"
 KUEUE_CONFIGURATION: Final = "kueue-mutating-webhook-configuration"
-# Rights that were granted a moment ago may take as long to hold.
+# New RBAC rules may take this long to become effective.
 STARTUP_GRACE_S: Final = 10.0
 DOCUMENTATION_HINT: Final = 'see "One installation per cluster" in docs/tasks/install.md'
 
@@ -35,26 +33,26 @@ log = structlog.get_logger()
 
 
 class Subject(View, frozen=True):
-    """Who is granted a role."""
+    """A subject of a role binding."""
 
     kind: str = ""
     namespace: str = ""
 
 
 class Marker(View, frozen=True):
-    """What is read of a ClusterRoleBinding, and of a webhook configuration."""
+    """The fields that are read of a ClusterRoleBinding or a webhook configuration."""
 
     metadata: Meta = Meta()
     subjects: tuple[Subject, ...] | None = None
 
 
 def conflict(namespace: str, binding: Marker | None, kueue: Marker | None) -> str:
-    """Why a service must not act in this cluster, "" when it may. Pure.
+    """Why a service must not act in this cluster; "" if it may.
 
     Args:
-        namespace: of its own installation.
-        binding: the mark as it is; None when there is none, which says nothing.
-        kueue: Kueue's webhook configuration, None without Kueue.
+        namespace: namespace of its installation.
+        binding: the marker; None if there is none, which allows the service.
+        kueue: Kueue's webhook configuration; None without Kueue.
     """
     if kueue is not None:
         return (
@@ -78,12 +76,7 @@ class Installation:
     """Whether a service may act in this cluster."""
 
     def __init__(self, client: Client, namespace: str) -> None:
-        """Prepare; nothing is sent.
-
-        Args:
-            client: its budget is charged for lists and watches.
-            namespace: of the installation.
-        """
+        """Prepare for the installation in `namespace`; nothing is sent."""
         self._namespace = namespace
         self._changed = asyncio.Event()
         self._binding = self._informer(client, CLUSTER_ROLE_BINDINGS, MARK)
@@ -101,11 +94,11 @@ class Installation:
 
     @property
     def known(self) -> bool:
-        """Whether both objects were looked for."""
+        """Whether both objects were listed."""
         return self._binding.synced.is_set() and self._kueue.synced.is_set()
 
     def missing(self) -> list[str]:
-        """What keeps this service from being ready."""
+        """Reasons why this service is not ready."""
         found = self._binding.missing()
         hint = (
             f"; ClusterRoleBinding {MARK} must name namespace {self._namespace}, "
@@ -114,7 +107,7 @@ class Installation:
         return [f"{line}{hint}" for line in found] + self._kueue.missing()
 
     async def wait_until_sole(self) -> None:
-        """Wait until it is known that no other installation is there."""
+        """Wait until it is known that there is no other installation."""
         await self._binding.synced.wait()
         await self._kueue.synced.wait()
         self._check_conflict()

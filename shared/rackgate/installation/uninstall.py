@@ -1,18 +1,18 @@
-"""The end of an installation: noticed by its services, and finished by them.
+"""Uninstall: the services detect the deletion of their installation, and clean up.
 
-`kubectl delete -k deploy` deletes everything at once, while Workloads carry finalizers that only
-our services take off. So a service that is about to hold something puts a finalizer on its own
-ServiceAccount, ClusterRole and ClusterRoleBinding: deleted, they stay, and with them the service's
-token (for about a minute) and its rights. The service notices, stops its ordinary work, gives back
-what it holds, and takes these finalizers off, the ServiceAccount's last. An installation that never
-acted has no such finalizer: nothing keeps its objects, and nothing of others is given back.
+`kubectl delete -k deploy` deletes everything at once, while Workloads have finalizers that only the
+services remove. So before a service acts, it adds a finalizer to its own ServiceAccount,
+ClusterRole and ClusterRoleBinding. When they are deleted, they remain, and with them the service's
+token (for about a minute) and its permissions. The service stops its normal work, cleans up, and
+removes these finalizers, that of the ServiceAccount last. An installation that never acted has no
+such finalizers, so its objects are deleted immediately, and there is nothing to clean up.
 
-An uninstall is the deletion of both, the service's own binding and its own ServiceAccount. Either
-alone is none: a binding is deleted to be made anew, and a restart or an upgrade deletes neither.
+An uninstall is the deletion of both the service's own binding and its own ServiceAccount. One alone
+is not: a binding may be deleted to be recreated, and a restart or an upgrade deletes neither.
 
-Every replica does the same, without a Lease (its Role is gone): all that is written takes something
-away, and is bound to the version that was read. The reasons are in docs/design/adr/0025, the races
-in docs/design/races/uninstall.md.
+Every replica cleans up, without a Lease, as the Role for Leases is gone. Writes only remove, and
+the version that was read is their precondition. See docs/design/adr/0025 for the reasons, and
+docs/design/races/uninstall.md for the races.
 """
 
 from __future__ import annotations
@@ -46,48 +46,39 @@ from rackgate.kube.errors import (
     UnauthorizedError,
     UnprocessableError,
 )
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
-from rackgate.wire.core import Meta, View
+from rackgate.wire.core import Meta, MetadataOnly
 
 T = TypeVar("T")
 
 FINALIZER: Final = "rackgate.dev/uninstall"
-# After the end of the installation its token lasts for a minute, and a pod for its grace period.
+# After the deletion, the token is valid for a minute, and a Pod runs for its grace period.
 CLEAN_UP_S: Final = 50.0
-# Objects of one command are deleted one after the other: a stop may come between two of them.
+# A command deletes objects one after the other; a service may be stopped in between.
 DELETION_GRACE_S: Final = 10.0
 POLL_S: Final = 0.5
 STOP_READ_S: Final = 2.0
 _CONCURRENCY: Final = 32
 
-# Tries for one object that is given back. An admission webhook may reject a write with any status:
-# every other error than these counts as a rejection.
+# Tries to clean up one object. An admission webhook may reject a write with any status: every error
+# that is not retriable counts as a rejection.
 _TRIES: Final = 20
 _REJECTED_TRIES: Final = 3
 _RETRIABLE: Final = (ConflictError, ServerError, TooManyRequestsError, TransportError)
-# Between the tries to put the finalizers on.
+# Pauses between tries to add the finalizers.
 FINALIZER_RETRY_S: Final = (0.2, 0.5, 1.0)
-# Before an object that somebody else wrote meanwhile is read again.
+# Pauses before an object that was changed meanwhile is read again.
 _REREAD_S: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 log = structlog.get_logger()
 
 
-class _MetadataOnly(View, frozen=True):
-    metadata: Meta = Meta()
-
-
-_decode = msgspec.json.Decoder(_MetadataOnly).decode
+_decode = msgspec.json.Decoder(MetadataOnly).decode
 
 
 def is_uninstall(binding: Meta | None, account: Meta | None) -> bool:
-    """Whether a service's installation is being deleted. Pure.
-
-    Args:
-        binding: of its own ClusterRoleBinding; None when there is none.
-        account: of its own ServiceAccount; None when there is none.
-    """
+    """Whether an installation is being deleted, by a service's own binding and ServiceAccount."""
     return (
         binding is not None
         and account is not None
@@ -97,7 +88,7 @@ def is_uninstall(binding: Meta | None, account: Meta | None) -> bool:
 
 
 def add_finalizer_patch(found: Meta) -> bytes | None:
-    """A JSON patch that puts the finalizer on the object as read; None where it cannot be. Pure."""
+    """A JSON patch that adds the finalizer; None if it is there, or the object is deleted."""
     if FINALIZER in found.finalizers or found.deletion_timestamp is not None:
         return None
     return msgspec.json.encode(
@@ -114,7 +105,7 @@ def add_finalizer_patch(found: Meta) -> bytes | None:
 
 
 def remove_finalizer_patch(found: Meta, finalizer: str = FINALIZER) -> bytes | None:
-    """A JSON patch that takes a finalizer off the object as read; None without it. Pure."""
+    """A JSON patch that removes a finalizer; None if the object does not have it."""
     if finalizer not in found.finalizers:
         return None
     index = found.finalizers.index(finalizer)
@@ -128,12 +119,12 @@ def remove_finalizer_patch(found: Meta, finalizer: str = FINALIZER) -> bytes | N
 
 
 async def run_concurrently(work: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
-    """Do the same for all items, side by side, a few dozen at a time.
+    """Run `work` for all items, a few dozen at a time.
 
-    After a failure nothing new begins, and what is under way is waited for.
+    After a failure, no further item starts; the running ones are awaited.
 
     Raises:
-        BaseException: what failed first, in the order of the items.
+        BaseException: the first failure, in the order of the items.
     """
     gate = asyncio.Semaphore(_CONCURRENCY)
     failed = False
@@ -162,25 +153,24 @@ class _Failure:
 
 
 class Failures:
-    """Which writes failed how often, so that one object keeps no other from being given back.
+    """Failed writes by object, so that one object does not block the cleanup of others.
 
-    A policy of the cluster may reject the write of one object, or the webhook of such a policy may
-    be down. It is tried a few times more, and then named to the operator.
+    A policy may reject the write of an object, or its webhook may be down. The write is repeated a
+    few times; then the object is reported to the operator.
 
     Attributes:
-        count: of all.
+        count: failures of all objects.
     """
 
     def __init__(self) -> None:
-        """None has failed."""
         self.count = 0
         self._of: dict[str, _Failure] = defaultdict(_Failure)
 
     def add(self, key: str, error: KubeError) -> None:
-        """The write of the object `key` failed.
+        """Record a failed write of the object `key`.
 
         Raises:
-            KubeError: every other write would fail, too.
+            KubeError: every other write would fail as well.
         """
         if isinstance(error, UnauthorizedError | RewoundError):
             raise error
@@ -191,23 +181,23 @@ class Failures:
         self.count += 1
 
     def is_given_up(self, key: str) -> bool:
-        """Whether an object is not tried any more."""
+        """Whether an object is no longer retried."""
         failed = self._of.get(key)
         if failed is None:
             return False
         return failed.rejected >= _REJECTED_TRIES or failed.tries >= _TRIES
 
     def message(self, key: str) -> str:
-        """What the API server said of an object last; empty if nothing failed."""
+        """The last error message for an object; empty if nothing failed."""
         failed = self._of.get(key)
         return "" if failed is None else failed.message
 
 
 class Uninstall:
-    """Whether the installation of a service is being deleted, and the last writes then.
+    """Detects that the installation of a service is being deleted, and finishes the deletion.
 
     Attributes:
-        begun: set once it is.
+        begun: set when an uninstall was detected.
     """
 
     def __init__(
@@ -222,11 +212,11 @@ class Uninstall:
         """Prepare; nothing is sent.
 
         Args:
-            client: its budget is charged for everything.
+            client: client for all requests.
             service: short name, as in `rackgate-<service>`.
-            namespace: of the installation.
-            deletion_grace_s: how long a stop waits for the rest of a deletion that has begun.
-            clean_up_s: how long the end of the installation may take.
+            namespace: namespace of the installation.
+            deletion_grace_s: how long a stop waits for the rest of a deletion that has started.
+            clean_up_s: time limit of the cleanup.
         """
         self.begun = asyncio.Event()
         self._deletion_grace_s, self._clean_up_s = deletion_grace_s, clean_up_s
@@ -249,10 +239,10 @@ class Uninstall:
         )
 
     async def add_finalizers(self) -> None:
-        """Say that the service is about to hold something: before it acts, at every start.
+        """Add the finalizers; call it at every start, before the service acts.
 
-        A role that is older than the service is no reason not to act. An API server that has just
-        started refuses what it will allow in a moment, so it is asked again.
+        After an upgrade, an old role may forbid this; the service acts anyway. An API server that
+        has just started rejects requests that it allows soon after, so they are repeated.
         """
         for pause_s in (*FINALIZER_RETRY_S, None):
             try:
@@ -276,7 +266,7 @@ class Uninstall:
                 await self._confirm_uninstall()
 
     async def _confirm_uninstall(self) -> None:
-        """Ask for the ServiceAccount while the binding is being deleted."""
+        """While the binding is being deleted, check the ServiceAccount."""
         told = False
         while not self.begun.is_set():
             found = self._binding.store.get(self._full_name)
@@ -288,16 +278,16 @@ class Uninstall:
                 self.begun.set()
                 return
             if not told:
-                # Its rights last as long as the finalizer is there; nothing is given up.
+                # The finalizer keeps the binding and its permissions; continue.
                 log.error("binding_deleted", binding=self._full_name)
                 told = True
             await asyncio.sleep(POLL_S)
 
     async def is_uninstalling_at_stop(self) -> bool:
-        """Whether a stop that was asked for is the end of the installation.
+        """Whether the stop of this process is part of an uninstall.
 
-        Pods are deleted by others than the rest of the installation: the stop may come first. In
-        an ordinary restart this costs two reads, and nothing at all without an API server.
+        A Pod may be stopped before the rest of the installation is deleted. In a normal restart
+        this costs two reads, without an API server up to `STOP_READ_S`.
         """
         if self.begun.is_set():
             return True
@@ -323,19 +313,18 @@ class Uninstall:
         return True
 
     async def clean_up(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Give back what the service holds, then give up the installation.
+        """Clean up, then remove the finalizers of the installation.
 
-        Another replica may be first: then there is no right left, and nothing to do. Each step is
-        repeated until it succeeds, and none is left out: an installation whose account is gone
-        cannot be finished by its services.
+        If another replica was first, permissions are gone and there is nothing to do. Each step is
+        repeated until it succeeds, as no service can finish the cleanup without its ServiceAccount.
 
         Args:
-            work: gives back everything; it may be repeated, and beside itself.
+            work: cleans up everything; may be repeated, also concurrently by other replicas.
         """
         try:
             async with asyncio.timeout(self._clean_up_s):
                 await self._repeat_until_done(work)
-                # The account last: the role that allows this is not deleted, the token is.
+                # The ServiceAccount last: without it the token is invalid.
                 for path in (self._binding_path, self._role_path, self._account_path):
                     await self._repeat_until_done(
                         partial(self._patch, path, remove_finalizer_patch)
@@ -353,7 +342,7 @@ class Uninstall:
             log.warning("uninstall_done", binding=self._full_name)
 
     async def _repeat_until_done(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a step until it succeeds, or is cancelled. Rights that are gone stay gone."""
+        """Repeat a step until it succeeds; lost permissions do not come back."""
         while True:
             try:
                 return await step()
@@ -365,11 +354,7 @@ class Uninstall:
                 await asyncio.sleep(POLL_S)
 
     async def _patch(self, path: str, wanted: Callable[[Meta], bytes | None]) -> None:
-        """Read an object and write the patch that is wanted for it, if it exists.
-
-        Raises:
-            KubeError: it is not written.
-        """
+        """Read an object and write the patch for it, if it exists."""
         for pause_s in (*_REREAD_S, None):
             try:
                 patch = wanted(_decode(await self._client.get(path)).metadata)
@@ -385,7 +370,7 @@ class Uninstall:
                 return
 
     async def _read(self, path: str) -> Meta | None:
-        """The metadata of an object; None when it cannot be read."""
+        """The metadata of an object; None if it cannot be read."""
         try:
             return _decode(await self._client.get(path)).metadata
         except KubeError:

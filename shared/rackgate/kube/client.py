@@ -1,24 +1,27 @@
-"""The one door to the API server: five verbs and a watch, bytes in and bytes out.
+"""The client of the API server: five verbs and a watch, bytes in and bytes out.
 
-What is repeated: requests answered with 429 (nothing was done), a request refused with 401 once
-after reading the credentials again, and GETs that got no answer or 503. A write without an
-answer is never repeated here: `TransportError` tells the caller to read and decide again.
-Retry-After is honoured, as seconds and as a date; nobody waits longer than it is capped at.
+The client repeats requests that are rejected with 429, a request that is rejected with 401 once
+after it renewed the credentials, and GETs without a response or with 503. It never repeats a write
+with unknown outcome: on `TransportError`, the caller reads and decides again. Retry-After is
+honored, as seconds and as a date, up to a cap.
 
-Answers are compared with what was seen before (`versions.py`). Once an API server shows an older
-store nothing is sent any more.
+Responses are compared with the versions seen before (`versions.py`). After etcd was restored from a
+backup, the client sends no more requests.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 import aiohttp
+from prometheus_client import Counter, Histogram
 
-from rackgate.kube.budget import Budget
+from rackgate.api.resources import split_path
 from rackgate.kube.errors import (
     KubeError,
     LineTooLongError,
@@ -30,34 +33,34 @@ from rackgate.kube.errors import (
     error_for,
     retry_after,
 )
-from rackgate.kube.informer.lines import MAX_LINE_BYTES, LineOverflowError, LineSplitter
-from rackgate.kube.informer.pages import (
+from rackgate.kube.stream import (
+    MAX_LINE_BYTES,
     MAX_PAGE_BYTES,
     PAGE_SIZE,
     SHRINK_FACTOR,
+    LineOverflowError,
+    LineSplitter,
     PageOverflowError,
     next_page_size,
     page_meta,
     read_body,
 )
-from rackgate.kube.informer.versions import Versions
-from rackgate.kube.metrics import Observer, count_request, resource_of
 from rackgate.kube.transport import Transport
-from rackgate.runtime import clock
-from rackgate.runtime.backoff import Backoff
-from rackgate.runtime.sleep import sleep_until
+from rackgate.kube.versions import Versions
+from rackgate.runtime import clock, metrics
+from rackgate.runtime.backoff import Backoff, sleep_until
 from rackgate.runtime.state_file import StateFile
 
 THROTTLE_TRIES: Final = 5
 THROTTLE_WAIT_S: Final = 1.0
 GET_TRIES: Final = 3
-# Answered with the object as it is stored then.
+# Methods whose response is the stored object.
 MUTATING_METHODS: Final = ("POST", "PUT", "PATCH")
-# The server sends a bookmark every minute: two missed ones, and the stream is dead.
+# The server sends a bookmark every minute; after two missed ones the stream counts as dead.
 WATCH_IDLE_S: Final = 150.0
 
 Params = Mapping[str, str]
-# Monotonic seconds; asked whenever it matters, as it may move.
+# Returns monotonic seconds; called repeatedly, as a deadline may move.
 Deadline = Callable[[], float]
 
 
@@ -70,14 +73,14 @@ class PatchType(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
-# What is asked for of watches and of lists; the server refuses one in place of the other.
+# Accept headers of metadata-only watches and lists.
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request, as often as it is sent."""
+    """One request, which may be sent several times."""
 
     method: str
     path: str
@@ -89,13 +92,81 @@ class _Call:
     max_bytes: int | None = None
 
 
+# Called with verb, resource, status code, and seconds until the complete response (None: a watch).
+Observer = Callable[[str, str, str, float | None], None]
+
+
+def count_request(verb: str, resource: str, code: str, spent_s: float | None) -> None:
+    """Count and time a request in the metrics; the default observer."""
+    _request_counter(verb, resource, code).inc()
+    if spent_s is not None:
+        _duration_histogram(verb, resource).observe(spent_s)
+
+
+@cache  # as bounded as the labels
+def _request_counter(verb: str, resource: str, code: str) -> Counter:
+    return metrics.API_REQUESTS.labels(verb=verb, resource=resource, code=code)
+
+
+@cache
+def _duration_histogram(verb: str, resource: str) -> Histogram:
+    return metrics.API_DURATION.labels(verb=verb, resource=resource)
+
+
+def resource_of(path: str) -> str:
+    """The resource of a path as a bounded metric label: `pods`, `pods/status`, `other`."""
+    _, rest = split_path(path)
+    if not rest:
+        return "other"
+    return f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]
+
+
+class Budget:
+    """Client-side rate limit with a burst, and a limit of concurrent requests.
+
+    The rate limit is stored as the time at which the bucket is full again, so waiting requests are
+    sent in order. `qps <= 0` is no limit.
+    """
+
+    def __init__(self, qps: float, burst: int, concurrency: int | None = None) -> None:
+        if qps > 0 and burst < 1:
+            raise ValueError(f"burst must be at least 1, found {burst}")
+        self._interval_s = 1.0 / qps if qps > 0 else 0.0
+        self._slack_s = self._interval_s * (burst - 1)
+        self._full_at = 0.0
+        self._slots = asyncio.Semaphore(concurrency) if concurrency else None
+
+    async def __aenter__(self) -> None:
+        if self._slots is not None:
+            await self._slots.acquire()
+        try:
+            await self.acquire_token()
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._slots is not None:
+            self._slots.release()
+
+    async def acquire_token(self) -> None:
+        """Wait for the rate limit only: a watch must not occupy a slot."""
+        if not self._interval_s:
+            return
+        now = asyncio.get_running_loop().time()
+        self._full_at = max(self._full_at, now) + self._interval_s
+        wait_s = self._full_at - self._interval_s - self._slack_s - now
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+
 class Client:
     """Requests to one API server under one budget. Safe to share between tasks.
 
     Attributes:
-        server_date: the `Date` header of the last answer: the server's clock, in whole seconds;
-            "" before any.
-        versions: what was seen of the API server, by this client and its siblings.
+        server_date: `Date` header of the last response: the server's clock in whole seconds; ""
+            before the first response.
+        versions: versions that this client and its siblings have seen.
     """
 
     def __init__(
@@ -109,12 +180,11 @@ class Client:
         """Prefer `rackgate.kube.config.connect`.
 
         Args:
-            transport: the session; closed by `close`.
+            transport: the session; `close` closes it.
             budget: limits; none by default.
-            request_timeout_s: longest time for one attempt, the whole answer included. Writes
-                tell the server, which gives up at the same time.
-            observe: called once per attempt with verb, resource, code, and how long it took in
-                seconds; None for a watch.
+            request_timeout_s: timeout of one attempt, including the whole response. Writes send it
+                to the server, which aborts at the same time.
+            observe: called once per attempt.
         """
         self._transport = transport
         self._metadata_only = False
@@ -129,37 +199,35 @@ class Client:
         self._write_limit = f"{int(request_timeout_s * 1000)}ms"
 
     def budget(self, qps: float, burst: int, concurrency: int | None = None) -> Client:
-        """A sibling on the same session with limits of its own.
+        """A sibling on the same session with separate limits.
 
         Args:
-            qps: requests a second in the long run; 0 for no limit.
-            burst: requests that may go out at once after a quiet time.
-            concurrency: requests under way at the same time; watches do not count.
+            qps: sustained requests per second; 0 for no limit.
+            burst: requests that may be sent at once after a quiet time.
+            concurrency: limit of concurrent requests, without watches.
         """
         return self._sibling(Budget(qps, burst, concurrency))
 
     def metadata_only(self) -> Client:
-        """A sibling whose lists and watches show no more of objects than their metadata.
+        """A sibling whose lists and watches return only the metadata of objects.
 
-        The server cuts it out, so that the rest is not even sent. Its single reads and its writes
-        are as those of this client, and so are its limits.
+        The server does not send the rest. Limits, single reads and writes are as of this client.
         """
         sibling = self._sibling(self._budget)
         sibling._metadata_only = True
         return sibling
 
     def with_write_gate(self, may_write: Callable[[], Awaitable[None]]) -> Client:
-        """A sibling whose writes wait for `may_write` before each attempt, and for nothing else.
+        """A sibling whose writes wait for `may_write` before each attempt.
 
-        Its own limits are those of this client: make budgets of the sibling, not siblings of a
-        budget, where they differ.
+        Its limits are those of this client. Call `budget` on the sibling for other limits.
         """
         sibling = self._sibling(self._budget)
         sibling._write_gate = may_write
         return sibling
 
     def record_writes_in(self, state: StateFile | None) -> None:
-        """Note in the state file which writes are under way; before there are siblings."""
+        """Record writes in the state file. Call it before creating siblings."""
         self._state = state
         if state is not None:
             self.versions.on_rewind = state.invalidate
@@ -183,13 +251,13 @@ class Client:
         deadline: Deadline | None = None,
         known: str = "",
     ) -> bytes:
-        """Read one object, or anything else the server serves under `path`.
+        """GET an object, or anything else under `path`.
 
-        `deadline` as for `patch`. `known` is the version that the object is known to have had.
+        `deadline` is as for `patch`; `known` is a version that the object is known to have had.
 
         Raises:
-            KubeError: as the server answered; `TransportError` after three tries without answer.
-            RewoundError: the object is earlier than it was known to be.
+            KubeError: the error of the server; `TransportError` after three tries without response.
+            RewoundError: the object is earlier than `known`.
         """
         answer = await self._send(_Call("GET", path, params or {}, deadline=deadline))
         if known:
@@ -206,11 +274,11 @@ class Client:
     ) -> AsyncGenerator[bytes, None]:
         """The pages of a collection, each a List object of at most `page_size` items.
 
-        Fewer where items are large, as one page is held at a time. `deadline` as for `patch`.
+        Pages of large items have fewer items. `deadline` is as for `patch`.
 
         Raises:
             GoneError: the continue token expired between pages; start over.
-            TransportError: no answer, or one that is no list.
+            TransportError: no response, or one that is not a list.
             RewoundError: the list is older than what was seen before.
         """
         query, max_page_size = dict(params or {}), page_size
@@ -231,24 +299,24 @@ class Client:
             self.versions.check_list(path, query, meta.resource_version, min_version)
             page_size = next_page_size(page_size, len(body), max_page_size)
             yield body
-            del body  # not held while the next one is read
+            del body  # free it before the next page is read
             if not meta.continue_token:
                 return
             query["continue"] = meta.continue_token
 
     async def create(self, path: str, body: bytes, params: Params | None = None) -> bytes:
-        """POST an object to its collection; returns it as stored.
+        """POST an object to its collection; return it as stored.
 
         Raises:
-            AlreadyExistsError: the name is taken.
+            AlreadyExistsError: an object with this name exists.
         """
         return await self._write("POST", path, params, body, "application/json")
 
     async def replace(self, path: str, body: bytes, params: Params | None = None) -> bytes:
-        """PUT a whole object; with `metadata.resourceVersion` in it, only over that version.
+        """PUT a whole object; a `metadata.resourceVersion` in it is a precondition.
 
         Raises:
-            ConflictError: the object moved on.
+            ConflictError: the object has another version.
         """
         return await self._write("PUT", path, params, body, "application/json")
 
@@ -261,16 +329,15 @@ class Client:
         *,
         deadline: Deadline | None = None,
     ) -> bytes:
-        """PATCH an object; returns it as stored.
+        """PATCH an object; return it as stored.
 
         Args:
-            path: of the object.
+            path: path of the object.
             body: the patch.
-            content_type: which kind of patch it is.
+            content_type: type of the patch.
             params: query.
-            deadline: asked right before each attempt: monotonic seconds until which it may be
-                sent. A request may wait long for its turn, or for a server that throttles; the
-                latter ends with the deadline.
+            deadline: returns monotonic seconds after which no attempt is sent: a request may wait
+                long for the budget, or for a server that throttles.
 
         Raises:
             ConflictError: the `resourceVersion` in the patch is not the current one.
@@ -280,24 +347,21 @@ class Client:
         return await self._write("PATCH", path, params, body, content_type.value, deadline=deadline)
 
     async def apply(self, path: str, body: bytes, manager: str, force: bool = True) -> bytes:
-        """Server-side apply as field manager `manager`; returns the object as stored."""
+        """Server-side apply as field manager `manager`; return the object as stored."""
         params = {"fieldManager": manager, "force": "true" if force else "false"}
         return await self.patch(path, body, PatchType.APPLY, params)
 
     async def delete(
         self, path: str, body: bytes | None = None, params: Params | None = None
     ) -> bytes:
-        """DELETE an object; `body` may hold DeleteOptions with preconditions."""
+        """DELETE an object; `body` may be DeleteOptions with preconditions."""
         kind = "application/json" if body is not None else None
         return await self._write("DELETE", path, params, body, kind)
 
     async def watch(
         self, path: str, params: Params | None = None, *, idle_s: float = WATCH_IDLE_S
     ) -> AsyncGenerator[bytes, None]:
-        """The events of a watch as raw JSON lines, until the server ends the stream.
-
-        As `watch_batches`, one line at a time.
-        """
+        """As `watch_batches`, one line at a time."""
         async for lines in self.watch_batches(path, params, idle_s=idle_s):
             for line in lines:
                 yield line
@@ -305,17 +369,19 @@ class Client:
     async def watch_batches(
         self, path: str, params: Params | None = None, *, idle_s: float = WATCH_IDLE_S
     ) -> AsyncGenerator[list[bytes], None]:
-        """The events of a watch, in lists of the lines that arrived together.
+        """The events of a watch as raw JSON lines, until the server ends the stream.
+
+        Each list has the lines that arrived together.
 
         Args:
             path: a collection.
             params: query; `watch=1` is added.
-            idle_s: seconds without a byte after which the stream counts as dead.
+            idle_s: seconds without data after which the stream counts as dead.
 
         Raises:
-            GoneError: the resourceVersion is too old (as HTTP status; it may also come as an
-                ERROR event inside the stream).
-            TransportError: `Unreachable`, `Broken`, or `Stalled`: the stream fell silent.
+            GoneError: the resourceVersion is too old. The server may also send this as an ERROR
+                event in the stream.
+            TransportError: with reason `Unreachable`, `Broken`, or `Stalled` (no data).
         """
         query = {**(params or {}), "watch": "1"}
         opened = False
@@ -355,7 +421,7 @@ class Client:
             raise TransportError("WATCH", path, reason=reason, message=_describe(error)) from error
 
     async def close(self) -> None:
-        """Close the session, also that of all siblings."""
+        """Close the session, which all siblings share."""
         await self._transport.close()
 
     async def _write(
@@ -368,12 +434,11 @@ class Client:
         *,
         deadline: Deadline | None = None,
     ) -> bytes:
-        # The server stops working on a write when nobody waits for it any more.
+        # The server aborts a write when the client no longer waits for it.
         query = {**(params or {}), "timeout": self._write_limit}
         return await self._send(_Call(method, path, query, body, content_type, deadline))
 
     async def _wait_until_sendable(self, call: _Call) -> None:
-        """Wait until a request may be sent at all."""
         if call.method != "GET" and self._write_gate is not None:
             await self._write_gate()
         self.versions.check()
@@ -409,7 +474,7 @@ class Client:
             self.versions.check()
             min_version = self.versions.highest(path)
             if call.deadline is not None and clock.monotonic() >= call.deadline():
-                raise NotSentError(method, path, reason="TooLate", message="its time was over")
+                raise NotSentError(method, path, reason="TooLate", message="its deadline passed")
             state_file = self._state if method != "GET" else None
             outcome_known = False
             if state_file is not None:
@@ -427,7 +492,7 @@ class Client:
                 ) as response:
                     self.server_date = response.headers.get("Date", "")
                     answer = await read_body(response, call.max_bytes)
-                    # After a 5xx it may have been applied all the same.
+                    # After a 5xx, the write may have been applied.
                     outcome_known = response.status < 500
             except PageOverflowError:
                 self._count(method, path, "200", clock.monotonic() - sent_at)
@@ -452,7 +517,6 @@ class Client:
 def _response_error(
     verb: str, path: str, response: aiohttp.ClientResponse, answer: bytes
 ) -> KubeError:
-    """What an answer that is no success stands for."""
     wait_s = retry_after(response.headers.get("Retry-After"), clock.now())
     error = error_for(verb, path, response.status, answer, wait_s)
     if isinstance(error, UnauthorizedError):
@@ -461,5 +525,4 @@ def _response_error(
 
 
 def _describe(error: BaseException) -> str:
-    """An exception's text; its class where it has none."""
     return str(error) or type(error).__name__

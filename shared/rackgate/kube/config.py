@@ -1,4 +1,4 @@
-"""From settings to a connected client: explicit files, in-cluster, or a kubeconfig."""
+"""Create a client from settings: explicit files, in-cluster, or a kubeconfig."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ IN_CLUSTER_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ConfigError(SettingsError):
-    """The connection settings do not lead to an API server."""
+    """The connection settings are invalid."""
 
     def __init__(self, message: str) -> None:
         super().__init__([message])
 
 
 async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
-    """A client as `settings` say. Nothing is sent yet.
+    """A client for `settings`. Nothing is sent yet.
 
     Args:
         settings: explicit server and files, a kubeconfig, or empty for in-cluster.
-        user_agent: its part before "/" becomes the default field manager of writes.
+        user_agent: the part before "/" is the default field manager of writes.
 
     Raises:
-        ConfigError: a file is missing or unusable, or this is no Pod.
+        ConfigError: a file is missing or invalid, or the process does not run in a Pod.
     """
     _require_files(settings)
     try:
@@ -45,7 +45,7 @@ async def connect(settings: ConnectionSettings, *, user_agent: str) -> Client:
 
 
 def _require_files(settings: ConnectionSettings) -> None:
-    """Say which file cannot be read: TLS libraries and kubeconfig loaders do not."""
+    """Name a file that cannot be read; TLS and kubeconfig libraries do not."""
     for key, path in (
         ("kubeconfig", settings.kubeconfig),
         ("caFile", settings.ca_file),
@@ -75,7 +75,7 @@ def _from_files(settings: ConnectionSettings, user_agent: str) -> Transport:
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         ca_file, token_file = IN_CLUSTER_DIR / "ca.crt", IN_CLUSTER_DIR / "token"
     credentials = TokenFile(token_file) if token_file else Credentials()
-    credentials.header()  # a missing file is said now, not on the first request
+    credentials.header()  # report a missing file now, not at the first request
     return Transport(
         server,
         ssl_context=_ssl_context(
@@ -88,7 +88,7 @@ def _from_files(settings: ConnectionSettings, user_agent: str) -> Transport:
 
 
 async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Transport:
-    # Importing this costs some 50 MiB and a second: only for those who need it.
+    # This import takes a second and 50 MiB.
     from kubernetes_asyncio import client as library
     from kubernetes_asyncio.config import ConfigException, load_kube_config
     from yaml import YAMLError
@@ -104,17 +104,17 @@ async def _from_kubeconfig(settings: ConnectionSettings, user_agent: str) -> Tra
     except ConfigException as error:
         raise ConfigError(f"connection.kubeconfig: {error}") from error
     except (YAMLError, ValueError, TypeError, AttributeError) as error:
-        # What the library makes of a file that is something else.
+        # Errors of the library for files that are not kubeconfigs.
         text = f'connection.kubeconfig: "{settings.kubeconfig}" is no kubeconfig: {error}'
         raise ConfigError(text) from error
 
     context = (loader.current_context or {}).get("name")
 
     async def renew() -> str | None:
-        # Read anew, as the library renews nothing: a plugin is asked, a token file read again.
+        # The library does not renew: load again, which runs the plugin or reads the token file.
         fresh = library.Configuration()
         await load(fresh, context)
-        if fresh.host != loaded.host:  # its token is nothing for this server
+        if fresh.host != loaded.host:  # do not send its token to this server
             raise ConfigError(f'connection.kubeconfig: context "{context}" has another server now')
         return _header(fresh.api_key)
 
@@ -141,7 +141,7 @@ def _ssl_context(
     cert_file: Path | str | None,
     key_file: Path | str | None,
 ) -> ssl.SSLContext | None:
-    """TLS towards `server`; None for plain http, which is for tests on loopback."""
+    """TLS settings; None for plain http, which is for tests on loopback."""
     if server.startswith("http://"):
         return None
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)

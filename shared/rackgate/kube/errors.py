@@ -1,21 +1,21 @@
-"""One family of errors: what the API server answered, or that it did not answer.
+"""Errors of the API server's responses, or of missing responses.
 
-KubeError                    any refusal; carries status, reason, message, verb, path
+KubeError                    any error; has status, reason, message, verb, path
   BadRequestError            400
   UnauthorizedError          401
   ForbiddenError             403
   NotFoundError              404
-  ConflictError              409: the object moved on, read it again and decide again
+  ConflictError              409: the object has changed, read it again and decide again
     AlreadyExistsError       409 with reason AlreadyExists
   GoneError                  410: the version is too old, list again
-  PayloadTooLargeError       413, or 500 with the store's words for it
+  PayloadTooLargeError       413, or 500 with the message of etcd
   UnprocessableError         422: invalid, or a failed `test` of a JSON patch
-  TooManyRequestsError       429 after the bounded tries
+  TooManyRequestsError       429, after several tries
   ServerError                5xx
-  TransportError             no answer; a write may or may not have been applied
-    LineTooLongError         a watch line beyond the limit
-  RewoundError               the store is an older one: what is remembered of it is void
-  NotSentError               nothing left this process: the time for it was over
+  TransportError             no response: the outcome of a write is unknown
+    LineTooLongError         a watch line exceeds the limit
+  RewoundError               etcd was restored from a backup: cached state is invalid
+  NotSentError               the request was not sent: its deadline passed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-# Longer than this nobody is left alone: the wish may be a mistake, and clocks may differ.
+# Cap of Retry-After: the value may be a mistake, and clocks may differ.
 RETRY_AFTER_CAP_S: Final = 30.0
 
 
@@ -47,15 +47,15 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeError(Exception):
-    """The API server refused a call.
+    """A request failed.
 
     Attributes:
         verb: HTTP method, or `WATCH`.
         path: URL path without the query.
-        status: HTTP status; 0 when there was no answer.
+        status: HTTP status; 0 without a response.
         reason: machine-readable reason of the Status object ("NotFound"), or "".
-        message: the server's words.
-        retry_after_s: how long the server wants to be left alone; None when it says nothing.
+        message: message of the server.
+        retry_after_s: Retry-After of the server, if any.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class BadRequestError(KubeError):
 
 
 class UnauthorizedError(KubeError):
-    """401: the credentials are not valid, also after reading them again.
+    """401: the credentials are not valid, also after they were renewed.
 
     Attributes:
-        sent: the Authorization header that was refused, if there was one.
+        sent: the Authorization header that was rejected, if any.
     """
 
     sent: str | None = None
 
 
 class ForbiddenError(KubeError):
-    """403: not allowed by RBAC, or refused by an admission policy."""
+    """403: forbidden by RBAC, or rejected by an admission policy."""
 
 
 class NotFoundError(KubeError):
@@ -98,7 +98,7 @@ class NotFoundError(KubeError):
 
 
 class ConflictError(KubeError):
-    """409: the object moved on. Read it again, decide again."""
+    """409: the object has changed. Read it again, decide again."""
 
 
 class AlreadyExistsError(ConflictError):
@@ -110,7 +110,7 @@ class GoneError(KubeError):
 
 
 class PayloadTooLargeError(KubeError):
-    """413: the request body is beyond the server's limit, or the object beyond the store's."""
+    """413: the request exceeds the server's limit, or the object exceeds etcd's."""
 
 
 class UnprocessableError(KubeError):
@@ -118,7 +118,7 @@ class UnprocessableError(KubeError):
 
 
 class TooManyRequestsError(KubeError):
-    """429: still throttled after waiting as often as the client may."""
+    """429: still throttled after several tries."""
 
 
 class ServerError(KubeError):
@@ -126,22 +126,22 @@ class ServerError(KubeError):
 
 
 class TransportError(KubeError):
-    """No answer. A write may have been applied: read before deciding again."""
+    """No response. A write may have been applied: read before deciding again."""
 
 
 class LineTooLongError(TransportError):
-    """A watch line is longer than the limit; the stream cannot be followed."""
+    """A watch line exceeds the limit, so the stream cannot continue."""
 
 
 class RewoundError(KubeError):
-    """The store was restored from a backup: versions have gone back, and are given out anew.
+    """etcd was restored from a backup: versions went back and are reused.
 
-    All that was concluded from versions is void, so the process that remembers has to end.
+    All cached state is invalid, so the process must end.
     """
 
 
 class NotSentError(KubeError):
-    """Nothing was sent: the caller's deadline passed while the request waited for its turn."""
+    """The caller's deadline passed before the request was sent."""
 
 
 BY_STATUS: Final[dict[int, type[KubeError]]] = {
@@ -156,14 +156,14 @@ BY_STATUS: Final[dict[int, type[KubeError]]] = {
     429: TooManyRequestsError,
 }
 
-# What etcd and its client say; the API server passes it on as its own failure.
+# Messages of etcd and its client, which the API server returns with status 500.
 _TOO_LARGE: Final = ("request is too large", "message larger than max")
 
 _decode_status = msgspec.json.Decoder(Status).decode
 
 
 def parse_status(body: bytes | msgspec.Raw) -> Status:
-    """The Status object in `body`; an empty one when it holds something else."""
+    """The Status object in `body`, or one with the start of `body` as message."""
     try:
         return _decode_status(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -177,14 +177,10 @@ def error_for(
     body: bytes | msgspec.Raw,
     retry_after_s: float | None = None,
 ) -> KubeError:
-    """The error that fits an HTTP status of 400 or more and its body.
+    """The error for an HTTP status, or for the code of an ERROR event, of 300 or more.
 
-    Args:
-        verb: HTTP method, or `WATCH`.
-        path: URL path without the query.
-        status: HTTP status, or the code of an ERROR event.
-        body: what came with it, a Status object or anything else.
-        retry_after_s: from the header; the Status may say it, too.
+    `body` is a Status object or anything else. Without `retry_after_s` from the header, that of the
+    Status counts.
     """
     answer = parse_status(body)
     if retry_after_s is None and answer.details and answer.details.retry_after_seconds > 0:
@@ -205,12 +201,7 @@ def error_for(
 
 
 def retry_after(header: str | None, now: datetime) -> float | None:
-    """Seconds of a Retry-After header, as a number or as an HTTP date; None for neither.
-
-    Args:
-        header: its value, if it was there.
-        now: the wall clock, which a date is compared with.
-    """
+    """Seconds of a Retry-After header, a number or an HTTP date; None if it is neither."""
     if not header:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Kubernetes Events about what the services decided: never in the way, never repeated.
+"""Kubernetes Events about the decisions of the services, written in the background.
 
-Equal events (same object, reason and note) within a window are written once: one per change,
-not one per cycle. The queue is bounded, and what does not fit is counted and dropped.
+Equal Events (same object, reason and note) within a time window are written once, so there is one
+per change, not one per scheduling cycle. If the queue is full, Events are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REASON: Final = 128
 MAX_NAME: Final = 253
 MAX_REMEMBERED: Final = 10_000
 QUEUE_SIZE: Final = 1000
-# Events of cluster-scoped objects live here.
+# Namespace of Events about cluster-scoped objects.
 CLUSTER_SCOPED_NAMESPACE: Final = "default"
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regarding:
-    """The object that an Event is about."""
+    """Reference to the object of an Event."""
 
     api_version: str
     kind: str
@@ -67,7 +67,7 @@ class Regarding:
 
 
 class EventRecorder:
-    """Writes Events from a queue. `record` never blocks and never fails."""
+    """Queues and writes Events. `record` never blocks and never raises."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class EventRecorder:
         """Prepare; `run` does the writing.
 
         Args:
-            client: its session is used, under a budget of `qps` and `burst`.
-            component: "assigner"; the reporting controller is `rackgate.dev/assigner`.
+            client: client whose session is used, with limits `qps` and `burst`.
+            component: such as "assigner", for the reporting controller `rackgate.dev/assigner`.
             instance: this replica; the host name by default.
-            window_s: seconds within which an equal event is not written again.
-            qps: events a second in the long run.
-            burst: events at once.
-            queue_size: events that may wait.
+            window_s: seconds within which an equal Event is not written again.
+            qps: sustained Events per second.
+            burst: Events that may be written at once.
+            queue_size: Events that may wait.
         """
         self._client = client.budget(qps, burst)
         self._controller = f"rackgate.dev/{component}"
@@ -101,14 +101,9 @@ class EventRecorder:
     def record(
         self, regarding: Regarding, type_: EventType | str, reason: str, action: str, note: str
     ) -> None:
-        """Queue one Event unless an equal one was queued within the window.
+        """Queue an Event, unless an equal one was queued within the window.
 
-        Args:
-            regarding: the object it is about.
-            type_: Normal or Warning.
-            reason: why, UpperCamelCase.
-            action: what was done, UpperCamelCase.
-            note: one sentence; cut at 1024 bytes.
+        `reason` and `action` are UpperCamelCase; `note` is truncated at 1024 bytes.
         """
         note = _truncate(note)
         key = (regarding.uid or f"{regarding.namespace}/{regarding.name}", reason, note)
@@ -125,7 +120,7 @@ class EventRecorder:
         self._evict_old(now)
 
     def _evict_old(self, now: float) -> None:
-        """Forget what may be written again, oldest first, and what there is no room for."""
+        """Remove entries that are older than the window or too many, oldest first."""
         while self._recent:
             at = next(iter(self._recent.values()))
             if now - at < self._window_s and len(self._recent) <= MAX_REMEMBERED:
@@ -133,12 +128,12 @@ class EventRecorder:
             self._recent.popitem(last=False)
 
     async def run(self) -> None:
-        """Write queued Events until cancelled; what is refused is dropped."""
+        """Write queued Events until cancelled; rejected ones are dropped."""
         while True:
             await self._write(await self._queue.get())
 
     async def drain(self, limit_s: float = 1.0) -> None:
-        """Write what waits, for at most `limit_s` seconds: the last step of a clean stop."""
+        """Write the queued Events, within `limit_s` seconds: the last step of a clean stop."""
         try:
             async with asyncio.timeout(limit_s):
                 while not self._queue.empty():
@@ -157,7 +152,7 @@ class EventRecorder:
     def _body(
         self, regarding: Regarding, type_: EventType | str, reason: str, action: str, note: str
     ) -> dict[str, Any]:
-        # Like client-go: the object's name and something unique.
+        # As in client-go: the name of the object and a unique suffix.
         suffix = f".{secrets.token_hex(8)}"
         reference = {
             "apiVersion": regarding.api_version,
@@ -186,7 +181,7 @@ class EventRecorder:
 
 
 def _truncate(note: str) -> str:
-    """At most 1024 bytes of `note`, never half a character."""
+    """At most 1024 bytes of `note`, without a partial character."""
     raw = note.encode()
     if len(raw) <= MAX_NOTE_BYTES:
         return note

@@ -1,4 +1,4 @@
-"""One session to one API server: address, TLS, credentials that may change under way."""
+"""One session to one API server: address, TLS, and credentials that may change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yarl import URL
 
 READ_BUFFER_BYTES: Final = 2**20
 SMALL_BODY_BYTES: Final = 2**16
-# A program that is asked for credentials and says nothing for so long is not waited for.
+# Timeout of credential plugins.
 RENEW_LIMIT_S: Final = 30.0
 
 log = structlog.get_logger()
@@ -26,20 +26,19 @@ class Credentials:
     """The Authorization header, if any."""
 
     def header(self) -> str | None:
-        """The header's value as of now."""
+        """The current value of the header."""
         return None
 
     async def renew(self, rejected: str | None) -> bool:
-        """The server refused the header. Fetch another one; False when there is none.
+        """Get another header after the server rejected `rejected`; False if there is none.
 
-        Args:
-            rejected: as it was sent; by the time of the answer there may be another one already.
+        By the time of the response, the current header may already be another one.
         """
         return False
 
 
 class TokenFile(Credentials):
-    """A bearer token in a file, read again when the file changes.
+    """A bearer token in a file, which is read again when it changes.
 
     The kubelet replaces a projected token long before it expires.
     """
@@ -50,16 +49,16 @@ class TokenFile(Credentials):
         self._header = ""
 
     def header(self) -> str | None:
-        """`Bearer <token>`. Costs a stat call.
+        """`Bearer <token>`; calls stat each time.
 
         Raises:
-            OSError: there is no such file, or no token in it.
+            OSError: the file does not exist, or does not contain a token.
         """
         stat = self._path.stat()
         stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
         if stamp != self._stamp:
             token = self._path.read_bytes().strip()
-            # Also what somebody is only writing.
+            # The file may be partially written.
             if not token.isascii() or not token.decode().isprintable() or not token:
                 raise OSError(f'"{self._path}" holds no token')
             self._header = f"Bearer {token.decode()}"
@@ -67,13 +66,13 @@ class TokenFile(Credentials):
         return self._header
 
     async def renew(self, rejected: str | None) -> bool:
-        """Read the file again whatever its times say."""
+        """Read the file again, even if its modification time is the same."""
         self._stamp = None
         return True
 
 
 class RefreshableToken(Credentials):
-    """A header from elsewhere (a kubeconfig), with a hook that fetches a fresh one."""
+    """A header from a kubeconfig, and a function that gets a new one."""
 
     def __init__(
         self, header: str | None, renew: Callable[[], Awaitable[str | None]] | None = None
@@ -84,13 +83,13 @@ class RefreshableToken(Credentials):
         self._failures = 0
 
     def header(self) -> str | None:
-        """The header fetched last."""
+        """The last header."""
         return self._header
 
     async def renew(self, rejected: str | None) -> bool:
-        """Ask the hook, once for all requests that were refused together.
+        """Call the function once for all requests that were rejected at the same time.
 
-        Those that waited while it failed, or had no other one, do not ask again.
+        Requests that waited while it failed, or returned the same header, do not call it again.
         """
         if self._renew is None:
             return False
@@ -103,7 +102,7 @@ class RefreshableToken(Credentials):
             try:
                 async with asyncio.timeout(RENEW_LIMIT_S):
                     self._header = await self._renew()
-            except Exception as error:  # noqa: BLE001 - a program of the user's; asked again later
+            except Exception as error:  # noqa: BLE001 - a plugin of the user; called again later
                 message = str(error) or type(error).__name__
                 log.warning("credentials_not_renewed", error=message[:300])
             if self._header != rejected:
@@ -113,7 +112,7 @@ class RefreshableToken(Credentials):
 
 
 class Transport:
-    """The session and what every request needs. Knows nothing of retries or budgets."""
+    """The HTTP session, without retries and budgets."""
 
     def __init__(
         self,
@@ -137,18 +136,18 @@ class Transport:
                 ssl=ssl_context if ssl_context is not None else True,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # .netrc and proxy variables cost a thread hop per request.
+            # With .netrc and proxy variables, each request would use a thread.
             trust_env=False,
             read_bufsize=READ_BUFFER_BYTES,
-            # Unpacking a page of a list would stop the loop for longer than its bytes take.
+            # Decompression of a list page would block the loop for longer than the network does.
             headers={
                 "User-Agent": user_agent,
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",
             },
         )
-        # aiohttp would send PUT and DELETE again when a kept connection turns out closed:
-        # then a DELETE that worked answers 404. Whether to repeat is decided in Client.
+        # aiohttp would send PUT and DELETE again if a keep-alive connection was closed: a DELETE
+        # that succeeded would then return 404. Client decides about retries.
         self._session._retry_connection = False
 
     def request(
@@ -162,7 +161,7 @@ class Transport:
         accept: str | None = None,
         timeout: aiohttp.ClientTimeout,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """One request, one attempt. Redirects are not followed: no credentials elsewhere."""
+        """One attempt of a request. Redirects are not followed, to keep credentials here."""
         headers = {}
         token = self.credentials.header()
         if token:
@@ -171,7 +170,7 @@ class Transport:
             headers["Content-Type"] = content_type
         if accept:
             headers["Accept"] = accept
-        # Parsing the whole address anew would cost as much as the rest of this method.
+        # Parsing the whole URL would double the cost of this method.
         url = self._root.with_path(self._prefix + path)
         return self._session.request(
             method,
@@ -189,5 +188,5 @@ class Transport:
 
 
 def _data(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Large bodies as a reader: aiohttp warns of them as bytes. It costs small ones a task."""
+    """Large bodies as a reader, as aiohttp warns about large bytes; a reader costs a task."""
     return body if body is None or len(body) <= SMALL_BODY_BYTES else io.BytesIO(body)

@@ -1,14 +1,13 @@
-"""Kubernetes quantities as whole numbers, exactly: no float touches an amount.
+"""Kubernetes quantities as exact integers, without floats.
 
-Cpu is counted in thousandths (millicores), every other resource in base units (bytes, whole
-devices). Fractions round away from zero, as the API server's own `Value` and `MilliValue` do.
+CPU is in thousandths (millicores), every other resource in base units (bytes, whole devices).
+Fractions round away from zero, as `Value` and `MilliValue` of the API server do.
 
-Clamp rule: a result beyond `CLAMP` = 2**45 (32 TiB, or 35 billion cores) in size becomes
-`CLAMP` with its sign. So the sum over 2**17 nodes stays at or below 2**62, and arrays of int64
-never overflow. Quotas speak of whole clusters: `quota_amount` clamps at `QUOTA_CLAMP` = 2**60
-instead, and sums of quotas are to be taken over Python integers.
+Results are clamped to +-`CLAMP` = 2**45 (32 TiB, or 35 billion cores), so that the sum over 2**17
+nodes is at most 2**62 and arrays of int64 do not overflow. Quotas cover whole clusters:
+`quota_amount` clamps to `QUOTA_CLAMP` = 2**60, and quotas are summed as Python integers.
 
-Source: `resource.Quantity` of k8s.io/apimachinery (its grammar is in the type's comment).
+Source: `resource.Quantity` of k8s.io/apimachinery (the grammar is in the comment of the type).
 """
 
 from __future__ import annotations
@@ -24,23 +23,13 @@ MAX_TEXT: Final = 256
 _PATTERN: Final = re.compile(
     r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:(n|u|m|k|M|G|T|P|E|[KMGTPE]i)|[eE]([+-]?[0-9]+))?"
 )
-_DECIMAL: Final = {
-    "n": -9,
-    "u": -6,
-    "m": -3,
-    "k": 3,
-    "M": 6,
-    "G": 9,
-    "T": 12,
-    "P": 15,
-    "E": 18,
-}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_MAX_POWER: Final = 1000  # powers of ten beyond this cannot change a clamped or rounded-up result
+_MAX_POWER: Final = 1000  # larger powers of ten do not change a clamped or rounded result
 
 
 class QuantityError(ValueError):
-    """The text is no Kubernetes quantity."""
+    """The text is not a Kubernetes quantity."""
 
 
 def _invalid_quantity(value: object) -> QuantityError:
@@ -50,14 +39,14 @@ def _invalid_quantity(value: object) -> QuantityError:
 
 
 def _scale(value: int, power: int) -> int:
-    """`value` times 10**power, fractions rounded up; `value` is not negative."""
+    """`value` * 10**power, rounded up, for values of at least 0."""
     factor: int = 10 ** abs(power)
     return value * factor if power >= 0 else -(-value // factor)
 
 
 @lru_cache(maxsize=65536)
 def _parse(text: str, milli: bool) -> int:
-    """Exact value of `text` in thousandths or units, not clamped but for far exponents."""
+    """Value of `text` in thousandths or units, without `CLAMP`."""
     match = _PATTERN.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
         raise _invalid_quantity(text)
@@ -78,7 +67,6 @@ def _parse(text: str, milli: bool) -> int:
 
 
 def _text(value: object) -> str:
-    """Numbers as lax clients send them, in the quantity grammar."""
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -91,11 +79,9 @@ def _clamp(value: int, limit: int) -> int:
 
 
 def to_milli(value: str | int | float) -> int:
-    """Thousandths in a quantity, rounded away from zero and clamped to `CLAMP`.
+    """Thousandths of a quantity, rounded away from zero and clamped to `CLAMP`.
 
-    Args:
-        value: a quantity; numbers are taken by their shortest decimal text. May be negative:
-            callers refuse that where it makes no sense.
+    A number stands for its shortest decimal text. Negative values are allowed.
 
     Raises:
         QuantityError: not a quantity, or longer than 256 characters.
@@ -104,21 +90,12 @@ def to_milli(value: str | int | float) -> int:
 
 
 def exact_milli(value: str | int | float) -> int:
-    """Thousandths in a quantity, rounded away from zero and not clamped: to compare, not to count.
+    """Thousandths of a quantity, rounded away from zero; not clamped: for comparisons only.
 
     Raises:
         QuantityError: as for `to_milli`.
     """
     return _parse(_text(value), True)
-
-
-def to_units(value: str | int | float) -> int:
-    """Whole units in a quantity, rounded away from zero and clamped to `CLAMP`.
-
-    Raises:
-        QuantityError: as for `to_milli`.
-    """
-    return _clamp(_parse(_text(value), False), CLAMP)
 
 
 def amount(resource: str, value: str | int | float) -> int:
@@ -131,7 +108,7 @@ def amount(resource: str, value: str | int | float) -> int:
 
 
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """As `amount`, but clamped to `QUOTA_CLAMP`: a cluster's quota may pass 32 TiB of memory.
+    """As `amount`, but clamped to `QUOTA_CLAMP`: quota may exceed 32 TiB of memory.
 
     Raises:
         QuantityError: as for `to_milli`.
@@ -144,9 +121,9 @@ def _is_bytes(resource: str) -> bool:
 
 
 def format_amount(resource: str, value: int) -> str:
-    """Text of an amount that `amount` reads back: "1500m" or "4" of cpu, "7500Mi" of memory.
+    """Text that `amount` parses back: "1500m" or "4" for cpu, "7500Mi" for memory.
 
-    Bytes take the largest binary suffix that divides them; other resources are plain integers.
+    Bytes get the largest binary suffix that divides them; other resources are plain integers.
     """
     if resource == "cpu":
         whole, rest = divmod(value, 1000)

@@ -1,16 +1,23 @@
-"""Exponential backoff with jitter, kept per key."""
+"""Waiting: exponential backoff with jitter, and sleeping with a deadline."""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from rackgate.runtime import clock
+
+# Nothing signals that a deadline was brought forward, so a sleep checks it this often.
+DEADLINE_CHECK_S: Final = 0.25
 
 
 class Backoff:
-    """Growing waits for what fails repeatedly.
+    """Exponential backoff per key.
 
-    The n-th wait of a key lies between half of and the full `base_s * factor**n`, at most
-    `cap_s`: spread, so that many clients do not return together, and never close to zero.
+    The n-th wait of a key is random between half of and the full `base_s * factor**n`, capped at
+    `cap_s`. The jitter keeps clients from retrying together; no wait is close to zero.
     """
 
     def __init__(
@@ -25,17 +32,32 @@ class Backoff:
         self._failures: dict[Hashable, int] = {}
 
     def next(self, key: Hashable = None) -> float:
-        """Count one more failure of `key` and say how many seconds to wait."""
+        """Count one more failure of `key`; return the seconds to wait."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        # The exponent is bounded: a float power overflows after a few hundred failures.
+        # The exponent is capped: a float power overflows after a few hundred failures.
         full = min(self.cap_s, self.base_s * self.factor ** min(failures, 64))
         return full * (0.5 + self._rng.random() / 2)
 
     def failures(self, key: Hashable = None) -> int:
-        """How often `key` failed since its last success."""
+        """Failures of `key` since its last success."""
         return self._failures.get(key, 0)
 
     def reset(self, key: Hashable = None) -> None:
-        """`key` succeeded, or is gone: start over."""
+        """Start over with `key`, after a success or its deletion."""
         self._failures.pop(key, None)
+
+
+async def sleep_until(wait_s: float, deadline: Callable[[], float] | None = None) -> None:
+    """Sleep for `wait_s` seconds, but not beyond a deadline.
+
+    `deadline` returns monotonic seconds. It is called repeatedly, as a deadline may move.
+    """
+    until = clock.monotonic() + wait_s
+    while (left_s := until - clock.monotonic()) > 0:
+        if deadline is None:
+            await asyncio.sleep(left_s)
+        elif (deadline_in_s := deadline() - clock.monotonic()) <= 0:
+            return
+        else:
+            await asyncio.sleep(min(left_s, deadline_in_s, DEADLINE_CHECK_S))

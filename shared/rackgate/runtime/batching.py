@@ -1,4 +1,4 @@
-"""Many events, one reaction: the first event opens a window, its end closes the batch."""
+"""Batch events: the first event opens a time window, its end closes the batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Batcher(Generic[K]):
-    """Collect keys for `window_s` seconds counted from the first one.
+    """Collect keys for `window_s` seconds, starting with the first one.
 
-    Keys are unique within a batch and keep the order of their first addition. One taker.
+    Keys are unique within a batch, in the order of their first addition. Only one task may `take`.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -25,7 +25,7 @@ class Batcher(Generic[K]):
         return len(self._keys)
 
     def add(self, key: K) -> None:
-        """Put `key` into the open batch, opening one if there is none. Loop thread only."""
+        """Add `key` to the open batch, or open one. Only on the loop's thread."""
         if not self._keys:
             self._opened_at = asyncio.get_running_loop().time()
             self._filled.set()
@@ -34,7 +34,7 @@ class Batcher(Generic[K]):
     async def take(self) -> list[K]:
         """Wait for a key, then for the end of its window; return the batch, never empty."""
         await self._filled.wait()
-        # An already old batch (the taker was busy) goes out at once.
+        # A batch whose window is over, as the taker was busy, is returned immediately.
         left_s = self._opened_at + self.window_s - asyncio.get_running_loop().time()
         if left_s > 0:
             await asyncio.sleep(left_s)

@@ -1,7 +1,7 @@
-"""The one place that reads clocks. Pure code takes `now` as an argument.
+"""The only module that reads clocks. Pure code takes `now` as an argument.
 
-Clocks of different machines never agree. So limits and order go by the monotonic clock and by
-resourceVersions; `shift` moves this process's wall clock to prove that nothing else is needed.
+Wall clocks of machines differ, so deadlines use the monotonic clock and order uses
+resourceVersions. `shift` moves the wall clock of this process to test that.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ _offset = timedelta()
 
 
 def shift(offset_s: float) -> None:
-    """Move this process's wall clock: `now` is `offset_s` seconds ahead of the machine's.
-
-    The monotonic clock stays as it is. A later call replaces an earlier one.
-    """
-    global _offset  # noqa: PLW0603 - the process has one clock, and this is its only state
+    """Move the wall clock of this process `offset_s` seconds ahead of the machine's."""
+    global _offset  # noqa: PLW0603 - a process has one clock
     _offset = timedelta(seconds=offset_s)
 
 
 def monotonic() -> float:
-    """Seconds on this machine's monotonic clock: for limits and durations."""
+    """Seconds of the monotonic clock, for deadlines and durations."""
     return time.monotonic()
 
 
 def now() -> datetime:
-    """The wall clock, aware, in UTC: for timestamps in objects only."""
+    """The wall clock, aware, in UTC; only for timestamps in objects."""
     return datetime.now(UTC) + _offset

@@ -12,8 +12,8 @@ from rackgate.runtime import metrics
 class HealthServer:
     """Serves /healthz, /readyz and /metrics.
 
-    /healthz answers 200 as long as the event loop runs. /readyz answers 200 when `ready`
-    returns an empty list, else 503 with what is missing, one per line.
+    /healthz returns 200 while the event loop runs. /readyz returns 200 if `ready` returns an empty
+    list, else 503 with the reasons, one per line.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class HealthServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen. With port 0 the kernel chooses one, to be read from `port`.
+        """Listen. With port 0 the kernel chooses one, and `port` has it afterwards.
 
         Raises:
             OSError: the address is in use.
@@ -40,18 +40,16 @@ class HealthServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Stop listening. Repeating it is harmless."""
+        """Stop listening; idempotent."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     async def __aenter__(self) -> HealthServer:
-        """Start on entry."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop on exit."""
         await self.stop()
 
     async def _healthz(self, _: web.Request) -> web.Response:

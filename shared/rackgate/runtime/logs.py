@@ -1,4 +1,7 @@
-"""Logs: one event constant, facts as keys; JSON on a pipe, colours on a terminal."""
+"""Logs: an event name and key-value pairs; JSON on a pipe, colors on a terminal.
+
+Level error means that an operator must act.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ Format = Literal["auto", "json", "console"]
 _COUNTED_LEVELS = ("warning", "error")
 LOG_LINES = metrics.initialize_series(
     metrics.counter(
-        "log_lines_total", "Log lines of importance; an error wants a person.", ("level",)
+        "log_lines_total",
+        "Logs of level warning and error. Level error means that an operator must act.",
+        ("level",),
     ),
     "level",
     _COUNTED_LEVELS,
@@ -24,7 +29,7 @@ LOG_LINES = metrics.initialize_series(
 
 
 def _render_json(event: Any, **_: Any) -> str:
-    # `str` as the last resort: a log line must never raise because of a value in it.
+    # `str` for values that are not JSON: logging must not raise.
     return msgspec.json.encode(event, enc_hook=str).decode()
 
 
@@ -41,13 +46,13 @@ def configure(
     format: Format = "auto",
     stream: TextIO | None = None,
 ) -> None:
-    """Set up structlog, and stdlib logging of libraries through it, on stderr.
+    """Set up structlog, and the stdlib loggers of libraries through it.
 
     Args:
         service: bound to every line as `service`.
         level: debug, info, warning or error.
-        format: auto is console on a terminal, JSON elsewhere.
-        stream: where lines go; stderr by default.
+        format: auto is console on a terminal, else JSON.
+        stream: output; stderr by default.
     """
     out = stream or sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
@@ -78,5 +83,5 @@ def configure(
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries speak only when something is wrong.
+    # Of libraries, only warnings and errors.
     root.setLevel(max(threshold, logging.WARNING))

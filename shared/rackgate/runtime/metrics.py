@@ -1,4 +1,4 @@
-"""Prometheus metrics: one registry, one prefix, and what every service measures."""
+"""Prometheus metrics: one registry, one prefix, and the metrics of every service."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ SHORT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMetric:
-    """What a metric of ours is, for the pages and checks that list all of them.
-
-    Attributes:
-        name: with prefix, as it is queried.
-        kind: counter, gauge or histogram.
-    """
+    """A declared metric, for documentation and tests; `name` includes the prefix."""
 
     name: str
     kind: str
@@ -40,7 +35,7 @@ class DeclaredMetric:
     help_text: str
 
 
-# Every metric of the modules that were imported, in the order of their declaration.
+# All metrics of the imported modules, in the order of declaration.
 DECLARED: Final[list[DeclaredMetric]] = []
 
 
@@ -73,9 +68,9 @@ def histogram(
 
 @dataclass(frozen=True, slots=True)
 class ScrapedGauge:
-    """A gauge that keeps nothing: its values are computed whenever somebody scrapes.
+    """A gauge whose values are computed at each scrape.
 
-    So it has no value that is older than what it counts, and none of what is gone.
+    So it never shows outdated values, or values of deleted objects.
     """
 
     name: str
@@ -86,7 +81,7 @@ class ScrapedGauge:
         """The series of one scrape.
 
         Args:
-            samples: values of the labels in their order, each combination once, and the value.
+            samples: label values in the order of `labels`, each combination once, and the value.
         """
         family = GaugeMetricFamily(f"{PREFIX}_{self.name}", self.help_text, labels=self.labels)
         for values, value in samples:
@@ -95,7 +90,7 @@ class ScrapedGauge:
 
 
 def scraped_gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> ScrapedGauge:
-    """A gauge `rackgate_<name>` for a function that `scraping` registers."""
+    """A gauge `rackgate_<name>`, for a function that `scraping` registers."""
     _register_declaration("gauge", name, help_text, labels)
     return ScrapedGauge(name, help_text, tuple(labels))
 
@@ -110,10 +105,9 @@ class _ScrapeCollector(Collector):
 
 @contextmanager
 def scraping(families: Callable[[], Iterable[GaugeMetricFamily]]) -> Iterator[None]:
-    """Serve what a function yields beside all other metrics, for as long as this lasts.
+    """Add the gauges that `families` returns to every scrape, within this context.
 
-    Args:
-        families: called in each scrape, in the event loop's thread: quick, and without waiting.
+    `families` runs on the event loop's thread, so it must be quick.
     """
     collector = _ScrapeCollector(families)
     REGISTRY.register(collector)
@@ -123,40 +117,39 @@ def scraping(families: Callable[[], Iterable[GaugeMetricFamily]]) -> Iterator[No
         REGISTRY.unregister(collector)
 
 
-BUILD_INFO: Final = gauge("build_info", "1, with the version that runs.", ("service", "version"))
+BUILD_INFO: Final = gauge("build_info", "1, with the running version.", ("service", "version"))
 API_REQUESTS: Final = counter(
     "api_requests_total",
-    "Requests to the API server; code is the HTTP status, or 'none' without an answer.",
+    "Requests to the API server; code is the HTTP status, or 'none' without a response.",
     ("verb", "resource", "code"),
 )
 API_DURATION: Final = histogram(
     "api_request_duration_seconds",
-    "Time to the whole answer of one request to the API server, without the time it waited for "
-    "its turn; watches are not in it.",
+    "Time to the complete response of one request to the API server, without the time that the "
+    "client delayed it; watches are not included.",
     ("verb", "resource"),
     (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 WATCH_RESTARTS: Final = counter(
     "watch_restarts_total",
-    "Watches started again, by why the last one ended.",
+    "Watches that were restarted, by the reason why the last one ended.",
     ("resource", "reason"),
 )
 WATCH_LAG: Final = gauge(
-    "watch_lag_seconds", "Seconds since the watch was last heard of.", ("resource",)
+    "watch_lag_seconds", "Seconds since the last data of the watch.", ("resource",)
 )
-LEADER: Final = gauge("leader", "1 while this process holds the lease.", ("lease",))
+LEADER: Final = gauge("leader", "1 while this process holds the Lease.", ("lease",))
 EVENT_LOOP_LAG: Final = histogram("event_loop_lag_seconds", "How late the event loop woke a timer.")
 GC_PAUSE: Final = histogram("gc_pause_seconds", "Pauses of the garbage collector.", ("generation",))
 EVENTS_DROPPED: Final = counter(
-    "events_dropped_total", "Kubernetes Events that were not written, by why.", ("reason",)
+    "events_dropped_total", "Kubernetes Events that were not written, by reason.", ("reason",)
 )
 
 
 def initialize_series(metric: Counter, label: str, values: Sequence[str]) -> Counter:
-    """Show a counter of one label with every value it can have from the start, at 0.
+    """Start the series of a counter at 0 for every value of its one label.
 
-    A series that begins at 1 never rose, as far as `increase()` can see: an alert would miss
-    the first time.
+    `increase()` does not see the first increment of a series that starts at 1.
     """
     for value in values:
         metric.labels(**{label: value})
@@ -169,8 +162,6 @@ def render() -> bytes:
 
 
 class _GcTimer:
-    """Times collections. The collector calls it before and after each one."""
-
     def __init__(self) -> None:
         self._started = 0.0
         self._children = [GC_PAUSE.labels(generation=str(n)) for n in range(3)]
@@ -183,13 +174,13 @@ class _GcTimer:
 
 
 def watch_gc() -> None:
-    """Time garbage collections from now on. Repeating it is harmless."""
+    """Measure the garbage collections of this process; idempotent."""
     if not any(isinstance(callback, _GcTimer) for callback in gc.callbacks):
         gc.callbacks.append(_GcTimer())
 
 
 async def watch_loop_lag(every_s: float = 0.5) -> None:
-    """Measure for ever how late the loop wakes this task."""
+    """Measure how late the loop wakes this task, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + every_s
@@ -198,13 +189,10 @@ async def watch_loop_lag(every_s: float = 0.5) -> None:
 
 
 def freeze_heap() -> int:
-    """Collect once, then keep everything alive now out of later collections.
+    """Collect once, exclude all objects from later collections, and return their number.
 
-    To be called after the first sync of all caches: one full pass over a large cache stops
-    the loop for tens of milliseconds.
-
-    Returns:
-        The number of frozen objects.
+    Call it after the first sync of all caches: a full collection of a large cache blocks the loop
+    for tens of milliseconds.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The setting `managedJobsNamespaceSelector`: in which namespaces jobs are managed."""
+"""The setting `managedJobsNamespaceSelector`: namespaces whose jobs are managed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX: Final = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
 _KEY: Final = re.compile(f"{_PREFIX}{_NAME}")
 _VALUE: Final = re.compile(f"({_NAME})?")
 _OPERATORS_WITH_VALUES: Final = ("In", "NotIn")
-# Of every namespace, by the API server.
+# The API server sets it on every namespace.
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
@@ -34,14 +34,14 @@ def _validate_value(value: str) -> str:
 
 
 class NamespaceRequirement(ConfigModel):
-    """One expression about the labels of a namespace."""
+    """One expression on the labels of a namespace."""
 
     key: str
-    """Label that it is about."""
+    """Label key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """In and NotIn compare with values; Exists and DoesNotExist take none."""
+    """In and NotIn need values; Exists and DoesNotExist take none."""
     values: list[str] = Field(default_factory=list, max_length=1000)
-    """Values to compare with."""
+    """Values for In and NotIn."""
 
     @field_validator("key")
     @classmethod
@@ -66,12 +66,12 @@ class NamespaceRequirement(ConfigModel):
 
 
 class NamespaceSelector(ConfigModel):
-    """A label selector for namespaces; empty, it selects all."""
+    """A label selector for namespaces. An empty selector selects all."""
 
     match_labels: dict[str, str] = Field(default_factory=dict, max_length=100)
-    """Labels that a namespace has to carry, with these values."""
+    """Labels and values that a namespace must have."""
     match_expressions: list[NamespaceRequirement] = Field(default_factory=list, max_length=100)
-    """Expressions that have to hold as well."""
+    """Expressions that must match as well."""
 
     @field_validator("match_labels")
     @classmethod
@@ -80,10 +80,10 @@ class NamespaceSelector(ConfigModel):
 
     @classmethod
     def of(cls, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> Self:
-        """What a LabelSelector of the API asks for, but that it leaves out `unmanaged` namespaces.
+        """The setting that equals a LabelSelector of the API without exclusions of `unmanaged`.
 
         Raises:
-            pydantic.ValidationError: it is no selector.
+            pydantic.ValidationError: `selector` is not a LabelSelector.
         """
         labels = selector.get("matchLabels") or {}
         expressions = selector.get("matchExpressions") or ()
@@ -96,7 +96,7 @@ class NamespaceSelector(ConfigModel):
         return not self.match_labels and not self.match_expressions
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether a namespace with these labels is selected."""
+        """Whether it selects a namespace with these labels."""
         if any(labels.get(key) != value for key, value in self.match_labels.items()):
             return False
         return all(
@@ -104,23 +104,23 @@ class NamespaceSelector(ConfigModel):
         )
 
     def differs(self, selector: Mapping[str, Any], unmanaged: Collection[str] = ()) -> bool:
-        """Whether a LabelSelector of the API selects by something else.
+        """Whether a LabelSelector of the API differs from this setting.
 
         Args:
-            selector: of a registration, which leaves out the namespaces of the system by name.
-            unmanaged: these namespaces, where nothing is managed whoever selects them.
+            selector: of a webhook configuration, which excludes system namespaces by name.
+            unmanaged: those namespaces, in which jobs are never managed.
         """
         try:
             found = self.of(selector, unmanaged)
-        except ValidationError:  # no selector that the setting could be equal to
+        except ValidationError:  # not a selector that the setting accepts
             return True
         own = self._with_merged_exclusions(unmanaged)
         return (found.match_labels, _sorted(found)) != (own.match_labels, _sorted(own))
 
     def _with_merged_exclusions(self, unmanaged: Collection[str]) -> Self:
-        """The same selector, with one expression for all namespaces that it leaves out by name.
+        """The same selector, with one expression for all namespaces that it excludes by name.
 
-        Those of `unmanaged` are not named by it.
+        Namespaces of `unmanaged` are not in it.
         """
         named = [one for one in self.match_expressions if _excludes_by_name(one)]
         names = {name for one in named for name in one.values} - set(unmanaged)
@@ -131,7 +131,7 @@ class NamespaceSelector(ConfigModel):
         return self.model_copy(update={"match_expressions": kept})
 
     def __str__(self) -> str:
-        """As it is written in a configuration."""
+        """As JSON, in the form of the settings."""
         return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
 
@@ -149,7 +149,7 @@ def _excludes_by_name(requirement: NamespaceRequirement) -> bool:
 
 
 def _sorted(selector: NamespaceSelector) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Expressions in an order of their own: neither theirs nor that of values has a meaning."""
+    """Expressions in canonical order: neither their order nor that of values has a meaning."""
     return sorted(
         (one.key, one.operator, tuple(sorted(one.values))) for one in selector.match_expressions
     )

@@ -1,7 +1,7 @@
-"""The outermost lines of every service: flags, settings, logs, signals, exit codes.
+"""Entry point of every service: flags, settings, logs, signals, exit codes.
 
-Exit codes: 0 after a clean stop, 1 when the service failed, 2 for wrong usage or settings, 3 when
-another installation acts in the cluster.
+Exit codes: 0 after a clean stop, 1 after a failure, 2 for invalid usage or settings, 3 if another
+installation is active in the cluster.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _PORT_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
 class ConflictingInstallationError(Exception):
-    """The cluster has another installation, or Kueue: this service must not act there."""
+    """The cluster has another installation, or Kueue, so this service must not act."""
 
 
 def default_identity() -> str:
-    """A name for this process that no other process shares: host, pid, random part."""
+    """A unique name for this process: host name, process ID and a random part."""
     return f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
 
 
 def user_agent(service: str) -> str:
-    """`rackgate-<service>/<version>`; its first part becomes the default field manager."""
+    """`rackgate-<service>/<version>`; the first part is the default field manager of writes."""
     return f"rackgate-{service}/{version('rackgate')}"
 
 
@@ -60,9 +60,8 @@ def run_service(
 
     Args:
         service: short name: webhook, assigner or ungater.
-        main: the service; returns soon after the given event is set. When it returns or
-            raises earlier, the service ends with exit code 1, or 3 for a
-            `ConflictingInstallationError`.
+        main: the service; returns soon after the given event is set. If it returns or raises
+            earlier, the exit code is 1, or 3 for a `ConflictingInstallationError`.
         settings: its settings class.
         description: first lines of `--help`.
         argv: arguments, `sys.argv[1:]` by default.
@@ -107,7 +106,7 @@ def _print_errors(error: SettingsError) -> int:
 
 
 def _find_conflict(error: Exception) -> BaseException | None:
-    """The conflict in a failure, whatever else failed while the service was ending for it."""
+    """The conflict in a failure, also if other tasks failed while the service stopped."""
     if not isinstance(error, ExceptionGroup):
         return error if isinstance(error, ConflictingInstallationError) else None
     found: BaseException | None = error.subgroup(ConflictingInstallationError)
@@ -117,7 +116,7 @@ def _find_conflict(error: Exception) -> BaseException | None:
 
 
 def _only_cause(error: Exception) -> Exception:
-    """What is inside of task groups that failed for one reason."""
+    """The cause in nested task groups that failed for one reason."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

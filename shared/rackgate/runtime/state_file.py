@@ -1,20 +1,20 @@
-"""What a process leaves for its successor in the same place: identity, Leases, open requests.
+"""State that a process leaves for its successor in the same Pod: identity, Leases, open requests.
 
-A container that is restarted in its pod is provably alone: its predecessor held a lock on this
-file, and the kernel gives the lock to nobody before that process is gone, however it ended. So the
-successor need not wait for the time of its predecessor's Leases; it takes them back, as long as
+A process locks the file as long as it lives. A restarted container that gets the lock knows that
+its predecessor is gone, however it ended. So it does not wait until the predecessor's Leases
+expire, but takes them back, as long as
 
-- the record in the Lease is one that the predecessor wrote: same holder, time and number;
-- nobody else can have been given that Lease meanwhile, by the predecessor's own deadline;
-- nothing that the predecessor sent may still arrive: every write was answered, or the longest
-  request is over since the last one was sent.
+- the predecessor wrote the record in the Lease: same holder, acquire time and transitions;
+- no other process can hold the Lease yet, by the predecessor's own deadline;
+- no write of the predecessor can still arrive: every write was answered, or the request timeout
+  has passed since the last one was sent.
 
-The file belongs on a volume of the pod that outlives its containers and nothing else (an emptyDir).
-A copy of it is not it (inode and device), nor is one from before the machine started (boot id), for
-times are of its monotonic clock. Whoever cannot lock it goes without, and waits as any other.
+The file belongs on a volume that outlives the containers of the Pod, but not the Pod (emptyDir).
+Inode, device and boot ID detect copies of the file, and files from before a reboot, which reset the
+monotonic clock. A process that cannot lock the file waits for Leases as any other process.
 
-Everything is written into memory that the kernel keeps when the process is killed. Records are in
-two slots with check sums, written in turns, so that one of the two is whole at any moment.
+All data is in shared memory, which the kernel keeps if the process is killed. Records alternate
+between two slots with checksums, so one of the two is always complete.
 """
 
 from __future__ import annotations
@@ -33,26 +33,23 @@ import structlog
 from rackgate.runtime import clock
 
 SLOT_BYTES: Final = 32 * 1024
-# Seconds after which a write of unknown outcome is not applied any more.
+# Seconds after which a write with unknown outcome can no longer be applied.
 UNKNOWN_OUTCOME_S: Final = 75.0
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _OPEN_WRITES: Final = struct.Struct("<q")
 _TIME: Final = struct.Struct("<d")
 _OPEN_WRITES_AT, _SENT_AT, _UNKNOWN_UNTIL_AT, _SLOTS_AT = 0, 8, 16, 64
-_HEAD: Final = struct.Struct("<QLL")  # number, length, check sum
+_HEAD: Final = struct.Struct("<QLL")  # number, length, checksum
 _BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
 
 log = structlog.get_logger()
 
 
 class Tenure(msgspec.Struct, frozen=True):
-    """One time that a process had a Lease, or asked for it.
+    """One period in which a process held a Lease, or tried to acquire it.
 
-    Attributes:
-        acquired: as in the Lease's record.
-        transitions: as in the Lease's record.
-        deadline: monotonic second at which it ended unless renewed.
+    `acquired` and `transitions` are those of the Lease; `deadline` is in monotonic seconds.
     """
 
     acquired: str
@@ -61,8 +58,6 @@ class Tenure(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct):
-    """What is kept beside the numbers."""
-
     identity: str = ""
     place: str = ""
     tenures: dict[str, Tenure] = {}
@@ -72,16 +67,16 @@ _decode: Final = msgspec.json.Decoder(_Record).decode
 
 
 class StateFile:
-    """The file of this process, and what its predecessor left in it.
+    """The file of this process, and the state of its predecessor.
 
     Attributes:
-        identity: of this process in Leases: that of the predecessor, if there was one.
-        has_predecessor: whether there was one.
+        identity: identity of this process in Leases: that of the predecessor, if there is one.
+        has_predecessor: whether the file has the state of a predecessor.
     """
 
     def __init__(self, descriptor: int, identity: str) -> None:
-        """Prefer `open_state`. Takes over the descriptor, which is locked."""
-        # All of it now: on a full volume, the first store into a hole ends the process (SIGBUS).
+        """Use `open_state`. Takes over the descriptor, which is locked."""
+        # On a full volume, the first write into a hole would end the process (SIGBUS).
         os.posix_fallocate(descriptor, 0, _BYTES)
         self._descriptor = descriptor
         self._memory = mmap.mmap(descriptor, _BYTES)
@@ -93,7 +88,7 @@ class StateFile:
         same = bool(place) and previous.place == place
         self.has_predecessor = same and _is_same_pod(previous.identity, identity)
         self.identity = previous.identity if self.has_predecessor else identity
-        # Also what earlier ones had, which it did not come to take back.
+        # Includes Leases of earlier processes that it did not take back.
         self._predecessor_tenures = previous.tenures if self.has_predecessor else {}
         self._last_sent_at = self._read_time(_SENT_AT)
         self._had_open_writes = self._open_writes() > 0
@@ -102,60 +97,54 @@ class StateFile:
         self._start_over()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close and unlock the file."""
         self._memory.close()
         os.close(self._descriptor)
 
-    # What this process does ---------------------------------------------------------------
+    # State of this process ----------------------------------------------------------------
 
     def begin_write(self) -> None:
-        """A write is about to be sent."""
+        """Record that a write is about to be sent."""
         _TIME.pack_into(self._memory, _SENT_AT, clock.monotonic())
         _OPEN_WRITES.pack_into(self._memory, _OPEN_WRITES_AT, self._open_writes() + 1)
 
     def end_write(self, *, outcome_known: bool) -> None:
-        """A write has ended; `outcome_known` when its answer says what became of it."""
+        """Record that a write has ended, and whether its response shows the outcome."""
         if not outcome_known:
             _TIME.pack_into(self._memory, _UNKNOWN_UNTIL_AT, clock.monotonic() + UNKNOWN_OUTCOME_S)
         _OPEN_WRITES.pack_into(self._memory, _OPEN_WRITES_AT, self._open_writes() - 1)
 
     def record_tenure(self, lease: str, acquired: str, transitions: int, deadline: float) -> None:
-        """This process has a Lease, or asks for it, until `deadline`."""
+        """Record that this process holds a Lease, or tries to acquire it, until `deadline`."""
         self._record.tenures[lease] = Tenure(acquired, transitions, deadline)
         self._save()
 
     def invalidate(self) -> None:
-        """Nothing of this is true any more: no successor may rest on it."""
+        """Invalidate the state: no successor may use it."""
         self._record.place = ""
         self._save()
 
-    # What the predecessor left ------------------------------------------------------------
+    # State of the predecessor -------------------------------------------------------------
 
     def free_at(
         self, lease: str, acquired: str | None, transitions: int | None, request_s: float
     ) -> float | None:
-        """From which monotonic second on the predecessor's Lease is ours to take back.
+        """Monotonic second from which this process may take the predecessor's Lease back.
 
-        Args:
-            lease: its name.
-            acquired: as its record says.
-            transitions: as its record says.
-            request_s: longest time that a write may be on its way.
-
-        Returns:
-            None when it is to be waited for as that of any other.
+        None if it must wait as for any other Lease. `acquired` and `transitions` are those of the
+        Lease now; `request_s` is the request timeout.
         """
         previous = self._predecessor_tenures.get(lease)
         if previous is None or (previous.acquired, previous.transitions) != (acquired, transitions):
             return None
-        # By then another one may have taken it, in a store that is not the one we see.
+        # By then another process may hold it, in a store that was restored since.
         if clock.monotonic() >= previous.deadline + request_s:
             return None
         open_until = self._last_sent_at + request_s if self._had_open_writes else float("-inf")
         return max(open_until, self._unknown_until)
 
     def _start_over(self) -> None:
-        """What the predecessor left holds for our successor, too, whenever this is cut short."""
+        """Carry the predecessor's state over: this process may be killed at any line."""
         if not self.has_predecessor:
             _TIME.pack_into(self._memory, _UNKNOWN_UNTIL_AT, 0.0)
         elif self._had_open_writes:
@@ -193,19 +182,19 @@ class StateFile:
             raise ValueError("too many Leases for one state file")
         self._number += 1
         start = _SLOTS_AT + self._number % 2 * SLOT_BYTES
-        # Torn, its check sum does not fit, and the other slot counts.
+        # If this is interrupted, the checksum does not match, and the other slot is used.
         _HEAD.pack_into(self._memory, start, 0, 0, 1)
         self._memory[start + _HEAD.size : start + _HEAD.size + len(raw)] = raw
         _HEAD.pack_into(self._memory, start, self._number, len(raw), zlib.crc32(raw))
 
 
 def open_state(folder: Path | None, service: str, identity: str) -> StateFile | None:
-    """The state file of a service; None without a folder, or where it cannot be ours.
+    """Open the state file of a service; None without a folder, or if another process locks it.
 
     Args:
         folder: on a volume that outlives the container.
         service: short name.
-        identity: of this process; replaced by that of its predecessor in the same place.
+        identity: identity of this process, unless there is a predecessor.
     """
     if folder is None:
         return None
@@ -230,7 +219,7 @@ def open_state(folder: Path | None, service: str, identity: str) -> StateFile | 
 
 
 def _locate(descriptor: int) -> str:
-    """This file and no copy of it, since this machine started."""
+    """Identify this file and this boot of the machine; "" if the boot ID is not known."""
     status = os.fstat(descriptor)
     try:
         boot = BOOT_ID.read_text().strip()
@@ -240,7 +229,7 @@ def _locate(descriptor: int) -> str:
 
 
 def _is_same_pod(previous: str, identity: str) -> bool:
-    """Whether both identities are of one pod: equal, or but for process id and random part."""
+    """Whether two identities differ at most in process ID and random part."""
     return previous == identity or (
         bool(previous) and previous.rsplit("_", 2)[0] == identity.rsplit("_", 2)[0]
     )

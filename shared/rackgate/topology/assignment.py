@@ -1,7 +1,12 @@
-"""Topology domains as tuples of label values, and the two wire forms of an assignment.
+"""Encode and decode `topologyAssignment`; domains are tuples of label values.
 
-A domain is the tuple of its level values, coarsest first: never a joined string, so a host
-named like a rack, or a value that contains a separator, cannot be mistaken for another.
+A domain is the tuple of its level values, coarsest first, never a joined string: a host that is
+named like a rack, or a value that contains a separator, cannot be confused with another.
+
+Wire form (v1beta2): the domains are a list of slices. A slice has one column per level, either one
+universal value or `prefix + root + suffix` per domain, and a column of pod counts. `encode` cuts
+the list where that saves bytes (`assignment_slices.py`); `decode` reads any legal form in time and
+memory linear in its size.
 """
 
 from __future__ import annotations
@@ -29,15 +34,15 @@ _SHOWN: Final = 60  # characters of a value in a message
 
 
 class AssignmentError(ValueError):
-    """The assignment breaks a rule of its wire form; the message begins with a field path."""
+    """The assignment is invalid; the message starts with a field path."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyAssignment:
-    """Which lowest-level domains take how many pods of one PodSet.
+    """Lowest-level domains of one PodSet, and the pods of each.
 
     Attributes:
-        levels: node label keys, coarsest first; only the hostname when that is the lowest level.
+        levels: node label keys, coarsest first; only the hostname if that is the lowest level.
         domains: `(values, count)` in rank order: the first `count` ranks go to the first domain.
             `values` has one entry per level; `count` is at least 1; no domain appears twice.
     """
@@ -47,7 +52,7 @@ class TopologyAssignment:
 
     @property
     def count(self) -> int:
-        """Total pods over all domains."""
+        """Pods of all domains."""
         return sum(count for _, count in self.domains)
 
 
@@ -56,7 +61,7 @@ def _reject(path: str, problem: str) -> NoReturn:
 
 
 def shown(value: object) -> str:
-    """A value found, shortened to what may stand in a message."""
+    """A value, shortened for messages."""
     if isinstance(value, str):
         text = json.dumps(value[:_SHOWN], ensure_ascii=False)  # control characters escaped
         return text if len(value) <= _SHOWN else f'{text[:-1]}..."'
@@ -74,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def _check(assignment: TopologyAssignment) -> None:
-    """Refuse what no reader could take back: the invariants of `TopologyAssignment`."""
+    """Check the invariants of `TopologyAssignment`, and the limits of the schema."""
     _check_levels(assignment.levels)
     width, domains = len(assignment.levels), assignment.domains
     if not domains:
@@ -105,7 +110,7 @@ def _check_levels(levels: Sequence[str]) -> None:
 
 
 def _check_totals(domains: Sequence[tuple[Domain, int]]) -> None:
-    """Refuse domains that come twice, and more pods than a PodSet can have."""
+    """Reject duplicate domains, and more pods than a PodSet can have."""
     if len({values for values, _ in domains}) != len(domains):
         seen: set[Domain] = set()
         for values, _ in domains:
@@ -122,7 +127,7 @@ def _encode_values(values: Sequence[str]) -> dict[str, Any]:
     prefix = common_prefix(values)
     if len(prefix) == max(map(len, values)):
         return {"universal": values[0]}
-    # The suffix is sought in what the prefix left over, so that the two never overlap.
+    # The suffix is searched after the prefix, so that the two do not overlap.
     middles = [value[len(prefix) :] for value in values]
     suffix = common_prefix([rest[::-1] for rest in middles])[::-1]
     individual: dict[str, Any] = {}
@@ -152,13 +157,13 @@ def _is_plain_json(columns: Sequence[Sequence[str]]) -> bool:
 def encode(assignment: TopologyAssignment) -> dict[str, Any]:
     """The v1beta2 `topologyAssignment`: `levels` and `slices`, domains in the given order.
 
-    The list is cut into slices where that saves bytes, and every slice says what its values have
-    in common only once. The result is never larger than with as few slices as possible.
+    The list is cut into slices where that saves bytes. The result is never larger than with the
+    fewest possible slices.
 
     Raises:
-        AssignmentError: no level, no domain, a domain named twice, of another length than
-            `levels`, with a count below 1 or with a value longer than a label value; levels or
-            pods beyond what the schema can hold.
+        AssignmentError: no level or domain; a domain that is duplicate, has another length than
+            `levels`, a count below 1 or a value longer than a label value; more levels or pods
+            than the schema allows.
     """
     _check(assignment)
     columns = list(zip(*(values for values, _ in assignment.domains), strict=True))
@@ -167,7 +172,7 @@ def encode(assignment: TopologyAssignment) -> dict[str, Any]:
     found = _encode_slices(columns, counts, starts)
     fewest_starts = range(0, len(counts), SLICE_DOMAINS)
     if len(starts) > len(fewest_starts) and not _is_plain_json(columns):
-        # The cuts were measured in characters.
+        # The cuts were chosen by characters, not bytes.
         fewest_slices = _encode_slices(columns, counts, fewest_starts)
         found = min(fewest_slices, found, key=lambda slices: len(msgspec.json.encode(slices)))
     return {"levels": list(assignment.levels), "slices": found}
@@ -279,7 +284,7 @@ def _decode_slice(part: Any, width: int, path: str) -> list[tuple[Domain, int]]:
         problem = f"{shown(levels)}: must be a list of one entry per level ({width})"
         _reject(f"{path}.valuesPerLevel", problem)
     if length > 1 and all(map(_is_universal, levels)):
-        # Said before they are written out: a few bytes could ask for any number of them.
+        # Checked before the values are expanded: a few bytes could request any number of them.
         _reject(f"{path}.valuesPerLevel", f"one domain, universal at every level, {length} times")
     columns = [
         _decode_values(column, length, f"{path}.valuesPerLevel[{level}]")
@@ -290,15 +295,12 @@ def _decode_slice(part: Any, width: int, path: str) -> list[tuple[Domain, int]]:
 
 
 def decode(wire: Mapping[str, Any]) -> TopologyAssignment:
-    """Read a v1beta2 `topologyAssignment` of any legal shape; the order of domains is kept.
-
-    Time and memory are bounded by the size of what is read.
+    """Decode a v1beta2 `topologyAssignment` of any legal shape, in the order of its domains.
 
     Raises:
-        AssignmentError: missing or wrongly typed fields, lengths that disagree, a value or list
-            beyond the bounds of the schema, counts below 1, more pods than a PodSet can have, or
-            a domain named twice. Its message is the path of the field, the value found and what
-            it must be.
+        AssignmentError: missing fields, wrong types, lengths that differ, values or lists beyond
+            the bounds of the schema, counts below 1, more pods than a PodSet can have, or duplicate
+            domains. The message has the path of the field, its value and what it must be.
     """
     levels = _list_of(wire.get("levels"), str, "levels")
     _check_levels(levels)

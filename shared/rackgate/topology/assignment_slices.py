@@ -1,8 +1,12 @@
-"""Where to cut a list of topology domains so that its slices take the fewest bytes.
+"""Cut a list of topology domains into slices that take the fewest bytes of JSON.
 
-A slice says what all its values of a level begin and end with only once, so a cut pays where
-neighbours of one side share more than those of both. Cutting is a shortest path over the
-cut_candidates where that can be; see `slice_starts`. Order never changes.
+A slice stores the common prefix and suffix of its values per level once, so a cut saves bytes where
+the neighbors on one side share more than those on both.
+
+Phases: `cut_candidates` finds the places where a cut may save more than it costs;
+`find_cheapest_slices` is a shortest path over these places, with at most `_MAX_STATES` open slices;
+`merge_down_to` merges neighbors if there are too many slices. The order of domains never changes.
+Time is about linear in the number of domains for names of machines, as few cuts are candidates.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
-# Longest common beginning of values that are equal: longer than any value.
+# Common prefix of equal values: longer than any value.
 EQUAL: Final = 1000
-# Lengths of the JSON around what varies, commas included.
+# Lengths of the constant JSON, including commas.
 _SLICE: Final = len('{"domainCount":,"valuesPerLevel":[],"podCounts":},') - 1
 _UNIVERSAL: Final = len('{"universal":""},')
 _INDIVIDUAL: Final = len('{"individual":{"roots":[]}},') - 1
@@ -24,21 +28,21 @@ _ROOT: Final = len('"",')
 _END: Final = len('"prefix":"",')
 _COUNT: Final = len('{"universal":}')
 _COUNTS: Final = len('{"individual":[]}') - 1
-# Bytes that a cut has to save on one side at least: less than half of what a slice costs.
+# Bytes that a cut must save on one side: less than half of the cost of a slice.
 _MIN_SAVING: Final = 40
-# A character as a digit: any of Unicode.
+# One character is one digit of 32 bits.
 _CODEC: Final = "utf-32-be"
 _BITS: Final = 32
-# States kept per place. Names of machines need fewer than ten; hostile ones any number.
+# Open slices per place. Names of machines need fewer than ten; hostile names any number.
 _MAX_STATES: Final = 24
 
-# Of a run of domains, by level: common beginning, common end, shortest value; last 1 where all
-# pod counts are equal, else 0. What a longer run shares is the minimum of each.
+# For a run of domains, by level: common prefix, common suffix, shortest value; finally 1 if all pod
+# counts are equal, else 0. The values of a merged run are the minimum of each.
 Shared: TypeAlias = tuple[int, ...]
 
 
 def common_prefix(values: Sequence[str]) -> str:
-    """Longest prefix of all: that of the first and the last in alphabetical order."""
+    """Longest common prefix: that of the first and the last value in alphabetical order."""
     low, high = min(values), max(values)
     length = next(
         (i for i, (left, right) in enumerate(zip(low, high, strict=False)) if left != right),
@@ -50,16 +54,16 @@ def common_prefix(values: Sequence[str]) -> str:
 def slice_starts(
     columns: Sequence[Sequence[str]], counts: Sequence[int], *, max_slices: int, max_length: int
 ) -> list[int]:
-    """Indexes at which slices begin, the first being 0.
+    """Indexes at which slices start; the first is 0.
 
-    Near the optimum: of all starts of the open slice that share the same, only the cheapest so
-    far is followed, and cut_candidates are left out where a cut cannot be expected to pay.
+    Near the optimum: of open slices that share the same, only the cheapest is followed, and places
+    where a cut is unlikely to save bytes are skipped.
 
     Args:
-        columns: the values of each level, all of one length.
-        counts: pods by domain.
-        max_slices: slices at most.
-        max_length: domains of one slice at most.
+        columns: shape (levels, domains): label values.
+        counts: shape (domains,): pods.
+        max_slices: maximum number of slices.
+        max_length: maximum number of domains in a slice.
     """
     costs = _SliceCosts(columns, counts, max_length)
     found = costs.find_cheapest_slices()
@@ -73,7 +77,7 @@ def slice_starts(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Run:
-    """Neighbouring domains `[start, stop)` and what they share."""
+    """Neighboring domains `[start, stop)` and what they share."""
 
     start: int
     stop: int
@@ -82,7 +86,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A slice that is still open: where it began, and the bytes of all slices before it."""
+    """An open slice, and the bytes of all slices before it."""
 
     run: _Run
     before: int
@@ -97,7 +101,7 @@ class _SliceCosts:
         self.width, self.size, self.max_length = len(columns), len(counts), max_length
         lengths = [list(map(len, column)) for column in columns]
         texts = [len(str(count)) for count in counts]
-        # What each domain shares with the one before it; the first with nothing.
+        # What each domain shares with the previous one.
         self.shared: list[list[int]] = []
         for column, row_lengths in zip(columns, lengths, strict=True):
             self.shared += [*_common_ends(column), row_lengths]
@@ -111,7 +115,7 @@ class _SliceCosts:
         found = set(range(0, self.size, self.max_length))
         for index, row in enumerate(self.shared):
             if index % 3 == 2 and index < 3 * self.width:
-                continue  # the shortest length only limits what ends may be taken out
+                continue  # shortest values: they only limit prefix and suffix
             top = max(self.texts) + 1 if index == 3 * self.width else _ROOT + 63
             found |= _worthwhile_cuts(row, top)
         return [*sorted(found), self.size]
@@ -125,12 +129,12 @@ class _SliceCosts:
         return _Run(start, stop, tuple(shared))
 
     def merge(self, left: _Run, right: _Run) -> _Run:
-        """Two neighbouring runs as one."""
+        """Two neighboring runs as one."""
         between = [row[right.start] for row in self.shared]
         return _Run(left.start, right.stop, tuple(map(min, left.shared, between, right.shared)))
 
     def cost(self, run: _Run) -> int:
-        """Bytes of the run as a slice; more than any list when it is too long for one."""
+        """Bytes of the run as a slice; more than any list if it is too long for one."""
         count = run.stop - run.start
         if count > self.max_length:
             return 1 << 60
@@ -171,19 +175,19 @@ class _SliceCosts:
         return found[::-1]
 
     def _extend(self, states: Iterable[_State], atom: _Run, before: int) -> list[_State]:
-        """Open slices with one atom more, and the one that begins with it."""
+        """The open slices extended by one atom, and a new one that starts with it."""
         found: list[_State] = []
         for state in states:
             extended = _State(self.merge(state.run, atom), state.before)
             if found and found[-1].run.shared == extended.run.shared:
-                # They share the same from here on: only the cheaper so far is of use.
+                # From here on both share the same, so only the cheaper one is kept.
                 candidates = (found.pop(), extended)
                 extended = min(candidates, key=lambda one: one.before + self.cost(one.run))
             found.append(extended)
         return [*found, _State(atom, before)]
 
     def merge_down_to(self, parts: Sequence[_Run], max_slices: int) -> list[_Run]:
-        """No more than `max_slices` slices: neighbours are merged where that costs least."""
+        """At most `max_slices` slices: neighbors are merged where that costs least."""
         alive: dict[int, _Run] = {part.start: part for part in parts}
         before = {right.start: left.start for left, right in pairwise(parts)}
         heap = [self._merge_cost(left, right) for left, right in pairwise(parts)]
@@ -209,10 +213,10 @@ class _SliceCosts:
 
 
 def _common_ends(column: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Lengths of the common beginning and end of each value with the one before it.
+    """Lengths of the common prefix and suffix of each value with the previous one.
 
-    The values are compared as numbers whose digits are their characters, without what all of
-    them have in common.
+    Values are compared as integers whose digits are their characters, after the prefix and suffix
+    common to all of them is removed.
     """
     head = common_prefix(column)
     middles = [value[len(head) :] for value in column]
@@ -236,24 +240,24 @@ def _common_ends(column: Sequence[str]) -> tuple[list[int], list[int]]:
 
 
 def _numbers(texts: Sequence[str], width: int, align: Callable[[str, int, str], str]) -> list[int]:
-    """Each text as one number of `width` digits, a character each."""
-    # No label value has the filling; one that had would only be cut at another place.
+    """Each text as an integer of `width` digits, one for each character."""
+    # A label value does not contain the padding; if it did, only another cut would be chosen.
     encoded = "".join([align(text, width, "\0") for text in texts]).encode(_CODEC, "surrogatepass")
     step = width * _BITS // 8
     return [int.from_bytes(encoded[at : at + step], "big") for at in range(0, len(encoded), step)]
 
 
 def _worthwhile_cuts(row: Sequence[int], top: int) -> set[int]:
-    """Places that are lower than a run of neighbours, by more in all than a cut must save.
+    """Places that are lower than a run of neighbors, by more in total than a cut must save.
 
     Args:
-        row: what each domain shares with the one before it.
-        top: most bytes that a domain can save.
+        row: shape (domains,): what each domain shares with the previous one.
+        top: maximum bytes that a domain can save.
     """
     found: set[int] = set()
     if len(set(row[1:])) < 2:
         return found
-    # Place, its value, and the highest between it and the lower one before it.
+    # Place, its value, and the highest value between it and the lower place before it.
     waiting: list[tuple[int, int, int]] = []
     for place in range(1, len(row)):
         value = row[place]

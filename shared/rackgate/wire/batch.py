@@ -24,7 +24,7 @@ class JobSpec(View, frozen=True):
 
 
 class UncountedPods(View, frozen=True):
-    """UIDs of pods that have ended and are not counted yet."""
+    """UIDs of pods that ended and are not yet counted."""
 
     succeeded: tuple[str, ...] = ()
 
@@ -70,11 +70,5 @@ class Job(View, frozen=True):
     @property
     def finished(self) -> Condition | None:
         """The condition Complete or Failed that is True, if any."""
-        return next(
-            (
-                c
-                for c in self.status.conditions
-                if c.type in ("Complete", "Failed") and c.status == "True"
-            ),
-            None,
-        )
+        ended = (c for c in self.status.conditions if c.type in ("Complete", "Failed"))
+        return next((c for c in ended if c.status == "True"), None)

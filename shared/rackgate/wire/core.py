@@ -48,6 +48,12 @@ class Meta(View, frozen=True):
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
+class MetadataOnly(View, frozen=True):
+    """An object of any kind, of which only the metadata is read."""
+
+    metadata: Meta = Meta()
+
+
 class Taint(View, frozen=True):
     """A node taint."""
 
@@ -112,7 +118,7 @@ class Resources(View, frozen=True):
 
 
 class Container(View, frozen=True):
-    """What a container (or init container, or sidecar) asks for."""
+    """Requests and limits of a container, init container or sidecar."""
 
     name: str = ""
     resources: Resources = Resources()
@@ -143,7 +149,7 @@ class PodSpec(View, frozen=True):
 
 
 class ContainerStatus(View, frozen=True):
-    """What a container holds on its node, which differs from its spec while it is resized."""
+    """Resources of a container on its node, which differ from its spec during a resize."""
 
     name: str = ""
     resources: Resources = Resources()
@@ -151,7 +157,7 @@ class ContainerStatus(View, frozen=True):
 
 
 class PodStatus(View, frozen=True):
-    """Phase and conditions of a pod, and what its containers hold."""
+    """Phase, conditions and container statuses of a pod."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -184,7 +190,7 @@ class PodTemplate(View, frozen=True):
 
 
 class Namespace(View, frozen=True):
-    """A namespace: its labels are matched by ClusterQueues' selectors."""
+    """A namespace, for the namespace selectors of ClusterQueues."""
 
     metadata: Meta = Meta()
 
@@ -198,7 +204,7 @@ class PriorityClass(View, frozen=True):
 
 
 class LimitRangeItem(View, frozen=True):
-    """Limits of one type (Pod, Container); defaults are there for containers alone."""
+    """Limits of one type (Pod, Container); only Container has defaults."""
 
     type: str = ""
     max: dict[str, str | int | float] = {}
@@ -222,13 +228,13 @@ class LimitRange(View, frozen=True):
 
 
 class Overhead(View, frozen=True):
-    """What pods of a RuntimeClass take beyond their containers."""
+    """Resources of a RuntimeClass's pods in addition to their containers."""
 
     pod_fixed: dict[str, str | int | float] = {}
 
 
 class RuntimeClassScheduling(View, frozen=True):
-    """Where pods of a RuntimeClass may run."""
+    """Node selector and tolerations of a RuntimeClass's pods."""
 
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()

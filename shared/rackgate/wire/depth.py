@@ -1,7 +1,7 @@
-"""JSON nested without end: the API server stores ten thousand levels, no decoder reads them.
+"""Deeply nested JSON: the API server stores ten thousand levels, decoders fail on them.
 
-Where a schema leaves a field open, as in the pod template of a Workload, anybody may put such a
-thing there. It must not hide the object, far less stop the stream it comes in.
+If a schema preserves unknown fields, as in the pod template of a Workload, users can create such
+objects. They must not hide the object, or stop its watch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-# No field that is read lies so deep; every decoder gets so far, whoever calls it.
+# Deeper than any field that is read, and within the limit of every decoder.
 MAX_DEPTH: Final = 200
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _OPENING: Final = frozenset((b"[", b"{"))
 
 
 def truncate_depth(raw: bytes | msgspec.Raw) -> bytes:
-    """The same JSON with null for every list and object below `MAX_DEPTH` others."""
+    """The same JSON, with null for lists and objects that are nested deeper than `MAX_DEPTH`."""
     text = bytes(raw)
     kept: list[bytes] = []
     depth = start = 0
@@ -40,7 +40,7 @@ def truncate_depth(raw: bytes | msgspec.Raw) -> bytes:
 
 
 def tolerant(decode: Callable[[bytes | msgspec.Raw], T]) -> Callable[[bytes | msgspec.Raw], T]:
-    """A decoder that reads what is nested too deeply as if it were not there."""
+    """A decoder that ignores parts that are nested too deeply."""
 
     def read(raw: bytes | msgspec.Raw) -> T:
         try:

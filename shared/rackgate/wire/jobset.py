@@ -8,13 +8,13 @@ from rackgate.wire.core import Condition, Meta, View
 
 
 class FailurePolicyRule(View, frozen=True):
-    """What a failure of some child Jobs does."""
+    """The action after a failure of child Jobs."""
 
     action: str = ""
 
 
 class FailurePolicy(View, frozen=True):
-    """Whether a JobSet starts anew when a child Job fails."""
+    """Whether a JobSet restarts after a child Job failed."""
 
     max_restarts: int = 0
     rules: tuple[FailurePolicyRule, ...] | None = None
@@ -33,7 +33,7 @@ class JobSetSpec(View, frozen=True):
 
 
 class ReplicatedJobStatus(View, frozen=True):
-    """How many child Jobs of one replicatedJob are where."""
+    """Numbers of child Jobs of one replicatedJob, by state."""
 
     name: str = ""
     ready: int = 0
@@ -44,7 +44,7 @@ class ReplicatedJobStatus(View, frozen=True):
 
     @property
     def ever_ready(self) -> int:
-        """Child Jobs that were ready at some time, as JobSet counts for what comes after them."""
+        """Child Jobs that were ready at some time, as JobSet counts them for `dependsOn`."""
         return self.ready + self.succeeded + self.failed
 
 

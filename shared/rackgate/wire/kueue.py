@@ -1,7 +1,7 @@
 """Partial msgspec views of the `kueue.x-k8s.io` v1beta2 kinds, as the watches decode them.
 
-The pydantic models of `rackgate.api` validate and generate CRDs; these views are what the hot
-paths read. Pod templates stay raw and are decoded on demand.
+The pydantic models of `rackgate.api` validate and generate CRDs; hot paths read these views. Pod
+templates stay raw and are decoded on demand.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Topology(View, frozen=True):
 
 
 class FlavorSpec(View, frozen=True):
-    """Which nodes a flavor stands for."""
+    """Nodes of a flavor."""
 
     node_labels: dict[str, str] = {}
     node_taints: tuple[Taint, ...] = ()
@@ -68,7 +68,7 @@ class FlavorQuotas(View, frozen=True):
 
 
 class ResourceGroup(View, frozen=True):
-    """Resources that take their flavor together; flavors in order of preference."""
+    """Resources that get the same flavor; flavors in order of preference."""
 
     covered_resources: tuple[str, ...] = ()
     flavors: tuple[FlavorQuotas, ...] = ()
@@ -102,7 +102,7 @@ class AdmissionChecksStrategy(View, frozen=True):
 
 
 class ClusterQueueSpec(View, frozen=True):
-    """What a ClusterQueue grants, and to whom."""
+    """Quota of a ClusterQueue, and the Workloads that may use it."""
 
     cohort_name: str | None = None
     namespace_selector: dict[str, Any] | None = None
@@ -137,7 +137,7 @@ class ClusterQueue(View, frozen=True):
 
 
 class LocalQueueSpec(View, frozen=True):
-    """Which ClusterQueue a LocalQueue feeds."""
+    """ClusterQueue of a LocalQueue."""
 
     cluster_queue: str = ""
     stop_policy: str | None = None
@@ -160,7 +160,7 @@ class WorkloadPriorityClass(View, frozen=True):
 
 
 class AdmissionCheckSpec(View, frozen=True):
-    """Who answers a check."""
+    """Controller of a check."""
 
     controller_name: str = ""
 
@@ -180,7 +180,7 @@ class SliceConstraint(View, frozen=True):
 
 
 class PodSetTopologyRequest(View, frozen=True):
-    """What a PodSet asks of the topology."""
+    """Topology request of a PodSet."""
 
     required: str | None = None
     preferred: str | None = None
@@ -205,7 +205,7 @@ class PodSet(View, frozen=True):
 
 
 class PriorityClassRef(View, frozen=True):
-    """Where a Workload's priority comes from."""
+    """Source of a Workload's priority."""
 
     group: str = ""
     kind: str = ""
@@ -213,7 +213,7 @@ class PriorityClassRef(View, frozen=True):
 
 
 class WorkloadSpec(View, frozen=True):
-    """What is asked for."""
+    """Requests of a Workload."""
 
     queue_name: str = ""
     priority_class_ref: PriorityClassRef | None = None
@@ -223,7 +223,7 @@ class WorkloadSpec(View, frozen=True):
 
 
 class PodSetAssignment(View, frozen=True):
-    """What one PodSet was given. `topology_assignment` is the raw v1beta2 object or None."""
+    """Admission of one PodSet. `topology_assignment` is the raw v1beta2 object or None."""
 
     name: str = ""
     flavors: dict[str, str] = {}
@@ -233,7 +233,7 @@ class PodSetAssignment(View, frozen=True):
 
 
 class Admission(View, frozen=True):
-    """Quota and topology given to a Workload."""
+    """Quota and topology of an admitted Workload."""
 
     cluster_queue: str = ""
     pod_set_assignments: tuple[PodSetAssignment, ...] = ()
@@ -246,21 +246,21 @@ class NodeName(View, frozen=True):
 
 
 class MergedSlice(View, frozen=True):
-    """A workload slice that the counts of its parent's admission include already."""
+    """A workload slice that was merged into its parent."""
 
     uid: str = ""
     pod_set: str = ""
 
 
 class ReclaimablePod(View, frozen=True):
-    """Pods of a PodSet that are done: what they held may be given to others."""
+    """Finished pods of a PodSet, whose resources others may use."""
 
     name: str = ""
     count: int = 0
 
 
 class RequeueState(View, frozen=True):
-    """How often a Workload was evicted for pods that were not ready, and until when it waits."""
+    """Evictions because pods were not ready, and the time of the requeue."""
 
     count: int = 0
     requeue_at: str | None = None
@@ -291,10 +291,9 @@ class Workload(View, frozen=True):
 
     @property
     def parent(self) -> OwnerReference | None:
-        """The Workload that this one is a slice of; None for every other Workload.
+        """The parent of a workload slice; None for every other Workload.
 
-        A Workload that only names another as its owner is no slice: the annotation makes it one.
-        Nor is one that names itself.
+        A slice has another Workload as its owner, and the annotation of elastic jobs.
         """
         owner = self.metadata.controller
         if owner is None or owner.kind != "Workload" or not self.elastic:
@@ -305,10 +304,7 @@ class Workload(View, frozen=True):
 
     @property
     def job_uid(self) -> str:
-        """The uid of the job that it was made for, also when that is its owner no more.
-
-        Without the label that says so, its controller; empty without either.
-        """
+        """UID of its job: the label, which remains if the owner changes, or else the controller."""
         owner = self.metadata.controller
         return self.metadata.labels.get(JOB_UID_LABEL, "") or (owner.uid if owner else "")
 

@@ -1,4 +1,4 @@
-"""Views of OSMO's Pools and of KAI's Topologies, as the assigner's watches decode them."""
+"""Partial msgspec views of OSMO Pools and KAI Topologies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rackgate.wire.core import Condition, Meta, View
 
 
 class PoolStatus(View, frozen=True):
-    """What was last said about a Pool."""
+    """Last written status of a Pool."""
 
     conditions: tuple[Condition, ...] = ()
     topology: str = ""
@@ -16,7 +16,7 @@ class PoolStatus(View, frozen=True):
 
 
 class Pool(View, frozen=True):
-    """A Pool; its spec stays as users wrote it, for `rackgate_osmo` to read."""
+    """A Pool; `rackgate_osmo` reads its spec, as users wrote it."""
 
     metadata: Meta = Meta()
     spec: dict[str, Any] = {}
@@ -30,7 +30,7 @@ class KaiLevel(View, frozen=True):
 
 
 class KaiTopologySpec(View, frozen=True):
-    """Levels, coarsest first; KAI does not let them change."""
+    """Levels, coarsest first; immutable in KAI."""
 
     levels: tuple[KaiLevel, ...] = ()
 

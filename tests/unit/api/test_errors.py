@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from rackgate.api.crd import CRD_KINDS
-from rackgate.api.errors import field_errors, field_problems
+from rackgate.api.meta import DNS_LABEL, LABEL_KEY, LABEL_VALUE
+from rackgate_webhook.admission.objects import model_errors
 from tests.support.manifests import (
     BLOCK,
     cluster_queue,
@@ -23,9 +23,7 @@ MODELS = {kind.model.__name__: kind.model for kind in CRD_KINDS}
 
 
 def errors_of(found: dict[str, Any]) -> list[str]:
-    with pytest.raises(ValidationError) as refused:
-        MODELS[found["kind"]].model_validate(found)
-    return field_errors(refused.value)
+    return [str(error) for error in model_errors(MODELS[found["kind"]], found)]
 
 
 @pytest.mark.parametrize(
@@ -33,18 +31,18 @@ def errors_of(found: dict[str, Any]) -> list[str]:
     [
         (
             topology(BLOCK, "rack", "Block/x"),
-            'spec.levels[2].nodeLabel: value "Block/x" is not a label key:'
-            ' use a form such as "rack" or "example.com/rack"',
+            f"spec.levels[2].nodeLabel: string should match pattern '{LABEL_KEY}',"
+            ' found "Block/x"',
         ),
-        (topology(), "spec.levels: 0 entries are too few: 1 are needed"),
+        (topology(), "spec.levels: list should have at least 1 item after validation, not 0"),
         (
             topology(*(f"l{i}" for i in range(17))),
-            "spec.levels: 17 entries are too many: at most 16 are allowed",
+            "spec.levels: list should have at most 16 items after validation, not 17",
         ),
-        (manifest("Topology", "dc", spec={}), "spec.levels: the field is missing: add it"),
+        (manifest("Topology", "dc", spec={}), "spec.levels: field required"),
         (
             manifest("Topology", "dc", spec={"levels": {}}),
-            "spec.levels: value an object is not a list: write a list",
+            "spec.levels: input should be a valid list",
         ),
         (
             topology(BLOCK, BLOCK),
@@ -56,45 +54,47 @@ def errors_of(found: dict[str, Any]) -> list[str]:
         ),
         (
             flavor(nodeLabels={"example.com/pool": "a b"}),
-            'spec.nodeLabels["example.com/pool"]: value "a b" is not a label value:'
-            " use at most 63 letters, digits, -, _ and .",
+            f"spec.nodeLabels.example.com/pool: string should match pattern '{LABEL_VALUE}',"
+            ' found "a b"',
         ),
         (
             flavor(nodeLabels={"k": 5}),
-            "spec.nodeLabels.k: value 5 is not a string: write a string",
+            'spec.nodeLabels.k: input should be a valid string, found "5"',
         ),
         (
             cluster_queue(resourceGroups=[group("tas", nominalQuota="ten")]),
             'spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: "ten" is not a quantity:'
-            ' use a form such as "500m", "4" or "1.5Gi"',
+            ' use a form such as "500m", "4" or "1.5Gi", found "ten"',
         ),
         (
             cluster_queue(resourceGroups=[group("tas", nominalQuota="-5")]),
             "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota:"
-            " must not be negative: use 0 or more",
+            ' must not be negative: use 0 or more, found "-5"',
         ),
         (
             cluster_queue(resourceGroups=[group("tas", nominalQuota=0.5)]),
             "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota:"
-            " must be a quantity: a string such as 500m or 1.5Gi, or a whole number",
+            " must be a quantity: a string such as 500m or 1.5Gi, or a whole number,"
+            ' found "0.5"',
         ),
         (
             cluster_queue(queueingStrategy="Random"),
-            'spec.queueingStrategy: value "Random" is not known:'
-            " use one of 'StrictFIFO' or 'BestEffortFIFO'",
+            "spec.queueingStrategy: input should be 'StrictFIFO' or 'BestEffortFIFO',"
+            ' found "Random"',
         ),
         (
             workload(podset(count=-1)),
-            "spec.podSets[0].count: value -1 is too small: use 0 or more",
+            'spec.podSets[0].count: input should be greater than or equal to 0, found "-1"',
         ),
         (
             workload(podset(count=2**31)),
-            "spec.podSets[0].count: value 2147483648 is too large: use 2147483647 or less",
+            "spec.podSets[0].count: input should be less than or equal to 2147483647,"
+            ' found "2147483648"',
         ),
         (
             request(required="r" * 64),
-            f'spec.podSets[0].topologyRequest.required: value "{"r" * 64}" is too long:'
-            " use at most 63 characters",
+            "spec.podSets[0].topologyRequest.required: string should have at most 63 characters,"
+            f' found "{"r" * 64}"',
         ),
         (
             request(required="rack", unconstrained=True),
@@ -103,12 +103,11 @@ def errors_of(found: dict[str, Any]) -> list[str]:
         ),
         (
             workload(podset("Main")),
-            'spec.podSets[0].name: value "Main" is not a DNS label:'
-            " use at most 63 lower-case letters, digits and -",
+            f"spec.podSets[0].name: string should match pattern '{DNS_LABEL}', found \"Main\"",
         ),
     ],
 )
-def test_refusals_name_path_value_and_help(found: dict[str, Any], line: str) -> None:
+def test_refusals_name_path_and_value(found: dict[str, Any], line: str) -> None:
     assert errors_of(found) == [line]
 
 
@@ -122,13 +121,13 @@ def test_an_assignment_is_refused_by_the_path_inside() -> None:
     (line,) = errors_of({**workload(), "status": status})
     assert line == (
         "status.admission.podSetAssignments[0].topologyAssignment:"
-        " slices: nothing: must be a list of 1 to 1000 slices"
+        " value error, slices: nothing: must be a list of 1 to 1000 slices"
     )
 
 
 def test_long_values_are_cut() -> None:
     (line,) = errors_of(topology("/" * 300))
-    assert len(line) < 250
+    assert "/" * 100 not in line
 
 
 def test_refusals_are_bounded_in_number() -> None:
@@ -136,16 +135,12 @@ def test_refusals_are_bounded_in_number() -> None:
     assert len(errors_of(found)) == 16
 
 
-def test_problem_and_advice_come_apart() -> None:
-    with pytest.raises(ValidationError) as refused:
-        MODELS["Topology"].model_validate(topology("a//b"))
-    (found,) = field_problems(refused.value)
+def test_problem_and_path_come_apart() -> None:
+    (found,) = model_errors(MODELS["Topology"], topology("a//b"))
     assert found.path == "spec.levels[0].nodeLabel"
-    assert found.problem == 'value "a//b" is not a label key'
-    assert found.advice.startswith("use a form")
+    assert found.problem.endswith('found "a//b"')
 
 
 def test_a_manifest_that_is_no_object_is_refused() -> None:
-    with pytest.raises(ValidationError) as refused:
-        MODELS["Topology"].model_validate([])
-    assert field_errors(refused.value) == ["value a list is not an object: write an object"]
+    (found,) = model_errors(MODELS["Topology"], [])  # type: ignore[arg-type]
+    assert str(found) == "input should be a valid dictionary or instance of Topology"

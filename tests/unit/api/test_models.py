@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from rackgate.api.crd import CRD_KINDS
-from rackgate.api.errors import field_errors
-from rackgate.api.flavor import ResourceFlavor
-from rackgate.api.queues import ClusterQueue
+from rackgate.api.queues import ClusterQueue, ResourceFlavor
 from rackgate.api.workload import PodSet, Workload, WorkloadSpec
+from rackgate_webhook.admission.objects import model_errors
 from tests.support.bad_manifests import BAD, Bad
 from tests.support.good_manifests import GOOD, Good
 from tests.support.manifests import cluster_queue, group, workload
@@ -28,9 +26,8 @@ def test_good_manifests_survive_the_round_trip(case: Good) -> None:
 @pytest.mark.requirement("TAS-01", "TAS-02", "VAL-01", "VAL-11")
 def test_bad_manifests_are_refused_by_their_path(case: Bad) -> None:
     manifest = case.manifest if case.status is None else {**case.manifest, "status": case.status}
-    with pytest.raises(ValidationError) as refused:
-        MODELS[manifest["kind"]].model_validate(manifest)
-    assert any(case.path in line.split(": ")[0] for line in field_errors(refused.value))
+    errors = model_errors(MODELS[manifest["kind"]], manifest)
+    assert any(case.path in str(error).split(": ")[0] for error in errors)
 
 
 def test_unknown_fields_are_kept() -> None:
@@ -75,10 +72,8 @@ def test_a_flavor_needs_no_spec() -> None:
 def test_a_resource_or_flavor_in_two_groups_is_refused(
     groups: list[dict[str, object]], message: str
 ) -> None:
-    with pytest.raises(ValidationError) as refused:
-        ClusterQueue.model_validate(cluster_queue(resourceGroups=groups))
-    (line,) = field_errors(refused.value)
-    assert line.startswith(f"spec.resourceGroups: {message}")
+    (error,) = model_errors(ClusterQueue, cluster_queue(resourceGroups=groups))
+    assert str(error).startswith(f"spec.resourceGroups: {message}")
 
 
 @pytest.mark.parametrize("quota", ["1e3", "0.5", "100m", "1Ki", "1.5Gi", "1e30", 7, "+1"])

@@ -4,7 +4,7 @@ import hashlib
 import re
 
 from rackgate.api.meta import SUBDOMAIN
-from rackgate.api.workload_names import slice_name, slice_ordinal, workload_name
+from rackgate.api.names import slice_name, slice_ordinal, workload_name
 
 UID = "6c8e9d1e-0f0a-4d5e-9b3e-8f2a2f1f4c11"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackgate.api.workload_names import slice_ordinal
+from rackgate.api.names import slice_ordinal
 from rackgate_invariants.cluster import group_by_job
 from rackgate_invariants.cluster_state import ClusterState
 from rackgate_invariants.judge import judge

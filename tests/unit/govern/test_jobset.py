@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rackgate.api import names
-from rackgate.api.workload_status import MAX_PODSETS as CARRIED
+from rackgate.api.workload import MAX_PODSETS as CARRIED
 from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.jobset.podsets import (
     inject_jobset,

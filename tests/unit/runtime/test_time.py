@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from structlog.testing import capture_logs
 
 from rackgate.api.timestamps import parse_rfc3339, rfc3339, rfc3339_micro
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.batching import Batcher
-from rackgate.runtime.tasks import supervise
 from tests.support import virtualtime
 
 
@@ -73,36 +70,6 @@ def test_backoff_survives_any_number_of_failures() -> None:
     waits = [backoff.next() for _ in range(5000)]
     assert max(waits) <= 30
     assert backoff.failures() == 5000
-
-
-def test_supervised_work_is_started_again_with_growing_waits_and_told() -> None:
-    starts: list[float] = []
-
-    async def work() -> None:
-        starts.append(now())
-        if len(starts) < 4:
-            raise LookupError("planted")
-
-    with capture_logs() as logs:
-        virtualtime.run(supervise("worker", work, backoff=Backoff(base_s=1.0)))
-    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
-    for gap, full in zip(gaps, (1, 2, 4), strict=True):
-        assert full / 2 <= gap <= full
-    assert [(line["event"], line["task"]) for line in logs] == [("task_failed", "worker")] * 3
-
-
-def test_supervised_work_can_be_cancelled() -> None:
-    async def cancel() -> None:
-        async def work() -> None:
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(supervise("worker", work))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    virtualtime.run(cancel())
 
 
 def test_timestamps_are_written_as_kubernetes_does() -> None:

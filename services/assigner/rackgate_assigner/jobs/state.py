@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rackgate.api import names
-from rackgate.api.workload_names import workload_name
+from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
 from rackgate.jobframework.injection import (
     PodSetInfo,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from rackgate.api import names
+from rackgate.api.names import slice_ordinal
 from rackgate.api.resources import WORKLOADS
-from rackgate.api.workload_names import slice_ordinal
 from rackgate.wire.kueue import PodSet, Workload
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rackgate.api.workload_names import slice_name
+from rackgate.api.names import slice_name
 from rackgate_assigner.workload_slices.merge_plan import Live, ParentUpdate, open_slices, plan_merge
 from rackgate_assigner.workload_slices.model import Parent, Phase, RequestedCount, Slice
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from rackgate.api.workload_names import slice_ordinal
+from rackgate.api.names import slice_ordinal
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_ungater.state_machine.gated_objects import (
     ELASTIC,

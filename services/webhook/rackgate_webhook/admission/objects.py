@@ -12,10 +12,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rackgate.api.flavor import ResourceFlavor
 from rackgate.api.meta import SUBDOMAIN, ApiObject
 from rackgate.api.names import WorkloadCondition
-from rackgate.api.queues import ClusterQueue, LocalQueue
+from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor
 from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 from rackgate.jobframework.errors import FieldError, shown

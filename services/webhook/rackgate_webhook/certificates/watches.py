@@ -8,7 +8,7 @@ import msgspec
 
 from rackgate.api.resources import MUTATING_CONFIGS, SECRETS, VALIDATING_CONFIGS, Resource
 from rackgate.kube.client import Client
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta, View
 from rackgate_webhook.settings import CertificateSettings

@@ -1,8 +1,8 @@
-"""The dead-man timer: a process that outlives its lease dies before its next instruction.
+"""Fencing: a timer of the kernel ends a process at the deadline of its Lease.
 
-A stopped or stalled process would otherwise write late whatever the margins are. The kernel
-counts while the process is stopped, and SIGALRM at its default action ends it when it is
-continued, before any code of its own runs.
+Otherwise a process that was stopped or stalled could write after its Lease expired, with any safety
+margin. The timer also runs while the process is stopped: SIGALRM with its default action ends the
+process when it is continued, before it executes any code.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Final, Protocol
 
 from rackgate.runtime import clock
 
-# Timer and clock are read apart; differences below this are the reading, not a stop.
+# Timer and clock are read one after the other; smaller differences do not mean a stop.
 TOLERANCE_S: Final = 0.001
 SHORTEST_S: Final = 1e-6
 
 
 class Fence(Protocol):
-    """What enforces the end of leases."""
+    """Enforces the deadlines of Leases."""
 
     def arm(self, name: str, deadline: float) -> None:
-        """The process may live on under lease `name` until `deadline`, monotonic seconds."""
+        """End the process at `deadline` (monotonic seconds) of Lease `name`, unless re-armed."""
 
     def disarm(self, name: str) -> None:
-        """Lease `name` is not held any more, and nothing acts under it."""
+        """Remove the deadline of Lease `name`, which is no longer held."""
 
 
 class DeadManTimer:
-    """The real fence: one ITIMER_REAL, set to the earliest deadline of all leases.
+    """The real fence: one ITIMER_REAL, set to the earliest deadline of all Leases.
 
-    Main thread only. The process must leave SIGALRM and ITIMER_REAL alone.
+    Main thread only. No other code of the process may use SIGALRM or ITIMER_REAL.
     """
 
     def __init__(self) -> None:
         self._deadlines: dict[str, float] = {}
 
     def arm(self, name: str, deadline: float) -> None:
-        """Set or move the deadline of `name`; one in the past ends the process here."""
+        """Set the deadline of `name`; one in the past ends the process here."""
         if not self._deadlines:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -45,7 +45,7 @@ class DeadManTimer:
         self._set_timer()
 
     def disarm(self, name: str) -> None:
-        """Forget the deadline of `name`; without any other the timer stops."""
+        """Remove the deadline of `name`; without any deadline the timer stops."""
         if self._deadlines.pop(name, None) is not None:
             self._set_timer()
 
@@ -55,11 +55,11 @@ class DeadManTimer:
             return
         deadline = min(self._deadlines.values())
         while True:
-            # Zero would switch the timer off, so a deadline in the past becomes "at once".
+            # Zero would disable the timer, so a deadline in the past becomes the shortest time.
             left_s = max(deadline - clock.monotonic(), SHORTEST_S)
             signal.setitimer(signal.ITIMER_REAL, left_s)
-            # A stop between the two lines above makes the timer late. The timer is read
-            # before the clock: a stop between these two makes it look late, never in time.
+            # If the process was stopped between the two lines above, the timer is late. It is read
+            # before the clock, so that a stop between these two reads makes it look late as well.
             remaining_s, _ = signal.getitimer(signal.ITIMER_REAL)
             if clock.monotonic() + remaining_s <= deadline + TOLERANCE_S:
                 return

@@ -1,18 +1,18 @@
-"""A Lease that fences: one active replica, and no write by one whose time is over.
+"""A Lease with fencing: one active replica, and no write after its Lease expired.
 
-- The holder renews every third of the duration. Its time counts from *sending* the renewal, and
-  a dead-man timer (`fence.py`) ends the process when it runs out.
-- Work is stopped a little before that. If it stops in time, the process lives on as a standby.
-- Others judge by their own monotonic clock since they saw the Lease change; timestamps in the
-  Lease are for people. They take over after its duration plus the longest request time: the last
-  write of a dead holder may still be on its way, and carries that time limit.
-- A clean stop clears the holder, so the next replica starts at once. A holder whose time was
-  nearly over does not: requests that it gave up may still be on their way.
-- A process that follows another one in the same pod takes back what that one held, as soon as
-  nothing of it may be on its way any more (`runtime/state_file.py`).
+- The holder renews every third of the duration. Its time counts from *sending* the renewal; a
+  timer (`fence.py`) ends the process at the fencing deadline.
+- Work is stopped shortly before that. If it stops in time, the process continues as a standby.
+- Standbys measure with their monotonic clock since they observed the last change, not with the
+  timestamps in the Lease. They take over after the duration plus the request timeout, as the last
+  write of a dead holder may still be in flight, with that timeout.
+- A clean stop clears the holder, so the next replica starts immediately. A holder whose time was
+  nearly over does not clear it, as aborted requests may still be in flight.
+- A restarted container in the same Pod takes the Leases of its predecessor back as soon as none of
+  that one's writes can be in flight (`runtime/state_file.py`).
 
-A process that waits for many Leases need not ask for each: `lease_watch.py` shows all of them,
-and `take` and `hold` are the two halves of `run`.
+To wait for many Leases, a process uses `watch.py`, which observes all of them, and `take` and
+`hold`, the two halves of `run`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rackgate.runtime.tasks import start
 
 RENEWALS_PER_DURATION: Final = 3
 POLLS_PER_DURATION: Final = 4
-# Part of the duration that is left for stopping work before the fence strikes.
+# Share of the duration that is reserved for stopping work before the fencing deadline.
 STOP_MARGIN_SHARE: Final = 0.15
 MAX_TENURES: Final = 16
 
@@ -57,7 +57,7 @@ log = structlog.get_logger()
 class LeaseHolder:
     """Holds one Lease, or waits for it.
 
-    Use `run`; `acquire` and `hold` are its steps, and `take`, `renew` and `release` theirs.
+    Use `run`, or its steps `acquire` and `hold`, or their steps `take`, `renew` and `release`.
     """
 
     def __init__(
@@ -76,16 +76,15 @@ class LeaseHolder:
         """Prepare; nothing is sent.
 
         Args:
-            client: give it a budget of its own, so that no other traffic delays renewals.
-            namespace: of the Lease.
-            name: of the Lease.
-            identity: unique among all processes that ever ask for it.
-            duration_s: at least 1; whole seconds in the Lease, rounded up.
-            request_timeout_s: longest time that a write of a holder may be on its way; the
-                client's own limit by default.
-            fence: what ends the process in time; replaced only where a test lives in-process.
-            on_written: told of each answer to a write of ours.
-            state: shows the Leases of our predecessor in the same pod, and ours to our successor.
+            client: needs a separate budget, so that other requests do not delay renewals.
+            namespace: namespace of the Lease.
+            name: name of the Lease.
+            identity: unique among all processes that ever try to acquire the Lease.
+            duration_s: at least 1; in whole seconds in the Lease, rounded up.
+            request_timeout_s: request timeout of all holders; that of the client by default.
+            fence: ends the process in time; only in-process tests replace it.
+            on_written: called with each Lease that this holder wrote.
+            state: Leases of the predecessor in the same Pod, and of this process for its successor.
         """
         self.name, self.identity, self.duration_s = name, identity, duration_s
         self._client = client
@@ -98,7 +97,7 @@ class LeaseHolder:
         self._request_timeout_s = request_timeout_s or client.request_timeout_s
         self._deadline = float("-inf")
         self._lease: Lease | None = None
-        # The tenure that we had last, and those we asked for since: an answer may have been lost.
+        # The last tenure, and those requested since: a response may have been lost.
         self._tenures: deque[LeaseSpec] = deque(maxlen=MAX_TENURES)
         self._observation: ObservedLease | None = None
         self._log = log.bind(lease=self._key, identity=identity)
@@ -111,11 +110,11 @@ class LeaseHolder:
         return clock.monotonic() < self._deadline
 
     def deadline(self) -> float:
-        """Monotonic second at which the Lease ends unless renewed; -inf when not held."""
+        """Monotonic second at which the Lease expires unless renewed; -inf if not held."""
         return self._deadline
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours. At most one request per quarter of its duration."""
+        """Acquire the Lease, with at most one request per quarter of its duration."""
         pause_s = self.duration_s / POLLS_PER_DURATION
         while True:
             if await self._try_acquire():
@@ -123,24 +122,24 @@ class LeaseHolder:
             await asyncio.sleep(pause_s * (1 + self._rng.random() / 4))
 
     def free_since(self, observation: ObservedLease) -> float:
-        """From which monotonic second on this process may take the Lease; it may lie ahead."""
+        """Monotonic second from which this process may take the Lease."""
         if any(observation.spec.is_same_tenure(tenure) for tenure in self._tenures):
-            return float("-inf")  # our own record: an answer came late or never, or time ran out
+            return float("-inf")  # our own record: the response was lost, or came too late
         since = observation.free_since(self._request_timeout_s, self.duration_s)
         left = self._predecessor_free_at(observation.spec)
         return since if left is None else min(since, left)
 
     def _predecessor_free_at(self, spec: LeaseSpec) -> float | None:
-        """From when on we may take back what our predecessor held; None if it did not."""
+        """When this process may take back its predecessor's Lease; None if that held none."""
         if self._state is None or spec.holder_identity != self.identity:
             return None
         acquired, transitions = spec.acquire_time, spec.lease_transitions
         return self._state.free_at(self.name, acquired, transitions, self._request_timeout_s)
 
     async def take(self, observation: ObservedLease) -> bool:
-        """Ask once for a Lease that is free; True when it is ours now, and `hold` must follow.
+        """Try once to acquire a Lease that is free. If it returns True, call `hold`.
 
-        The request is bound to the version seen, so it fails where the observation is outdated.
+        The write requires the observed version, so it fails if the observation is outdated.
         """
         if not await self._write_tenure(observation.lease):
             return False
@@ -153,17 +152,17 @@ class LeaseHolder:
         on_started: Callable[[], Awaitable[None]],
         may_clear: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Run `on_started` as long as the Lease is held, then let go of it.
+        """Run `on_started` while the Lease is held, then release the Lease.
 
-        Cancelled, or when `on_started` fails, the Lease is let go of after the work has stopped.
+        If cancelled, or if `on_started` fails, the Lease is released after the work has stopped.
 
         Args:
-            on_started: the work; its exceptions pass through.
-            may_clear: asked once the work has stopped: may the next one begin at once? If not,
-                others wait until the time of the last renewal is over.
+            on_started: the work; its exceptions are raised.
+            may_clear: called after the work has stopped; whether the next holder may start
+                immediately. If not, others wait until the Lease expires.
 
         Returns:
-            Whether the work ended by itself; False when the Lease was lost.
+            Whether the work ended by itself; False if the Lease was lost.
         """
         work = start(_await_callback(on_started), name=f"lease {self.name}")
         ended = lost = False
@@ -173,20 +172,20 @@ class LeaseHolder:
             if lost:
                 self._log.warning("lease_lost")
         finally:
-            # Work must have stopped before anybody else may begin. If it does not stop
-            # in time, the fence ends the process.
+            # The work must stop before another process may start. If it does not stop in time, the
+            # fence ends this process.
             await _cancel_and_wait(work)
             await self.release(clear=not lost and may_clear())
-        # A failure is told even when it came while the work was being stopped.
+        # Raise a failure also if it occurred while the work was being stopped.
         if ended or not (work.cancelled() or work.exception() is None):
             work.result()
         return ended
 
     async def run(self, on_started: Callable[[], Awaitable[None]]) -> None:
-        """Acquire, run `on_started` as long as the Lease is held, and begin again when lost.
+        """Acquire the Lease and run `on_started` while it is held; start over if it is lost.
 
-        Ends when `on_started` returns; its exceptions pass through. Either way, and when
-        cancelled, the Lease is released after the work has stopped.
+        Ends when `on_started` returns or raises, or when cancelled; the Lease is released after the
+        work has stopped.
         """
         while True:
             await self.acquire()
@@ -194,7 +193,7 @@ class LeaseHolder:
                 return
 
     async def renew(self) -> bool:
-        """Send one renewal; False when it did not lengthen our time."""
+        """Send one renewal; False if it did not extend the deadline."""
         lease = self._lease
         if lease is None:
             return False
@@ -202,7 +201,7 @@ class LeaseHolder:
         try:
             return await self._write(msgspec.structs.replace(lease, spec=spec))
         except NotFoundError:
-            # Deleted: the next one to ask creates it, and is the holder.
+            # Deleted: the next process to acquire it creates it.
             self._lease = None
         except KubeError as error:
             self._log.info("lease_not_renewed", error=str(error)[:300])
@@ -224,7 +223,7 @@ class LeaseHolder:
                 try:
                     await self._clear(lease)
                 except ConflictError:
-                    # Our last renewal may have been applied without an answer.
+                    # The last renewal may have been applied without a response.
                     if await self._reread(lease):
                         await self._clear(self._lease or lease)
         except (KubeError, TimeoutError) as error:
@@ -245,9 +244,9 @@ class LeaseHolder:
         self._on_written(decode_answer("PUT", await self._client.replace(self._path, body)))
 
     async def _renew_until(self, work: asyncio.Task[None]) -> bool:
-        """Renew until the work has ended (True) or the time is nearly over (False)."""
+        """Renew until the work has ended (True) or the Lease is about to expire (False)."""
         period_s = self.duration_s / RENEWALS_PER_DURATION
-        # Leases taken together are renewed apart: the first time early, then with jitter.
+        # Leases acquired together are renewed at different times: first early, then with jitter.
         next_s = period_s * (0.3 + 0.7 * self._rng.random())
         while self._lease is not None:
             left_s = self._work_left_s()
@@ -260,7 +259,7 @@ class LeaseHolder:
             if left_s <= 0:
                 return False
             renewed = False
-            # One request that hangs must not use up all chances.
+            # A request that hangs must not prevent further renewals.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, period_s)):
                     renewed = await self.renew()
@@ -268,7 +267,7 @@ class LeaseHolder:
         return False
 
     def _work_left_s(self) -> float:
-        """Seconds that work may still go on; the rest of our time is for stopping it."""
+        """Seconds until work must be stopped, to be done before the fencing deadline."""
         return self._deadline - self.duration_s * STOP_MARGIN_SHARE - clock.monotonic()
 
     async def _try_acquire(self) -> bool:
@@ -278,11 +277,11 @@ class LeaseHolder:
             known = seen.metadata.resource_version if seen else ""
             lease = decode_answer("GET", await self._client.get(self._path, known=known))
         except NotFoundError:
-            pass  # deleted under a holder that we have seen: its time counts on
+            pass  # deleted: the time of an observed holder still counts
         except KubeError as error:
             self._log.warning("lease_not_read", error=str(error)[:300])
             return False
-        # After the answer, not before: the holder sent this record earlier than now.
+        # Taken after the response: the holder sent this record earlier.
         now = clock.monotonic()
         before = self._observation
         self._observation = before.observe(lease, now) if before else observe_first(lease, now)
@@ -300,7 +299,7 @@ class LeaseHolder:
         )
         meta = lease.metadata if lease else LeaseMeta(name=self.name, namespace=self._namespace)
         if len(self._tenures) == MAX_TENURES:
-            del self._tenures[1]  # not the first: the last one that we surely had
+            del self._tenures[1]  # the first is the last tenure that was confirmed
         self._tenures.append(spec)
         self._save_tenure(spec, clock.monotonic() + self.duration_s)
         try:
@@ -312,13 +311,13 @@ class LeaseHolder:
             return False
 
     def _save_tenure(self, spec: LeaseSpec, deadline: float) -> None:
-        """Leave to our successor what it needs to know of a Lease that is ours, or may be."""
+        """Record a Lease that this process holds, or may hold, for its successor."""
         if self._state is not None:
             acquired, transitions = spec.acquire_time or "", spec.lease_transitions or 0
             self._state.record_tenure(self.name, acquired, transitions, deadline)
 
     async def _write(self, lease: Lease) -> bool:
-        """Write the record; from the moment of sending, `duration_s` of life are ours."""
+        """Write the record; the Lease is held for `duration_s` from the time of sending."""
         sent_at = clock.monotonic()
         body = encode_lease(lease)
         if lease.metadata.resource_version:
@@ -330,7 +329,7 @@ class LeaseHolder:
         return self._set_held(written, sent_at)
 
     async def _reread(self, sent: Lease) -> bool:
-        """After a conflict or no answer: still ours? Then only the version has moved."""
+        """After a conflict or no response: whether the Lease is still held, at a newer version."""
         try:
             known = sent.metadata.resource_version
             lease = decode_answer("GET", await self._client.get(self._path, known=known))
@@ -347,7 +346,7 @@ class LeaseHolder:
         deadline = sent_at + self.duration_s
         if clock.monotonic() >= deadline:
             return False
-        # The fence first: nothing may believe in a deadline that is not enforced.
+        # The fence first: no code may rely on a deadline that is not enforced.
         self._fence.arm(self._key, deadline)
         self._lease, self._deadline = lease, deadline
         self._save_tenure(lease.spec, deadline)
@@ -364,7 +363,7 @@ async def _await_callback(on_started: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _cancel_and_wait(work: asyncio.Task[None]) -> None:
-    """Cancel the work and wait until it has really ended."""
+    """Cancel the work and wait until it has ended."""
     work.cancel()
     while not work.done():
         await asyncio.wait((work,))

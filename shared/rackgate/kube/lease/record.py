@@ -1,6 +1,6 @@
-"""What a Lease says, and since when it has looked so: records without I/O or clock.
+"""The record of a Lease, and since when this process has observed it; without I/O or clock.
 
-Time goes by the reader's own monotonic clock: timestamps in a Lease are for people.
+Expiry is measured with the monotonic clock of the observer, not with the timestamps in the Lease.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     lease_transitions: int | None = None
 
     def is_same_tenure(self, other: LeaseSpec) -> bool:
-        """Whether both were written by one holder since it took the Lease once."""
+        """Whether both were written by one holder since it acquired the Lease."""
         return (
             self.holder_identity == other.holder_identity
             and self.acquire_time == other.acquire_time
@@ -33,7 +33,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The part of a Lease's metadata that is read, and kept when it is written."""
+    """The part of a Lease's metadata that is read, and preserved by writes."""
 
     name: str = ""
     namespace: str = ""
@@ -41,6 +41,11 @@ class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     uid: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
 
 
 class Lease(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,14 +62,14 @@ encode_lease: Final = msgspec.json.Encoder().encode
 
 
 def decode_answer(verb: str, body: bytes) -> Lease:
-    """The Lease in an answer.
+    """Decode the Lease in a response.
 
     Raises:
-        TransportError: it is none: no telling what was done.
+        TransportError: it is not a Lease, so the outcome is unknown.
     """
     try:
         return decode_lease(body)
-    except ValueError as error:  # also text that is not UTF-8
+    except ValueError as error:  # includes text that is not UTF-8
         raise TransportError(
             verb, LEASES.path(), reason="Garbage", message=str(error)[:300]
         ) from error
@@ -72,12 +77,12 @@ def decode_answer(verb: str, body: bytes) -> Lease:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """What a Lease looks like to this process.
+    """A Lease as this process last observed it.
 
     Attributes:
-        spec: its record; of a deleted Lease the last one seen, for its holder's time counts on.
-        since: monotonic seconds of the first sight of this record. Its holder sent it earlier.
-        lease: the object as last seen; None when there is none.
+        spec: its record. For a deleted Lease, the last one: its holder may still act.
+        since: monotonic seconds when this record was first observed. Its holder sent it earlier.
+        lease: the object as last observed; None if there is none.
     """
 
     spec: LeaseSpec
@@ -85,7 +90,7 @@ class ObservedLease:
     lease: Lease | None
 
     def observe(self, lease: Lease | None, now: float) -> ObservedLease:
-        """The observation after `lease`, None for its absence, was seen at `now`."""
+        """The next observation: `lease`, None for its absence, was seen at `now`."""
         if lease is None:
             return replace(self, lease=None)
         if lease.spec == self.spec:
@@ -93,11 +98,11 @@ class ObservedLease:
         return ObservedLease(lease.spec, now, lease)
 
     def free_since(self, request_timeout_s: float, default_s: float) -> float:
-        """From which monotonic second on the Lease may be taken; it may lie ahead.
+        """Monotonic second from which another process may take the Lease.
 
         Args:
-            request_timeout_s: longest time that a write of its holder may be on its way.
-            default_s: duration, where the record names none.
+            request_timeout_s: request timeout, after which no write of its holder can arrive.
+            default_s: duration, if the record has none.
         """
         if not self.spec.holder_identity:
             return self.since
@@ -106,5 +111,5 @@ class ObservedLease:
 
 
 def observe_first(lease: Lease | None, now: float) -> ObservedLease:
-    """The observation of a Lease, None for its absence, of which nothing was known before."""
+    """The first observation of a Lease, None for its absence."""
     return ObservedLease(lease.spec if lease else LeaseSpec(), now, lease)

@@ -1,7 +1,7 @@
-"""All Leases of one namespace as one list and watch shows them, for any number of standbys.
+"""All Leases of a namespace, observed by one list and watch, for any number of standbys.
 
-A watch may lag or stall. That is safe: who judges by a late observation waits longer, and whoever
-takes a Lease binds the write to the version seen, so a renewal that was missed is a conflict.
+A watch may lag or stall. That is safe: a late observation only makes a standby wait longer, and the
+write that takes a Lease requires the observed version, so after a missed renewal it is a conflict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from rackgate.api.resources import LEASES
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
-from rackgate.kube.informer.informer import Informer
+from rackgate.kube.informer import Informer
 from rackgate.kube.lease.record import (
     Lease,
     ObservedLease,
@@ -28,14 +28,14 @@ log = structlog.get_logger()
 
 
 class LeaseWatch:
-    """Follows the Leases of a namespace.
+    """Observes the Leases of a namespace.
 
     Args:
         client: for the list, the watch and single reads.
-        namespace: of the Leases.
-        on_change: called after each observation that differs from the one before.
-        idle_s: seconds of silence after which the watch counts as dead. Whoever renews a Lease
-            there hears of that, so silence longer than a few renewals means it is.
+        namespace: namespace of the Leases.
+        on_change: called after each change.
+        idle_s: seconds without data after which the watch counts as dead. Renewals are events of
+            the watch, so a few intervals without one mean that it is.
     """
 
     def __init__(
@@ -50,9 +50,6 @@ class LeaseWatch:
             on_upsert=lambda _, lease: self.observe(lease),
             on_delete=self._deleted,
             namespace=namespace,
-            key_of=lambda lease: f"{lease.metadata.namespace}/{lease.metadata.name}",
-            version_of=lambda lease: lease.metadata.resource_version,
-            uid_of=lambda lease: lease.metadata.uid,
             idle_s=idle_s,
         )
 
@@ -62,7 +59,7 @@ class LeaseWatch:
         return self._informer.synced
 
     def missing(self) -> list[str]:
-        """What keeps this watch from being ready."""
+        """Reasons why this watch is not ready."""
         return self._informer.missing()
 
     async def run(self) -> None:
@@ -70,15 +67,15 @@ class LeaseWatch:
         await self._informer.run()
 
     def get(self, name: str) -> ObservedLease | None:
-        """The last observation of a Lease; None when there never was one."""
+        """The last observation of a Lease; None if there is none."""
         return self._observations.get(name)
 
     def assume(self, name: str, observation: ObservedLease) -> None:
-        """Judge a Lease that is not there by `observation` until it is seen."""
+        """Use `observation` for a Lease until it is observed."""
         self._observations.setdefault(name, observation)
 
     def observe(self, lease: Lease) -> None:
-        """Take in a Lease that was watched, read or written; an older state changes nothing."""
+        """Record a Lease that was watched, read or written; an older state is ignored."""
         name, now = lease.metadata.name, clock.monotonic()
         known = self._observations.get(name)
         if known is None:
@@ -87,7 +84,7 @@ class LeaseWatch:
             self._set(name, known.observe(lease, now))
 
     async def refresh(self, name: str) -> None:
-        """Read one Lease live, for a write was refused: what was seen of it is not true."""
+        """Read one Lease live, after a write was rejected: the observation is outdated."""
         before = self._observations.get(name)
         try:
             path = LEASES.path(self._namespace, name)

@@ -1,33 +1,34 @@
-"""List, then watch, then list again when told to: a store that follows a collection.
+"""Informer: list a collection, watch it, and list it again when needed.
 
-    list pages -> replace the store, telling what vanished meanwhile
-      -> watch from the list's version; bookmarks move the version on
-           stream ends or breaks  -> watch again from the last version seen
+    list pages -> replace the store; objects that are gone are deleted
+      -> watch from the version of the list; bookmarks advance the version
+           stream ends or breaks   -> watch again from the last version
            410, as status or event -> list again
 
-What it promises: callbacks run on the loop, one at a time, in the order of the collection's
-history; no delete is ever lost, also those that happened while nothing was connected; an object
-recreated under its name is a delete and an upsert. One object that cannot be decoded is logged
-and left as it was known; it never stops the stream.
+Guarantees: callbacks run on the loop, one at a time, in the order of the collection's history. No
+delete is lost, also while the informer was disconnected. An object that was recreated with the
+same name is a delete and an upsert. An object that cannot be decoded is logged, keeps its last
+known state, and does not stop the stream.
 
-A store that was restored from a backup is silent until its versions have passed the one it is asked
-for, and tells nothing of what it has not any more. So the store is not `is_confirmed` from the
-moment that a stream breaks, ends before it was asked to, or cannot go on (410, an ERROR event),
-until the API server has shown its version:
+After etcd was restored from a backup, a watch is silent until the versions pass the requested one,
+and does not report objects that no longer exist. So the store is not `is_confirmed` from the time
+that a stream breaks, ends early, or cannot continue (410, an ERROR event), until the API server has
+shown its version:
 
-    a stream broke or ended early   -> list one object; the list carries the version
-    that version is far later       -> list everything: `--bump-revision` makes versions leap
-    410, ERROR, the server was away -> list everything
-    no answer, 429, 502, 503, 504   -> wait
-    403, another 5xx                -> wait for `FAILING_S` at most, list everything when it is over
-    anything else (404)             -> it never will show it: go on
+    a stream broke or ended early       -> list one object, for the version of the list
+    that version is much later          -> list everything: `--bump-revision` makes versions leap
+    410, ERROR, the server was away     -> list everything
+    no response, 429, 502, 503, 504     -> wait
+    403, another 5xx                    -> wait for at most `FAILING_S`; list everything afterwards
+    anything else (404)                 -> the server will not show its version: continue
 
-In a list, an object that is earlier than it was, or comes back from before, proves the same as an
-earlier version of the list (`versions.py`): `RewoundError` ends the informer. Silence is followed
-by a list, also if streams end in between, as idle ones do at a middlebox.
+In a list, an object that is earlier than its known version, or that reappears with an old version,
+proves a restore as an earlier version of the list does (`versions.py`): `RewoundError` ends the
+informer. A silent watch is followed by a list, also if streams end in between, as middleboxes cut
+idle streams.
 
-A stream that was cut after a while is opened again at once, as one that ended by agreement: a
-middlebox cuts every idle stream, and all writes wait meanwhile.
+A stream that was cut after some time is opened again without backoff: a middlebox cuts every idle
+stream, and all writes wait meanwhile.
 """
 
 from __future__ import annotations
@@ -55,43 +56,41 @@ from rackgate.kube.errors import (
     error_for,
     parse_status,
 )
-from rackgate.kube.informer.events import is_earlier, is_version_leap, read_event, read_meta
-from rackgate.kube.informer.pages import decode_page
+from rackgate.kube.stream import decode_page, is_earlier, is_version_leap, read_event, read_meta
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.backoff import Backoff
-from rackgate.wire.core import Meta
 
 T = TypeVar("T")
 
 YIELD_EVERY = 200
-# After these the server may soon show its version, and may show another store then; 0 is no answer.
+# The server is away, and may have another store when it is back; 0 is no response.
 SERVER_AWAY_STATUSES = (
     0,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
-# After these, too, but they say nothing of the store: too many requests, a list that took too long.
+# The server is up: it throttles, or the list took too long.
 TRANSIENT_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.GONE)
-# For so long writes wait after another 5xx or a 403. The API server answers 500 while etcd is away
-# or elects a leader, but also for as long as the conversion webhook of one kind is broken. 403 is
-# what it answers until it has read the roles after its start, but also if a role was taken away.
+# Writes wait at most this long after another 5xx or a 403. The API server returns 500 while etcd is
+# away or elects a leader, but also while the conversion webhook of a kind is broken. It returns 403
+# until it has loaded the roles after its start, but also if a role was removed.
 FAILING_S = 30.0
-# A stream that ends so much earlier than it was asked to was ended for another reason.
+# A stream that ends so much before its timeout did not end because of the timeout.
 EARLY_END_MARGIN_S = 1.0
 # As client-go: the server ends each watch after 5 to 10 minutes, spread over time.
 WATCH_LIMIT_S = 300
-# A stream that ends this soon without an event would otherwise be asked for in a hot loop.
+# A stream that ends this soon without an event is opened again with backoff.
 SHORT_STREAM_S = 1.0
 
 log = structlog.get_logger()
 
 
 class Informer(Generic[T]):
-    """Follows one collection.
+    """Keeps a store of the objects of one collection.
 
     Attributes:
-        store: the objects by `namespace/name`, or by name; a live, read-only view.
+        store: objects by `namespace/name`, or by name; a live, read-only view.
         synced: set after the first complete list, and never cleared.
     """
 
@@ -106,7 +105,6 @@ class Informer(Generic[T]):
         namespace: str | None = None,
         params: Mapping[str, str] | None = None,
         on_synced: Callable[[], None] | None = None,
-        meta_of: Callable[[T], Meta] = attrgetter("metadata"),
         key_of: Callable[[T], str] | None = None,
         version_of: Callable[[T], str] | None = None,
         uid_of: Callable[[T], str] | None = None,
@@ -118,22 +116,21 @@ class Informer(Generic[T]):
 
         Args:
             client: its budget is charged for lists and the start of watches.
-            resource: what to follow.
-            decode: one object from JSON; a projection that keeps only what is used. It gets
-                bytes of its own, so a `Raw` inside the result keeps no page of a list alive.
-            on_upsert: called with the object known before (None if new) and the new one. A
-                callback that raises is logged; the store has the object all the same.
-            on_delete: called with the object as it was last known.
-            namespace: only this one; all by default.
+            resource: resource of the collection.
+            decode: decodes one object from JSON to the fields that are used. It gets a copy of the
+                bytes, so a `Raw` in the result does not keep a page in memory.
+            on_upsert: called with the previous object (None if new) and the new one. If it raises,
+                the error is logged; the store is updated anyway.
+            on_delete: called with the last known object.
+            namespace: only this namespace; all by default.
             params: labelSelector and fieldSelector.
             on_synced: called once, after the callbacks of the first list.
-            meta_of: the metadata of a decoded object.
-            key_of: key in the store, where there is no Meta: the same as `Meta.key`.
-            version_of: resourceVersion, where there is no Meta.
-            uid_of: uid, where there is no Meta.
-            idle_s: seconds of silence after which a watch counts as dead, and a list is due.
-            backoff: waits between failures.
-            failing_s: seconds of 403 and 500 after which nobody waits any longer.
+            key_of: key in the store, for objects without `metadata`; equal to `Meta.key`.
+            version_of: resourceVersion, for objects without `metadata`.
+            uid_of: UID, for objects without `metadata`.
+            idle_s: seconds without data after which a watch counts as dead, and a list is due.
+            backoff: backoff between failures.
+            failing_s: longest time that writes wait because of 403 and 500.
         """
         self.resource = resource
         self.synced = asyncio.Event()
@@ -142,9 +139,9 @@ class Informer(Generic[T]):
         self._decode = decode
         self._on_upsert, self._on_delete = on_upsert, on_delete
         self._on_synced = on_synced
-        self._key_of = key_of or (lambda item: meta_of(item).key)
-        self._version_of = version_of or (lambda item: meta_of(item).resource_version)
-        self._uid_of = uid_of or (lambda item: meta_of(item).uid)
+        self._key_of: Callable[[T], str] = key_of or attrgetter("metadata.key")
+        self._version_of: Callable[[T], str] = version_of or attrgetter("metadata.resource_version")
+        self._uid_of: Callable[[T], str] = uid_of or attrgetter("metadata.uid")
         self._path = resource.path(namespace)
         self._params = dict(params or {})
         self._idle_s = idle_s
@@ -154,9 +151,9 @@ class Informer(Generic[T]):
         self.store: Mapping[str, T] = MappingProxyType(self._objects)
         self._version = ""
         self._list_due = True
-        # List next, though the store is not known to be behind: nothing was heard for long.
+        # List next, although the store is not known to be behind, as the watch was silent.
         self._relist = False
-        # Set while the store is known to be the one that was listed.
+        # Set while the API server is known to have the store that was listed.
         self._confirmed = asyncio.Event()
         self._confirmed.set()
         self._failing_s = failing_s
@@ -165,18 +162,15 @@ class Informer(Generic[T]):
         self._log = log.bind(resource=resource.full_name)
 
     def silence_s(self) -> float:
-        """Seconds since the API server was last heard of on this collection."""
+        """Seconds since the last data on this collection."""
         return clock.monotonic() - self._last_heard_at
 
     def missing(self) -> list[str]:
-        """What keeps this informer from being ready: lines for /readyz, empty when synced."""
+        """Reasons why this informer is not ready: lines for /readyz, empty when synced."""
         return [] if self.synced.is_set() else [f"{self.resource.full_name}: {self.problem}"]
 
     async def wait_confirmed(self) -> None:
-        """Wait until it is known that the API server has no older store now.
-
-        It is, unless a stream broke a moment ago.
-        """
+        """Wait until it is known that the API server has no older store."""
         await self._confirmed.wait()
 
     @property
@@ -186,16 +180,16 @@ class Informer(Generic[T]):
 
     @property
     def listing(self) -> bool:
-        """Whether a list is due or under way: until it is complete the store is behind.
+        """Whether a list is due or in progress, so the store is behind until it completes.
 
-        Not so where it only follows silence, as on quiet collections, until it fails.
+        False for a list after a silent watch, as on quiet collections, until that list fails.
         """
         return self._list_due
 
     def clear(self) -> None:
-        """Nothing is there any more, and the next `run` lists anew: the kind is not served now.
+        """Delete all objects, as the kind is no longer served; the next `run` lists again.
 
-        To be called while `run` is not running.
+        Call it only while `run` is not running.
         """
         self._list_due = True
         self._version = ""
@@ -207,11 +201,11 @@ class Informer(Generic[T]):
         """Follow the collection until cancelled.
 
         Raises:
-            RewoundError: the API server has an older store now.
+            RewoundError: etcd was restored from a backup.
         """
         name = self.resource.full_name
         self._last_heard_at = clock.monotonic()
-        # What is not followed, as a kind that is not installed, is not late either.
+        # A collection that is not watched, such as a kind that is not installed, has no lag.
         metrics.WATCH_LAG.labels(resource=name).set_function(self.silence_s)
         try:
             await self._list_and_watch()
@@ -228,7 +222,7 @@ class Informer(Generic[T]):
                     await self._list()
                 reason = await self._watch()
             except GoneError:
-                # The store stays as it is: the next list tells what vanished.
+                # The store stays as it is: the next list shows which objects are gone.
                 self._mark_behind()
                 self._log_restart("expired")
                 if self._backoff.failures() == 0:
@@ -254,7 +248,7 @@ class Informer(Generic[T]):
 
     def _log_restart(self, reason: str) -> None:
         metrics.WATCH_RESTARTS.labels(resource=self.resource.full_name, reason=reason).inc()
-        # Streams end every few minutes by agreement; only the rest is worth a line.
+        # Streams end every few minutes by their timeout.
         log_line = self._log.debug if reason == "ended" else self._log.info
         log_line("watch_restarted", reason=reason, resource_version=self._version)
 
@@ -277,24 +271,24 @@ class Informer(Generic[T]):
                 self._on_synced()
 
     async def _read(self, listed: dict[str, T]) -> str:
-        """Put all there is into `listed`; returns the version of the list."""
+        """Put all objects into `listed`; return the version of the list."""
         version = ""
         async for body in self._client.list_pages(self._path, self._params):
             self._last_heard_at = clock.monotonic()
-            # All pages of one list carry the version of its first page.
+            # All pages of a list have the version of the first page.
             found = await self._page(body, listed)
             version = version or found
-            del body  # not held while the next one is read
+            del body  # free it before the next page is read
         return version
 
     async def _probe_version(self) -> None:
-        """Ask the store for its version: the client compares it with what was seen.
+        """Get the version of the store, which the client compares with what was seen.
 
         Raises:
             RewoundError: it is an older store.
-            KubeError: it does not say so now, but may soon.
+            KubeError: the server does not show it now, but may soon.
         """
-        # Labels make the server look for an object that carries them.
+        # With a label selector, the server would search for an object that matches.
         field = {key: value for key, value in self._params.items() if key == "fieldSelector"}
         pages = self._client.list_pages(self._path, field, page_size=1)
         try:
@@ -305,20 +299,20 @@ class Informer(Generic[T]):
             if not self._confirmed.is_set():
                 raise
             return
-        # Only objects show a restored store whose versions were bumped. Nor does the version show
-        # one if etcd was away behind the API server, and was written to since.
+        # A restored store with bumped versions shows only in its objects. So does one behind an API
+        # server that was up while etcd was away, after new writes.
         if is_version_leap(version, self._version) or self._failing_since is not None:
             self._relist = True
         else:
             self._mark_confirmed()
 
     def _mark_confirmed(self) -> None:
-        """The API server has shown the store that it has now, or nothing is known of any."""
+        """The API server has shown its store, or the informer knows no store."""
         self._failing_since = None
         self._confirmed.set()
 
     def _on_version_unknown(self, error: KubeError) -> None:
-        """The server did not show its version. Nobody waits for one that never will."""
+        """The server did not show its version. Do not wait if it never will."""
         if isinstance(error, RewoundError):
             return
         if error.status in SERVER_AWAY_STATUSES:
@@ -335,23 +329,23 @@ class Informer(Generic[T]):
             self._confirmed.set()
 
     def _mark_server_away(self) -> None:
-        """The server is away. By the time that it is back, an older store may have passed us."""
+        """The server is away. An older store may have passed our version before it is back."""
         self._relist = True
         self._failing_since = None
         self._mark_unconfirmed()
 
     def _mark_behind(self) -> None:
-        """The stream cannot go on from here, and neither can one from the same version."""
+        """No watch can continue from the known version."""
         self._list_due = True
         self._mark_unconfirmed()
 
     def _mark_unconfirmed(self) -> None:
-        """The store may be another one now; before the first list nothing is known of any."""
+        """The store may be another one now; before the first list, none is known."""
         if self.synced.is_set():
             self._confirmed.clear()
 
     async def _page(self, body: bytes, listed: dict[str, T]) -> str:
-        """Put the items of one page into `listed`; returns the version of the list."""
+        """Put the items of one page into `listed`; return the version of the list."""
         page = decode_page(body)
         for number, raw in enumerate(page.items or ()):
             self._collect_item(bytes(raw), listed)
@@ -360,27 +354,27 @@ class Informer(Generic[T]):
         return page.metadata.resource_version
 
     def _collect_item(self, raw: bytes, listed: dict[str, T]) -> None:
-        """Put one listed object into `listed`, keeping the known one if nothing changed."""
+        """Put one item into `listed`; an unchanged one keeps the known object."""
         item = self._decode_or_log(raw)
         if item is None:
             meta = read_meta(raw)
             known = self._objects.get(meta.key) if meta else None
-            # It exists, so it must not be taken for deleted.
+            # It exists, so it must not be deleted.
             if meta and known is not None and self._uid_of(known) == meta.uid:
                 listed[meta.key] = known
             return
         key = self._key_of(item)
         known = self._objects.get(key)
         version = self._version_of(item)
-        # What is not known at the version up to which all is known went before it.
+        # An unknown object at or before the known version reappeared from an older store.
         latest = self._version_of(known) if known is not None else self._version
         if is_earlier(version, latest) or (known is None and version and version == latest):
             raise self._client.versions.record_rewind("GET", self._path, version, latest)
-        # Else a list after a break would hold every object twice until it is complete.
+        # Reuse known objects: otherwise a list holds every object twice until it is complete.
         listed[key] = known if known is not None and self._is_same_version(known, item) else item
 
     async def _replace(self, listed: dict[str, T]) -> None:
-        """Deletes first, so that callers free what upserts may need; then the upserts."""
+        """Make the store equal to `listed`: deletes first, as upserts may need what they free."""
         for key in [key for key in self._objects if key not in listed]:
             self._delete(key)
         for number, (key, item) in enumerate(listed.items()):
@@ -392,11 +386,11 @@ class Informer(Generic[T]):
         """Follow one stream.
 
         Returns:
-            Why it ended: `ended`, or `broken` or `stalled` for one that was cut after a while;
-            `short` for a hasty end.
+            Why it ended: `ended`; `broken` or `stalled` if it was cut after some time; `short` if
+            it ended soon without an event.
 
         Raises:
-            KubeError: it was rejected, or cut in haste.
+            KubeError: it was rejected, or cut soon.
         """
         limit_s = int(WATCH_LIMIT_S * (1 + self._rng.random()))
         params = {
@@ -437,14 +431,14 @@ class Informer(Generic[T]):
         return "ended" if events or clock.monotonic() - started > SHORT_STREAM_S else "short"
 
     def _on_stream_end(self, events: int) -> None:
-        """A stream is over. If nothing was heard for long, it may never speak to us."""
+        """List next if the stream was silent: it may never show an event."""
         self._relist = self._relist or (not events and self.silence_s() >= self._idle_s)
 
     def _event(self, line: bytes) -> None:
         try:
             event = read_event(line)
         except ValueError as error:
-            # Not even an event: no telling what was missed.
+            # Not an event: unknown changes were missed.
             self._mark_behind()
             raise KubeError("WATCH", self._path, reason="Garbage", message=str(error)) from error
         kind = event.type
@@ -460,10 +454,11 @@ class Informer(Generic[T]):
             raise error_for("WATCH", self._path, status.code, event.object)
 
     def _on_bookmark(self, raw: msgspec.Raw) -> None:
-        """Move on to a bookmark; never back, which would repeat what was told.
+        """Advance to a bookmark.
 
         Raises:
-            KubeError: it is an earlier one: of a cache that lags, or of an older store.
+            KubeError: it is earlier, from a watch cache that lags or an older store; going back
+                would repeat events.
         """
         meta = read_meta(raw)
         if meta is None:
@@ -484,13 +479,13 @@ class Informer(Generic[T]):
         if meta is None:
             return
         known = self._objects.get(meta.key)
-        # Another object has the name now: the known one is gone for certain.
+        # Another object has the name now, so the known one is deleted.
         if known is not None and self._uid_of(known) != meta.uid:
             self._delete(meta.key)
         self._version = meta.resource_version or self._version
 
     def _on_deleted(self, raw: msgspec.Raw) -> None:
-        # Only the name matters, so a projection that fails cannot hide a delete.
+        # Only the name is needed, so an object that cannot be decoded is deleted as well.
         meta = read_meta(raw)
         if meta is None:
             return
@@ -538,7 +533,7 @@ class Informer(Generic[T]):
 
 
 def _reason(error: KubeError) -> str:
-    """A bounded label for why a watch or list failed."""
+    """Why a watch or list failed, as a bounded metric label."""
     if error.status:
         return f"http_{error.status}"
     return "stalled" if error.reason == "Stalled" else "broken"

@@ -1,19 +1,19 @@
-"""The versions that an API server has shown, and whether they went back.
+"""Detect that etcd was restored from a backup, by resourceVersions that went back.
 
-Versions of one resource are whole numbers that grow (KEP-5504), and every consistent answer is at
-least as new as what was seen before it was asked for. One that is not proves that the store was
-restored from an older copy: what is remembered of it is void, and versions are given out anew for
-other contents. From then on nothing is sent any more, and the process ends to start anew.
+The versions of one resource are increasing integers (KEP-5504), and every consistent response is at
+least as new as what was seen before the request. An older response proves that the store was
+restored: cached state is invalid, and versions are reused for other contents. Then the client stops
+sending requests, and the process ends and restarts.
 
-What proves it, whichever of several API servers answers, and however far its watch cache lags:
+Proof, for any of several API servers and any lag of their watch caches, is
 
-- a list that began after a later version was seen: it carries the version of the store;
-- a write that changed an object, and was given an earlier version than was seen before;
-- an object read live that is earlier than it was known to be.
+- a list with an earlier version than one seen before the request: it has the store's version;
+- a write that changed an object, and got an earlier version than one seen before the request;
+- a live read of an object that is earlier than its known version.
 
-A list at a version of the caller's choice (`resourceVersion=0`) proves nothing, nor does a
-bookmark, which may come from a cache that lags. Resources may live in stores of their own
-(`--etcd-servers-overrides`), so each is compared with itself alone.
+A list at a given version (`resourceVersion=0`) and a bookmark prove nothing: both may come from a
+watch cache that lags. Resources may be in separate stores (`--etcd-servers-overrides`), so each
+resource is compared only with itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from typing import Any, Final
 
 import msgspec
 
+from rackgate.api.resources import split_path
 from rackgate.kube.errors import RewoundError
+from rackgate.kube.stream import is_earlier
 
 _VERSION_TEST: Final = "/metadata/resourceVersion"
 
@@ -41,7 +43,7 @@ _decode: Final = msgspec.json.Decoder(_Versioned).decode
 
 
 def version_in(body: bytes) -> str:
-    """The resourceVersion of the object or list in an answer; "" when there is none."""
+    """The resourceVersion of an object or list; "" if there is none."""
     try:
         return _decode(body).metadata.resource_version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -49,10 +51,9 @@ def version_in(body: bytes) -> str:
 
 
 def precondition_version(body: bytes | None) -> str:
-    """The version that a write is bound to, "" when it is bound to none.
+    """The resourceVersion that is a precondition of a write, or "".
 
-    Args:
-        body: an object, a merge or strategic patch, or a JSON patch that tests the version.
+    `body` is an object, a merge or strategic patch, or a JSON patch that tests the version.
     """
     try:
         found: Any = msgspec.json.decode(body or b"null")
@@ -68,16 +69,13 @@ def precondition_version(body: bytes | None) -> str:
 
 
 def collection(path: str) -> str:
-    """Group and plural of the objects under a path; the served version does not matter."""
-    parts = path.strip("/").split("/")
-    group, rest = (parts[1], parts[3:]) if parts[0] == "apis" else ("", parts[2:])
-    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
-        rest = rest[2:]
+    """`plural.group` of the objects under a path, for any served version."""
+    group, rest = split_path(path)
     return f"{rest[0]}.{group}" if rest else ""
 
 
 class Versions:
-    """What was seen of one API server. Shared by all clients of one session.
+    """Latest versions seen of one API server; shared by all clients of a session.
 
     Attributes:
         on_rewind: called once, when versions go back.
@@ -90,40 +88,40 @@ class Versions:
         self._rewind_seen = asyncio.Event()
 
     def highest(self, path: str) -> int:
-        """The latest version that was seen of the resource under `path`; 0 before any."""
+        """The latest version seen of the resource under `path`; 0 if none."""
         return self._highest.get(collection(path), 0)
 
     def observe(self, path: str, version: str) -> None:
-        """A version was seen: the store has reached it."""
+        """Record a version that was seen."""
         if version.isdecimal():
             key, number = collection(path), int(version)
             if number > self._highest.get(key, 0):
                 self._highest[key] = number
 
     def missing(self) -> list[str]:
-        """What keeps a service from being ready: lines for /readyz."""
+        """Reasons why a service is not ready: lines for /readyz."""
         return [str(self._error)] if self._error is not None else []
 
     def check(self) -> None:
-        """Nothing may be sent once versions went back.
+        """Call it before each request.
 
         Raises:
-            RewoundError: they did.
+            RewoundError: versions went back.
         """
         if self._error is not None:
             raise self._error
 
     async def wait_rewound(self) -> None:
-        """Wait until versions go back, which ends the process.
+        """Wait until versions go back.
 
         Raises:
-            RewoundError: they did.
+            RewoundError: versions went back.
         """
         await self._rewind_seen.wait()
         self.check()
 
     def record_rewind(self, verb: str, path: str, version: str, known: str) -> RewoundError:
-        """Note that `version` came after `known`; returns the error that says so."""
+        """Record that `version` came after `known`; return the error to raise."""
         if self._error is None:
             text = f"version {version} after {known}: restored from a backup?"
             self._error = RewoundError(verb, path, reason="Rewound", message=text)
@@ -134,16 +132,16 @@ class Versions:
     def check_list(
         self, path: str, params: Mapping[str, str], version: str, min_version: int
     ) -> None:
-        """A list came: it is at least as new as what was seen before it was asked for.
+        """Check that a list is at least as new as what was seen before the request.
 
         Args:
-            path: of the collection.
-            params: its query.
-            version: of the list.
-            min_version: the latest version that was seen before.
+            path: path of the collection.
+            params: query of the request.
+            version: version of the list.
+            min_version: latest version seen before the request.
 
         Raises:
-            RewoundError: it is not.
+            RewoundError: it is older.
         """
         if "resourceVersion" in params or not version.isdecimal():
             return
@@ -154,16 +152,16 @@ class Versions:
     def check_write(
         self, verb: str, path: str, answer: bytes, min_version: int, body: bytes | None
     ) -> None:
-        """A write was answered: if it changed anything, it has a later version than any before.
+        """Check that a write that changed an object got a later version than any before.
 
         Raises:
-            RewoundError: it has an earlier one.
+            RewoundError: it got an earlier version.
         """
         version = version_in(answer)
         if not version.isdecimal():
             return
         if int(version) <= min_version:
-            # A write that changes nothing is answered with the object as it is.
+            # The response to a write that changes nothing is the object as it is.
             precondition = "0" if verb == "POST" else precondition_version(body)
             if precondition and precondition != version and int(version) < min_version:
                 raise self.record_rewind(verb, path, version, str(min_version))
@@ -171,11 +169,11 @@ class Versions:
         self.observe(path, version)
 
     def check_read(self, path: str, answer: bytes, known: str) -> None:
-        """An object was read live: it is no earlier than it was known to be.
+        """Check that a live read is not earlier than the known version of the object.
 
         Raises:
-            RewoundError: it is.
+            RewoundError: it is earlier.
         """
         version = version_in(answer)
-        if version.isdecimal() and known.isdecimal() and int(version) < int(known):
+        if is_earlier(version, known):
             raise self.record_rewind("GET", path, version, known)
