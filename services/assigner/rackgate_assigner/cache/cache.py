@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache import consistency as checks
 from rackgate_assigner.cache.admitted import admitted_by_cluster_queue, slice_families
 from rackgate_assigner.cache.assumed import AssumedAssignment
 from rackgate_assigner.cache.excess_usage import ExcessUsageTracker
@@ -29,17 +27,13 @@ from rackgate_assigner.cache.slice_families import (
 )
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.explain.explanation import Explanation
-from rackgate_assigner.queues import status
-from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.scheduler.evictions import DRAIN
 from rackgate_assigner.scheduler.requeue_triggers import (
     scheduling_inputs_differ,
     usage_visible_to_others,
 )
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.workload.decisions import Assignment, Decision
+from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
     Charge,
     PodInfo,
@@ -321,45 +315,6 @@ class Cache(Objects):
             families=slice_families(self, parents),
         )
 
-    def plan(self, *, features: Features | None = None) -> list[Decision]:
-        """One scheduling cycle on a frozen snapshot; the cache itself is not changed.
-
-        Admissions within the cycle are charged against each other (CAP-11). Call `assume` for
-        each one that is written. Only to be called when every watch has synced.
-        """
-        return plan(self.snapshot(), self._features(features))
-
-    def cluster_queue_status(
-        self, name: str, *, features: Features | None = None
-    ) -> dict[str, Any]:
-        """Complete desired status in v1beta2 camelCase; conditions carry no timestamps.
-
-        Raises:
-            KeyError: no such ClusterQueue.
-        """
-        return status.cluster_queue_status(self, name, self._features(features))
-
-    def local_queue_status(self, key: str, *, features: Features | None = None) -> dict[str, Any]:
-        """As `cluster_queue_status`, for a LocalQueue.
-
-        Raises:
-            KeyError: no such LocalQueue.
-        """
-        return status.local_queue_status(self, key, self._features(features))
-
-    def mismatches(self) -> list[checks.Mismatch]:
-        """What was kept event by event and what a rebuild from the same rows gives disagree on.
-
-        Empty is right. Takes as long as building everything from scratch.
-        """
-        return checks.mismatches(
-            self, checks.rebuild_into(self, Cache(self.features, self.excluded))
-        )
-
-    def rebuild_matches(self) -> list[str]:
-        """`mismatches` as texts."""
-        return [str(mismatch) for mismatch in self.mismatches()]
-
     def rebuild_derived_state(self) -> None:
         """Derive everything anew from the rows."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
@@ -389,18 +344,6 @@ class Cache(Objects):
             self.drop_job(uid)
         self.epoch += 1
 
-    def explain(self, key: str, *, features: Features | None = None) -> Explanation | None:
-        """Why a Workload waits, or what it holds; None when it is not there."""
-        return workload_explanation.explain(self, key, self._features(features))
-
-    def missing_levels(self, flavor: str) -> dict[str, tuple[str, ...]]:
-        """Nodes of a TAS flavor that lack level labels, each with the keys it lacks (C18)."""
-        return workload_explanation.missing_levels(self, flavor)
-
-    def overlaps(self) -> list[tuple[str, str, int]]:
-        """Pairs of TAS flavors that share nodes, with the number of shared nodes (TAS-33)."""
-        return workload_explanation.overlaps(self)
-
     def flavor_topologies(self) -> FlavorTopologies:
         """The live trees with everything charged: for reading, and good until the next event."""
         self.pods.update_coverage()
@@ -408,9 +351,6 @@ class Cache(Objects):
             self._release_reclaimable(key)
         self._reclaimable_outdated.clear()
         return self.trees.flavor_topologies()
-
-    def _features(self, features: Features | None) -> Features:
-        return self.features if features is None else features
 
     def _update_usage(self, key: str) -> bool:
         """Bring up to date what a Workload and its slices hold; whether others can feel it."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.limit_ranges import without_pod_defaults
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
-
-if TYPE_CHECKING:
-    from rackgate_assigner.cache.cache import Cache
 
 Key = TypeVar("Key")
 
@@ -72,8 +70,12 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
     return fresh
 
 
-def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
-    """What the two do not agree on, in a fixed order."""
+def mismatches(cache: Cache) -> list[Mismatch]:
+    """What a cache and a rebuild from the same rows disagree on, in a fixed order; empty is right.
+
+    Takes as long as building everything from scratch.
+    """
+    fresh = rebuild_into(cache, Cache(cache.features, cache.excluded))
     by_flavor, fresh_by_flavor = (
         cache.flavor_topologies().by_flavor,
         fresh.flavor_topologies().by_flavor,

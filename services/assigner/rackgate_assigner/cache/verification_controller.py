@@ -17,7 +17,7 @@ import structlog
 from rackgate.runtime import clock
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.consistency import Mismatch
+from rackgate_assigner.cache.consistency import Mismatch, mismatches
 
 SIGNAL: Final = signal.SIGUSR1
 # Of a long list the first few say enough.
@@ -32,7 +32,7 @@ def verify(cache: Cache) -> list[Mismatch]:
     Nothing else runs meanwhile, so the answer is about one moment.
     """
     started = clock.monotonic()
-    found = cache.mismatches()
+    found = mismatches(cache)
     metrics.CACHE_VERIFICATIONS.labels(result="mismatch" if found else "match").inc()
     if found:
         for mismatch in found:

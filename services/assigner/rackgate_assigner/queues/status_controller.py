@@ -27,8 +27,15 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.queues.status import (
+    cluster_queue_status,
+    local_queue_status,
+    status_body,
+    status_changes,
+    status_differs,
+)
 from rackgate_assigner.spacing import Spacing
-from rackgate_assigner.workload.conditions import Change, condition_list, differs
+from rackgate_assigner.workload.conditions import differs
 
 log = structlog.get_logger()
 
@@ -138,13 +145,13 @@ class QueueStatusController:
             queue = self._cluster_queues.get(key.name)
             if queue is None:
                 return
-            wanted = self._cache.cluster_queue_status(key.name, features=self._features)
+            wanted = cluster_queue_status(self._cache, key.name, self._features)
             await self._apply(key, CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
         else:
             local = self._local_queues.get(key.name)
             if local is None:
                 return
-            wanted = self._cache.local_queue_status(key.name, features=self._features)
+            wanted = local_queue_status(self._cache, key.name, self._features)
             await self._apply(key, LOCAL_QUEUES, local.metadata, local.status, wanted)
 
     async def _apply(
@@ -159,7 +166,7 @@ class QueueStatusController:
             return
         now = clock.monotonic()
         wait_s = self._spacing.wait_s(key, now)
-        if wait_s > 0 and not differs(present.conditions, _changes(wanted)):
+        if wait_s > 0 and not differs(present.conditions, status_changes(wanted)):
             self._delay(key, wait_s)
             return
         metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
@@ -190,39 +197,3 @@ class QueueStatusController:
     def _on_delay_over(self, key: Key) -> None:
         self._delayed.discard(key)
         self._mark(key)
-
-
-def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
-    """Whether the wanted status says something else than the present one."""
-    if differs(present.conditions, _changes(wanted)):
-        return True
-    counted = {
-        "pendingWorkloads": present.pending_workloads,
-        "reservingWorkloads": present.reserving_workloads,
-        "admittedWorkloads": present.admitted_workloads,
-        "flavorsReservation": list(present.flavors_reservation),
-        "flavorsUsage": list(present.flavors_usage),
-    }
-    return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
-
-
-def status_body(
-    present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
-) -> dict[str, Any]:
-    """The wanted status as written: its conditions get their times."""
-    changes = _changes(wanted)
-    listed = condition_list(
-        present.conditions,
-        [change.type for change in changes],
-        changes,
-        now=now,
-        generation=generation,
-    )
-    return {**wanted, "conditions": listed}
-
-
-def _changes(wanted: Mapping[str, Any]) -> list[Change]:
-    return [
-        Change(item["type"], item["status"], item["reason"], item["message"])
-        for item in wanted["conditions"]
-    ]
