@@ -18,7 +18,7 @@ from rackgate.topology.assignment import decode, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner import watches
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
 from rackgate_assigner.workload.status import admission_of

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.snapshot import AdmittedWorkload
 from rackgate_assigner.quota.queues import cluster_queue_info
 from rackgate_assigner.scheduler.preemption import (
-    AdmittedWorkload,
     Preemption,
     Preemptor,
     fits,

@@ -295,7 +295,9 @@ def test_names_of_nodes_that_are_gone_are_forgotten_also_where_nobody_asks(asked
 @pytest.mark.requirement("CAP-07", "CAP-09")
 def test_should_taking_in_fail_the_next_question_plants_from_scratch(cache: Cache) -> None:
     with pytest.MonkeyPatch.context() as planted:
-        planted.delattr("rackgate_assigner.cache.trees.update_tree")  # a defect, planted
+        planted.delattr(
+            "rackgate_assigner.cache.flavor_topologies.update_tree"
+        )  # a defect, planted
         cache.set_node(node("d", "b1/r2"))
         with pytest.raises(NameError):
             cache.flavor_topologies()

@@ -8,7 +8,7 @@ import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.reclaimed import assignment_without_done_pods
+from rackgate_assigner.cache.usage import assignment_without_done_pods
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     HOST,

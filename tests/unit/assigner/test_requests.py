@@ -11,8 +11,8 @@ from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import LimitRange
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, ReplaceNode, Requeue
 from rackgate_assigner.workload.info import workload_info
@@ -240,8 +240,8 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
     before = cache.workload_info("team/w")
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.with_defaults", None)
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.summarize_limit_ranges", None)
+    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.with_defaults", None)
+    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
     after = cache.workload_info("team/w")

@@ -11,7 +11,7 @@ import pytest
 from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import _NodeReplacement, second_pass
 from rackgate_assigner.workload.decisions import (
     Assignment,

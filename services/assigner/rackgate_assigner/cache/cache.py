@@ -8,30 +8,27 @@ from dataclasses import replace
 from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.admitted import admitted_by_cluster_queue, slice_families
-from rackgate_assigner.cache.assumed import AssumedAssignment
-from rackgate_assigner.cache.excess_usage import ExcessUsageTracker
-from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
-from rackgate_assigner.cache.limit_ranges import without_pod_defaults
-from rackgate_assigner.cache.live_pods import ExcessUsage, LivePodCount, LivePods
+from rackgate_assigner.assumed_writes import AssumedStatus
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, Trees
+from rackgate_assigner.cache.hosts import Hosts
+from rackgate_assigner.cache.live_pods import (
+    ExcessUsageTracker,
+    LivePodCount,
+    LivePods,
+)
 from rackgate_assigner.cache.objects import Objects
+from rackgate_assigner.cache.pod_defaults import without_pod_defaults
 from rackgate_assigner.cache.pods import BoundPods
-from rackgate_assigner.cache.queue_usage import Totals, WorkloadUsage, workload_usage
-from rackgate_assigner.cache.reclaimed import usage_without_done_pods
-from rackgate_assigner.cache.slice_families import (
-    SliceFamilies,
+from rackgate_assigner.cache.snapshot import AdmittedWorkload, Snapshot
+from rackgate_assigner.cache.usage import (
+    ExcessUsage,
+    Totals,
+    WorkloadUsage,
     covering_assignments,
-    is_merged,
-    is_orphan,
-    merge_assignments,
+    usage_without_done_pods,
+    workload_usage,
 )
-from rackgate_assigner.cache.snapshot import Snapshot
-from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.scheduler.evictions import DRAIN
-from rackgate_assigner.scheduler.requeue_triggers import (
-    scheduling_inputs_differ,
-    usage_visible_to_others,
-)
+from rackgate_assigner.quota.queues import DRAIN, NEVER, FlavorResource
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
@@ -41,6 +38,13 @@ from rackgate_assigner.workload.info import (
     WorkloadInfo,
     pod_info,
     workload_info,
+)
+from rackgate_assigner.workload_slices.families import (
+    SliceFamilies,
+    SliceFamily,
+    is_merged,
+    is_orphan,
+    merge_assignments,
 )
 
 
@@ -60,6 +64,7 @@ class Cache(Objects):
         live_pods: pods by the job at the root of their owner chain.
         excess_usage: what these take beyond what was granted; charged like an assignment.
         on_pods_changed: told the uid of a job whose pods came, went or are being deleted.
+        on_hosts_changed: told the hosts whose node or its health changed.
         on_excess_usage_changed: told what is charged beyond an assignment, and what was, whenever
             that changes.
     """
@@ -75,8 +80,9 @@ class Cache(Objects):
         self.features = features
         self.excluded = tuple(excluded)
         self.workloads: dict[str, WorkloadInfo] = {}
-        self.assumed: dict[str, AssumedAssignment] = {}
+        self.assumed: dict[str, AssumedStatus[Assignment]] = {}
         self.on_pods_changed: Callable[[str], None] = lambda _job_uid: None
+        self.on_hosts_changed: Callable[[set[str]], None] = lambda _hosts: None
         self.on_excess_usage_changed: Callable[[ExcessUsage], None] = lambda _excess: None
         self._reset_derived_state()
 
@@ -91,10 +97,20 @@ class Cache(Objects):
         self.pods = BoundPods(self.nodes, self._charge_node)
         held = self.features.hold_quota_for_terminating_pods
         self.live_pods = LivePods(self.nodes, terminating=held)
-        self.excess_usage = ExcessUsageTracker(self, self._totals, charge_released=held)
+        self.excess_usage = ExcessUsageTracker(
+            self,
+            workloads=self.workloads,
+            usages=self.usages,
+            families=self.families,
+            live_pods=self.live_pods,
+            totals=self._totals,
+            charge_released=held,
+            on_change=lambda excess: self.on_excess_usage_changed(excess),  # noqa: PLW0108 - set later
+        )
         # Pods that lost their controller, by the Workload that they name.
         self._pods_without_owner: dict[str, set[str]] = {}
-        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
+        self.hosts = Hosts(self.nodes.values())
+        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges, self.hosts)
         self._pending: dict[str, WorkloadInfo] = {}
         self._deactivated: set[str] = set()
         self._with_unhealthy_nodes: set[str] = set()
@@ -222,9 +238,10 @@ class Cache(Objects):
         relinked = self.excess_usage.link(row)
         before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
-        if assumed is not None and assumed.is_superseded_by(row):
+        if assumed is not None and _is_superseded(assumed, row):
             del self.assumed[row.key]
-        if self._update_usage(row.key) or scheduling_inputs_differ(old, row):
+        changed = old is None or old.scheduling_inputs != row.scheduling_inputs
+        if self._update_usage(row.key) or changed:
             self.epoch += 1
         if before not in ("", row.parent):
             self._update_covered_pods(before)
@@ -256,7 +273,7 @@ class Cache(Objects):
         row = self.workloads.get(key)
         if row is None or row.finished or (row.reserved is not None) != replace_existing:
             return
-        self.assumed[key] = AssumedAssignment(assignment, row.uid, row.resource_version)
+        self.assumed[key] = AssumedStatus(assignment, row.uid, row.resource_version)
         self._update_usage(key)
 
     def confirm(self, key: str, resource_version: str) -> None:
@@ -269,7 +286,7 @@ class Cache(Objects):
         if assumed is None or row is None:
             return
         self.assumed[key] = assumed.with_written_version(resource_version)
-        if self.assumed[key].is_superseded_by(row):
+        if _is_superseded(self.assumed[key], row):
             self.forget(key)
 
     def forget(self, key: str) -> None:
@@ -311,9 +328,37 @@ class Cache(Objects):
             priorities=dict(self.priorities),
             used=self.totals.used(),
             flavor_topologies=self.flavor_topologies().copy(),
-            running=admitted_by_cluster_queue(self),
-            families=slice_families(self, parents),
+            running=self._admitted_by_cluster_queue(),
+            families={key: self._slice_family(key) for key in parents},
         )
+
+    def _admitted_by_cluster_queue(self) -> dict[str, list[AdmittedWorkload]]:
+        """Who holds the quota of queues with preemption; slices count with their parents."""
+        found: dict[str, list[AdmittedWorkload]] = {
+            name: []
+            for name, queue in self.cluster_queues.items()
+            if queue.within_cluster_queue != NEVER
+        }
+        for key, usage in self.usages.items() if found else ():
+            info = self.workloads[key]
+            if usage.cluster_queue not in found or info.parent:
+                continue
+            quota: dict[FlavorResource, int] = dict(usage.quota)
+            for other in self.families.slices_of(key):
+                for pair, amount in self.usages[other].quota.items():
+                    quota[pair] = quota.get(pair, 0) + amount
+            being_evicted = info.evicted or info.deleting
+            found[usage.cluster_queue].append(AdmittedWorkload(info, quota, being_evicted))
+        return found
+
+    def _slice_family(self, key: str) -> SliceFamily:
+        excess = dict(self.excess_usage.excess_of_workload(key))
+        family = SliceFamily(self.workloads.get(key), excess=excess)
+        for member in (key, *self.families.slices_of(key)):
+            usage = self.usages.get(member)
+            for podset, assignment in (usage.assignments if usage else {}).items():
+                family.assignments.setdefault(podset, []).append(assignment)
+        return family
 
     def rebuild_derived_state(self) -> None:
         """Derive everything anew from the rows."""
@@ -381,11 +426,12 @@ class Cache(Objects):
         if old == new:
             return False, False
         self._replace_usage(key, old, new)
-        return True, usage_visible_to_others(old) != usage_visible_to_others(new)
+        before = old.visible_to_others if old is not None else ()
+        return True, before != (new.visible_to_others if new is not None else ())
 
     def _workload_usage(self, row: WorkloadInfo) -> WorkloadUsage:
         assumed = self.assumed.get(row.key)
-        assignment = assumed.assignment if assumed else None
+        assignment = assumed.value if assumed else None
         if not row.parent:
             if row.deleting and row.job_uid and not self.live_pods.is_managed(row.job_uid):
                 # Its job is gone: no pod comes any more, and each that goes gives back its part.
@@ -433,10 +479,13 @@ class Cache(Objects):
         self.trees.charge_node(node, shape, sign)
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        self.trees.record_node_change(old, new)
         found = new or old
         if found is None:
             return
+        hosts = self.hosts.drop(found.name) if new is None else self.hosts.put(new)
+        if hosts:
+            self.on_hosts_changed(hosts)
+        self.trees.record_node_change(old, new)
         self._on_pods_changed(self.live_pods.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
             here = map(self.live_pods.root_of, self.pods.pods_on_node(found.name))
@@ -472,3 +521,9 @@ class Cache(Objects):
         if self.pods.node_labels_changed(node):
             self._reclaimable_outdated |= self._with_reclaimable_pods
             self.epoch += 1
+
+
+def _is_superseded(assumed: AssumedStatus[Assignment], row: WorkloadInfo) -> bool:
+    """Whether the watch is to be believed from now on, whatever it shows."""
+    shown = row.reserved is not None
+    return row.finished or assumed.is_superseded_by(row.uid, row.resource_version, shown=shown)

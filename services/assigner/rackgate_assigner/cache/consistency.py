@@ -10,7 +10,7 @@ import numpy as np
 
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.cache.limit_ranges import without_pod_defaults
+from rackgate_assigner.cache.pod_defaults import without_pod_defaults
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
 
@@ -46,7 +46,7 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
             fresh.set_limit_range(ranges[name])
     for key, assumed in cache.assumed.items():
         held = cache.workloads[key].reserved is not None
-        fresh.assume(key, assumed.assignment, replace_existing=held)
+        fresh.assume(key, assumed.value, replace_existing=held)
     for uid, root in cache.pods.owners.items():
         fresh.set_owner(uid, root)
     for uid, claim in cache.live_pods.claims.items():

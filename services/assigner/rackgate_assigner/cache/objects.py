@@ -8,7 +8,7 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.limit_ranges import PodDefaultsIndex
+from rackgate_assigner.cache.pod_defaults import PodDefaultsIndex
 from rackgate_assigner.quota.queues import (
     ClusterQueueInfo,
     FlavorInfo,

@@ -12,9 +12,23 @@ from rackgate_assigner.quota.queues import (
     FlavorResource,
     LocalQueueInfo,
 )
-from rackgate_assigner.scheduler.preemption import AdmittedWorkload
 from rackgate_assigner.workload.info import WorkloadInfo
-from rackgate_assigner.workload_slices.admission import SliceFamily
+from rackgate_assigner.workload_slices.families import SliceFamily
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedWorkload:
+    """A Workload that holds quota of a ClusterQueue.
+
+    Attributes:
+        info: the Workload, never a slice.
+        quota: what it and its slices hold.
+        being_evicted: it gives its quota back already, or is about to.
+    """
+
+    info: WorkloadInfo
+    quota: Mapping[FlavorResource, int]
+    being_evicted: bool = False
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ from rackgate.wire import core
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.unhealthy import (
     HostAssessment,
     JobPod,
@@ -70,7 +69,6 @@ class NodeReplacementController:
     """Follows nodes always, acts while its owner holds the Lease.
 
     Attributes:
-        hosts: nodes by host.
         requested: by Workload, names to be replaced although their nodes are healthy.
     """
 
@@ -94,7 +92,6 @@ class NodeReplacementController:
             request_cycle: called when the second pass has something new to decide on.
             workers: Workloads that are looked at together.
         """
-        self.hosts = Hosts()
         self.requested: dict[str, frozenset[str]] = {}
         self._cache, self._workloads = cache, workloads
         self._client, self._writer, self._request_cycle = client, writer, request_cycle
@@ -109,15 +106,11 @@ class NodeReplacementController:
 
     # Listeners: cheap, and the same on a standby. The cache has folded the event before.
 
-    def on_node_upsert(self, _before: core.Node | None, node: core.Node) -> None:
-        """A node was added or changed."""
-        facts = self._cache.nodes.get(node.metadata.name)
-        if facts is not None:
-            self._hosts_changed(self.hosts.put(facts))
-
-    def on_node_delete(self, node: core.Node) -> None:
-        """A node was deleted."""
-        self._hosts_changed(self.hosts.drop(node.metadata.name))
+    def on_hosts_change(self, hosts: set[str]) -> None:
+        """The node behind these hosts, or its health, changed."""
+        if self._active:
+            self._changed_hosts |= hosts
+            self._wake_up.set()
 
     def on_workload_upsert(self, _before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
@@ -141,11 +134,6 @@ class NodeReplacementController:
         name = pod.metadata.annotations.get(names.WORKLOAD_ANNOTATION)
         if self._watched and name and (key := f"{pod.metadata.namespace}/{name}") in self._watched:
             self._key_changed(key)
-
-    def _hosts_changed(self, changed: set[str]) -> None:
-        if self._active and changed:
-            self._changed_hosts |= changed
-            self._wake_up.set()
 
     def _key_changed(self, key: str) -> None:
         if self._active:
@@ -206,7 +194,7 @@ class NodeReplacementController:
         info = self._cache.workload_info(key)
         if info is None or not supports_node_replacement(info):
             return False
-        return bool(info.unhealthy or suspect_hosts(info, self.hosts, self._cache.flavors))
+        return bool(info.unhealthy or suspect_hosts(info, self._cache.hosts, self._cache.flavors))
 
     async def _reconcile(self, key: str) -> None:
         """List the pods of one Workload, assess its hosts, and write what follows."""
@@ -225,7 +213,7 @@ class NodeReplacementController:
         ):
             self._retry_later(key)
             return
-        found = assess_hosts(info, pods, self.hosts, self._cache.flavors)
+        found = assess_hosts(info, pods, self._cache.hosts, self._cache.flavors)
         if self.requested.get(key, frozenset()) != found.requested:
             self.requested[key] = found.requested
             self._request_cycle()

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS, tolerates

@@ -15,7 +15,7 @@ from rackgate.api.names import PendingReason
 from rackgate.features import Features
 from rackgate.runtime.metrics import scraped_gauge
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.queue_usage import BACKING_OFF, QueueTotals
+from rackgate_assigner.cache.usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import FlavorResource
 from rackgate_assigner.topology.free_capacity import summarize_free_capacity

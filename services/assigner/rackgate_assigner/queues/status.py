@@ -9,7 +9,7 @@ from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
 from rackgate.wire.kueue import QueueStatus
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.queue_usage import QueueTotals
+from rackgate_assigner.cache.usage import QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource
 from rackgate_assigner.workload.conditions import Change, condition_list, differs

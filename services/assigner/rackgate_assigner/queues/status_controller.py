@@ -34,7 +34,7 @@ from rackgate_assigner.queues.status import (
     status_changes,
     status_differs,
 )
-from rackgate_assigner.spacing import Spacing
+from rackgate_assigner.rate_limits import Spacing
 from rackgate_assigner.workload.conditions import differs
 
 log = structlog.get_logger()

@@ -32,8 +32,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
+from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload.decisions import (
     Admit,

@@ -12,8 +12,12 @@ from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason
 from rackgate.features import Features
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity
-from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, without_topologies
-from rackgate_assigner.quota.selectors import selects
+from rackgate_assigner.quota.queues import (
+    ClusterQueueInfo,
+    FlavorResource,
+    selects,
+    without_topologies,
+)
 from rackgate_assigner.scheduler.evictions import evictions
 from rackgate_assigner.scheduler.flavor_assigner import FlavorPlan, Offer
 from rackgate_assigner.scheduler.nominate import Nominator, Timing, no_timing
@@ -37,11 +41,11 @@ from rackgate_assigner.workload.decisions import (
 from rackgate_assigner.workload.inadmissible import Inadmissible, inadmissible_until
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload_slices.admission import (
-    SliceFamily,
     parent_inadmissible,
     queue_with_parent_flavors,
     with_parent_flavors_text,
 )
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 MESSAGE_LIMIT: Final = 1024
 OVERLAPPING: Final = (

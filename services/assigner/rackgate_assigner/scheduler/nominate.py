@@ -33,10 +33,10 @@ from rackgate_assigner.workload.info import Charge, quota_usage
 from rackgate_assigner.workload.object_size import too_large
 from rackgate_assigner.workload_slices.admission import (
     LeafRange,
-    SliceFamily,
     leaf_ranges_near_parent,
     levels_differ,
 )
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 # Given a flavor's name, a context that lasts as long as one placement in it.
 Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]

@@ -12,29 +12,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from rackgate_assigner.cache.snapshot import AdmittedWorkload
 from rackgate_assigner.quota.queues import NEVER, ClusterQueueInfo, FlavorInfo, FlavorResource
 from rackgate_assigner.scheduler.order import priority_of
-from rackgate_assigner.workload.info import WorkloadInfo
 
 LOWER: Final = "LowerPriority"
 LOWER_OR_NEWER: Final = "LowerOrNewerEqualPriority"
 
 Amounts = Mapping[FlavorResource, int]
-
-
-@dataclass(frozen=True, slots=True)
-class AdmittedWorkload:
-    """A Workload that holds quota of a ClusterQueue.
-
-    Attributes:
-        info: the Workload, never a slice.
-        quota: what it and its slices hold.
-        being_evicted: it gives its quota back already, or is about to.
-    """
-
-    info: WorkloadInfo
-    quota: Amounts
-    being_evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

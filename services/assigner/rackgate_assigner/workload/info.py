@@ -122,6 +122,14 @@ class WorkloadInfo:
         idle = self.finished or self.deleting or not self.active
         return self.reserved is None and self.admission_error is None and not idle
 
+    @property
+    def scheduling_inputs(self) -> tuple[object, ...]:
+        """What a scheduling cycle decides by, about the Workload itself or about its slices."""
+        place = (self.uid, self.queue, self.priority, self.priority_class, self.queue_timestamp)
+        running = self.elastic and self.admitted
+        state = (self.active, self.evicted, self.requeue_at, running)
+        return (*place, *state, self.shape, self.unhealthy)
+
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,51 +16,15 @@ import numpy as np
 from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, restrict_to_flavors
+from rackgate_assigner.quota.queues import ClusterQueueInfo, restrict_to_flavors
 from rackgate_assigner.topology.capacity import leaf_of_assigned_domain, single_pod_requests
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.inadmissible import Inadmissible
 from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 # First and last leaf (exclusive) that pods must stay between.
 LeafRange: TypeAlias = tuple[int, int]
-
-
-@dataclass(slots=True)
-class SliceFamily:
-    """The parent of slices, and where its pods are.
-
-    Attributes:
-        parent: as last seen; None when there is none of that name.
-        assignments: by PodSet, what the parent and slices not yet folded into it hold of
-            topologies.
-        excess: what living pods take beyond all that was granted, and are charged for already: a
-            slice that is granted takes this over first.
-    """
-
-    parent: WorkloadInfo | None = None
-    assignments: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
-    excess: dict[FlavorResource, int] = field(default_factory=dict)
-
-    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
-        """Quota in use without what a slice of this family would take over."""
-        if not self.excess:
-            return used
-        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
-
-    def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
-        """How much of an amount that is granted to a slice was charged before; notes it."""
-        found = min(amount, self.excess.get(pair, 0))
-        if found:
-            self.excess[pair] -= found
-        return found
-
-    def near(self, podset: str) -> list[TopologyAssignment]:
-        """Where the pods of a PodSet are, and of those that have to be in one place with it."""
-        requests = [row.request for row in self.parent.podsets] if self.parent else []
-        group = next((request.group for request in requests if request.name == podset), None)
-        mates = [request.name for request in requests if group and request.group == group]
-        return [found for name in mates or [podset] for found in self.assignments.get(name, ())]
 
 
 def parent_inadmissible(

@@ -21,13 +21,13 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.assumed_writes import AssumedWrites
+from rackgate_assigner.assumed_writes import AssumedCreations, AssumedWrites
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.jobs.kinds import JobLike
 from rackgate_assigner.jobs.state import finalizer_ops
-from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
+from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload_slices.model import RequestedCount, Slice
+from rackgate_assigner.workload_slices.model import RequestedCount
 from rackgate_assigner.workload_slices.objects import assumed_slice, parent_of, slice_of
 from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.workload_slices.progress import Progress, progress
@@ -107,8 +107,7 @@ class SliceController:
         self._slices: dict[str, set[str]] = defaultdict(set)
         self._statuses: dict[str, str] = {}
         self._parents: dict[str, str] = {}
-        # Slices that the watch has yet to show: by parent and name, with the time of the write.
-        self._assumed_slices: dict[str, dict[str, tuple[NewSlice, float]]] = {}
+        self._assumed_slices = AssumedCreations[NewSlice](ASSUMED_FOR_S)
 
     async def run(self) -> None:
         """Look at everything once, then at whatever changes, until cancelled."""
@@ -126,7 +125,7 @@ class SliceController:
         if workload.parent is not None:
             parent = _parent_key(workload)
             self._slices[parent].add(key)
-            self._assumed_slices.get(parent, {}).pop(workload.metadata.name, None)
+            self._assumed_slices.forget(parent, workload.metadata.name)
             self._count_slice(workload)
             self.queue.add(parent)
         elif workload.elastic:
@@ -146,7 +145,7 @@ class SliceController:
         owner = workload.metadata.controller
         if owner is not None and self._parents.get(owner.uid) == key:
             del self._parents[owner.uid]
-        self._assumed_slices.pop(key, None)
+        self._assumed_slices.forget_all(key)
         self._message_limiter.forget(key)
         if key in self._slices:
             self.queue.add(key)
@@ -207,11 +206,12 @@ class SliceController:
         state = self._resize_state(parent, own)
         if state is not None:
             await _all([self._write_parent(state), *self._slice_writes(state)])
-        if self._assumed_slices.get(key):
-            self.queue.add_later(key, ASSUMED_FOR_S)
+        if (wait_s := self._assumed_slices.wait_s(key, clock.monotonic())) > 0:
+            self.queue.add_later(key, wait_s)
 
     def _resize_state(self, parent: Workload, found: Sequence[Workload]) -> _ResizeState | None:
         """Everything about one parent; None while its admission cannot be read."""
+        key = parent.metadata.key
         rows = [self._cache.workload_info(workload.metadata.key) for workload in (parent, *found)]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows) or known[0].admission_error is not None:
@@ -223,20 +223,12 @@ class SliceController:
         plan = plan_resize(
             asked,
             read,
-            [*slices, *self._unseen_slices(parent.metadata.key)],
+            [*slices, *map(assumed_slice, self._assumed_slices.items(key, clock.monotonic()))],
             taken=_Names(self._workloads, parent.metadata.namespace),
             live=lambda podset: self._jobs.live_pods_by_domain(parent, podset),
         )
         by_name = {workload.metadata.name: workload for workload in found}
         return _ResizeState(parent, by_name, plan, progress(asked, read, slices))
-
-    def _unseen_slices(self, parent: str) -> list[Slice]:
-        """Slices that were made and that the watch has yet to show."""
-        recent, now = self._assumed_slices.get(parent, {}), clock.monotonic()
-        for name, (_, since) in list(recent.items()):
-            if since + ASSUMED_FOR_S < now:
-                del recent[name]
-        return [assumed_slice(new) for new, _ in recent.values()]
 
     async def _write_parent(self, state: _ResizeState) -> None:
         """One write of the parent: each is judged by a version that the others would outdate."""
@@ -313,15 +305,15 @@ class SliceController:
 
     async def _create(self, parent: Workload, new: NewSlice) -> None:
         # Noted beforehand: the watch may show it before the answer is here.
-        recent = self._assumed_slices.setdefault(parent.metadata.key, {})
-        recent[new.name] = (new, clock.monotonic())
+        key = parent.metadata.key
+        self._assumed_slices.assume(key, clock.monotonic(), new.name, new)
         try:
             ours = await self._writer.create(parent, new)
         except Exception:
-            recent.pop(new.name, None)
+            self._assumed_slices.forget(key, new.name)
             raise
         if not ours:
-            recent.pop(new.name, None)
+            self._assumed_slices.forget(key, new.name)
             note = f'the name "{new.name}" of a slice is taken by another Workload'
             self._jobs.report_event(parent, "ErrWorkloadCompose", note, warning=True)
 

@@ -1,17 +1,27 @@
-"""What Workloads hold of the quota, kept per queue as it changes."""
+"""What Workloads hold of quota and topologies, and the sums by queue.
+
+`workload_usage` derives what one Workload holds from its own row (and an assumed assignment) alone.
+`Totals` adds usages up by ClusterQueue and LocalQueue as they come and go, so no sum is ever
+computed from scratch.
+
+A Workload says how many of its pods are done (`status.reclaimablePods`), not which. Where they
+were is known once all others are bound: then every place without a pod is free again. Until then
+all places stay charged (`usage_without_done_pods`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from rackgate.api.names import PendingReason
-from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.live_pods import ExcessUsage
-from rackgate_assigner.quota.queues import FlavorResource
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.pods import BoundPods
+from rackgate_assigner.quota.queues import FlavorInfo, FlavorResource
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
+    HOST_LEVELS,
     Charge,
     WorkloadInfo,
     quota_usage,
@@ -52,6 +62,11 @@ class WorkloadUsage:
     assignments: Mapping[str, TopologyAssignment] = field(default_factory=dict)
     reason: str = ""
 
+    @property
+    def visible_to_others(self) -> tuple[object, ...]:
+        """What a decision about another Workload depends on."""
+        return self.cluster_queue, self.pending, self.quota, self.charges
+
 
 def workload_usage(
     info: WorkloadInfo, assumed: Assignment | None, *, merged: bool = False, orphan: bool = False
@@ -87,6 +102,21 @@ def _usage_without_quota(info: WorkloadInfo) -> WorkloadUsage:
         return WorkloadUsage(info.queue)
     reason = BACKING_OFF if info.requeue_at else info.pending_reason or NOT_EVALUATED
     return WorkloadUsage(info.queue, pending=True, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessUsage:
+    """What the pods of one job take beyond what its Workload was granted.
+
+    Attributes:
+        local_queue: `namespace/name`; "" when none is known.
+        cluster_queue: that is charged.
+        amounts: by flavor and resource; never zero.
+    """
+
+    local_queue: str
+    cluster_queue: str
+    amounts: Mapping[FlavorResource, int]
 
 
 @dataclass(slots=True)
@@ -180,3 +210,66 @@ def _add_to(queues: dict[str, QueueTotals], name: str, usage: WorkloadUsage, sig
     total.add(usage, sign)
     if total.empty:
         del queues[name]
+
+
+def assignment_without_done_pods(
+    assignment: TopologyAssignment, left: int, present: Mapping[Domain, int]
+) -> TopologyAssignment:
+    """What an assignment still takes.
+
+    Args:
+        assignment: as granted.
+        left: pods that are not done.
+        present: pods that run in each of its domains.
+    """
+    done = assignment.count - left
+    kept = tuple(
+        (values, min(count, present.get(values, 0))) for values, count in assignment.domains
+    )
+    missing = assignment.count - sum(count for _, count in kept)
+    if missing == 0 or missing > done:
+        return assignment
+    return TopologyAssignment(assignment.levels, tuple(pair for pair in kept if pair[1]))
+
+
+def usage_without_done_pods(
+    info: WorkloadInfo, usage: WorkloadUsage, pods: BoundPods
+) -> WorkloadUsage:
+    """What a Workload holds without the places of pods that are done; `pods` is settled."""
+    left = remaining_pods(info)
+    charges = tuple(
+        replace(
+            charge,
+            assignment=assignment_without_done_pods(
+                assignment, left[podset], pods.present(info.key, podset)
+            ),
+        )
+        if podset in left
+        else charge
+        for (podset, assignment), charge in zip(
+            usage.assignments.items(), usage.charges, strict=True
+        )
+    )
+    return replace(usage, charges=charges)
+
+
+def covering_assignments(
+    usage: WorkloadUsage, flavors: Mapping[str, FlavorInfo]
+) -> dict[str, TopologyAssignment]:
+    """Assignments by PodSet that are charged to a tree, so that their pods need not be.
+
+    One with other levels than its flavor has now (the Topology was deleted and made anew) fits no
+    leaf of the tree: there its pods are charged to their nodes instead.
+    """
+    pairs = zip(usage.assignments.items(), usage.charges, strict=True)
+    return {
+        podset: assignment
+        for (podset, assignment), charge in pairs
+        if _fits_tree(flavors.get(charge.flavor), assignment.levels)
+    }
+
+
+def _fits_tree(flavor: FlavorInfo | None, levels: tuple[str, ...]) -> bool:
+    if flavor is None or not flavor.levels or levels[-1:] == HOST_LEVELS:
+        return True
+    return levels == flavor.levels
