@@ -1,7 +1,7 @@
-"""The assigner: watches fold the cluster into the cache, the Lease's holder acts on it.
+"""The assigner: watches keep the cache up to date, the holder of the Lease acts on it.
 
 Every replica follows the cluster, so that a standby takes over with warm caches. Listeners only
-fold and mark what to look at; they are cheap, and the same on a standby.
+update the cache and enqueue keys; they are cheap, and the same on a standby.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Assigner:
     """One replica: follows the cluster always, acts while it holds the Lease.
 
     Attributes:
-        cache: the folded state of the cluster.
+        cache: the state of the cluster.
         watches: what is followed.
         acting: whether this replica holds the Lease and writes.
     """
@@ -258,7 +258,7 @@ class Assigner:
         with scraping(families):
             await asyncio.Event().wait()
 
-    # Who hears of what. The cache comes first: everybody else reads it.
+    # Listeners. The cache comes first: all others read it.
 
     def _add_listeners(self) -> None:
         cache, watches = self.cache, self.watches
@@ -453,7 +453,7 @@ class Assigner:
     def _warn_unsupported(
         self, resource: Resource, item: Object, manifest: Mapping[str, Any]
     ) -> None:
-        """One Event for each generation of an object that asks for what has no effect yet."""
+        """One Event for each generation of an object with fields that have no effect yet."""
         if not self.acting:
             return
         paths = unsupported_fields(resource.kind, manifest)

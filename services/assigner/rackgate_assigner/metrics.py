@@ -1,4 +1,4 @@
-"""Metrics of the assigner, under the field's names after our prefix."""
+"""Metrics of the assigner: Kueue's names after our prefix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from rackgate.runtime.metrics import counter, gauge, histogram, initialize_series
 
-# 1, then 2.5 and doubling: waits last from a second to hours.
+# 1, then 2.5 and doubling: waiting times range from a second to hours.
 WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
 CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)

@@ -1,13 +1,12 @@
-"""How far apart writes about one key are while it goes on changing. Pure.
+"""How often writes about one key are sent while it keeps changing.
 
-The first change after a quiet time is written at once. Each further write waits twice as long as
-the one before, up to a limit: whoever changes a thousand times a minute is told of a few times.
+`Spacing` is for counts: the first change after a quiet time is written at once, each further one
+waits twice as long as the one before, up to a limit.
 
-How often the same news is written: why a Workload waits, in ever new words. Pure.
-
-Each change of free room words the reasons of all that wait anew ("fits 3 of 4 pods"). What waits
-is told apart by reason at once; the words alone may be a little old, the more so the more wait:
-thousands of writes that say nothing new would take the API server from those that admit and free.
+`MessageRateLimiter` is for messages. Whenever free capacity changes, the pending message of every
+inadmissible Workload is recomputed ("fits 3 of 4 pods"). A new reason is written at once; a new
+message with the same reason may wait, the longer the more Workloads are pending. Thousands of
+writes that say nothing new would take the API server from those that admit and release.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# A key that was left alone for so many of its gaps starts over.
+# A key that did not change for so many of its gaps starts over.
 QUIET_GAPS = 2
 
 
@@ -54,7 +53,7 @@ BURST_S: Final = 1.0
 
 
 class MessageRateLimiter:
-    """When words about a key may be written anew.
+    """When a message about a key may be written.
 
     Args:
         interval_s: between two writes about one key with one reason.
@@ -69,10 +68,10 @@ class MessageRateLimiter:
         self._next_slot = 0.0
 
     def wait_s(self, key: str, reason: str, now: float) -> float:
-        """Seconds to wait before news about a key; 0 for another reason than last written.
+        """Seconds to wait before a message about a key; 0 for another reason than last written.
 
-        A key that has to wait gets a slot, and keeps it until it is written: who asks first is
-        written first.
+        A key that has to wait gets a slot and keeps it until it is written: first come, first
+        served.
         """
         written = self._written.get(key)
         if written is None or written[0] != reason:
@@ -85,11 +84,11 @@ class MessageRateLimiter:
         return max(0.0, slot - now)
 
     def record_written(self, key: str, reason: str, now: float) -> None:
-        """News about a key was written, at this monotonic time."""
+        """A message about a key was written, at this monotonic time."""
         self._written[key] = (reason, now)
         self._slots.pop(key, None)
 
     def forget(self, key: str) -> None:
-        """The next news about a key is new."""
+        """The next message about a key is new."""
         self._written.pop(key, None)
         self._slots.pop(key, None)

@@ -1,4 +1,13 @@
-"""Fold of watch events. Every method is synchronous; nothing here awaits, logs or reads a clock."""
+"""State of the cluster, kept up to date by watch events.
+
+Every event updates what is derived from it at once or marks it stale: usage per Workload and per
+queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
+what one scheduling cycle needs. Deciding, explaining and writing statuses take the cache as an
+argument and live elsewhere.
+
+Invariant: everything derived is a function of the objects. `consistency.mismatches` compares it
+with a rebuild from scratch.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +58,7 @@ from rackgate_assigner.workload_slices.families import (
 
 
 class Cache(Objects):
-    """State of the cluster as far as admission needs it; mutable, for one thread.
+    """What admission needs to know of the cluster; mutable, for one thread.
 
     Usage is always derived from Workloads and bound pods, never from the life of a node, flavor
     or Topology: those may come and go in any order (C2, C3).
@@ -57,24 +66,24 @@ class Cache(Objects):
     Attributes:
         epoch: rises with every change that could make a pending Workload fit or unfit.
             Heartbeats, pods that sit where they were assigned, and condition writes do not.
-        workloads: rows by key.
-        assumed: grants whose status writes the watch has not shown yet, by key.
+        workloads: by key.
+        assumed: assignments whose status writes the watch has not shown yet, by key.
         usages: what each Workload holds, by key; those that hold nothing are there too.
         families: which Workloads are slices of which.
         live_pods: pods by the job at the root of their owner chain.
-        excess_usage: what these take beyond what was granted; charged like an assignment.
-        on_pods_changed: told the uid of a job whose pods came, went or are being deleted.
-        on_hosts_changed: told the hosts whose node or its health changed.
-        on_excess_usage_changed: told what is charged beyond an assignment, and what was, whenever
-            that changes.
+        excess_usage: what these use beyond admission; charged like an assignment.
+        on_pods_changed: called with the uid of a job whose pods changed.
+        on_hosts_changed: called with the hosts whose node or its health changed.
+        on_excess_usage_changed: called with what was charged beyond admission before a change, and
+            with what is charged after it.
     """
 
     def __init__(self, features: Features = DEFAULTS, excluded: Sequence[str] = ()) -> None:
         """Start empty.
 
         Args:
-            features: gates that plans and statuses go by unless told otherwise.
-            excluded: prefixes of resources that count neither for quota nor for room (C16).
+            features: feature gates.
+            excluded: prefixes of resources that count neither for quota nor for capacity (C16).
         """
         super().__init__()
         self.features = features
@@ -87,10 +96,9 @@ class Cache(Objects):
         self._reset_derived_state()
 
     def _reset_derived_state(self) -> None:
-        """Start all that is derived from rows, empty."""
         self.usages: dict[str, WorkloadUsage] = {}
         self.families = SliceFamilies()
-        # Workloads with pods that are done, and those where that has to be looked at anew.
+        # Workloads with reclaimable pods, and those whose places are to be worked out again.
         self._with_reclaimable_pods: set[str] = set()
         self._reclaimable_outdated: set[str] = set()
         self._totals = Totals()
@@ -118,7 +126,7 @@ class Cache(Objects):
     # Pods and Workloads: what usage is made of.
 
     def set_pod(self, pod: wire.Pod) -> None:
-        """A pod was added or changed; one that is not bound, or has ended, takes no room."""
+        """A pod was added or changed; one that is not bound, or has ended, uses no capacity."""
         key = pod.metadata.key
         row = pod_info(pod)
         if row is None:
@@ -127,13 +135,13 @@ class Cache(Objects):
             self.put_pod(row)
 
     def put_pod(self, row: PodInfo) -> None:
-        """As `set_pod`, for the row of a pod that takes room."""
+        """As `set_pod`, for a bound pod that has not ended."""
         before = self.pods.rows.get(row.key)
         if before is not None and row.uid == before.uid and before.owner_uid and not row.owner_uid:
-            # It lost its controller: left behind, or stripped. It still takes what it took.
+            # Its controller is gone, or its owner reference was removed: it still counts.
             row = replace(row, owner_uid=before.owner_uid, is_job_pod=before.is_job_pod)
         elif not row.owner_uid and row.workload_annotation:
-            # It did before this process saw it: its Workload knows whose it was.
+            # The same, before this process saw it: its Workload knows whose it was.
             self._pods_without_owner.setdefault(row.workload_annotation, set()).add(row.key)
             workload = self.workloads.get(row.workload_annotation)
             if workload is not None:
@@ -205,13 +213,13 @@ class Cache(Objects):
             self.on_pods_changed(root)
 
     def _update_excess_usage(self, roots: Iterable[str]) -> None:
-        """Recompute the charge for what pods of these jobs take beyond what was granted."""
+        """Recompute what pods of these jobs use beyond admission."""
         for root in roots:
             if self.excess_usage.update(root):
                 self.epoch += 1
 
     def _mark_reclaimable_outdated(self, rows: Sequence[PodInfo]) -> bool:
-        """Note that pods of a Workload changed some of whose pods are done; whether any did."""
+        """Mark Workloads of these pods that have reclaimable pods; whether any has."""
         names = {row.workload for row in rows} & self._with_reclaimable_pods
         self._reclaimable_outdated |= names
         return bool(names)
@@ -230,7 +238,7 @@ class Cache(Objects):
         self.put_workload(workload_info(workload, known, self.excluded))
 
     def put_workload(self, row: WorkloadInfo) -> None:
-        """As `set_workload`, for a row at hand."""
+        """As `set_workload`, for its projection."""
         old = self.workloads.get(row.key)
         row = self.pod_defaults.with_pod_defaults(row)
         self.pod_defaults.track(old, row)
@@ -296,10 +304,10 @@ class Cache(Objects):
             self.epoch += 1
 
     def workload_info(self, key: str) -> WorkloadInfo | None:
-        """The row of a Workload, None when it is not there."""
+        """What is known of a Workload; None when it does not exist."""
         return self.workloads.get(key)
 
-    # Questions.
+    # Reading.
 
     @property
     def totals(self) -> Totals:
@@ -361,7 +369,7 @@ class Cache(Objects):
         return family
 
     def rebuild_derived_state(self) -> None:
-        """Derive everything anew from the rows."""
+        """Derive everything again from the objects."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
         claims, queues, gone = (
             self.live_pods.claims,
@@ -398,7 +406,7 @@ class Cache(Objects):
         return self.trees.flavor_topologies()
 
     def _update_usage(self, key: str) -> bool:
-        """Bring up to date what a Workload and its slices hold; whether others can feel it."""
+        """Update what a Workload and its slices hold; whether other decisions depend on it."""
         found = [self._update_usage_of(each) for each in (key, *self.families.slices_of(key))]
         head = self.families.parent_or_self(key)
         if any(changed for changed, _ in found):
@@ -419,7 +427,7 @@ class Cache(Objects):
                 self._pending[key] = row
             if new.cluster_queue and not row.active:
                 self._deactivated.add(key)
-            # Pods of a slice are the parent's, which mends them once it counts them.
+            # Pods of a slice belong to its parent, which replaces their nodes once it counts them.
             if new.admitted and row.unhealthy and not row.parent:
                 self._with_unhealthy_nodes.add(key)
         self._track_reclaimable(key, row)
@@ -434,7 +442,7 @@ class Cache(Objects):
         assignment = assumed.value if assumed else None
         if not row.parent:
             if row.deleting and row.job_uid and not self.live_pods.is_managed(row.job_uid):
-                # Its job is gone: no pod comes any more, and each that goes gives back its part.
+                # Its job is gone: no pod comes any more, and each that goes releases its part.
                 return WorkloadUsage(row.queue)
             return workload_usage(row, assignment)
         parent = self.workloads.get(row.parent)
@@ -448,7 +456,7 @@ class Cache(Objects):
             self._reclaimable_outdated.add(key)
 
     def _release_reclaimable(self, key: str) -> None:
-        """Give back the places of pods that are done, now that it is known which run."""
+        """Release the places of reclaimable pods, now that coverage is up to date."""
         row, old = self.workloads.get(key), self.usages.get(key)
         if row is None or old is None or not old.charges:
             return
@@ -499,7 +507,7 @@ class Cache(Objects):
         self._update_excess_usage(self.excess_usage.roots_of_queue(kind, key))
 
     def _update_covered_pods(self, key: str) -> None:
-        """Say which pods of a Workload are paid for, by itself or by its slices."""
+        """Update which pods are covered by the assignments of a Workload and its slices."""
         keys = (key, *self.families.slices_of(key))
         row = self.workloads.get(key)
         owner = row.job_uid or row.owner_uid if row is not None else ""

@@ -1,4 +1,4 @@
-"""Is what was kept incrementally equal to what a rebuild from the same rows gives?"""
+"""Compares what the cache keeps incrementally with a rebuild from the same objects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mismatch:
 
 
 def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
-    """Fill an empty cache with the rows of another, in an order of its own."""
+    """Fill an empty cache with the objects of another, in an order of its own."""
     for row in cache.workloads.values():
         fresh.put_workload(without_pod_defaults(row))
     for item in cache.pod_defaults.classes.values():
@@ -71,7 +71,7 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
 
 
 def mismatches(cache: Cache) -> list[Mismatch]:
-    """What a cache and a rebuild from the same rows disagree on, in a fixed order; empty is right.
+    """What a cache and a rebuild from the same objects disagree on, in a fixed order.
 
     Takes as long as building everything from scratch.
     """
@@ -97,7 +97,6 @@ def mismatches(cache: Cache) -> list[Mismatch]:
 
 
 def _shapes_by_workload(cache: Cache) -> dict[str, object]:
-    """What the pods of each Workload request, and why they would be refused."""
     return {key: row.shape for key, row in cache.workloads.items()}
 
 
@@ -117,7 +116,6 @@ def _name(key: object) -> str:
 def _flavor_topology_mismatches(
     flavor_topology: FlavorTopology, fresh: FlavorTopology, nodes: Mapping[str, NodeInfo]
 ) -> list[str]:
-    """What two by_flavor of one flavor disagree on."""
     if (
         flavor_topology.flavor != fresh.flavor
         or flavor_topology.capacity.tree is not flavor_topology.tree
@@ -163,7 +161,7 @@ def _tree_parts(
 
 
 def _columns_match_nodes(tree: TopologyTree) -> bool:
-    """Whether every column at hand says of each node what the node says."""
+    """Whether every cached column agrees with its nodes."""
     return all(
         [column.values[code] for code in column.codes.tolist()]
         == [column_value(key, node) for node in tree.nodes]

@@ -1,17 +1,14 @@
-"""One tree and its numbers for every flavor with a topology; flavors that share nodes share usage.
+"""The topology trees of all flavors, charged with everything that uses their nodes.
 
-A host is charged in every tree that holds it (C13). A coarser leaf, say a rack, belongs to one
-flavor's nodes: it is charged in another tree only where the two flavors have a node in common.
+`FlavorTopologies` is one tree with its capacity for every flavor that has a topology. A host is
+charged in every tree that contains it (C13). A coarser leaf, say a rack, belongs to the nodes of
+one flavor: it is charged in another tree only where the two flavors share a node.
 
-What Workloads take of topologies, kept by host and by domain.
-
-Trees are charged as assignments come and go. A leaf that is new, or whose nodes changed, is
-charged from here: what it holds is looked up instead of charging every Workload once more.
-
-The live trees: events are noted as they come, and taken in together when trees are asked for.
-
-Noting costs the same at any size of the cluster. Taking in patches what the noted nodes and flavors
-change; only a flavor that is new, or asks for other nodes, gets its tree built from scratch.
+`Trees` keeps them up to date. Events are recorded as they come, at a cost that does not depend on
+the size of the cluster, and applied together when a cycle asks for its snapshot. Only the changed
+nodes of a tree are updated (`topology.update`); a flavor that is new, or selects other nodes, gets
+its tree built from scratch. A leaf that is new, or whose nodes changed, is charged from
+`TopologyUsage`, which keeps all charges by host and by domain: no Workload is charged again.
 """
 
 from __future__ import annotations
@@ -75,7 +72,7 @@ class FlavorTopologies:
         )
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """Charge (1) or give back (-1) a PodSet's assignment; unknown domains are ignored."""
+        """Charge (1) or release (-1) a PodSet's assignment; unknown domains are ignored."""
         for flavor_topology in self.by_flavor.values():
             self.charge_flavor_topology(flavor_topology, charge, sign)
 
@@ -88,7 +85,7 @@ class FlavorTopologies:
             charge_assignment(flavor_topology.capacity, charge.requests, assignment, sign)
 
     def charge_node(self, node: str, requests: Mapping[str, int], count: int) -> None:
-        """Charge pods that are bound to a node and not placed by us; negative gives back."""
+        """Charge pods that are bound to a node and not placed by TAS; a negative count releases."""
         for flavor_topology in self.by_flavor.values():
             leaf = flavor_topology.tree.leaf_of_node(node)
             if leaf is not None:
@@ -104,14 +101,14 @@ class FlavorTopologies:
     def _assignment_charged_in(
         self, flavor_topology: FlavorTopology, charge: Charge
     ) -> TopologyAssignment | None:
-        """The part of an assignment that takes room in this tree."""
+        """The part of an assignment that uses capacity of this tree."""
         assignment = charge.assignment
         if charge.by_host or charge.flavor == flavor_topology.flavor.name:
             return assignment
         if assignment.levels != flavor_topology.tree.assignment_levels:
             return None
         if charge.flavor not in self.by_flavor:
-            return assignment  # its nodes are no longer known: better too much than too little
+            return assignment  # its nodes are unknown: charge too much rather than too little
         domains = tuple(
             pair
             for pair in assignment.domains
@@ -124,7 +121,7 @@ class FlavorTopologies:
         return leaf is not None and self.shares_leaf(flavor, flavor_topology.tree, leaf)
 
     def shares_leaf(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
-        """Whether pods that a flavor placed in a leaf above the hosts take room of this tree too.
+        """Whether pods that a flavor placed in a leaf above the hosts use its capacity too.
 
         They do where the flavor has a node of the leaf, and where its nodes are not known.
         """
@@ -179,7 +176,7 @@ class TopologyUsage:
             flavor: whose tree it is.
             tree: the tree.
             leaf: a leaf of it.
-            shares_leaf: whether what another flavor placed in this very leaf takes room of it.
+            shares_leaf: whether what another flavor placed in this leaf uses its capacity.
         """
         total: dict[str, int] = {}
         for (owner, shape, count), times in self.items_of_hosts(tree, leaf):
@@ -250,17 +247,17 @@ def _add(places: dict[Place, Items], place: Place, item: Item, sign: int) -> Non
         del places[place]
 
 
-# Building from scratch is cheaper than amending when one node in so many has changed.
+# Building from scratch is cheaper than updating when one node in so many has changed.
 REBUILD_FRACTION = 4
-# Below that many changes nobody needs to count.
+# With fewer changes than this a tree is always updated.
 MIN_CHANGES_FOR_REBUILD = 64
 
 
 class Trees:
-    """Trees of all flavors with a topology, charged with all that is known to take room.
+    """Trees of all flavors with a topology, charged with everything that uses their nodes.
 
     Attributes:
-        usage: what assignments take, also of what has no tree at the moment.
+        usage: charges of all assignments, also of flavors without a tree at the moment.
     """
 
     def __init__(
@@ -301,7 +298,7 @@ class Trees:
                 self._changed_hosts.add(host)
             self._changed_nodes.add(facts.name)
         if self._flavor_topologies is None or self._rebuild_is_cheaper():
-            # Planting looks at every node. A standby, which never asks, would note every name.
+            # A build reads every node. A standby never asks for trees: it would record every name.
             self._flavor_topologies = None
             self._changed_nodes, self._changed_hosts = set(), set()
 
@@ -316,14 +313,14 @@ class Trees:
             self._flavor_topologies.charge(charge, sign)
 
     def charge_node(self, node: str, shape: PodShape, sign: int) -> None:
-        """A pod not placed by us takes room of a node (1), or takes it no more (-1)."""
+        """A pod not placed by TAS uses a node (1), or no longer does (-1)."""
         if self._flavor_topologies is not None:
             self._flavor_topologies.charge_node(node, dict(shape), sign)
 
-    # Questions.
+    # Reading.
 
     def affects_any_tree(self, node: str) -> bool:
-        """Whether charges to a node can matter to anyone; yes while trees are to be planted."""
+        """Whether charges to a node can matter to anyone; yes while trees have to be built."""
         if self._flavor_topologies is None or self._changed_flavors:
             return True
         facts = self._nodes.get(node) if node in self._changed_nodes else None
@@ -342,7 +339,7 @@ class Trees:
         if self._flavor_topologies is None:
             self._flavor_topologies = self._build_all()
         elif self._changed_nodes or self._changed_flavors:
-            # Should taking in ever fail, the next question plants from scratch.
+            # Should the update ever fail, the next call builds from scratch.
             before, self._flavor_topologies = self._flavor_topologies, None
             self._flavor_topologies = self._updated(before)
         self._changed_nodes, self._changed_hosts, self._changed_flavors = set(), set(), set()
@@ -368,7 +365,7 @@ class Trees:
         return flavor_topologies
 
     def _charge_all(self, flavor_topologies: FlavorTopologies, names: Iterable[str]) -> None:
-        """Charge everything to trees that nothing is charged to yet."""
+        """Charge everything to trees that are new."""
         by_flavor = [flavor_topologies.by_flavor[name] for name in names]
         for charge in self._charges() if by_flavor else ():
             for flavor_topology in by_flavor:
@@ -396,7 +393,7 @@ class Trees:
         return flavor_topologies
 
     def _update_flavors(self, by_flavor: dict[str, FlavorTopology]) -> set[str]:
-        """Bring the set of trees up to date; those that were built anew are not charged yet."""
+        """Update the set of trees; returns those that were built and are not charged yet."""
         built = set()
         for name in self._changed_flavors:
             row, flavor_topology = self._flavors.get(name), by_flavor.pop(name, None)
@@ -414,7 +411,7 @@ class Trees:
     def _update_nodes(
         self, flavor_topology: FlavorTopology, names: set[str]
     ) -> tuple[FlavorTopology, set[int]]:
-        """The FlavorTopology with some nodes as they are now, and the leaves to charge."""
+        """One tree with these nodes as they are now, and the leaves to charge again."""
         update = update_tree(flavor_topology.tree, self._node_states(flavor_topology.flavor, names))
         tree = update.tree
         changed_leaves = set(update.changed_leaves)

@@ -1,30 +1,28 @@
-"""What the pods of each job really take, so that no queue is charged less than what lives.
+"""What the pods of each job really use, so that no queue is charged less than what lives.
 
 A pod lives while it is bound and has not ended; one that is being deleted lives until it is gone.
 Pods are attributed to the job at the root of their owner chain: a Job, a RayCluster, or the JobSet
 of a child Job. The charge of a Workload is, by flavor and resource, the larger of what it was
-granted and what its pods take; this module keeps the part beyond the assignment, the *excess*.
+admitted with and what its pods use; this module keeps the part beyond the assignment, the *excess*.
 
 Three cases, by what is known of the root:
 
-1. A Workload of the job holds quota: the excess is what its pods take beyond all that it and its
-   slices were granted. With one flavor for a resource, a sum kept per pod event answers that;
+1. A Workload of the job holds quota: the excess is what its pods use beyond all that it and its
+   slices were admitted with. With one flavor for a resource, a sum kept per pod event answers that;
    with several, each pod counts for the flavor whose labels its node carries.
 2. No Workload of the job holds quota (evicted and released, finished, deleted): all that its pods
-   take is excess, charged to the ClusterQueue that it was admitted to last, or else the one that
+   use is excess, charged to the ClusterQueue that it was admitted to last, or else the one that
    its LocalQueue leads to.
-3. Nothing is known of the root: its pods are nobody's, and take room of their nodes alone.
+3. Nothing is known of the root: its pods use capacity of their nodes alone.
 
-Invariant: excess is a function of rows alone (pods, Workloads, jobs, queues, flavors, nodes), so a
-rebuild from them gives the same; `cache.checks` compares the two.
+`LivePods` attributes and counts pods. `ExcessUsageTracker` keeps the excess in the totals of the
+queues: a root is updated whenever its pods, its Workloads or their usage change, and when a
+ClusterQueue, LocalQueue, flavor or label of a node changes that its charge depends on. The sums per
+job are enough for nearly all roots. Where a resource has several flavors, every pod of the job has
+to be read: that is put off until the totals are read (`flush`).
 
-What pods of each job take beyond what was granted, kept in the totals of its queues.
-
-See `living` for the cases. A root is settled again whenever its pods, its Workloads or what those
-hold change. Sums per job answer at once for nearly all; where a resource has several flavors, every
-pod of the job has to be looked at: that is put off until somebody reads the totals. Roots are also
-settled when the ClusterQueue, the LocalQueue, a flavor or the labels of a node change on which
-their charge depends.
+Invariant: excess is a function of the objects alone (pods, Workloads, jobs, queues, flavors,
+nodes), so a rebuild from them gives the same; `consistency.mismatches` compares the two.
 """
 
 from __future__ import annotations
@@ -113,14 +111,14 @@ class LivePods:
         """Start empty.
 
         Args:
-            nodes: read to tell whether the end of a pod that is being deleted would be seen.
+            nodes: tell whether the end of a pod that is being deleted would be seen.
             terminating: pods that are being deleted count until they are gone.
         """
         self.queues: dict[str, str] = {}
         self._nodes, self._terminating = nodes, terminating
         self._rows: dict[str, PodInfo] = {}
         self._by_root: dict[str, JobPods] = {}
-        # Pods that count as living now; the others wait on a node that is gone or not ready.
+        # Pods that count; the others are being deleted on a node that is gone or not ready.
         self._counted: dict[str, PodInfo] = {}
         self._by_owner: dict[str, set[str]] = {}
         self._terminating_by_node: dict[str, set[str]] = {}
@@ -166,7 +164,7 @@ class LivePods:
         return {self.root(row.owner_uid)}
 
     def _drop_unused(self, owner: str) -> None:
-        """Forget what was only remembered for the sake of pods that are gone now."""
+        """Forget what was only kept for pods that are gone."""
         root = self.root(owner)
         if owner in self._deleted_owners and owner not in self._by_owner:
             self._deleted_owners.discard(owner)
@@ -253,7 +251,7 @@ class LivePods:
             self._count_pod(self._rows[key])
         touched |= {self.root(self._rows[key].owner_uid) for key in keys}
 
-    # Questions.
+    # Reading.
 
     @property
     def claims(self) -> Mapping[str, tuple[str, str]]:
@@ -280,7 +278,7 @@ class LivePods:
         return root if known else uid
 
     def root_of(self, key: str) -> str | None:
-        """The root of a pod; None for pods of nobody."""
+        """The root of a pod; None for a pod without a job."""
         row = self._rows.get(key)
         return None if row is None else self.root(row.owner_uid)
 
@@ -316,7 +314,7 @@ class LivePods:
         """Whether a pod counts: one that is being deleted only where its end would be seen.
 
         A node that is gone or not ready reports nothing, so such a pod would hold quota until an
-        administrator acts. Its room on the node stays taken.
+        administrator acts. It still counts on its node.
         """
         if not row.terminating:
             return True
@@ -359,7 +357,7 @@ def excess_over(
 
     Returns:
         By flavor and resource, without zeros; None when a resource has several flavors, so that
-        the pods have to be looked at one by one.
+        the pods have to be read one by one.
     """
     found: dict[FlavorResource, int] = {}
     seen: set[str] = set()
@@ -421,7 +419,7 @@ def _matching_flavors(
 
 
 def flavors_of_assignment(admitted_quota: Iterable[FlavorResource]) -> dict[str, tuple[str, ...]]:
-    """Flavors by resource of what was admitted_quota, in order."""
+    """Flavors by resource of admitted quota, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for flavor, resource in admitted_quota:
         found[resource] = (*found.get(resource, ()), flavor)
@@ -435,7 +433,7 @@ def flavors_of_queue(queue: ClusterQueueInfo | None) -> dict[str, tuple[str, ...
 
 
 class ExcessUsageTracker:
-    """ExcessUsage by root, charged to the totals of the cache."""
+    """Usage beyond admission by root, charged to the totals of the queues."""
 
     def __init__(
         self,
@@ -459,7 +457,7 @@ class ExcessUsageTracker:
             live_pods: pods by root.
             totals: charged with what is found.
             charge_released: pods of a job that holds no quota any more are charged.
-            on_change: told what was charged before a change, and what is charged after it.
+            on_change: called with the charge before a change, and with the one after it.
         """
         self._found: dict[str, ExcessUsage] = {}
         self._objects, self._workloads, self._usages = objects, workloads, usages
@@ -467,7 +465,7 @@ class ExcessUsageTracker:
         self._charge_released, self._on_change = charge_released, on_change
         self._by_root: dict[str, set[str]] = {}
         self._roots: dict[str, str] = {}
-        # Roots whose pods have to be looked at one by one, and those not settled since.
+        # Roots whose pods have to be read one by one, and those to be updated.
         self._flavor_dependent: set[str] = set()
         self._outdated: set[str] = set()
         # Roots by the queues that their charge also depends on, as (kind, key).
@@ -481,7 +479,7 @@ class ExcessUsageTracker:
         return self._found
 
     def link(self, row: WorkloadInfo) -> set[str]:
-        """A Workload was added or changed; returns roots that have to be settled for it.
+        """A Workload was added or changed; returns roots that have to be updated.
 
         Slices count with their parent.
         """
@@ -520,7 +518,7 @@ class ExcessUsageTracker:
         return set(self._by_queue.get((kind, key), ()))
 
     def excess_of_workload(self, key: str) -> Mapping[FlavorResource, int]:
-        """What the pods of a Workload's job take beyond all that it was granted."""
+        """What the pods of a Workload's job use beyond admission."""
         excess = self.found.get(self._roots.get(key, ""))
         return {} if excess is None else excess.amounts
 
@@ -558,7 +556,7 @@ class ExcessUsageTracker:
         return True
 
     def flush(self) -> None:
-        """Settle what was put off."""
+        """Update the roots that were put off."""
         while self._outdated:
             root = self._outdated.pop()
             usages = list(self._usages_of(root))
@@ -598,7 +596,7 @@ class ExcessUsageTracker:
         return True
 
     def _set_queue_dependencies(self, root: str, *queues: tuple[str, str]) -> None:
-        """Say on which queues the charge of a root depends."""
+        """Record on which queues the charge of a root depends."""
         for queue in self._queues_of.pop(root, ()):
             roots = self._by_queue[queue]
             roots.discard(root)
@@ -612,7 +610,7 @@ class ExcessUsageTracker:
     def _excess_over(
         self, root: str, usages: Sequence[WorkloadUsage], amounts: Mapping[str, int]
     ) -> tuple[ExcessUsage | None, bool]:
-        """What pods take beyond an assignment; and whether they have to be looked at one by one."""
+        """What pods use beyond an assignment; and whether they have to be read one by one."""
         first = usages[0]
         found = excess_over(amounts, self._admitted_quota(root, usages))
         if found is None:
@@ -622,7 +620,7 @@ class ExcessUsageTracker:
     def _admitted_quota(
         self, root: str, usages: Sequence[WorkloadUsage]
     ) -> dict[FlavorResource, int]:
-        """All that was granted; zero for other resources that pods take and the queue covers."""
+        """All that was admitted; zero for other resources that pods use and the queue covers."""
         admitted_quota: dict[FlavorResource, int] = {}
         for usage in usages:
             for pair, amount in usage.quota.items():
@@ -646,7 +644,7 @@ class ExcessUsageTracker:
         amounts: Mapping[str, int],
         admitted_quota: dict[FlavorResource, int],
     ) -> None:
-        """Add resources that were not asked for, but pods take and the queue covers, as zero.
+        """Add resources that were not requested, but pods use and the queue covers, as zero.
 
         Operators add containers of their own to pods.
         """
@@ -664,7 +662,7 @@ class ExcessUsageTracker:
     def _excess_without_quota(
         self, root: str, amounts: Mapping[str, int]
     ) -> tuple[ExcessUsage | None, bool]:
-        """All that pods take for which no Workload holds quota; as `_excess_over`."""
+        """All that pods use while no Workload holds quota; as `_excess_over`."""
         queue, name, choices = self._last_admitted_queue(root)
         flavor_dependent = any(len(choices.get(resource, ())) > 1 for resource in amounts)
         if flavor_dependent and name:
@@ -688,7 +686,7 @@ class ExcessUsageTracker:
         if assignment is not None:
             return queue, assignment.cluster_queue, flavors_of_assignment(quota_usage(assignment))
         if not queue:
-            return "", "", {}  # nobody's
+            return "", "", {}
         local = self._objects.local_queues.get(queue)
         name = local.cluster_queue if local is not None else ""
         self._set_queue_dependencies(

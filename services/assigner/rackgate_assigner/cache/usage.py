@@ -31,20 +31,20 @@ from rackgate_assigner.workload.info import (
 
 Key = TypeVar("Key", str, FlavorResource)
 
-# The reason of a Workload that no cycle has looked at.
+# The reason of a Workload that no cycle has considered yet.
 NOT_EVALUATED: Final = PendingReason.PENDING_EVALUATION
-# Of one that pauses after an eviction. Its condition says PendingEvaluation, and until when.
+# Of one that backs off after an eviction. Its condition says PendingEvaluation, and until when.
 BACKING_OFF: Final = "BackingOff"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadUsage:
-    """What one Workload holds, or its place among those that wait.
+    """What one Workload holds, or why it is pending.
 
     Attributes:
         cluster_queue: "" while it holds nothing.
-        pending: it asks for admission.
-        reason: why it was not admitted yet, while it waits; see `PendingReason` and `BACKING_OFF`.
+        pending: it is to be admitted.
+        reason: why it is pending; see `PendingReason` and `BACKING_OFF`.
         admitted: it is admitted, not only reserved.
         quota: by flavor and resource.
         charges: of topologies.
@@ -106,7 +106,7 @@ def _usage_without_quota(info: WorkloadInfo) -> WorkloadUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExcessUsage:
-    """What the pods of one job take beyond what its Workload was granted.
+    """What the pods of one job use beyond the admission of its Workload.
 
     Attributes:
         local_queue: `namespace/name`; "" when none is known.
@@ -124,7 +124,7 @@ class QueueTotals:
     """Sums over the Workloads of one queue; amounts that are zero are left out.
 
     Attributes:
-        pending_reasons: of those that wait, by reason.
+        pending_reasons: pending Workloads by reason.
     """
 
     reserving: int = 0
@@ -135,11 +135,11 @@ class QueueTotals:
 
     @property
     def pending(self) -> int:
-        """How many wait."""
+        """Number of pending Workloads."""
         return sum(self.pending_reasons.values())
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) what a Workload holds."""
         if not usage.cluster_queue:
             if usage.pending:
                 _add(self.pending_reasons, {usage.reason: 1}, sign)
@@ -151,7 +151,7 @@ class QueueTotals:
             _add(self.admitted_quota, usage.quota, sign)
 
     def add_excess_usage(self, amounts: Mapping[FlavorResource, int], sign: int) -> None:
-        """Add (1) or take away (-1) what pods take beyond what was granted."""
+        """Add (1) or subtract (-1) usage beyond admission."""
         _add(self.reserved_quota, amounts, sign)
         _add(self.admitted_quota, amounts, sign)
 
@@ -174,7 +174,7 @@ def _add(total: dict[Key, int], part: Mapping[Key, int], sign: int) -> None:
 class Totals:
     """Sums by ClusterQueue and by LocalQueue; pending Workloads count in the LocalQueue alone.
 
-    Which ClusterQueue a pending Workload waits for depends on the LocalQueue object, which may
+    To which ClusterQueue a pending Workload belongs depends on the LocalQueue object, which may
     come, go and come again.
     """
 
@@ -183,13 +183,13 @@ class Totals:
         self.local_queues: dict[str, QueueTotals] = {}
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) what a Workload holds."""
         _add_to(self.local_queues, usage.local_queue, usage, sign)
         if usage.cluster_queue:
             _add_to(self.cluster_queues, usage.cluster_queue, usage, sign)
 
     def add_excess_usage(self, excess: ExcessUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what pods of one job take beyond what it was granted."""
+        """Add (1) or subtract (-1) usage of one job beyond admission."""
         for queues, name in (
             (self.local_queues, excess.local_queue),
             (self.cluster_queues, excess.cluster_queue),
@@ -218,7 +218,7 @@ def assignment_without_done_pods(
     """What an assignment still takes.
 
     Args:
-        assignment: as granted.
+        assignment: as admitted.
         left: pods that are not done.
         present: pods that run in each of its domains.
     """
@@ -235,7 +235,7 @@ def assignment_without_done_pods(
 def usage_without_done_pods(
     info: WorkloadInfo, usage: WorkloadUsage, pods: BoundPods
 ) -> WorkloadUsage:
-    """What a Workload holds without the places of pods that are done; `pods` is settled."""
+    """What a Workload holds without the places of done pods; coverage in `pods` is up to date."""
     left = remaining_pods(info)
     charges = tuple(
         replace(
@@ -258,8 +258,8 @@ def covering_assignments(
 ) -> dict[str, TopologyAssignment]:
     """Assignments by PodSet that are charged to a tree, so that their pods need not be.
 
-    One with other levels than its flavor has now (the Topology was deleted and made anew) fits no
-    leaf of the tree: there its pods are charged to their nodes instead.
+    One with other levels than its flavor has now (the Topology was created again) fits no leaf of
+    the tree: its pods are charged to their nodes instead.
     """
     pairs = zip(usage.assignments.items(), usage.charges, strict=True)
     return {

@@ -1,4 +1,4 @@
-"""What queues hold and what waits in them, and the room of topologies: computed in each scrape.
+"""Usage and pending Workloads of queues, and free capacity of topologies, computed in each scrape.
 
 Only the replica that holds the Lease serves these, so a sum over replicas counts nothing twice.
 """
@@ -22,8 +22,8 @@ from rackgate_assigner.topology.free_capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 
-# These wait for somebody to change the Workload, its queue or a flavor, or for a pause to end; the
-# others for room.
+# These need a change of the Workload, its queue or a flavor, or the end of a backoff; the others
+# wait for free quota or capacity.
 INADMISSIBLE: Final = frozenset(
     {
         BACKING_OFF,
@@ -124,7 +124,7 @@ LARGEST_FREE: Final = scraped_gauge(
 
 
 def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFamily]:
-    """What ClusterQueues and LocalQueues hold, and what waits in them."""
+    """Usage and pending Workloads of ClusterQueues and LocalQueues."""
     activities = {
         name: cluster_queue_activity(queue, cache.flavors, cache.checks, features)
         for name, queue in cache.cluster_queues.items()
@@ -155,7 +155,7 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
 
 
 def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
-    """How much room the domains of each flavor with a topology have."""
+    """Free capacity of the domains of each flavor with a topology."""
     rooms = {
         name: summarize_free_capacity(flavor_topology.tree, flavor_topology.capacity)
         for name, flavor_topology in cache.flavor_topologies().by_flavor.items()

@@ -2,7 +2,7 @@
 
 Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
 counts of a queue that changes all the time are written further and further apart (`Spacing`); its
-conditions at once. Gauges are computed in each scrape, see `queue_metrics`.
+conditions at once. Gauges are computed in each scrape, see `queues.metrics`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from rackgate.api.names import FieldManager
@@ -36,6 +35,7 @@ from rackgate_assigner.queues.status import (
 )
 from rackgate_assigner.rate_limits import Spacing
 from rackgate_assigner.workload.conditions import differs
+from rackgate_assigner.workload.status import status_apply
 
 log = structlog.get_logger()
 
@@ -169,17 +169,9 @@ class QueueStatusController:
         if wait_s > 0 and not differs(present.conditions, status_changes(wanted)):
             self._delay(key, wait_s)
             return
-        metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
-        if resource.namespaced:
-            metadata["namespace"] = meta.namespace
-        body = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            "status": status_body(present, wanted, meta.generation, rfc3339(clock.now())),
-        }
+        status = status_body(present, wanted, meta.generation, rfc3339(clock.now()))
         path = resource.path(meta.namespace or None, meta.name, "status")
-        await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
+        await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
         self.writes += 1
         # The watch may have shown before the answer came that it is gone: then that is forgotten.
         if key.name in self._queues(key.kind):

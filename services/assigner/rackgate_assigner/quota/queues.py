@@ -1,7 +1,4 @@
-"""Queues and flavors as rows: what scheduling needs of the objects that administrators write.
-
-Label selectors as queues carry them.
-"""
+"""Queues and flavors: what scheduling needs of the objects that administrators write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a workload slice may be given: flavors of its parent alone, near the pods there are.
+"""Admission of workload slices: with the flavors of the parent, near its pods.
 
-A slice is one more replica of a Workload that runs. It queues like any other, but without its
-parent it has no meaning: it waits while that one is not admitted.
+A slice is one more replica of a running Workload. It queues like any other, but stays pending while
+its parent is not admitted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.quota.queues import ClusterQueueInfo, restrict_to_flavors
+from rackgate_assigner.scheduler.flavor_assigner import Inadmissible
 from rackgate_assigner.topology.capacity import leaf_of_assigned_domain, single_pod_requests
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.inadmissible import Inadmissible
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workload_slices.families import SliceFamily
 
@@ -30,12 +30,12 @@ LeafRange: TypeAlias = tuple[int, int]
 def parent_inadmissible(
     row: WorkloadInfo, family: SliceFamily, leaving: AbstractSet[str], *, enabled: bool
 ) -> Inadmissible | None:
-    """Why a slice cannot be looked at, None when its parent runs.
+    """Why a slice cannot be admitted now, None when its parent runs.
 
     Args:
-        row: the slice.
+        row: of the slice.
         family: its parent.
-        leaving: keys of Workloads that were chosen to give way in this cycle.
+        leaving: keys of Workloads that are evicted or preempted in this cycle.
         enabled: state of the feature gate.
     """
     name = row.parent.partition("/")[2]
@@ -101,7 +101,7 @@ def queue_with_parent_flavors(
 
 
 def with_parent_flavors_text(message: str, parent: WorkloadInfo, podsets: Sequence[str]) -> str:
-    """A refusal, with the reason why no other flavor was looked at."""
+    """The message, with the reason why no other flavor was tried."""
     held = parent.reserved.podsets if parent.reserved is not None else ()
     flavors = {name for part in held if part.name in podsets for name in part.flavors.values()}
     taken = ", ".join(sorted(flavors))
@@ -142,7 +142,7 @@ def leaf_ranges_near_parent(
     Args:
         flavor_topology: the tree of its flavor.
         request: its PodSet, which is its parent's.
-        near: where the parent's pods are, those of slices that are not folded yet included.
+        near: assignments of the parent and of slices that are not merged yet.
 
     Returns:
         Leaf ranges to be tried one after another, or why there is none.
@@ -196,7 +196,7 @@ def _within(leaf_range: LeafRange, outer: LeafRange | None) -> bool:
 def _has_room(
     flavor_topology: FlavorTopology, request: PodSetRequest, leaf_range: LeafRange
 ) -> bool:
-    """Whether the leaves have room for all pods, taints and selectors aside: cheap to ask."""
+    """Whether all pods fit into the leaves, taints and selectors aside; a cheap check."""
     start, end = leaf_range
     most = np.full(end - start, request.count, dtype=np.int64)
     for resource, amount in single_pod_requests(request.requests).items():

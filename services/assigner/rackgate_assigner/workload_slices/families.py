@@ -92,10 +92,10 @@ class SliceFamily:
 
     Attributes:
         parent: as last seen; None when there is none of that name.
-        assignments: by PodSet, what the parent and slices not yet folded into it hold of
-            topologies.
-        excess: what living pods take beyond all that was granted, and are charged for already: a
-            slice that is granted takes this over first.
+        assignments: by PodSet, topology assignments of the parent and of slices not yet merged
+            into it.
+        excess: usage of pods beyond admission, which is charged already: an admitted slice takes
+            it over first.
     """
 
     parent: WorkloadInfo | None = None
@@ -109,7 +109,7 @@ class SliceFamily:
         return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
 
     def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
-        """How much of an amount that is granted to a slice was charged before; notes it."""
+        """Take over excess for an admitted slice; how much of the amount was charged before."""
         found = min(amount, self.excess.get(pair, 0))
         if found:
             self.excess[pair] -= found

@@ -1,10 +1,11 @@
-"""Counts, usage and places of a PodSet that takes in a slice, or gives pods back.
-
-One status write of the parent: slices taken in, pods given back, entries that are done with.
+"""One status write of the parent: slices are merged, pods released, old entries removed.
 
 Everything that ends what a slice holds goes through this write, never through the slice itself: a
-decision based on an older view of the slice is then bound to a version of the parent that is
-gone, and fails. So no slice is counted twice, and none is given away twice.
+decision based on an older view of the slice is then bound to an outdated version of the parent,
+and fails. So no slice counts twice.
+
+`merge_slice` and `scale_down` compute count, usage and topology of one PodSet; `plan_merge` decides
+which slices are merged or withdrawn and which PodSets scale down.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rackgate_assigner.workload_slices.model import (
 
 
 def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
-    """Whether what a slice was given can be written into what its PodSet was given.
+    """Whether the assignment of a slice can be added to that of its PodSet.
 
     Not with other flavors: a queue may cover a further resource by now. Nor with other amounts for
     each pod: a LimitRange or a RuntimeClass may add something else by now.
@@ -48,7 +49,7 @@ def _has_same_usage_per_pod(part: PodSetAssignment, piece: PodSetAssignment) -> 
 
 
 def has_same_levels(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
-    """Whether places of a slice and of its PodSet are of the same levels.
+    """Whether the assignments of a slice and of its PodSet have the same levels.
 
     A flavor may have got a topology, or a Topology other levels, while the job ran.
     """
@@ -91,11 +92,10 @@ def scale_down(part: PodSetAssignment, count: int, live: Mapping[Domain, int]) -
     Args:
         part: as held.
         count: pods that are left, at most as many as before.
-        live: pods that are there to stay, by domain.
+        live: pods that stay, by domain.
 
     Returns:
-        Usage in proportion, and places taken from where no pods are first, see
-        `scale_down_topology`.
+        Usage in proportion; domains as `scale_down_topology` has them.
     """
     # Pods of one template cost the same; should the sum be odd, it is never too little.
     usage = {name: -(-amount * count // part.count) for name, amount in part.usage.items()}
@@ -143,8 +143,8 @@ class ParentUpdate:
         assignment: the admission as it is to be; None for a parent that holds nothing.
         merged: all entries of `status.foldedSlices`.
         newly_merged: slices whose pods `assignment` counts now.
-        withdrawn: slices that hold something which counts no more.
-        scaled_down: pods given back by PodSet.
+        withdrawn: slices whose assignment no longer counts.
+        scaled_down: released pods by PodSet.
     """
 
     assignment: Assignment | None
@@ -155,7 +155,7 @@ class ParentUpdate:
 
 
 def open_slices(parent: Parent, slices: Sequence[Slice]) -> list[Slice]:
-    """Slices that hold something of their own, by ordinal."""
+    """Admitted slices that are not merged yet, by ordinal."""
     settled = {entry.uid for entry in parent.merged}
     found = [s for s in slices if s.assignment is not None and s.uid not in settled]
     return sorted(found, key=lambda piece: (piece.podset, piece.ordinal, piece.uid))
@@ -169,9 +169,8 @@ def plan_merge(
     Args:
         parent: as seen.
         slices: all of its slices, as seen.
-        asked: what its job asks for, by PodSet; None when that is not known, or no resize.
-        live: asked only about PodSets that have to give pods back: pods that are there to stay,
-            by domain.
+        asked: pods that its job requests, by PodSet; None when unknown, or no resize.
+        live: for PodSets that scale down: pods that stay, by domain.
     """
     if parent.phase is Phase.FINISHED:
         return None
@@ -201,11 +200,11 @@ def _merge_slices(
     assignments: dict[str, PodSetAssignment],
     asked: Mapping[str, RequestedCount] | None,
 ) -> tuple[list[Slice], list[Slice]]:
-    """Take slices into `assignments`; those, and slices whose assignment is taken back."""
+    """Merge slices into `assignments`; returns merged and withdrawn slices."""
     newly_merged, withdrawn, unmerged = [], [], []
     for piece in pieces:
         part = assignments.get(piece.podset)
-        # Of a parent that leaves, its pods may run on until the job has stopped: paid for so far.
+        # Under a parent that is evicted its pods stay charged until the job has stopped.
         lost = piece.evicted_or_finished and parent.phase is Phase.RUNNING
         if lost or not piece.matches_parent or part is None or piece.assignment is None:
             withdrawn.append(piece)
@@ -213,7 +212,7 @@ def _merge_slices(
             newly_merged.append(piece)
             assignments[piece.podset] = merge_slice(part, piece.assignment)
         elif piece.deleting or not has_same_levels(part, piece.assignment):
-            withdrawn.append(piece)  # no pod is released by places of other levels
+            withdrawn.append(piece)  # no pod is ungated by domains of other levels
         else:
             unmerged.append(piece)  # it runs beside its parent until both have stopped
     if asked is not None and parent.phase is Phase.RUNNING:
@@ -226,7 +225,7 @@ def _surplus_slices(
     assignments: Mapping[str, PodSetAssignment],
     asked: Mapping[str, RequestedCount],
 ) -> list[Slice]:
-    """Slices beside their parent that its job does not ask for any more, highest ordinal first."""
+    """Unmerged slices that the job no longer requests, highest ordinal first."""
     found = []
     for name, wanted in asked.items():
         beside = [piece for piece in unmerged if piece.podset == name]
@@ -245,7 +244,7 @@ def _scale_down(
     asked: Mapping[str, RequestedCount] | None,
     live: Live,
 ) -> dict[str, int]:
-    """Shrink what is more than the job asks for; pods given back by PodSet (SLC-24, 25)."""
+    """Scale down to what the job requests; released pods by PodSet (SLC-24, 25)."""
     if asked is None or parent.phase is not Phase.RUNNING:
         return {}
     scaled_down = {}

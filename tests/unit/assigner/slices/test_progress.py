@@ -4,7 +4,7 @@ import pytest
 
 from rackgate.api.names import ResizeReason
 from rackgate_assigner.workload_slices.model import Phase, RequestedCount
-from rackgate_assigner.workload_slices.progress import progress
+from rackgate_assigner.workload_slices.plan import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 
 
