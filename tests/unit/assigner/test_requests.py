@@ -93,10 +93,10 @@ def test_what_fits_only_without_them_waits_until_they_change() -> None:
 def test_another_namespace_is_not_touched() -> None:
     cache = cache_with([node("a", cpu="4")])
     cache.set_workload(two())
-    row, epoch = cache.workload_info("team/w"), cache.epoch
+    row, epoch = cache.workloads.get("team/w"), cache.epoch
     cache.set_limit_range(limit_range("limits", {"max": {"cpu": "1m"}}, namespace="other"))
     cache.set_runtime_class(runtime_class("kata", {"cpu": "1"}))
-    assert (cache.workload_info("team/w"), cache.epoch) == (row, epoch)
+    assert (cache.workloads.get("team/w"), cache.epoch) == (row, epoch)
     assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
@@ -229,7 +229,7 @@ def test_an_excluded_resource_of_a_default_counts_nowhere() -> None:
         limit_range("limits", {"default": {"example.com/x": "1"}, "defaultRequest": {"cpu": "1"}})
     )
     cache.set_workload(workload("w", [podset(requests={})]))
-    row = cache.workload_info("team/w")
+    row = cache.workloads.get("team/w")
     assert row is not None
     assert row.podsets[0].request.requests == {"cpu": 1000}
     assert rebuild_matches(cache) == []
@@ -239,12 +239,12 @@ def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyP
     cache = cache_with([node("a", cpu="6")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    before = cache.workload_info("team/w")
+    before = cache.workloads.get("team/w")
     monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.with_defaults", None)
     monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
-    after = cache.workload_info("team/w")
+    after = cache.workloads.get("team/w")
     assert before is not None
     assert after is not None
     assert after.podsets[0] is before.podsets[0]

@@ -306,7 +306,7 @@ def test_a_slice_that_could_not_be_counted_with_its_parent_is_not_admitted(
     decisions = plan_cycle(cache, features=Features.of({**GATE, **gates}))
     (hold,) = (found for found in decisions if isinstance(found, Requeue))
     assert (hold.workload, hold.reason) == ("team/s1", "Misconfigured")
-    assert "the job can grow again once it has been queued anew" in hold.message
+    assert "the job can grow again once it has been requeued" in hold.message
     assert list(admissions(decisions)) == ["behind"]
 
 

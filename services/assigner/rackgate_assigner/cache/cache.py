@@ -303,10 +303,6 @@ class Cache(Objects):
             self._update_usage(key)
             self.epoch += 1
 
-    def workload_info(self, key: str) -> WorkloadInfo | None:
-        """What is known of a Workload; None when it does not exist."""
-        return self.workloads.get(key)
-
     # Reading.
 
     @property

@@ -30,7 +30,7 @@ class Hosts:
         if old is not None and (old is node or _health(old) == _health(node)):
             self._nodes[node.name] = node
             return set()
-        changed = self.drop(node.name)
+        changed = set() if old is None else self.drop(node.name)
         self._nodes[node.name] = node
         host = node.labels.get(HOSTNAME_LABEL)
         if host is None:
@@ -43,7 +43,8 @@ class Hosts:
         else:
             names.add(node.name)
         self._update_health(host)
-        return {*changed, host}
+        changed.add(host)
+        return changed
 
     def drop(self, name: str) -> set[str]:
         """A node is gone; returns the hosts that look different now."""
@@ -66,7 +67,10 @@ class Hosts:
 
     def node(self, host: str) -> NodeInfo | None:
         """The node behind a host: of several with one label the first that is ready."""
-        found = [self._nodes[name] for name in sorted(self.node_names(host))]
+        names = self._by_host.get(host, ())
+        if isinstance(names, str):
+            return self._nodes[names]
+        found = [self._nodes[name] for name in sorted(names)]
         return next((node for node in found if node.ready), found[0] if found else None)
 
     def is_healthy(self, host: str) -> bool:
@@ -84,11 +88,14 @@ class Hosts:
 
     def _update_health(self, host: str) -> None:
         node = self.node(host)
-        self._healthy.discard(host)
-        if node is None or not node.ready or node.unschedulable:
-            return
-        if not any(taint.effect in BLOCKING_EFFECTS for taint in node.taints):
+        if node is not None and node.ready and not node.unschedulable and not _is_blocked(node):
             self._healthy.add(host)
+        else:
+            self._healthy.discard(host)
+
+
+def _is_blocked(node: NodeInfo) -> bool:
+    return bool(node.taints) and any(taint.effect in BLOCKING_EFFECTS for taint in node.taints)
 
 
 def _health(node: NodeInfo) -> tuple[object, ...]:

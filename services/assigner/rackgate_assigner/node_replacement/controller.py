@@ -191,20 +191,20 @@ class NodeReplacementController:
     def _needs_check(self, key: str) -> bool:
         if key in self._watched:
             return True
-        info = self._cache.workload_info(key)
+        info = self._cache.workloads.get(key)
         if info is None or not supports_node_replacement(info):
             return False
         return bool(info.unhealthy or suspect_hosts(info, self._cache.hosts, self._cache.flavors))
 
     async def _reconcile(self, key: str) -> None:
         """List the pods of one Workload, assess its hosts, and write what follows."""
-        info = self._cache.workload_info(key)
+        info = self._cache.workloads.get(key)
         if info is None or not supports_node_replacement(info) or self._is_pinned_by_owner(info):
             self._stop_watching(key)
             return
         self._watched.add(key)
         pods = await self._pods(info)
-        info, workload = self._cache.workload_info(key), self._workloads.get(key)
+        info, workload = self._cache.workloads.get(key), self._workloads.get(key)
         if (
             info is None
             or workload is None

@@ -422,7 +422,7 @@ class _NodeReplacement:
             self._charge_old_domains({self.to_replace[name] for name in done})
             decisions.append(ReplaceNode(info.key, decided, tuple(done)))
         elif kept := tuple(name for name in left if name in self.requested_healthy):
-            text = f"no replacement found for {', '.join(kept)}, which runs: its pods stay"
+            text = f"no replacement found for {', '.join(kept)}, which is healthy: its pods stay"
             decisions.append(ClearUnhealthyNodes(info.key, kept, f"{text}; {rejection}"))
         return decisions
 

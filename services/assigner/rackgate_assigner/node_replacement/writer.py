@@ -35,7 +35,7 @@ from rackgate_assigner.workload.writer import apply_status, decode_workload, lis
 log = structlog.get_logger()
 
 
-TERMINATED: Final = "the pod waits for a node that it can never run on: it makes way for another"
+TERMINATED: Final = "the pod is pinned to a node where it can never run: its job creates another"
 
 
 class NodeWriter:
@@ -86,7 +86,7 @@ class NodeWriter:
         )
         metrics.NODE_REPLACEMENTS.labels(result="replaced").inc(len(replaced))
         log.info("nodes_replaced", workload=workload.metadata.key, nodes=list(replaced))
-        note = f"pods on {', '.join(replaced)} were given other nodes; all others stay"
+        note = f"replaced the nodes of pods on {', '.join(replaced)}; all other pods stay"
         self._report.workload(workload, "NodesReplaced", note)
         version = answer.metadata.resource_version
         try:

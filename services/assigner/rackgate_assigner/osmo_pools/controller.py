@@ -176,7 +176,9 @@ class PoolController:
         match action:
             case CreateTopology(body):
                 await self._create(body)
-                self._report_event(pool, name, "TopologyCreated", f'made Topology "{shown_name}"')
+                self._report_event(
+                    pool, name, "TopologyCreated", f'created Topology "{shown_name}"'
+                )
             case ReplaceTopology(old, body):
                 await self._dry_run(body)
                 await self._delete(old)

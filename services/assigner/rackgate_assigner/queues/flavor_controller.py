@@ -92,12 +92,12 @@ class FlavorController:
             lacking = survey.missing_levels_text(flavor.name)
             if lacking:
                 notes[flavor.name, "NodesWithoutLevels"] = (
-                    f'nodes of this flavor are no part of topology "{flavor.topology}": {lacking}'
+                    f'nodes of this flavor are not part of topology "{flavor.topology}": {lacking}'
                 )
             others = survey.overlaps_of(flavor.name)
             if others:
                 notes[flavor.name, "FlavorsShareNodes"] = (
-                    "TAS flavors are to have nodes of their own; this one shares some with "
+                    "TAS flavors must not share nodes; this one shares nodes with "
                     + ", ".join(f'"{other}"' for other in others)
                 )
         for key, note in notes.items():

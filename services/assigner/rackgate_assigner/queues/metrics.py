@@ -36,19 +36,19 @@ INADMISSIBLE: Final = frozenset(
 )
 
 _PENDING: Final = (
-    "active ones may be admitted as soon as there is room, inadmissible ones not before the "
-    "Workload, its queue or a flavor changes, or a pause after an eviction ends."
+    "active ones may be admitted as soon as quota and capacity are free, inadmissible ones not "
+    "before the Workload, its queue or a flavor changes, or a backoff after an eviction ends."
 )
 PENDING: Final = scraped_gauge(
     "pending_workloads",
-    f"Workloads that wait, by ClusterQueue; {_PENDING}",
+    f"Pending Workloads by ClusterQueue; {_PENDING}",
     ("cluster_queue", "status"),
 )
 UNADMITTED: Final = scraped_gauge(
     "unadmitted_workloads",
-    "Workloads that wait, by the reason of their condition QuotaReserved; PendingEvaluation before "
-    "the first decision, BackingOff during a pause after an eviction. ClusterQueue is "
-    "empty where the LocalQueue leads to none.",
+    "Pending Workloads by the reason of their condition QuotaReserved; PendingEvaluation before "
+    "the first decision, BackingOff during the backoff after an eviction. ClusterQueue is "
+    "empty if the LocalQueue leads to none.",
     ("cluster_queue", "reason"),
 )
 RESERVING: Final = scraped_gauge(
@@ -68,18 +68,18 @@ NOMINAL: Final = scraped_gauge(
 )
 RESERVATION: Final = scraped_gauge(
     "cluster_queue_resource_reservation",
-    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
     ("cluster_queue", *_PAIR),
 )
 USAGE: Final = scraped_gauge(
     "cluster_queue_resource_usage",
-    "What admitted Workloads hold, with what their pods take beyond it.",
+    "Quota held by admitted Workloads, and usage of their pods beyond it.",
     ("cluster_queue", *_PAIR),
 )
 _LOCAL: Final = ("name", "namespace")
 LOCAL_PENDING: Final = scraped_gauge(
     "local_queue_pending_workloads",
-    f"Workloads that wait, by LocalQueue; {_PENDING}",
+    f"Pending Workloads by LocalQueue; {_PENDING}",
     (*_LOCAL, "status"),
 )
 LOCAL_RESERVING: Final = scraped_gauge(
@@ -95,30 +95,28 @@ LOCAL_STATUS: Final = scraped_gauge(
 )
 LOCAL_RESERVATION: Final = scraped_gauge(
     "local_queue_resource_reservation",
-    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
     (*_LOCAL, *_PAIR),
 )
 LOCAL_USAGE: Final = scraped_gauge(
     "local_queue_resource_usage",
-    "What admitted Workloads hold, with what their pods take beyond it.",
+    "Quota held by admitted Workloads, and usage of their pods beyond it.",
     (*_LOCAL, *_PAIR),
 )
-DOMAINS: Final = scraped_gauge(
-    "topology_domains", "Domains that nodes make up, by level.", ("flavor", "level")
-)
+DOMAINS: Final = scraped_gauge("topology_domains", "Domains by level.", ("flavor", "level"))
 IDLE_DOMAINS: Final = scraped_gauge(
     "topology_idle_domains",
-    "Domains in which no pod is placed by topology, by level.",
+    "Domains without pods placed by TAS, by level.",
     ("flavor", "level"),
 )
 FREE: Final = scraped_gauge(
     "topology_free",
-    "What all nodes of the flavor have free together; units as for quota.",
+    "Free capacity of all nodes of the flavor; units as for quota.",
     _PAIR,
 )
 LARGEST_FREE: Final = scraped_gauge(
     "topology_largest_free",
-    "The most that one domain of the level has free: what a job that must not leave one can get.",
+    "Free capacity of the domain of the level with most: the limit of a job that requires one.",
     ("flavor", "level", "resource"),
 )
 

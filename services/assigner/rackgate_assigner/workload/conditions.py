@@ -183,7 +183,7 @@ def deactivated_conditions(reason: str, message: str) -> list[Change]:
 def released_conditions(workload: Workload) -> list[Change]:
     """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
-    message = eviction.message if eviction is not None else "the reservation was given back"
+    message = eviction.message if eviction is not None else "the quota reservation was released"
     reason: str = PendingReason.PENDING_EVALUATION
     retry = workload.status.requeue_state
     if retry is not None and retry.requeue_at and workload.spec.active:

@@ -128,7 +128,7 @@ def levels_differ(
             name = parent.name if parent is not None else ""
             text = (
                 f"the topology of flavor {flavor} is not the one by which its parent Workload "
-                f"{name} was placed: the job can grow again once it has been queued anew"
+                f"{name} was placed: the job can grow again once it has been requeued"
             )
             return Inadmissible(PendingReason.MISCONFIGURED, text)
     return None

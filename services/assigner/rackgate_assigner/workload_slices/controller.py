@@ -215,7 +215,7 @@ class SliceController:
     def _resize_state(self, parent: Workload, found: Sequence[Workload]) -> _ResizeState | None:
         """Everything about one parent; None while its admission cannot be read."""
         key = parent.metadata.key
-        rows = [self._cache.workload_info(workload.metadata.key) for workload in (parent, *found)]
+        rows = [self._cache.workloads.get(workload.metadata.key) for workload in (parent, *found)]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows) or known[0].admission_error is not None:
             return None
@@ -317,7 +317,7 @@ class SliceController:
             raise
         if not ours:
             self._assumed_slices.forget(key, new.name)
-            note = f'the name "{new.name}" of a slice is taken by another Workload'
+            note = f'the name "{new.name}" of a slice belongs to another Workload'
             self._jobs.report_event(parent, "ErrWorkloadCompose", note, warning=True)
 
     async def _delete(self, piece: Workload) -> None:

@@ -198,7 +198,7 @@ def progress(
 ) -> Progress | None:
     """Progress of a resize, None when it is unknown whether there is one."""
     if parent.phase is Phase.IDLE:
-        message = "the job is stopped: it is queued at the size that it asks for"
+        message = "the job is stopped: it is queued at the size that it requests"
         return Progress(False, ResizeReason.RESIZED, message)
     if asked is None or parent.phase is not Phase.RUNNING or parent.assignment is None:
         return None
@@ -214,7 +214,7 @@ def progress(
         reasons.add(_reason(before, wanted, waiting))
     if not texts:
         sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
-        return Progress(False, ResizeReason.RESIZED, f"all pods asked for are granted: {sizes}")
+        return Progress(False, ResizeReason.RESIZED, f"all requested pods are admitted: {sizes}")
     order = (ResizeReason.WAITING_FOR_SLICES, ResizeReason.SCALING_UP, ResizeReason.SCALING_DOWN)
     return Progress(True, next(r for r in order if r in reasons), "; ".join(texts))
 
@@ -230,12 +230,14 @@ def _reason(before: int, wanted: int, waiting: Sequence[Slice]) -> ResizeReason:
 def _podset_text(
     name: str, before: int, wanted: int, admitted: int, waiting: Sequence[Slice]
 ) -> str:
-    text = f'podset "{name}" from {before} to {wanted} pods: asked {wanted}, granted {admitted}'
+    text = (
+        f'podset "{name}" from {before} to {wanted} pods: {wanted} requested, {admitted} admitted'
+    )
     if wanted < admitted:
-        return f"{text}, {admitted - wanted} are given back"
+        return f"{text}, {admitted - wanted} to be released"
     if wanted == admitted:
         return text
-    text = f"{text}, waiting for {wanted - admitted}"
+    text = f"{text}, {wanted - admitted} pending"
     inadmissible = next((piece for piece in waiting if piece.reason), None)
     if inadmissible is None:
         return text
