@@ -1,8 +1,9 @@
 """Import contracts of our own: `pure` and `acyclic`.
 
 `pure`: a module decides from plain data until its name says that it does I/O. Names are given by
-role (`*.controller`), not one by one. `acyclic`: no module imports itself through others, type hints
-included. `make lint` runs both (`pyproject.toml`).
+role (`*.controller`), not one by one.
+`acyclic`: no module imports itself through others, type hints included.
+`make lint` runs both (`pyproject.toml`).
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ async def test_the_user_is_told_what_was_asked_granted_and_why_the_rest_waits() 
         assert message.startswith('podset "small" from ')
         assert f" to 8 pods: 8 requested, {told}" in message
         await eventually(lambda: world.granted("ray")["small"] == 6 and len(world.slices()) == 2)
-        because = "waiting for 2 in 2 slices because WaitingForQuota"
+        because = "2 pending in 2 slices because WaitingForQuota"
 
         def heard() -> set[str]:
             events = world.events("ResizeRequested")
