@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
     NewSlice,
     Parent,
     Phase,

@@ -36,10 +36,9 @@ from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.usage import ExcessUsage, Totals, WorkloadUsage
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorInfo, FlavorResource
 from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.tree import PODS
 from rackgate_assigner.workload.info import PodInfo, WorkloadInfo, quota_usage
 from rackgate_assigner.workload_slices.families import SliceFamilies
-
-PODS = "pods"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,6 @@ class QueueStatusController:
         self._delayed: set[Key] = set()
         self._backoff = Backoff(base_s=0.5, cap_s=60.0)
         self._open = False
-        self.writes = 0
 
     def mark_workload(self, workload: Workload) -> None:
         """A Workload changed or went: its queues may count differently."""
@@ -172,7 +171,6 @@ class QueueStatusController:
         status = status_body(present, wanted, meta.generation, rfc3339(clock.now()))
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
-        self.writes += 1
         # The watch may have shown before the answer came that it is gone: then that is forgotten.
         if key.name in self._queues(key.kind):
             self._spacing.written(key, now)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
     Parent,
     Phase,
     RequestedCount,

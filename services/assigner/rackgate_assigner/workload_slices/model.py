@@ -12,7 +12,7 @@ import msgspec
 from rackgate.api import names
 from rackgate.api.resources import WORKLOADS
 from rackgate.api.workload_names import slice_ordinal
-from rackgate.wire.kueue import PodSet, Workload
+from rackgate.wire.kueue import MergedSlice, PodSet, Workload
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.info import WorkloadInfo
 
@@ -42,14 +42,6 @@ class RequestedCount:
 
     pods: int
     slice_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MergedSlice:
-    """An entry of `status.foldedSlices`."""
-
-    uid: str
-    podset: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +148,7 @@ def parent_of(workload: Workload, row: WorkloadInfo, *, enabled: bool) -> Parent
         phase=phase_of(row, enabled=enabled),
         counts={podset.name: podset.count for podset in workload.spec.pod_sets},
         assignment=row.reserved,
-        merged=tuple(
-            MergedSlice(entry.uid, entry.pod_set) for entry in workload.status.folded_slices
-        ),
+        merged=workload.status.folded_slices,
     )
 
 

@@ -15,7 +15,7 @@ from rackgate.api.names import FieldManager, WorkloadCondition
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.kube.client import Client
 from rackgate.kube.errors import AlreadyExistsError, NotFoundError
-from rackgate.wire.kueue import MergedSlice, Workload
+from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload import conditions
@@ -49,7 +49,7 @@ class SliceWriter:
             listed_conditions(parent, ADMISSION_TYPES, ()),
             None if merge.assignment is None else admission_of(merge.assignment),
             broken,
-            merged_slices=[MergedSlice(entry.uid, entry.podset) for entry in merge.merged],
+            merged_slices=merge.merged,
         )
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.ADMISSION)
         metrics.SLICES_MERGED.labels(result="folded").inc(len(merge.newly_merged))

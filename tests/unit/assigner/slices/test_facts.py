@@ -9,9 +9,9 @@ import pytest
 from rackgate.api import names
 from rackgate.api.workload import Workload as Model
 from rackgate.wire import kueue
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.info import workload_info
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
     NewSlice,
     Phase,
     parent_of,

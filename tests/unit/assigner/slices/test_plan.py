@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
     NewSlice,
     Phase,
     RequestedCount,
