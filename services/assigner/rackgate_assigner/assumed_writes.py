@@ -36,7 +36,7 @@ class AssumedStatus(Generic[T]):
 
     Attributes:
         uid: of the object: a namesake created later has no part in it.
-        judged: resourceVersion that the decision was made on.
+        judged: resourceVersion of the decision.
         written: resourceVersion that the write was answered with, "" while unknown.
     """
 

@@ -20,6 +20,7 @@ from rackgate.wire import kueue
 from rackgate_assigner.assumed_writes import AssumedStatus
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, Trees
 from rackgate_assigner.cache.hosts import Hosts
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.cache.live_pods import (
     ExcessUsageTracker,
     LivePodCount,
@@ -158,13 +159,12 @@ class Cache(Objects):
         """A pod is gone, or has ended."""
         self._on_pods_changed(self.live_pods.drop(key))
         before = self.pods.rows.get(key)
-        if before is not None and before.workload_annotation in self._pods_without_owner:
-            self._pods_without_owner[before.workload_annotation].discard(key)
-            if not self._pods_without_owner[before.workload_annotation]:
-                del self._pods_without_owner[before.workload_annotation]
-        if before is not None and self.pods.drop(key) and self._affects_scheduling(before):
+        if before is None:
+            return
+        discard(self._pods_without_owner, before.workload_annotation, key)
+        if self.pods.drop(key) and self._affects_scheduling(before):
             self.epoch += 1
-        if before is not None and self._mark_reclaimable_outdated([before]):
+        if self._mark_reclaimable_outdated([before]):
             self.epoch += 1
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> None:

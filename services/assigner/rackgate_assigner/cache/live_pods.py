@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.cache.objects import Objects
 from rackgate_assigner.cache.usage import ExcessUsage, Totals, WorkloadUsage
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorInfo, FlavorResource
@@ -156,10 +157,7 @@ class LivePods:
     def _remove(self, row: PodInfo) -> set[str]:
         self._uncount_pod(row)
         del self._rows[row.key]
-        siblings = self._by_owner[row.owner_uid]
-        siblings.discard(row.key)
-        if not siblings:
-            del self._by_owner[row.owner_uid]
+        discard(self._by_owner, row.owner_uid, row.key)
         return {self.root(row.owner_uid)}
 
     def _drop_unused(self, owner: str) -> None:
@@ -232,11 +230,7 @@ class LivePods:
 
     def _forget_claim(self, uid: str) -> None:
         root, _ = self._owner_claims.pop(uid, ("", ""))
-        if not root:
-            return
-        self._children[root].discard(uid)
-        if not self._children[root]:
-            del self._children[root]
+        discard(self._children, root, uid)
 
     @contextmanager
     def _reattributing(self, owners: Iterable[str]) -> Iterator[set[str]]:
@@ -334,10 +328,7 @@ class LivePods:
         account = self._by_root[root]
         account.pods.discard(row.key)
         if row.terminating:
-            here = self._terminating_by_node[row.node]
-            here.discard(row.key)
-            if not here:
-                del self._terminating_by_node[row.node]
+            discard(self._terminating_by_node, row.node, row.key)
         counted = self._counted.pop(row.key, None)
         if counted is not None:
             account.count(counted, -1)
@@ -494,10 +485,7 @@ class ExcessUsageTracker:
     def unlink(self, key: str) -> str:
         """A Workload is gone; returns the root that it was of, "" for none."""
         root = self._roots.pop(key, "")
-        if root:
-            self._by_root[root].discard(key)
-            if not self._by_root[root]:
-                del self._by_root[root]
+        discard(self._by_root, root, key)
         return root
 
     def roots_of(self, keys: Iterable[str]) -> set[str]:
@@ -597,10 +585,7 @@ class ExcessUsageTracker:
     def _set_queue_dependencies(self, root: str, *queues: tuple[str, str]) -> None:
         """Record on which queues the charge of a root depends."""
         for queue in self._queues_of.pop(root, ()):
-            roots = self._by_queue[queue]
-            roots.discard(root)
-            if not roots:
-                del self._by_queue[queue]
+            discard(self._by_queue, queue, root)
         if queues:
             self._queues_of[root] = queues
         for queue in queues:

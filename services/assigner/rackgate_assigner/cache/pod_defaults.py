@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rackgate.resources.pod_defaults import LimitRangeSummary, summarize_limit_ranges
 from rackgate.wire import core as wire
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.workload.info import WorkloadInfo, with_podsets
 from rackgate_assigner.workload.podsets import (
     NO_POD_DEFAULTS,
@@ -99,15 +100,15 @@ class PodDefaultsIndex:
             self._in_namespace.setdefault(row.namespace, set()).add(row.key)
         elif _runtime_classes(old) != names:
             for name in _runtime_classes(old):
-                _discard(self._of_class, name, row.key)
+                discard(self._of_class, name, row.key)
         for name in names:
             self._of_class.setdefault(name, set()).add(row.key)
 
     def untrack(self, row: WorkloadInfo) -> None:
         """A Workload is gone."""
-        _discard(self._in_namespace, row.namespace, row.key)
+        discard(self._in_namespace, row.namespace, row.key)
         for name in _runtime_classes(row):
-            _discard(self._of_class, name, row.key)
+            discard(self._of_class, name, row.key)
 
 
 def without_pod_defaults(row: WorkloadInfo) -> WorkloadInfo:
@@ -123,11 +124,3 @@ def _runtime_classes(row: WorkloadInfo) -> set[str]:
 
 def _is_same(one: PodSetResources, other: PodSetResources) -> bool:
     return one is other
-
-
-def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
-    keys = index.get(name)
-    if keys is not None:
-        keys.discard(key)
-        if not keys:
-            del index[name]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import PodInfo, PodShape
 
@@ -97,10 +98,7 @@ class BoundPods:
         row = self.rows.pop(key, None)
         if row is None:
             return False
-        here = self._by_node[row.node]
-        here.discard(key)
-        if not here:
-            del self._by_node[row.node]
+        discard(self._by_node, row.node, key)
         if not row.workload:
             self._charge(row, -1)
             return True
@@ -109,10 +107,8 @@ class BoundPods:
         del group.pods[key]
         changed = self._remove_from_group(name, group, row)
         self._drop_empty_group(name)
-        siblings = self._by_owner[row.owner_uid]
-        siblings.discard(row.key)
-        if not siblings:
-            del self._by_owner[row.owner_uid]
+        discard(self._by_owner, row.owner_uid, key)
+        if row.owner_uid not in self._by_owner:
             self._drop_deleted_owner(row.owner_uid)
         return changed
 
@@ -225,10 +221,7 @@ class BoundPods:
             return
         del self._groups[name]
         self._stale.discard(name)
-        podsets = self._podsets[name[0]]
-        podsets.discard(name[1])
-        if not podsets:
-            del self._podsets[name[0]]
+        discard(self._podsets, *name)
 
     def _mark_stale(self, name: tuple[str, str], group: _Group) -> None:
         group.stale = True

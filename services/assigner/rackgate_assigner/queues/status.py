@@ -113,7 +113,7 @@ def local_queue_status(cache: Cache, key: str, features: Features) -> dict[str, 
 
 
 def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
-    """Whether the wanted status says something else than the present one."""
+    """Whether the desired status differs from the present one."""
     if differs(present.conditions, status_changes(wanted)):
         return True
     counted = {
@@ -129,7 +129,7 @@ def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
 def status_body(
     present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
 ) -> dict[str, Any]:
-    """The wanted status as written: its conditions get their times."""
+    """The desired status as written: its conditions get their times."""
     changes = status_changes(wanted)
     listed = condition_list(
         present.conditions,
@@ -142,7 +142,7 @@ def status_body(
 
 
 def status_changes(wanted: Mapping[str, Any]) -> list[Change]:
-    """The conditions of a wanted status."""
+    """The conditions of a desired status."""
     return [
         Change(item["type"], item["status"], item["reason"], item["message"])
         for item in wanted["conditions"]

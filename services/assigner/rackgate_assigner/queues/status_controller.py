@@ -1,7 +1,7 @@
 """Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
 
-Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
-counts of a queue that changes all the time are written further and further apart (`Spacing`); its
+Writes are batched and have a client budget of their own, so that they never delay admissions. The
+counts of a queue that changes all the time are written less and less often (`Spacing`), its
 conditions at once. Gauges are computed in each scrape, see `queues.metrics`.
 """
 
@@ -71,7 +71,7 @@ class QueueStatusController:
         self._open = False
 
     def mark_workload(self, workload: Workload) -> None:
-        """A Workload changed or went: its queues may count differently."""
+        """A Workload changed or was deleted: the status of its queues may change."""
         namespace, queue = workload.metadata.namespace, workload.spec.queue_name
         local = f"{namespace}/{queue}"
         self._mark(Key(LOCAL_QUEUES.kind, local))
@@ -84,18 +84,18 @@ class QueueStatusController:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
 
     def mark(self, kind: str, name: str) -> None:
-        """One queue has to be compared."""
+        """The status of one queue may change."""
         self._mark(Key(kind, name))
 
     def mark_all(self) -> None:
-        """Something that all queues may depend on changed."""
+        """The status of all queues may change."""
         for name in self._cluster_queues:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
         for key in self._local_queues:
             self._mark(Key(LOCAL_QUEUES.kind, key))
 
     def _mark(self, key: Key) -> None:
-        # A standby would only collect names; `run` starts with all of them.
+        # A standby would only collect names; `run` starts with all queues.
         if self._open:
             self._dirty.add(key)
 
@@ -171,7 +171,7 @@ class QueueStatusController:
         status = status_body(present, wanted, meta.generation, rfc3339(clock.now()))
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
-        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        # The watch may have shown the deletion before the answer came.
         if key.name in self._queues(key.kind):
             self._spacing.written(key, now)
 
@@ -179,7 +179,7 @@ class QueueStatusController:
         return self._cluster_queues if kind == CLUSTER_QUEUES.kind else self._local_queues
 
     def _delay(self, key: Key, wait_s: float) -> None:
-        """Compare a queue once more in a while, however often it changes until then."""
+        """Compare a queue again after a delay, however often it changes until then."""
         if key not in self._delayed:
             self._delayed.add(key)
             asyncio.get_running_loop().call_later(wait_s, self._on_delay_over, key)

@@ -23,6 +23,7 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedCreations, AssumedWrites
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.jobs.kinds import JobLike
 from rackgate_assigner.jobs.state import finalizer_ops
 from rackgate_assigner.rate_limits import MessageRateLimiter
@@ -172,9 +173,7 @@ class SliceController:
         if piece.parent is None:
             return
         parent, key = _parent_key(piece), piece.metadata.key
-        self._slices[parent].discard(key)
-        if not self._slices[parent]:
-            del self._slices[parent]
+        discard(self._slices, parent, key)
         status = self._statuses.pop(key, None)
         if status is not None:
             metrics.SLICES.labels(status=status).dec()

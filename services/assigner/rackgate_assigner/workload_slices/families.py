@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.quota.queues import FlavorResource
 from rackgate_assigner.workload.info import WorkloadInfo
 
@@ -28,10 +29,7 @@ class SliceFamilies:
         if before == parent:
             return before
         if before:
-            known = self._slices[before]
-            known.discard(key)
-            if not known:
-                del self._slices[before]
+            discard(self._slices, before, key)
             del self._parents[key]
         if parent:
             self._parents[key] = parent
@@ -49,18 +47,17 @@ class SliceFamilies:
 
 
 def is_orphan(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
-    """Whether a slice has outlived its parent, which goes only when its job has stopped.
+    """Whether the parent of a slice is gone, so that the slice holds nothing.
 
-    Such a slice holds nothing, also if the entry that said so went with the parent.
+    A parent is deleted only after its job has stopped.
     """
     return parent is None or parent.uid != info.owner_uid
 
 
 def is_merged(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
-    """Whether what a slice was given is counted by its parent by now.
+    """Whether the parent counts the pods of a slice.
 
-    This alone decides, and both are of one watch: whatever comes first, neither both count nor
-    none.
+    Both are of one watch and this alone decides, so exactly one of them counts.
     """
     return parent is not None and not is_orphan(info, parent) and info.uid in parent.merged_slices
 
