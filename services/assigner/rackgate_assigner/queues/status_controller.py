@@ -69,6 +69,7 @@ class QueueStatusController:
         self._delayed: set[Key] = set()
         self._backoff = Backoff(base_s=0.5, cap_s=60.0)
         self._open = False
+        self.writes = 0
 
     def mark_workload(self, workload: Workload) -> None:
         """A Workload changed or was deleted: the status of its queues may change."""
@@ -171,6 +172,7 @@ class QueueStatusController:
         status = status_body(present, wanted, meta.generation, rfc3339(clock.now()))
         path = resource.path(meta.namespace or None, meta.name, "status")
         await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
+        self.writes += 1
         # The watch may have shown the deletion before the answer came.
         if key.name in self._queues(key.kind):
             self._spacing.written(key, now)

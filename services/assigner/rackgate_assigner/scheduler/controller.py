@@ -400,3 +400,7 @@ class Scheduler:
         if timer is not None:
             timer.cancel()
         self._backoff.reset(key)
+
+    def counts(self) -> Mapping[str, int]:
+        """Number of writes under way."""
+        return {"writes": len(self._pending_writes), "requeues": len(self._requeue_queue)}
