@@ -25,9 +25,8 @@ from bench import floors
 from bench.placement_world import HOSTS_PER_RACK, LEVELS, REQUESTS, nodes
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
-from rackgate_assigner.cache.queue_usage import WorkloadUsage
-from rackgate_assigner.cache.trees import Trees
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, Trees
+from rackgate_assigner.cache.usage import WorkloadUsage
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeInfo, PodSetRequest, TopologyRequest
 from rackgate_assigner.topology.placement.place import place
@@ -101,7 +100,7 @@ def rebuild(cache: Cache) -> FlavorTopologies:
     """What every node event used to cost: all trees built, all Workloads and pods charged."""
     charges = [charge for holding in cache.usages.values() for charge in holding.charges]
     return Trees(
-        cache.nodes, cache.flavors, cache.pods.charged, lambda: charges
+        cache.nodes, cache.flavors, cache.pods.charged, lambda: charges, cache.hosts
     ).flavor_topologies()
 
 

@@ -19,8 +19,7 @@ import pytest
 from rackgate.features import Features
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.order import cycle_order
+from rackgate_assigner.scheduler.cycle import cycle_order, plan
 from rackgate_assigner.workload.conditions import truncate
 from rackgate_assigner.workload.decisions import Admit, Decision, Preempt, Requeue
 from rackgate_assigner.workload.info import WorkloadInfo

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
+    NewSlice,
     Parent,
     Phase,
     RequestedCount,
     Slice,
     admitted_pods,
 )
-from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
-from rackgate_assigner.workload_slices.progress import progress
+from rackgate_assigner.workload_slices.plan import Plan, plan_resize, progress
 
 HEAD, TAS, PLAIN = "head", "a", "b"
 STEPS = {HEAD: 1, TAS: 2, PLAIN: 1}

@@ -49,6 +49,7 @@ from tests.unit.assigner.builders import (
     namespace,
     pod,
     podset,
+    rebuild_matches,
     topology,
     workload,
 )
@@ -307,7 +308,7 @@ class TreesMachine(RuleBasedStateMachine):
 
     def check(self) -> None:
         """Compare everything."""
-        assert self.cache.rebuild_matches() == []
+        assert rebuild_matches(self.cache) == []
         fresh = rebuild_into(self.cache, Cache()).flavor_topologies()
         assert words(self.cache.flavor_topologies()) == words(fresh)
         nodes = self.cache.nodes

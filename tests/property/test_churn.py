@@ -10,7 +10,7 @@ import pytest
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
-from rackgate_assigner.cache.queue_usage import WorkloadUsage
+from rackgate_assigner.cache.usage import WorkloadUsage
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology import leaf_index, node_registry
 from rackgate_assigner.topology.model import NodeInfo

@@ -18,13 +18,23 @@ from rackgate.topology.assignment import decode, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner import watches
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
 from rackgate_assigner.workload.status import admission_of
 from tests.support import odd_cluster
 from tests.support import odd_objects as odd
-from tests.unit.assigner.builders import flavor, local_queue, namespace, node, topology
+from tests.unit.assigner.builders import (
+    cluster_queue_status_of,
+    explanation_of,
+    flavor,
+    local_queue,
+    namespace,
+    node,
+    plan_cycle,
+    rebuild_matches,
+    topology,
+)
 
 CRDS: Final = Path("deploy/crds")
 FEATURES: Final[tuple[dict[str, bool], ...]] = (
@@ -146,25 +156,25 @@ def test_nothing_that_is_stored_stops_the_engine(
     cache = world(features)
     for kind, found in stream:
         FOLDS[kind](cache, odd.encoded(found))
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     check_decisions(cache, decisions)
     for decision in decisions:
         if isinstance(decision, Admit):
             cache.assume(decision.workload, decision.assignment)
-    assert cache.rebuild_matches() == []
-    check_decisions(cache, cache.plan())
+    assert rebuild_matches(cache) == []
+    check_decisions(cache, plan_cycle(cache))
     check_repairs(cache, features)
     for key in cache.workloads:
-        cache.explain(key)
+        explanation_of(cache, key)
     for name in cache.cluster_queues:
-        cache.cluster_queue_status(name)
+        cluster_queue_status_of(cache, name)
     for kind, found in stream:
         if kind == "workload" and data.draw(st.booleans()):
             cache.drop_workload(f"team/{found['metadata']['name']}")
         if kind == "node" and data.draw(st.booleans()):
             cache.drop_node(found["metadata"]["name"])
-    assert cache.rebuild_matches() == []
-    check_decisions(cache, cache.plan())
+    assert rebuild_matches(cache) == []
+    check_decisions(cache, plan_cycle(cache))
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])

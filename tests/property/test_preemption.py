@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.snapshot import AdmittedWorkload
 from rackgate_assigner.quota.queues import cluster_queue_info
 from rackgate_assigner.scheduler.preemption import (
-    AdmittedWorkload,
     Preemption,
     Preemptor,
     fits,
@@ -21,7 +21,14 @@ from rackgate_assigner.scheduler.preemption import (
 )
 from rackgate_assigner.workload.decisions import Admit, Assignment, Preempt
 from rackgate_assigner.workload.info import workload_info
-from tests.unit.assigner.builders import cache_with, cluster_queue, flavor, podset, workload
+from tests.unit.assigner.builders import (
+    cache_with,
+    cluster_queue,
+    flavor,
+    plan_cycle,
+    podset,
+    workload,
+)
 
 CPU, GPU = ("plain", "cpu"), ("plain", "gpu")
 POLICIES = ("LowerPriority", "LowerOrNewerEqualPriority")
@@ -180,7 +187,7 @@ class Life:
     def cycle(self) -> int:
         """One cycle, every write of it seen at once; how many verdicts there were."""
         verdicts = 0
-        for decision in self.cache.plan():
+        for decision in plan_cycle(self.cache):
             name = decision.workload.partition("/")[2]
             if isinstance(decision, Admit):
                 self.running[name] = decision.assignment
@@ -229,4 +236,4 @@ def test_in_no_life_do_two_workloads_take_turns(seed: int, policy: str) -> None:
             life.cycle()
         assert len(life.evictions) - before <= len(life.facts) ** 2, "it never comes to rest"
     # In the end nobody waits whom lower ones could make room for.
-    assert not any(isinstance(decision, Preempt) for decision in life.cache.plan())
+    assert not any(isinstance(decision, Preempt) for decision in plan_cycle(life.cache))

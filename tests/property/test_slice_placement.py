@@ -20,6 +20,7 @@ from tests.unit.assigner.builders import (
     cluster_queue,
     flavor,
     node,
+    plan_cycle,
     pod,
     podset,
     workload,
@@ -93,7 +94,7 @@ def test_slices_go_where_their_parent_is(
         pods = [podset(count=hosts_each, topology=wish)]
         name, created = f"s{index}", f"2026-08-01T12:00:0{index}Z"
         cache.set_workload(workload(name, pods, parent="ray", created=created, generation=0))
-        (decision,) = [d for d in cache.plan() if d.workload == f"team/{name}"]
+        (decision,) = [d for d in plan_cycle(cache) if d.workload == f"team/{name}"]
         near = sum(room for host, room in left.items() if path_of(host, level) == home)
         if isinstance(decision, Requeue):
             assert decision.reason == "TopologyPlacementFailed"

@@ -1,12 +1,15 @@
-"""The import contract `pure`: every module decides from plain data, but those that are named.
+"""Import contracts of our own: `pure` and `acyclic`.
 
-It is exhaustive by construction: a new module is pure until its name says that it does I/O, and
-names are given by role (`*.controller`), not one by one. `make lint` runs it (`pyproject.toml`).
+`pure`: a module decides from plain data until its name says that it does I/O. Names are given by
+role (`*.controller`), not one by one.
+`acyclic`: no module imports itself through others, type hints included.
+`make lint` runs both (`pyproject.toml`).
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from grimp import ImportGraph
@@ -65,3 +68,34 @@ class PureContract(Contract):
                 output.print_error(" -> ".join(chain), bold=False)
         for pattern in metadata["idle"]:
             output.print_error(f"may_do_io names {pattern!r}: no module of that name does I/O")
+
+
+class AcyclicContract(Contract):
+    """No module imports itself through others.
+
+    Options:
+        packages: their modules are checked.
+    """
+
+    type_name = "acyclic"
+
+    packages = fields.SetField(subfield=fields.StringField())
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Find one circle."""
+        checked = {
+            module
+            for module in graph.modules
+            if module.partition(".")[0] in self.packages  # type: ignore[operator]
+        }
+        imports = {m: graph.find_modules_directly_imported_by(m) & checked for m in checked}
+        circle: list[str] = []
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as error:
+            circle = error.args[1]
+        return ContractCheck(kept=not circle, metadata={"circle": circle})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        """Print the circle."""
+        output.print_error(" <- ".join(check.metadata["circle"]), bold=False)

@@ -10,7 +10,7 @@ import pytest
 from rackgate.wire.depth import MAX_DEPTH, tolerant, truncate_depth
 from rackgate_assigner import watches
 from rackgate_assigner.workload.decisions import Admit, Requeue
-from tests.unit.assigner.builders import cache_with, fx_a, podset, workload
+from tests.unit.assigner.builders import cache_with, fx_a, plan_cycle, podset, workload
 
 
 def nested(depth: int, inner: str = "") -> str:
@@ -58,7 +58,7 @@ def test_a_workload_nested_without_end_is_judged_all_the_same(depth: int, place:
     cache = cache_with(fx_a())
     cache.set_workload(tolerant(watches.decode_workload)(text.encode()))
     cache.set_workload(workload("b-right"))
-    odd, right = cache.plan()
+    odd, right = plan_cycle(cache)
     assert isinstance(odd, Admit if place in ("unknown", "affinity") else Requeue)
     assert isinstance(right, Admit)
     assert not isinstance(odd, Requeue) or odd.reason == "Misconfigured"

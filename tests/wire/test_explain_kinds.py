@@ -81,7 +81,7 @@ async def test_a_cluster_that_grows_tells_what_its_slices_wait_for(world: Elasti
         await eventually(lambda: world.is_running(kinds.RAY_CLUSTERS, "ray"))
         settled = await explained(world, "ray")
         world.scale("ray", 8)
-        await eventually(lambda: "granted 6, waiting for 2" in world.resize("ray")[2])
+        await eventually(lambda: "6 admitted, 2 pending" in world.resize("ray")[2])
         await eventually(lambda: world.granted("ray")["small"] == 6 and len(world.slices()) == 2)
     assert {(one.asked, one.granted, one.waiting) for one in settled.resizes} == {
         (1, 1, 0),

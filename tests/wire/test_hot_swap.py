@@ -18,6 +18,7 @@ from rackgate_assigner.node_replacement.unhealthy import HostAssessment, JobPod,
 from rackgate_assigner.watches import decode_pod
 from tests.support.apiserver import Fault, Object
 from tests.support.objects import BLOCK, HOST
+from tests.unit.assigner.builders import rebuild_matches
 from tests.wire.assigner_world import NAMESPACE, World, assigner, eventually, furnish, settings
 
 GATES_OFF = {"featureGates": {"TASFailedNodeReplacementFailFast": False}}
@@ -347,4 +348,4 @@ async def test_a_swap_is_written_until_it_is_known_to_be_there(world: Rack, faul
         await eventually(world.moved_from(broken))
         await eventually(lambda: not replica.cache.assumed)
         assert fault.times < 2, "naming and moving need no third write"
-        assert replica.cache.rebuild_matches() == []
+        assert rebuild_matches(replica.cache) == []

@@ -105,14 +105,14 @@ async def test_the_user_is_told_what_was_asked_granted_and_why_the_rest_waits() 
         world.elastic("ray", {"small": 2}, cpu="10")
         await running(world, small=2)
         world.scale("ray", 8)
-        told = "granted 6, waiting for 2 in 2 slices because WaitingForQuota: "
+        told = "6 admitted, 2 pending in 2 slices because WaitingForQuota: "
         await eventually(lambda: told in world.resize("ray")[2])
         status, reason, message = world.resize("ray")
         assert (status, reason) == ("True", "WaitingForSlices")
         assert message.startswith('podset "small" from ')
-        assert f" to 8 pods: asked 8, {told}" in message
+        assert f" to 8 pods: 8 requested, {told}" in message
         await eventually(lambda: world.granted("ray")["small"] == 6 and len(world.slices()) == 2)
-        because = "waiting for 2 in 2 slices because WaitingForQuota"
+        because = "2 pending in 2 slices because WaitingForQuota"
 
         def heard() -> set[str]:
             events = world.events("ResizeRequested")

@@ -1,7 +1,7 @@
-"""The assigner: watches fold the cluster into the cache, the Lease's holder acts on it.
+"""The assigner: watches keep the cache up to date, the holder of the Lease acts on it.
 
 Every replica follows the cluster, so that a standby takes over with warm caches. Listeners only
-fold and mark what to look at; they are cheap, and the same on a standby.
+update the cache and enqueue keys; they are cheap, and the same on a standby.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rackgate.runtime.metrics import freeze_heap, scraping
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import batch, core, kueue
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.live_pods import ExcessUsage
 from rackgate_assigner.cache.snapshot import Snapshot
+from rackgate_assigner.cache.usage import ExcessUsage
 from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import executor as job_executor
@@ -58,7 +58,7 @@ class Assigner:
     """One replica: follows the cluster always, acts while it holds the Lease.
 
     Attributes:
-        cache: the folded state of the cluster.
+        cache: the state of the cluster.
         watches: what is followed.
         acting: whether this replica holds the Lease and writes.
     """
@@ -210,7 +210,7 @@ class Assigner:
         features = self.cache.features
         if not features.failed_node_replacement:
             return []
-        return second_pass(snapshot, self.failures.hosts, self.failures.requested, features)
+        return second_pass(snapshot, self.cache.hosts, self.failures.requested, features)
 
     def missing(self) -> list[str]:
         """What keeps this replica from being ready; a standby with warm caches is ready."""
@@ -258,7 +258,7 @@ class Assigner:
         with scraping(families):
             await asyncio.Event().wait()
 
-    # Who hears of what. The cache comes first: everybody else reads it.
+    # Listeners. The cache comes first: all others read it.
 
     def _add_listeners(self) -> None:
         cache, watches = self.cache, self.watches
@@ -284,11 +284,11 @@ class Assigner:
         self._connect_cache(watches.workloads, cache.set_workload, cache.drop_workload)
         failures = self.failures
         watches.namespaces.add_listener(self._on_namespace_upsert)
-        watches.nodes.add_listener(failures.on_node_upsert, failures.on_node_delete)
         watches.pods.add_listener(failures.on_pod_upsert, failures.on_pod_delete)
         watches.workloads.add_listener(failures.on_workload_upsert, failures.on_workload_delete)
         watches.child_jobs.add_listener(self._on_child_job_upsert, self._on_child_job_delete)
         cache.on_pods_changed = self.jobs.on_pods_change
+        cache.on_hosts_changed = failures.on_hosts_change
         cache.on_excess_usage_changed = self._on_excess_usage_changed
         for managed in watches.kinds.values():
             managed.add_listener(self._on_job_upsert, self._on_job_delete)
@@ -453,7 +453,7 @@ class Assigner:
     def _warn_unsupported(
         self, resource: Resource, item: Object, manifest: Mapping[str, Any]
     ) -> None:
-        """One Event for each generation of an object that asks for what has no effect yet."""
+        """One Event for each generation of an object with fields that have no effect yet."""
         if not self.acting:
             return
         paths = unsupported_fields(resource.kind, manifest)

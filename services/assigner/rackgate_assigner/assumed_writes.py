@@ -1,14 +1,59 @@
-"""What our own writes changed, until the watch shows it."""
+"""What our own writes changed, until the watch shows it.
+
+Three kinds of writes are assumed. A status write gives an object a value that is charged before
+the watch shows it (`AssumedStatus`). Any write outdates the version that it was decided by
+(`AssumedWrites`). A creation makes an object that no watch shows yet (`AssumedCreations`).
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 from rackgate.wire.core import Meta
+
+T = TypeVar("T")
 
 # A watch shows what was created within moments. What it never shows, because it went again while
 # the watch was away, is created anew after this.
 ASSUMED_FOR_S: Final = 10.0
+
+
+def _reached(seen: str, written: str) -> bool:
+    """Whether a watch that shows version `seen` has come to version `written`.
+
+    Versions of one object are decimal numbers that grow (KEP-5504); others are only compared
+    for equality.
+    """
+    if seen.isdecimal() and written.isdecimal():
+        return int(seen) >= int(written)
+    return seen == written
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedStatus(Generic[T]):
+    """A value that a status write gives an object.
+
+    Attributes:
+        uid: of the object: a namesake created later has no part in it.
+        judged: resourceVersion of the decision.
+        written: resourceVersion that the write was answered with, "" while unknown.
+    """
+
+    value: T
+    uid: str
+    judged: str
+    written: str = ""
+
+    def with_written_version(self, resource_version: str) -> AssumedStatus[T]:
+        """The same, with the version that the write was answered with."""
+        return replace(self, written=resource_version)
+
+    def is_superseded_by(self, uid: str, resource_version: str, *, shown: bool) -> bool:
+        """Whether the watch is to be believed from now on; `shown`: it shows such a value."""
+        if uid != self.uid or (shown and resource_version != self.judged):
+            return True
+        return bool(self.written) and _reached(resource_version, self.written)
 
 
 class AssumedWrites:
@@ -40,31 +85,45 @@ class AssumedWrites:
         self._outdated.clear()
 
 
-class AssumedCreations:
-    """Owners whose object was created, and has yet to appear in the watch.
+class AssumedCreations(Generic[T]):
+    """Objects that were created, by owner and name, and have yet to appear in the watch.
 
-    Creating it again can only be answered with AlreadyExists. Expected before the request is sent,
+    Creating one again can only be answered with AlreadyExists. Assumed before the request is sent,
     so that the watch may show it before the answer comes.
     """
 
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+    def __init__(self, for_s: float | None = None) -> None:
+        self._for_s = ASSUMED_FOR_S if for_s is None else for_s
+        self._by_owner: dict[str, dict[str, tuple[float, T | None]]] = {}
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._by_owner)
 
-    def assume(self, uid: str, now: float) -> None:
+    def assume(self, owner: str, now: float, name: str = "", item: T | None = None) -> None:
         """An object of this owner is about to be created, at this monotonic time."""
-        self._until[uid] = now + ASSUMED_FOR_S
+        self._by_owner.setdefault(owner, {})[name] = (now + self._for_s, item)
 
-    def wait_s(self, uid: str, now: float) -> float:
+    def wait_s(self, owner: str, now: float) -> float:
         """Seconds for which nothing may be created for this owner; 0 for none."""
-        return max(0.0, self._until.get(uid, now) - now)
+        found = self._by_owner.get(owner, {}).values()
+        return max((until - now for until, _ in found if until > now), default=0.0)
 
-    def forget(self, uid: str) -> None:
-        """The object was seen, was not created, or its owner is gone."""
-        self._until.pop(uid, None)
+    def items(self, owner: str, now: float) -> list[T]:
+        """What was created for this owner and has yet to appear."""
+        found = self._by_owner.get(owner, {}).values()
+        return [item for until, item in found if item is not None and until >= now]
+
+    def forget(self, owner: str, name: str = "") -> None:
+        """An object was seen or not created."""
+        names = self._by_owner.get(owner, {})
+        names.pop(name, None)
+        if not names:
+            self._by_owner.pop(owner, None)
+
+    def forget_all(self, owner: str) -> None:
+        """The owner is gone."""
+        self._by_owner.pop(owner, None)
 
     def clear(self) -> None:
         """Forget all."""
-        self._until.clear()
+        self._by_owner.clear()

@@ -1,4 +1,4 @@
-"""Events about Workloads, jobs and queues, in the field's words."""
+"""Events about Workloads, jobs and queues, with Kueue's reasons."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from rackgate.kube.events import EventRecorder, EventType, Regarding
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.jobs.kinds import JobLike, kind_of
-from rackgate_assigner.node_replacement.unhealthy import JobPod
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"
 
 
 class Reporter:
-    """Says to users what was decided. Nothing here blocks or fails."""
+    """Records what was decided as Events. Nothing here blocks or fails."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -32,9 +31,8 @@ class Reporter:
         resource = kind_of(job).resource
         self._record(resource, job.metadata, reason, _RECONCILE, note, warning=warning)
 
-    def pod(self, pod: JobPod, reason: str, note: str) -> None:
+    def pod(self, meta: Meta, reason: str, note: str) -> None:
         """An Event on a pod."""
-        meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
         self._record(PODS, meta, reason, _ADMISSION, note, warning=False)
 
     def pool(self, meta: Meta, reason: str, note: str, *, warning: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of the assigner, under the field's names after our prefix."""
+"""Metrics of the assigner: Kueue's names after our prefix."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Final
 
 from rackgate.runtime.metrics import counter, gauge, histogram, initialize_series
 
-# 1, then 2.5 and doubling: waits last from a second to hours.
+# 1, then 2.5 and doubling: waiting times range from a second to hours.
 WAIT_BUCKETS: Final = (1.0, *(2.5 * 2**n for n in range(13)))
 CYCLE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 PLACEMENT_BUCKETS: Final = (0.0001, 0.00025, *CYCLE_BUCKETS)
 
 ATTEMPTS: Final = initialize_series(
     counter(
-        "admission_attempts_total", "Cycles that decided about waiting Workloads.", ("result",)
+        "admission_attempts_total",
+        "Scheduling cycles with decisions on Workloads.",
+        ("result",),
     ),
     "result",
     ("success", "inadmissible"),
 )
 OSMO_POOLS: Final = gauge(
-    "osmo_pools", "Pools of OSMO, by whether KAI's Topology is in step with them.", ("synced",)
+    "osmo_pools", "Pools of OSMO, by whether their KAI Topology is synced.", ("synced",)
 )
 DECISION_ERRORS: Final = counter(
-    "decision_errors_total", "Workloads held because deciding about them failed: a defect.", ()
+    "decision_errors_total", "Workloads requeued because of an internal error.", ()
 )
 ATTEMPT_DURATION: Final = histogram(
     "admission_attempt_duration_seconds",
@@ -32,7 +34,7 @@ ATTEMPT_DURATION: Final = histogram(
     CYCLE_BUCKETS,
 )
 SNAPSHOT_DURATION: Final = histogram(
-    "snapshot_duration_seconds", "Freezing the cache for one cycle.", (), CYCLE_BUCKETS
+    "snapshot_duration_seconds", "Copying the cache for one cycle.", (), CYCLE_BUCKETS
 )
 PLACEMENT_DURATION: Final = histogram(
     "placement_duration_seconds",
@@ -41,7 +43,7 @@ PLACEMENT_DURATION: Final = histogram(
     PLACEMENT_BUCKETS,
 )
 QUOTA_RESERVED: Final = counter(
-    "quota_reserved_workloads_total", "Workloads that were given quota.", ("cluster_queue",)
+    "quota_reserved_workloads_total", "Workloads with reserved quota.", ("cluster_queue",)
 )
 ADMITTED: Final = counter(
     "admitted_workloads_total", "Workloads that were admitted.", ("cluster_queue",)
@@ -58,12 +60,10 @@ ADMISSION_WAIT: Final = histogram(
     ("cluster_queue",),
     WAIT_BUCKETS,
 )
-EVICTED: Final = counter(
-    "evicted_workloads_total", "Evictions that were announced.", ("cluster_queue", "reason")
-)
+EVICTED: Final = counter("evicted_workloads_total", "Evictions.", ("cluster_queue", "reason"))
 PREEMPTED: Final = counter(
     "preempted_workloads_total",
-    "Workloads evicted to make room for others, by the ClusterQueue of those.",
+    "Preempted Workloads, by the ClusterQueue of the preemptor.",
     ("preempting_cluster_queue", "reason"),
 )
 FINISHED: Final = counter(
@@ -72,18 +72,18 @@ FINISHED: Final = counter(
 NODE_REPLACEMENTS: Final = initialize_series(
     counter(
         "node_replacements_total",
-        "Broken nodes of running Workloads: replaced, recovered, or stuck without another place.",
+        "Unhealthy nodes of running Workloads: replaced, recovered, or stuck (no replacement).",
         ("result",),
     ),
     "result",
     ("replaced", "recovered", "stuck"),
 )
 PODS_TERMINATED: Final = counter(
-    "pods_terminated_total", "Pods set Failed because they waited for a broken node."
+    "pods_terminated_total", "Pods set Failed because they were pinned to an unhealthy node."
 )
 EVICTION_LATENCY: Final = histogram(
     "workload_eviction_latency_seconds",
-    "From the announcement of an eviction to the release of its quota.",
+    "From an eviction to the release of its quota.",
     ("cluster_queue", "reason"),
     WAIT_BUCKETS,
 )
@@ -95,7 +95,7 @@ FLAVOR_SKIPPED: Final = gauge(
 )
 FLAVOR_OVERLAP: Final = gauge(
     "flavor_overlap_nodes",
-    "Nodes that two TAS flavors have in common; there should be none.",
+    "Nodes that two TAS flavors share; there should be none.",
     ("flavor", "other"),
 )
 ADMISSION_WRITES: Final = histogram(
@@ -112,35 +112,33 @@ CACHE_VERIFICATIONS: Final = initialize_series(
 )
 CACHE_MISMATCHES: Final = counter(
     "assigner_cache_mismatches_total",
-    "What the cache and a rebuild disagreed on; it was rebuilt afterwards.",
+    "Mismatches between the cache and a rebuild from scratch; the cache is rebuilt then.",
     ("what",),
 )
 SLICES: Final = gauge(
     "workload_slices",
-    "Workload slices that are there; waiting ones ask for pods, admitted ones hold quota until "
-    "their parent counts them.",
+    "Workload slices, waiting or admitted; an admitted one holds quota until it is merged into its "
+    "parent.",
     ("status",),
 )
 SLICES_MERGED: Final = initialize_series(
     counter(
         "workload_slices_settled_total",
-        "Admitted slices that ended: folded into their parent's counts, or withdrawn.",
+        "Admitted slices that were merged into their parent (folded), or withdrawn.",
         ("result",),
     ),
     "result",
     ("folded", "withdrawn"),
 )
 PODS_SCALED_DOWN: Final = counter(
-    "resize_pods_given_back_total", "Pods that running jobs gave back by asking for fewer."
+    "resize_pods_given_back_total", "Pods released by scaling running jobs down."
 )
 RESIZES: Final = initialize_series(
-    counter("resizes_total", "Resizes of running jobs that were begun.", ("direction",)),
+    counter("resizes_total", "Resizes of running jobs that were started.", ("direction",)),
     "direction",
     ("up", "down"),
 )
-JOB_ACTIONS: Final = counter(
-    "job_steps_total", "Steps taken for jobs, by kind.", ("step", "result")
-)
+JOB_ACTIONS: Final = counter("job_steps_total", "Actions on jobs, by kind.", ("step", "result"))
 
 
 def time_placement(flavor: str) -> AbstractContextManager[object]:

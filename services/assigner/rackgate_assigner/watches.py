@@ -1,4 +1,4 @@
-"""The watches of the assigner: projections at the edge, and who hears of what changed."""
+"""The watches of the assigner: partial decoding of objects, and listeners for changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
 CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
 BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 
-# Seconds between two questions whether a kind is served: one that is not, and one in doubt.
+# Seconds between two checks whether a kind is served: not served, and unknown.
 SERVED_POLL_S: Final = 30.0
 UNKNOWN_POLL_S: Final = 1.0
 
@@ -80,7 +80,7 @@ class _PodStatusView(core.View, frozen=True):
 
 
 class _PodView(core.View, frozen=True):
-    """What is not kept of a pod is not even decoded."""
+    """The part of a pod that is kept; nothing else is decoded."""
 
     metadata: core.Meta = core.Meta()
     spec: _PodSpecView = _PodSpecView()
@@ -91,7 +91,7 @@ _decode_pod = msgspec.json.Decoder(_PodView).decode
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> core.Pod:
-    """A bound pod: where it is, what it asks for and whose it is.
+    """A bound pod: its node, requests and owner.
 
     Pods of one job differ in little: what is equal is kept once for all of them.
     """
@@ -128,7 +128,7 @@ _interned_parts: dict[tuple[type, bytes], Any] = {}
 
 
 def _interned(part: T) -> T:
-    """An equal part decoded before, if it is still at hand; nobody may change it."""
+    """An equal part decoded before, if it is still in use; it must not be changed."""
     key = (type(part), _encode(part))
     known: T | None = _interned_parts.get(key)
     if known is not None:

@@ -21,11 +21,11 @@ log = structlog.get_logger()
 class WorkQueue(Generic[K]):
     """Runs `work(key)` for every added key, never twice at once for one key.
 
-    A key added while its work runs is run once more afterwards. Work that raises is run again
-    after a growing pause of its own, while other keys go on.
+    A key added while its work runs is run again afterwards. Work that raises is repeated with
+    exponential backoff, while other keys go on.
 
-    `run` may be cancelled and called again. Keys added while it does not run are not kept (a
-    standby would collect every name it ever saw), so its owner adds all there is in `first`.
+    `run` may be cancelled and called again. Keys added while it does not run are dropped (a
+    standby would collect every name), so its owner passes all existing keys as `first`.
     """
 
     def __init__(

@@ -14,6 +14,11 @@ from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import TopologyAssignment, encode
 from rackgate.wire import core, kueue
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.consistency import mismatches
+from rackgate_assigner.explain import workload as workload_explanation
+from rackgate_assigner.explain.explanation import Explanation
+from rackgate_assigner.queues import status
+from rackgate_assigner.scheduler.cycle import plan
 from rackgate_assigner.workload.decisions import Admit, Assignment, Decision
 
 BLOCK, RACK, HOST = "block", "rack", names.HOSTNAME_LABEL
@@ -323,9 +328,50 @@ def domains(of: Assignment, name: str = "main") -> dict[str, int]:
     return {"/".join(values): count for values, count in assignment.domains}
 
 
+def plan_cycle(cache: Cache, *, features: Features | None = None) -> list[Decision]:
+    """What one scheduling cycle decides; the cache is not changed."""
+    return plan(cache.snapshot(), features or cache.features)
+
+
+def cluster_queue_status_of(
+    cache: Cache, name: str, *, features: Features | None = None
+) -> dict[str, Any]:
+    """Desired status of a ClusterQueue."""
+    return status.cluster_queue_status(cache, name, features or cache.features)
+
+
+def local_queue_status_of(
+    cache: Cache, key: str, *, features: Features | None = None
+) -> dict[str, Any]:
+    """Desired status of a LocalQueue."""
+    return status.local_queue_status(cache, key, features or cache.features)
+
+
+def explanation_of(
+    cache: Cache, key: str, *, features: Features | None = None
+) -> Explanation | None:
+    """Why a Workload is pending, or what it holds; None when it is not there."""
+    return workload_explanation.explain(cache, key, features or cache.features)
+
+
+def missing_levels_of(cache: Cache, name: str) -> dict[str, tuple[str, ...]]:
+    """Nodes of a flavor that lack level labels."""
+    return workload_explanation.missing_levels(cache, name)
+
+
+def overlaps_of(cache: Cache) -> list[tuple[str, str, int]]:
+    """Pairs of flavors that share nodes."""
+    return workload_explanation.overlaps(cache)
+
+
+def rebuild_matches(cache: Cache) -> list[str]:
+    """What a cache and a rebuild from the same objects disagree on, as texts."""
+    return [str(mismatch) for mismatch in mismatches(cache)]
+
+
 def admit_all(cache: Cache) -> dict[str, Assignment]:
     """Run one cycle and let the cache see every admission, as the watch would show it."""
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     for name, assignment in granted.items():
         cache.assume(f"team/{name}", assignment)
     return granted

@@ -15,9 +15,12 @@ from tests.unit.assigner.builders import (
     RACK,
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
     flavor,
     local_queue,
+    local_queue_status_of,
     node,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -25,7 +28,9 @@ from tests.unit.assigner.builders import (
 
 
 def active(cache: Any, **features: bool) -> tuple[str, str, str]:
-    (condition,) = cache.cluster_queue_status("cq", features=Features.of(features))["conditions"]
+    (condition,) = cluster_queue_status_of(cache, "cq", features=Features.of(features))[
+        "conditions"
+    ]
     return condition["status"], condition["reason"], condition["message"]
 
 
@@ -69,11 +74,11 @@ def test_a_missing_topology_makes_a_queue_inactive_until_it_comes() -> None:
     status, reason, message = active(cache)
     assert (status, reason) == ("False", "TopologyNotFound")
     assert message.endswith('there is no Topology "default" for TAS flavor "tas"')
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert hold == Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")
     cache.set_topology(topology())
     assert active(cache)[0] == "True"
-    assert isinstance(cache.plan()[0], Admit)
+    assert isinstance(plan_cycle(cache)[0], Admit)
 
 
 def test_missing_and_unanswered_checks_make_a_queue_inactive() -> None:
@@ -172,9 +177,9 @@ def test_nothing_is_admitted_from_a_limited_queue_until_it_is_mended(spec: dict[
     cache.set_admission_check(check("pr", names.PROVISIONING_CONTROLLER))
     cache.set_workload(workload("w", [podset(topology={"required": RACK})]))
     assert active(cache)[0] == "False"
-    assert cache.plan() == [Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
+    assert plan_cycle(cache) == [Requeue("team/w", "Misconfigured", "ClusterQueue cq is inactive")]
     cache.set_cluster_queue(cluster_queue())
-    assert isinstance(cache.plan()[0], Admit)
+    assert isinstance(plan_cycle(cache)[0], Admit)
 
 
 def test_a_plain_queue_in_a_cohort_works_and_says_what_it_does_not_do() -> None:
@@ -195,7 +200,7 @@ def test_a_local_queue_is_as_active_as_what_it_leads_to() -> None:
     cache.set_local_queue(local_queue("held", stopPolicy="Hold"))
 
     def told(key: str) -> tuple[str, str]:
-        (condition,) = cache.local_queue_status(key)["conditions"]
+        (condition,) = local_queue_status_of(cache, key)["conditions"]
         return condition["status"], condition["reason"]
 
     assert told("team/lq") == ("True", "Ready")

@@ -24,6 +24,7 @@ from tests.unit.assigner.builders import (
     local_queue,
     namespace,
     node,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -44,7 +45,7 @@ def racks_of(hosts: dict[str, int]) -> set[str]:
 def test_a_job_that_needs_a_rack_is_granted_quota_and_one_rack_together() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(4)))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert isinstance(decision, Admit)
     assert decision.assignment.cluster_queue == "cq"
     placed = domains(decision.assignment)
@@ -62,7 +63,7 @@ def test_a_workload_that_pauses_is_passed_over_until_the_pause_is_ended() -> Non
     status = msgspec.structs.replace(first.status, requeue_state=pause)
     cache.set_workload(msgspec.structs.replace(first, status=status))
     cache.set_workload(workload("b", racked(4)))
-    held, behind = cache.plan()
+    held, behind = plan_cycle(cache)
     told = "not all of its pods were ready again in time: queued again at 2026-08-01T12:10:00Z"
     assert held == Requeue("team/a", "PendingEvaluation", told)
     assert isinstance(behind, Admit)
@@ -70,14 +71,14 @@ def test_a_workload_that_pauses_is_passed_over_until_the_pause_is_ended() -> Non
     over = msgspec.structs.replace(status, requeue_state=kueue.RequeueState(1))
     cache.set_workload(msgspec.structs.replace(first, status=over))
     assert cache.epoch > before
-    assert isinstance(cache.plan()[0], Admit)
+    assert isinstance(plan_cycle(cache)[0], Admit)
 
 
 @pytest.mark.requirement("TAS-17", "TAS-20", "USR-01", "TST-03")
 def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
-    assert cache.plan() == [
+    assert plan_cycle(cache) == [
         Requeue(
             "team/w",
             "TopologyPlacementFailed",
@@ -91,9 +92,9 @@ def test_a_job_no_rack_can_hold_waits_in_the_fields_own_words() -> None:
 def test_a_node_that_joins_a_rack_lets_the_job_in_wholly_there() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
-    assert isinstance(cache.plan()[0], Requeue)
+    assert isinstance(plan_cycle(cache)[0], Requeue)
     cache.set_node(node("b1-r2-3", "b1/r2", cpu="8"))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert isinstance(decision, Admit)
     placed = domains(decision.assignment)
     assert sum(placed.values()) == 5
@@ -105,7 +106,7 @@ def test_quota_that_others_hold_is_waited_for() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "16"}}))
     cache.set_workload(workload("w1", racked(3)))
     cache.set_workload(workload("w2", racked(2)))
-    admit, hold = cache.plan()
+    admit, hold = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert isinstance(hold, Requeue)
     assert (hold.workload, hold.reason) == ("team/w2", "WaitingForQuota")
@@ -115,7 +116,7 @@ def test_quota_that_others_hold_is_waited_for() -> None:
 def test_room_without_quota_is_not_enough() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "12"}}))
     cache.set_workload(workload("w", racked(4)))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert hold.reason == "ExceedsMaxQuota"
 
@@ -126,7 +127,7 @@ def test_two_admissions_of_one_cycle_never_share_room() -> None:
     cache = cache_with(fx_a())
     for index in range(6):
         cache.set_workload(workload(f"w{index}", racked(4)))
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     used = [host for assignment in granted.values() for host in domains(assignment)]
     assert len(granted) == 4
     assert len(used) == len(set(used)) == 8
@@ -140,7 +141,7 @@ def test_two_queues_with_one_flavor_share_its_room_in_a_cycle() -> None:
     cache.set_local_queue(local_queue("lq2", "other"))
     cache.set_workload(workload("w1", [podset(count=3)]))
     cache.set_workload(workload("w2", [podset(count=3)], queue="lq2"))
-    assert list(admissions(cache.plan())) == ["w1"]
+    assert list(admissions(plan_cycle(cache))) == ["w1"]
 
 
 @pytest.mark.field_note("C13")
@@ -151,7 +152,7 @@ def test_two_flavors_on_the_same_node_share_its_room_in_a_cycle() -> None:
     cache.set_local_queue(local_queue("lq2", "other"))
     cache.set_workload(workload("w1", [podset(count=3)]))
     cache.set_workload(workload("w2", [podset(count=3)], queue="lq2"))
-    assert list(admissions(cache.plan())) == ["w1"]
+    assert list(admissions(plan_cycle(cache))) == ["w1"]
 
 
 @pytest.mark.requirement("TAS-21")
@@ -162,11 +163,11 @@ def test_podsets_of_one_workload_share_the_room_also_over_two_flavors() -> None:
     )
     cache.set_flavor(flavor("twin"))
     cache.set_workload(workload("w", [podset("one", 3), podset("two", 2)]))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert "pod set two" in hold.message
     cache.set_workload(workload("w", [podset("one", 3), podset("two", 1)], generation=2))
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert [part.flavors["cpu"] for part in admit.assignment.podsets] == ["tas", "twin"]
 
@@ -179,7 +180,7 @@ def test_a_refused_workload_leaves_no_charge_behind() -> None:
     cache.set_flavor(flavor("twin"))
     cache.set_workload(workload("big", [podset("one", 3), podset("two", 2)], priority=9))
     cache.set_workload(workload("small", [podset(count=4)]))
-    assert list(admissions(cache.plan())) == ["small"]
+    assert list(admissions(plan_cycle(cache))) == ["small"]
 
 
 @pytest.mark.field_note("C17")
@@ -187,7 +188,7 @@ def test_a_podset_without_pods_is_granted_and_takes_nothing() -> None:
     cache = cache_with(fx_a())
     podsets = [podset("head", 1, topology=IN_RACK), podset("none", 0, topology=IN_RACK)]
     cache.set_workload(workload("w", podsets))
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     head, none = admit.assignment.podsets
     assert head.topology is not None
@@ -200,7 +201,7 @@ def test_slices_that_do_not_divide_the_pods_are_refused_whole() -> None:
     sliced = {"podSetSliceRequiredTopology": HOST, "podSetSliceSize": 2, "required": RACK}
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(count=7, topology=sliced)]))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert hold.reason == "Misconfigured"
     assert hold.message == (
@@ -219,7 +220,7 @@ def test_the_order_of_events_does_not_change_the_plan() -> None:
         forward.set_workload(found)
     for found in works[::-1]:
         backward.set_workload(found)
-    assert forward.plan() == backward.plan() == forward.plan()
+    assert plan_cycle(forward) == plan_cycle(backward) == plan_cycle(forward)
 
 
 def test_priority_comes_first_then_age_then_name() -> None:
@@ -227,16 +228,16 @@ def test_priority_comes_first_then_age_then_name() -> None:
     cache.set_workload(workload("b-old", created="2026-01-01T00:00:00Z"))
     cache.set_workload(workload("a-new", created="2026-01-02T00:00:00Z"))
     cache.set_workload(workload("c-old", created="2026-01-01T00:00:00Z"))
-    assert list(admissions(cache.plan())) == ["b-old"]
+    assert list(admissions(plan_cycle(cache))) == ["b-old"]
     cache.set_workload(workload("z", priority=5, created="2026-01-03T00:00:00Z"))
-    assert list(admissions(cache.plan())) == ["z"]
+    assert list(admissions(plan_cycle(cache))) == ["z"]
 
 
 def test_best_effort_fifo_passes_over_what_does_not_fit() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("big", racked(5), priority=1))
     cache.set_workload(workload("small", racked(2)))
-    assert list(admissions(cache.plan())) == ["small"]
+    assert list(admissions(plan_cycle(cache))) == ["small"]
 
 
 STRICT_BEHIND = "waiting for the workloads ahead in StrictFIFO ClusterQueue cq"
@@ -248,7 +249,7 @@ def strict(quota: str = "1000", *, full: bool = False) -> Cache:
     cache = cache_with(fx_a(), queue=queue)
     if full:
         cache.set_workload(workload("fills", [podset(count=14, requests={"cpu": "4"})]))
-        (admit,) = cache.plan()
+        (admit,) = plan_cycle(cache)
         assert isinstance(admit, Admit)
         holds = [podset(count=14, requests={"cpu": "4"})]
         cache.set_workload(workload("fills", holds, assignment=admit.assignment, version="2"))
@@ -259,7 +260,7 @@ def test_strict_fifo_waits_behind_its_head() -> None:
     cache = strict(full=True)
     cache.set_workload(workload("big", racked(4), priority=1))
     cache.set_workload(workload("small", racked(2)))
-    head, behind = cache.plan()
+    head, behind = plan_cycle(cache)
     assert isinstance(head, Requeue)
     assert head.workload == "team/big"
     assert behind == Requeue("team/small", "PendingEvaluation", STRICT_BEHIND)
@@ -288,13 +289,13 @@ def test_what_can_never_be_admitted_does_not_hold_the_head_of_a_strict_queue(
     cache.set_workload(workload("a-head", head, priority=1))
     cache.set_workload(workload("b-same", head, priority=1))
     cache.set_workload(workload("small", racked(1)))
-    first, second, admit = cache.plan()
+    first, second, admit = plan_cycle(cache)
     assert isinstance(first, Requeue)
     assert isinstance(second, Requeue)
     assert (first.workload, first.reason) == ("team/a-head", reason)
     assert (second.workload, second.reason) == ("team/b-same", reason)
     assert isinstance(admit, Admit)
-    off = cache.plan(features=Features.of({"RackgateStrictFIFOSkipsImpossible": False}))
+    off = plan_cycle(cache, features=Features.of({"RackgateStrictFIFOSkipsImpossible": False}))
     assert [found.reason for found in off if isinstance(found, Requeue)] == [
         reason,
         "PendingEvaluation",
@@ -309,7 +310,7 @@ def test_a_head_that_only_waits_holds_a_strict_queue_behind_one_that_is_passed_o
     cache.set_workload(workload("b-waits", racked(1), priority=8))
     cache.set_workload(workload("c-small", racked(1, cpu="1")))
     assert [
-        (found.workload, found.reason) for found in cache.plan() if isinstance(found, Requeue)
+        (found.workload, found.reason) for found in plan_cycle(cache) if isinstance(found, Requeue)
     ] == [
         ("team/a-never", "ExceedsMaxQuota"),
         ("team/b-waits", "WaitingForQuota"),
@@ -321,10 +322,10 @@ def test_what_was_passed_over_is_the_head_again_when_the_quota_suffices() -> Non
     cache = strict("10")
     cache.set_workload(workload("big", racked(3), priority=1))
     cache.set_workload(workload("small", racked(1)))
-    assert list(admissions(cache.plan())) == ["small"]
+    assert list(admissions(plan_cycle(cache))) == ["small"]
     grown = cluster_queue(quotas={"tas": {"cpu": "12"}}, queueingStrategy="StrictFIFO")
     cache.set_cluster_queue(grown)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert list(admissions(decisions)) == ["big"]
     assert [found.reason for found in decisions if isinstance(found, Requeue)] == [
         "WaitingForQuota"
@@ -335,7 +336,7 @@ def test_a_template_only_its_owner_can_mend_does_not_block_strict_fifo() -> None
     cache = cache_with(fx_a(), queue=cluster_queue(queueingStrategy="StrictFIFO"))
     cache.set_workload(workload("bad", [podset(requests={"cpu": "many"})], priority=1))
     cache.set_workload(workload("good", racked(2)))
-    hold, admit = cache.plan()
+    hold, admit = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert hold.reason == "Misconfigured"
     assert "is not a quantity" in hold.message
@@ -346,7 +347,7 @@ def test_equal_shapes_are_refused_with_one_placement() -> None:
     cache = cache_with(fx_a())
     for index in range(4):
         cache.set_workload(workload(f"w{index}", racked(5)))
-    holds = cache.plan()
+    holds = plan_cycle(cache)
     assert len({hold.message for hold in holds if isinstance(hold, Requeue)}) == 1
     assert len(holds) == 4
 
@@ -379,7 +380,7 @@ def test_what_is_in_the_way_of_a_queue_is_told(change: str, reason: str, message
         case _:
             cache.set_cluster_queue(cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}}))
     cache.set_workload(workload("w"))
-    assert cache.plan() == [Requeue("team/w", reason, message)]
+    assert plan_cycle(cache) == [Requeue("team/w", reason, message)]
 
 
 @pytest.mark.parametrize(
@@ -397,20 +398,20 @@ def test_namespaces_are_matched_by_the_queues_selector(selector: Any, matches: b
     cache = cache_with(fx_a(), queue=cluster_queue(namespaceSelector=selector))
     cache.set_namespace(namespace("team", tier="gold"))
     cache.set_workload(workload("w"))
-    assert isinstance(cache.plan()[0], Admit) is matches
+    assert isinstance(plan_cycle(cache)[0], Admit) is matches
 
 
 def test_a_hold_that_stands_already_is_not_repeated() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", racked(5)))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     told = {"QuotaReserved": ("False", hold.reason, hold.message)}
     cache.set_workload(workload("w", racked(5), version="2", conditions=told))
-    assert cache.plan() == []
+    assert plan_cycle(cache) == []
     cache.set_node(node("extra", "b1/r1", cpu="2"))
     cache.set_node(node("more", "b1/r1", cpu="4"))
-    assert list(admissions(cache.plan())) == ["w"]
+    assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
 def test_messages_are_cut_at_the_limit_of_a_condition() -> None:
@@ -419,7 +420,7 @@ def test_messages_are_cut_at_the_limit_of_a_condition() -> None:
     for name in names:
         cache.set_flavor(flavor(name, None, {}))
     cache.set_workload(workload("w", [podset(count=2)]))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert len(hold.message) == 1024
 
@@ -429,7 +430,7 @@ def test_messages_are_cut_at_the_limit_of_a_condition() -> None:
 def test_a_level_that_no_offered_flavor_has_deactivates(kind: str) -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(topology={kind: "rak"})]))
-    assert cache.plan() == [
+    assert plan_cycle(cache) == [
         Deactivate(
             "team/w",
             "DeactivatedDueToInvalidTopology",
@@ -443,8 +444,8 @@ def test_a_level_that_no_offered_flavor_has_deactivates(kind: str) -> None:
 def test_with_the_gate_off_an_unknown_level_waits_with_the_same_words() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset(topology={"required": "rak"})]))
-    (deactivate,) = cache.plan()
-    (hold,) = cache.plan(features=Features.of({"DeactivateInvalidTopology": False}))
+    (deactivate,) = plan_cycle(cache)
+    (hold,) = plan_cycle(cache, features=Features.of({"DeactivateInvalidTopology": False}))
     assert isinstance(deactivate, Deactivate)
     assert isinstance(hold, Requeue)
     assert hold.message == deactivate.message
@@ -455,21 +456,21 @@ def test_a_deactivated_workload_is_left_alone_until_it_is_switched_on_again() ->
     cache = cache_with(fx_a())
     podsets = [podset(topology={"required": "zone"})]
     cache.set_workload(workload("w", podsets, active=False))
-    assert cache.plan() == []
+    assert plan_cycle(cache) == []
     cache.set_topology(topology(levels=("zone", HOST)))
     for found in fx_a():
         labels = {**found.metadata.labels, "zone": "z1"}
         cache.set_node(node(found.metadata.name, cpu="8", labels=labels))
     cache.set_workload(workload("w", podsets, version="2", generation=2))
-    assert list(admissions(cache.plan())) == ["w"]
+    assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
 @pytest.mark.requirement("VAL-04")
 def test_one_annotated_template_demands_all_only_behind_its_gate() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", [podset("a", topology=IN_RACK), podset("b")]))
-    assert isinstance(cache.plan()[0], Admit)
-    (decision,) = cache.plan(features=Features.of({"RequireTopologyOnAllPodSets": True}))
+    assert isinstance(plan_cycle(cache)[0], Admit)
+    (decision,) = plan_cycle(cache, features=Features.of({"RequireTopologyOnAllPodSets": True}))
     assert isinstance(decision, Deactivate)
     assert decision.message == (
         "spec.podSets[1].topologyRequest: a required or preferred level is missing, while "
@@ -488,4 +489,4 @@ def test_one_annotated_template_demands_all_only_behind_its_gate() -> None:
 def test_who_does_not_ask_is_not_answered(found: Any) -> None:
     cache = cache_with(fx_a())
     cache.set_workload(found)
-    assert cache.plan() == []
+    assert plan_cycle(cache) == []

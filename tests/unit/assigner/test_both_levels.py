@@ -16,6 +16,7 @@ from tests.unit.assigner.builders import (
     cache_with,
     domains,
     fx_a,
+    plan_cycle,
     podset,
     workload,
 )
@@ -32,16 +33,16 @@ def cache_asked(features: Mapping[str, bool], **asked: Any) -> Cache:
 
 @pytest.mark.field_note("G6", "P6")
 def test_both_levels_count_behind_the_gate() -> None:
-    assignment = admissions(cache_asked(ON, required=BLOCK, preferred=RACK).plan())["w"]
+    assignment = admissions(plan_cycle(cache_asked(ON, required=BLOCK, preferred=RACK)))["w"]
     assert domains(assignment) == {"b1-r1-1": 8, "b1-r1-2": 4}
 
 
 def test_without_the_gate_such_a_workload_is_held_and_told_so() -> None:
-    (decision,) = cache_asked({}, required=BLOCK, preferred=RACK).plan()
+    (decision,) = plan_cycle(cache_asked({}, required=BLOCK, preferred=RACK))
     assert isinstance(decision, Requeue)
     assert decision.reason == "Misconfigured"
     assert decision.message.startswith("spec.podSets[0].topologyRequest: at most one of required")
-    (other,) = cache_asked(ON, required=BLOCK, unconstrained=True).plan()
+    (other,) = plan_cycle(cache_asked(ON, required=BLOCK, unconstrained=True))
     assert isinstance(other, Requeue)
     assert other.reason == "Misconfigured"
 
@@ -52,15 +53,15 @@ def test_a_preferred_level_above_the_required_one_is_named_by_its_path() -> None
         f'spec.podSets[0].topologyRequest.preferred: level "{BLOCK}" is above the required level '
         f'"{RACK}" in topology "default" (levels: {BLOCK}, {RACK}, kubernetes.io/hostname)'
     )
-    (decision,) = cache_asked(ON, required=RACK, preferred=BLOCK).plan()
+    (decision,) = plan_cycle(cache_asked(ON, required=RACK, preferred=BLOCK))
     assert isinstance(decision, Deactivate)
     assert decision.message == said
     keeps = ON | {"DeactivateInvalidTopology": False}
-    (held,) = cache_asked(keeps, required=RACK, preferred=BLOCK).plan()
+    (held,) = plan_cycle(cache_asked(keeps, required=RACK, preferred=BLOCK))
     assert isinstance(held, Requeue)
     assert held.message == said
 
 
 def test_equal_levels_are_in_order() -> None:
     cache = cache_asked(ON, required=RACK, preferred=RACK)
-    assert list(admissions(cache.plan())) == ["w"]
+    assert list(admissions(plan_cycle(cache))) == ["w"]

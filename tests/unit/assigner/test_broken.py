@@ -10,7 +10,7 @@ import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.node_replacement.unhealthy import (
     HostAssessment,
     HostState,

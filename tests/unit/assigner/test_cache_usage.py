@@ -17,12 +17,17 @@ from tests.unit.assigner.builders import (
     admit_all,
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
     domains,
+    explanation_of,
     flavor,
     local_queue,
     node,
+    overlaps_of,
+    plan_cycle,
     pod,
     podset,
+    rebuild_matches,
     topology,
     workload,
 )
@@ -41,7 +46,7 @@ def running(cache: Cache, name: str = "w", count: int = 2, **more: Any) -> Assig
     """Admit a Workload of `count` pods of 1 cpu and show the cache the result."""
     podsets = [podset(count=count, **more)]
     cache.set_workload(workload(name, podsets))
-    assignment = admissions(cache.plan())[name]
+    assignment = admissions(plan_cycle(cache))[name]
     cache.set_workload(workload(name, podsets, version="2", assignment=assignment))
     return assignment
 
@@ -68,7 +73,7 @@ def test_a_deleted_workload_gives_everything_back() -> None:
     running(cache)
     cache.drop_workload("team/w")
     assert free(cache, "a") == 4000
-    assert cache.cluster_queue_status("cq")["reservingWorkloads"] == 0
+    assert cluster_queue_status_of(cache, "cq")["reservingWorkloads"] == 0
 
 
 @pytest.mark.requirement("TAS-24")
@@ -79,7 +84,7 @@ def test_a_resumed_workload_gets_a_new_assignment() -> None:
     cache.set_workload(workload("w", [podset(count=4)], version="3"))
     assert free(cache, host) == 4000
     cache.set_pod(pod("foreign", host, cpu="4"))
-    second = admissions(cache.plan())["w"]
+    second = admissions(plan_cycle(cache))["w"]
     assert domains(second).keys() != domains(first).keys()
 
 
@@ -121,7 +126,7 @@ def test_a_pod_that_its_user_bound_to_another_node_takes_room_there(first: str) 
     cache = cache_with([node("a"), node("b")])
     podsets = [podset(count=2)]
     cache.set_workload(workload("w", podsets))
-    assignment = admissions(cache.plan())["w"]
+    assignment = admissions(plan_cycle(cache))["w"]
     assert domains(assignment) == {"a": 2}
     steps: list[Callable[[], None]] = [
         lambda: cache.set_pod(pod("w-0", "b", workload="w")),
@@ -182,7 +187,7 @@ def test_pods_of_a_finished_workload_hold_their_room_until_they_are_gone() -> No
         workload("w", [podset(count=2)], version="3", assignment=assignment, conditions=done)
     )
     assert free(cache, "a") == 3000
-    assert cache.cluster_queue_status("cq")["reservingWorkloads"] == 0
+    assert cluster_queue_status_of(cache, "cq")["reservingWorkloads"] == 0
     cache.drop_pod("team/w-0")
     assert free(cache, "a") == 4000
 
@@ -214,7 +219,7 @@ def test_flavors_that_share_a_node_share_its_usage() -> None:
     cache.set_flavor(flavor("twin"))
     running(cache)
     assert free(cache, "a", "twin") == free(cache, "a", "tas") == 2000
-    assert cache.overlaps() == [("tas", "twin", 1)]
+    assert overlaps_of(cache) == [("tas", "twin", 1)]
 
 
 @pytest.mark.field_note("C13")
@@ -231,14 +236,14 @@ def test_racks_are_shared_only_by_flavors_with_a_common_node() -> None:
     assert free(cache, "b1/r1", "x") == 1000
     assert free(cache, "b1/r1", "y") == 4000
     assert free(cache, "b1/r1", "all") == 5000
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 @pytest.mark.requirement("TAS-33")
 def test_flavors_that_share_no_node_do_not_overlap() -> None:
     cache = cache_with([node("a"), node("b", labels={"pool": "other"})])
     cache.set_flavor(flavor("other", node_labels={"pool": "other"}))
-    assert cache.overlaps() == []
+    assert overlaps_of(cache) == []
 
 
 @pytest.mark.field_note("C14")
@@ -246,7 +251,7 @@ def test_flavors_that_share_no_node_do_not_overlap() -> None:
 def test_a_host_named_like_a_rack_is_no_rack(host: str) -> None:
     cache = cache_with([node("n1", host=host), node("n2", "b1/r1")])
     running(cache, count=8)
-    assert (free(cache, "n2"), cache.rebuild_matches()) == (0, [])
+    assert (free(cache, "n2"), rebuild_matches(cache)) == (0, [])
 
 
 @pytest.mark.field_note("C2", "C3")
@@ -276,7 +281,7 @@ def test_a_cache_filled_in_any_order_knows_what_runs() -> None:
     late.set_local_queue(local_queue())
     late.set_cluster_queue(cluster_queue())
     assert free(late, "a") == 2000
-    assert late.cluster_queue_status("cq")["admittedWorkloads"] == 1
+    assert cluster_queue_status_of(late, "cq")["admittedWorkloads"] == 1
 
 
 @pytest.mark.requirement("CAP-06")
@@ -296,8 +301,8 @@ def test_an_admission_that_cannot_be_read_holds_nothing_and_its_pods_hold_their_
     cache.set_pod(pod("w-0", "a", workload="w"))
     cache.set_workload(found)
     assert free(cache, "a") == 3000
-    assert cache.plan() == []
-    told = cache.explain("team/w")
+    assert plan_cycle(cache) == []
+    told = explanation_of(cache, "team/w")
     assert told is not None
     assert "is not a quantity" in told.message
 
@@ -331,11 +336,11 @@ def test_pods_assigned_by_levels_that_went_are_charged_to_their_nodes() -> None:
     cache.drop_topology("default")
     cache.set_topology(topology(levels=(RACK, HOST)))
     assert (free(cache, "a"), free(cache, "b")) == (2000, 4000)
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.drop_pod("team/w-1")
     assert free(cache, "a") == 3000
     cache.drop_flavor("tas")
     cache.set_topology(topology(levels=(BLOCK, RACK)))
     cache.set_flavor(flavor())
     assert free(cache, "b1/r1") == 6000
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []

@@ -25,18 +25,21 @@ from tests.unit.assigner.builders import (
     admit_all,
     cache_with,
     cluster_queue,
+    explanation_of,
     flavor,
     fx_a,
     local_queue,
     node,
+    plan_cycle,
     pod,
     podset,
+    rebuild_matches,
     workload,
 )
 
 
 def explained(cache: Cache, name: str = "w") -> Explanation:
-    found = cache.explain(f"team/{name}")
+    found = explanation_of(cache, f"team/{name}")
     assert found is not None
     return found
 
@@ -79,7 +82,7 @@ def test_an_admitted_workload_says_since_when_pods_are_missing(
 ) -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w", asking(4)))
-    (assignment,) = admissions(cache.plan()).values()
+    (assignment,) = admissions(plan_cycle(cache)).values()
     conditions = {"PodsReady": (ready[0], ready[1], "")} if ready else {}
     cache.set_workload(workload("w", asking(4), assignment=assignment, conditions=conditions))
     said = "It is admitted: quota and places are its own."
@@ -275,7 +278,7 @@ def test_what_fits_alone_may_have_to_let_others_go_first() -> None:
     queue = cluster_queue("cq", queueingStrategy="StrictFIFO")
     cache = cache_with([node("a", cpu="8")], queue=queue)
     cache.set_workload(workload("runs", asking(1)))
-    assignment = admissions(cache.plan())["runs"]
+    assignment = admissions(plan_cycle(cache))["runs"]
     cache.set_workload(workload("runs", asking(1), version="2", assignment=assignment))
     cache.set_workload(workload("head", asking(2), priority=1))
     cache.set_workload(workload("w", asking(1)))
@@ -337,7 +340,7 @@ def test_explain_knows_every_state() -> None:
     cache = cache_with(fx_a())
     cache.set_workload(workload("w"))
     assert explained(cache).fits is True
-    assignment = admissions(cache.plan())["w"]
+    assignment = admissions(plan_cycle(cache))["w"]
     cache.set_workload(workload("w", version="2", assignment=assignment))
     found = explained(cache)
     assert (found.state, found.podsets[0].granted) == ("admitted", 1)
@@ -347,7 +350,7 @@ def test_explain_knows_every_state() -> None:
     assert explained(cache, "off").state == "inactive"
     cache.set_workload(workload("going", deleting=True))
     assert explained(cache, "going").state == "deleting"
-    assert cache.explain("team/nobody") is None
+    assert explanation_of(cache, "team/nobody") is None
 
 
 def test_what_is_not_submitted_is_judged_behind_those_that_wait() -> None:
@@ -376,7 +379,7 @@ def test_an_explanation_leaves_the_cache_as_it_was() -> None:
     epoch = cache.epoch
     explained(cache)
     assert cache.epoch == epoch
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_the_json_of_an_explanation_reads_back_as_the_same_and_has_a_schema() -> None:

@@ -10,11 +10,17 @@ from tests.unit.assigner.builders import (
     admissions,
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
     flavor,
     fx_a,
     local_queue,
+    local_queue_status_of,
+    missing_levels_of,
     node,
+    overlaps_of,
+    plan_cycle,
     podset,
+    rebuild_matches,
     topology,
     workload,
 )
@@ -25,14 +31,14 @@ def test_statuses_count_and_sum_what_waits_and_what_is_held() -> None:
     cache = cache_with(fx_a(), queue=queue)
     asked = [podset(count=3, requests={"cpu": "1500m", "memory": "1Gi"})]
     cache.set_workload(workload("w", asked))
-    assignment = admissions(cache.plan())["w"]
+    assignment = admissions(plan_cycle(cache))["w"]
     only_reserved = {"Admitted": ("False", "NoReservation", "")}
     cache.set_workload(
         workload("w", asked, version="2", assignment=assignment, conditions=only_reserved)
     )
     cache.set_workload(workload("waits"))
     cache.set_workload(workload("off", active=False))
-    assert cache.cluster_queue_status("cq") == {
+    assert cluster_queue_status_of(cache, "cq") == {
         "conditions": [
             {
                 "type": "Active",
@@ -65,7 +71,7 @@ def test_statuses_count_and_sum_what_waits_and_what_is_held() -> None:
         ],
     }
     cache.set_workload(workload("w", asked, version="3", assignment=assignment))
-    local = cache.local_queue_status("team/lq")
+    local = local_queue_status_of(cache, "team/lq")
     assert (local["pendingWorkloads"], local["admittedWorkloads"]) == (1, 1)
     assert local["flavorsUsage"][0]["resources"][0] == {"name": "cpu", "total": "4500m"}
 
@@ -74,13 +80,13 @@ def test_a_local_queue_without_its_cluster_queue_still_counts() -> None:
     cache = cache_with()
     cache.set_local_queue(local_queue("lost", "nowhere"))
     cache.set_workload(workload("w", queue="lost"))
-    status = cache.local_queue_status("team/lost")
+    status = local_queue_status_of(cache, "team/lost")
     assert (status["pendingWorkloads"], status["flavorsUsage"]) == (1, [])
 
 
 def test_a_queue_that_is_not_there_has_no_status() -> None:
     with pytest.raises(KeyError):
-        cache_with().cluster_queue_status("nowhere")
+        cluster_queue_status_of(cache_with(), "nowhere")
 
 
 @pytest.mark.requirement("TAS-04")
@@ -89,8 +95,8 @@ def test_nodes_that_lack_level_labels_are_named_with_what_they_lack() -> None:
     bare = node("bare")
     bare.metadata.labels.pop(RACK)
     cache = cache_with([node("good"), bare, node("far", labels={"pool": "web"})])
-    assert cache.missing_levels("tas") == {"bare": (RACK,)}
-    assert cache.missing_levels("nowhere") == {}
+    assert missing_levels_of(cache, "tas") == {"bare": (RACK,)}
+    assert missing_levels_of(cache, "nowhere") == {}
 
 
 def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:
@@ -98,17 +104,17 @@ def test_a_frozen_snapshot_is_not_used_up_for_the_cache() -> None:
     cache.set_workload(workload("w"))
     first = cache.snapshot()
     assert len(first.pending) == 1
-    assert cache.plan() == cache.plan()
-    assert cache.rebuild_matches() == []
+    assert plan_cycle(cache) == plan_cycle(cache)
+    assert rebuild_matches(cache) == []
 
 
 def test_a_divergence_is_named() -> None:
     cache = cache_with([node("a")])
     cache.set_workload(workload("w"))
-    cache.assume("team/w", admissions(cache.plan())["w"])
+    cache.assume("team/w", admissions(plan_cycle(cache))["w"])
     cache.flavor_topologies().by_flavor["tas"].capacity.charge(0, {"cpu": 1}, 1)
     cache.totals.cluster_queues["cq"].reserving = 9
-    assert cache.rebuild_matches() == ["clusterQueue cq", "flavor tas: usage", "flavor tas: free"]
+    assert rebuild_matches(cache) == ["clusterQueue cq", "flavor tas: usage", "flavor tas: free"]
 
 
 def test_trees_are_kept_while_their_nodes_are() -> None:
@@ -131,4 +137,4 @@ def test_an_empty_cache_answers() -> None:
     cache = Cache()
     cache.set_topology(topology())
     cache.set_flavor(flavor())
-    assert (cache.plan(), cache.overlaps(), cache.rebuild_matches()) == ([], [], [])
+    assert (plan_cycle(cache), overlaps_of(cache), rebuild_matches(cache)) == ([], [], [])

@@ -7,7 +7,7 @@ import pytest
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain.flavor_nodes import Survey
 from rackgate_assigner.workload.info import node_info
-from tests.unit.assigner.builders import RACK, cache_with, flavor, node
+from tests.unit.assigner.builders import RACK, cache_with, flavor, node, overlaps_of
 
 
 def surveyed(cache: Cache, portion: int = 2) -> Survey:
@@ -53,7 +53,7 @@ def test_nodes_of_two_flavors_are_counted_for_both() -> None:
     assert survey.shared == {("narrow", "tas"): 2}
     assert survey.overlaps_of("tas") == {"narrow": 2}
     assert survey.overlaps_of("narrow") == {"tas": 2}
-    assert cache.overlaps() == [("narrow", "tas", 2)]
+    assert overlaps_of(cache) == [("narrow", "tas", 2)]
 
 
 def test_a_node_without_labels_of_any_flavor_costs_one_look() -> None:

@@ -19,6 +19,7 @@ from tests.unit.assigner.builders import (
     flavor,
     fx_a,
     node,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -38,7 +39,7 @@ def decide(
     for found in flavors or [flavor("plain", None, {})]:
         cache.set_flavor(found)
     cache.set_workload(workload("w", podsets))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     return decision
 
 
@@ -83,7 +84,7 @@ def test_quota_that_others_hold_is_waited_for() -> None:
     cache.set_flavor(flavor("plain", None, {}))
     cache.set_workload(workload("first", [podset(count=3)], created="2026-01-01T00:00:00Z"))
     cache.set_workload(workload("second", [podset(requests={"cpu": "1500m"})]))
-    admit, hold = cache.plan()
+    admit, hold = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert admit.workload == "team/first"
     assert isinstance(hold, Requeue)
@@ -228,7 +229,7 @@ def test_a_flavor_without_the_level_is_skipped_for_one_that_has_it(kind: str) ->
     cache.set_topology(topology("flat", (HOST,)))
     cache.set_flavor(flavor("flat", "flat"))
     cache.set_workload(workload("w", [podset(topology={kind: RACK})]))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert isinstance(decision, Admit)
     assert decision.assignment.podsets[0].flavors == {"cpu": "tas"}
 
@@ -240,7 +241,7 @@ def test_a_podset_over_two_topology_flavors_is_not_admitted() -> None:
     )
     cache.set_flavor(flavor("tas2"))
     cache.set_workload(workload("w", [podset(requests={"cpu": "1", "memory": "1Gi"})]))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert message(decision) == (
         "failed to assign flavors to pod set main: more than one TAS flavor assigned: tas, tas2"
     )
@@ -254,7 +255,7 @@ def test_podsets_of_a_group_take_one_flavor() -> None:
     cache.set_flavor(flavor("small"))
     podsets = [podset("leader", 1, topology=grouped), podset("workers", 2, topology=grouped)]
     cache.set_workload(workload("w", podsets))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert isinstance(decision, Admit)
     assert {part.flavors["cpu"] for part in decision.assignment.podsets} == {"tas"}
 
@@ -262,6 +263,6 @@ def test_podsets_of_a_group_take_one_flavor() -> None:
 def test_nodes_of_another_flavor_are_never_used() -> None:
     cache = cache_with([node("a"), node("b", labels={"pool": "other"})])
     cache.set_workload(workload("w", [podset(count=5)]))
-    (decision,) = cache.plan()
+    (decision,) = plan_cycle(cache)
     assert "allows to fit only 4 out of 5 pod(s)" in message(decision)
     assert POOL == {"pool": "gpu"}

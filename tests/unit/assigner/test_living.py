@@ -15,10 +15,13 @@ from rackgate_assigner.workload.decisions import Admit, Assignment, PodSetAssign
 from tests.unit.assigner.builders import (
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
     flavor,
     node,
+    plan_cycle,
     pod,
     podset,
+    rebuild_matches,
     workload,
 )
 
@@ -61,13 +64,13 @@ def test_charged_is_the_larger_of_granted_and_living(
     cache = world()
     start(cache, granted, living)
     assert used(cache) == 1000 * charged
-    status = cache.cluster_queue_status("cq")
+    status = cluster_queue_status_of(cache, "cq")
     assert status["flavorsReservation"][0]["resources"][0]["total"] == str(charged)
     assert status["flavorsUsage"] == [
         {**found, "resources": found["resources"]} for found in status["flavorsReservation"]
     ]
     assert status["reservingWorkloads"] == 1
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_pods_that_terminate_hold_quota_after_the_admission_is_gone() -> None:
@@ -80,7 +83,7 @@ def test_pods_that_terminate_hold_quota_after_the_admission_is_gone() -> None:
     epoch = cache.epoch
     cache.drop_pod("team/p0")
     assert (used(cache), cache.epoch > epoch) == (3000, True)
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_the_gate_gives_the_quota_of_terminating_pods_back_at_once() -> None:
@@ -115,7 +118,7 @@ def test_a_pod_that_loses_its_controller_is_still_charged() -> None:
     start(cache, 1, 2)
     cache.set_pod(pod("p0", "a"))
     assert used(cache) == 2000
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.drop_pod("team/p0")
     assert used(cache) == 1000
 
@@ -142,7 +145,7 @@ def test_pods_of_a_child_job_are_those_of_the_managed_jobset_alone() -> None:
     cache.drop_owner("child")
     assert used(cache) == 3000
     assert cache.live_pod_count("job-w") == LivePodCount(running=3)
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_a_claim_on_an_owner_that_is_not_managed_changes_nothing() -> None:
@@ -162,7 +165,7 @@ def test_a_pod_that_terminates_on_a_node_that_cannot_tell_holds_nothing() -> Non
     assert (used(cache), cache.live_pod_count("job-w")) == (0, LivePodCount(on_unreachable_node=1))
     cache.set_node(node("a", cpu="64"))
     assert (used(cache), cache.live_pod_count("job-w")) == (1000, LivePodCount(terminating=1))
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_each_pod_counts_for_the_flavor_of_its_node_where_several_were_granted() -> None:
@@ -182,7 +185,7 @@ def test_each_pod_counts_for_the_flavor_of_its_node_where_several_were_granted()
     assert cache.totals.used()["cq"] == {CPU: 1000, ("spot", "cpu"): 3000}
     cache.set_node(node("b", cpu="64"))
     assert cache.totals.used()["cq"] == {CPU: 4000, ("spot", "cpu"): 1000}
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_a_slice_takes_over_what_its_family_is_charged_for_already() -> None:
@@ -199,7 +202,7 @@ def test_a_slice_takes_over_what_its_family_is_charged_for_already() -> None:
     for name in ("ray-main-0", "ray-main-1", "ray-main-2", "ray-main-3"):
         cache.set_workload(workload(name, [podset()], parent="ray"))
     cache.set_workload(workload("other", [podset()]))
-    admitted = [one.workload for one in cache.plan() if isinstance(one, Admit)]
+    admitted = [one.workload for one in plan_cycle(cache) if isinstance(one, Admit)]
     assert admitted == ["team/ray-main-0", "team/ray-main-1", "team/ray-main-2"]
     for key in admitted:
         cache.assume(key, assignment(1))
@@ -244,10 +247,10 @@ def test_resources_that_nobody_asked_for_are_charged_where_the_queue_covers_them
     spec = msgspec.structs.replace(found.spec, init_containers=(wait,))
     cache.set_pod(msgspec.structs.replace(found, spec=spec))
     assert cache.totals.used()["cq"] == {CPU: 1000, ("tas", "memory"): 256 * 2**20}
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.set_cluster_queue(cluster_queue("cq", {"tas": {"cpu": "9"}}))
     assert cache.totals.used()["cq"] == {CPU: 1000}
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def named(name: str) -> core.Pod:
@@ -272,7 +275,7 @@ def test_pods_without_a_controller_are_those_of_the_job_of_the_workload_they_nam
         cache.set_workload(found)
     assert used(cache) == 2000
     assert cache.live_pod_count("job-w").total == 2
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.drop_pod("team/p")
     cache.drop_pod("team/q")
     assert (used(cache), cache._pods_without_owner) == (1000, {})
@@ -296,7 +299,7 @@ def test_a_child_that_left_its_owner_counts_for_itself() -> None:
     assert cache.live_pod_count("job-w").total == 1
     cache.set_owner("child", "")
     assert (cache.live_pod_count("job-w").total, used(cache)) == (0, 0)
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_verification_goes_by_the_gate() -> None:
@@ -304,7 +307,7 @@ def test_verification_goes_by_the_gate() -> None:
     start(cache, 1, 4)
     for index in range(4):
         cache.set_pod(is_job_pod(f"p{index}", leaving=True))
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_repair_remembers_which_jobs_are_gone() -> None:
@@ -340,7 +343,7 @@ def test_a_deleted_job_gives_back_what_each_of_its_pods_took() -> None:
     assert used(cache) == 3000
     cache.drop_pod("team/p0")
     assert used(cache) == 2000
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.drop_pod("team/p1")
     cache.drop_pod("team/p2")
     assert used(cache) == 0
@@ -362,5 +365,5 @@ def test_a_job_of_several_flavors_without_excess_follows_the_labels_of_its_nodes
     cache.set_pod(is_job_pod("q", on="b"))
     assert cache.totals.used()["cq"] == {CPU: 1000, ("spot", "cpu"): 1000}
     cache.set_node(node("b", cpu="64"))
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     assert cache.totals.used()["cq"] == {CPU: 2000, ("spot", "cpu"): 1000}

@@ -25,7 +25,9 @@ from tests.unit.assigner.builders import (
     domains,
     flavor,
     node,
+    plan_cycle,
     podset,
+    rebuild_matches,
     workload,
 )
 
@@ -46,7 +48,7 @@ def racked(name: str, count: int, **more: Any) -> Any:
 
 
 def only_hold(cache: Cache) -> Requeue:
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     return hold
 
@@ -56,7 +58,7 @@ def test_a_full_first_flavor_gives_way_to_the_next_in_the_same_cycle() -> None:
     cache = world()
     cache.set_workload(racked("w1", 8))
     cache.set_workload(racked("w2", 8))
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     assert {name: set(domains(assignment)) for name, assignment in granted.items()} == {
         "w1": {"a", "b"},
         "w2": {"c", "d"},
@@ -77,9 +79,9 @@ def test_quota_and_room_stay_exact_over_a_change_of_flavor() -> None:
     }
     used = {("tas", "cpu"): 6000, ("far", "cpu"): 12000}
     assert cache.totals.cluster_queues["cq"].reserved_quota == used
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     cache.set_workload(racked("w3", 1))
-    hold = [found for found in cache.plan() if isinstance(found, Requeue)]
+    hold = [found for found in plan_cycle(cache) if isinstance(found, Requeue)]
     assert hold == []  # two cpu of the first flavor are still free
 
 
@@ -120,7 +122,7 @@ def test_an_empty_cluster_is_not_asked_where_the_words_stay_the_same() -> None:
     admit_all(cache)
     cache.set_workload(racked("later", 8))
     cache.set_workload(racked("never", 9))
-    holds = {found.workload: found for found in cache.plan() if isinstance(found, Requeue)}
+    holds = {found.workload: found for found in plan_cycle(cache) if isinstance(found, Requeue)}
     # As much work as the placement itself, for each shape that waits.
     for hold in holds.values():
         assert [one.fits_when_empty for one in hold.rejected_flavors] == [None]
@@ -160,7 +162,7 @@ def test_a_place_that_others_hold_is_waited_for_rather_than_quota_elsewhere() ->
 def test_only_the_podset_without_place_moves_to_another_flavor() -> None:
     cache = world()
     cache.set_workload(workload("w", [podset("one", 6), podset("two", 6), podset("three", 2)]))
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     flavors = {part.name: part.flavors["cpu"] for part in admit.assignment.podsets}
     assert flavors == {"one": "tas", "two": "far", "three": "tas"}
@@ -172,7 +174,7 @@ def test_leader_and_workers_move_together() -> None:
     cache.set_workload(
         workload("w", [podset("lead", 1, topology=grouped), podset("work", 8, topology=grouped)])
     )
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert {part.flavors["cpu"] for part in admit.assignment.podsets} == {"far"}
 
@@ -196,7 +198,7 @@ def test_what_was_tried_in_vain_leaves_nothing_charged() -> None:
     cache.set_workload(workload("a", big, priority=9))
     cache.set_workload(racked("b", 8))
     cache.set_workload(racked("c", 8))
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert sorted(admissions(decisions)) == ["b", "c"]
 
 
@@ -208,7 +210,7 @@ def test_flavors_that_share_nodes_share_their_room_within_a_workload() -> None:
         cache.set_node(node(name, "b1/r1", labels={"kind": "any"}))
     cache.set_workload(workload("nine", [podset("one", 5), podset("two", 4)], priority=9))
     cache.set_workload(workload("eight", [podset("all", 8)]))
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     # Neither does the one that finds no place leave anything charged to the one that follows.
     assert list(admissions(decisions)) == ["eight"]
     assert [found.workload for found in decisions if isinstance(found, Requeue)] == ["team/nine"]

@@ -11,6 +11,7 @@ from tests.unit.assigner.builders import (
     admissions,
     cache_with,
     fx_a,
+    plan_cycle,
     podset,
     workload,
 )
@@ -35,7 +36,7 @@ def test_a_template_that_makes_no_sense_holds_up_nobody_else(affinity: Any) -> N
     odd = podset(affinity={"nodeAffinity": affinity})
     cache.set_workload(workload("a-odd", [odd]))
     cache.set_workload(workload("b-right"))
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert list(admissions(decisions)) == ["b-right"]
     held = [decision for decision in decisions if isinstance(decision, Requeue)]
     assert [(hold.workload, hold.reason) for hold in held] == [("team/a-odd", "Misconfigured")]

@@ -20,8 +20,11 @@ from tests.unit.assigner.builders import (
     admissions,
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
+    explanation_of,
     flavor,
     node,
+    plan_cycle,
     podset,
     workload,
 )
@@ -77,7 +80,7 @@ def test_the_lowest_priority_gives_way_and_the_other_waits_for_its_quota() -> No
     runs(cache, "low", 5, 1)
     runs(cache, "middle", 5, 2)
     waits(cache, "high", 4, 3)
-    preempt, hold = cache.plan()
+    preempt, hold = plan_cycle(cache)
     assert preempt == Preempt(
         "team/low",
         "team/high",
@@ -111,7 +114,7 @@ def test_only_those_that_the_policy_names_give_way(
     cache = world(policy)
     runs(cache, "running", 10, priority, created=created)
     waits(cache, "waiting", 1, 1, created=LATER)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == ([("running", "waiting")] if gives_way else [])
     reason = "WaitingForPreemptedWorkloads" if gives_way else "WaitingForQuota"
     assert held(decisions) == {"waiting": reason}
@@ -122,7 +125,7 @@ def test_of_equal_ones_the_newest_reservation_gives_way() -> None:
     runs(cache, "first", 5, reserved_at=LATER)
     runs(cache, "last", 5, reserved_at=LATEST)
     waits(cache, "high", 5, 1)
-    assert preempted(cache.plan()) == [("last", "high")]
+    assert preempted(plan_cycle(cache)) == [("last", "high")]
 
 
 def test_who_turns_out_not_to_be_needed_is_given_back() -> None:
@@ -130,7 +133,7 @@ def test_who_turns_out_not_to_be_needed_is_given_back() -> None:
     runs(cache, "small", 2, 1)
     runs(cache, "large", 8, 2)
     waits(cache, "high", 8, 3)
-    assert preempted(cache.plan()) == [("large", "high")]
+    assert preempted(plan_cycle(cache)) == [("large", "high")]
 
 
 def test_nobody_gives_way_where_that_would_not_be_enough() -> None:
@@ -138,7 +141,7 @@ def test_nobody_gives_way_where_that_would_not_be_enough() -> None:
     runs(cache, "low", 4, 1)
     runs(cache, "higher", 6, 9)
     waits(cache, "high", 5, 3)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == []
     assert held(decisions) == {"high": "WaitingForQuota"}
 
@@ -148,7 +151,7 @@ def test_another_flavor_with_room_comes_before_any_preemption() -> None:
     cache = world(quotas=quotas)
     runs(cache, "low", 4)
     waits(cache, "high", 4, 1)
-    assert admissions(cache.plan())["high"].podsets[0].flavors == {"cpu": "other"}
+    assert admissions(plan_cycle(cache))["high"].podsets[0].flavors == {"cpu": "other"}
 
 
 def test_a_queue_that_stops_at_preemption_does_not_look_at_the_next_flavor() -> None:
@@ -157,7 +160,7 @@ def test_a_queue_that_stops_at_preemption_does_not_look_at_the_next_flavor() -> 
     cache = world(quotas=quotas, flavorFungibility=fungibility)
     runs(cache, "low", 4)
     waits(cache, "high", 4, 1)
-    assert preempted(cache.plan()) == [("low", "high")]
+    assert preempted(plan_cycle(cache)) == [("low", "high")]
 
 
 def test_what_is_given_up_is_kept_for_the_one_that_it_was_given_up_for() -> None:
@@ -166,7 +169,7 @@ def test_what_is_given_up_is_kept_for_the_one_that_it_was_given_up_for() -> None
     waits(cache, "high", 8, 3)
     waits(cache, "lower", 2, 2)
     waits(cache, "last", 1, 0)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == [("low", "high")]
     assert held(decisions) == {
         "high": "WaitingForPreemptedWorkloads",
@@ -183,7 +186,7 @@ def test_while_the_victim_stops_nobody_else_is_asked_and_nothing_is_taken() -> N
     runs(cache, "other", 4, 1)
     waits(cache, "high", 6, 3)
     waits(cache, "small", 1, 0)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == []
     assert held(decisions) == {"high": "WaitingForPreemptedWorkloads", "small": "WaitingForQuota"}
 
@@ -193,7 +196,7 @@ def test_one_that_is_being_deleted_is_not_evicted_as_well() -> None:
     cache.set_job("job-low", "team/lq")  # which is to be stopped first
     runs(cache, "low", 10, deleting=True)
     waits(cache, "high", 6, 3)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == []
     assert held(decisions) == {"high": "WaitingForPreemptedWorkloads"}
 
@@ -202,18 +205,18 @@ def test_when_the_quota_is_free_the_preemptor_gets_it_and_its_victim_waits() -> 
     cache = world("LowerOrNewerEqualPriority")
     waits(cache, "old", 10, 1)
     waits(cache, "new", 10, 1, created=LATER, conditions=EVICTED)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert list(admissions(decisions)) == ["old"]
     runs(cache, "old", 10, 1)
-    assert preempted(cache.plan()) == []
-    assert held(cache.plan()) == {"new": "WaitingForQuota"}
+    assert preempted(plan_cycle(cache)) == []
+    assert held(plan_cycle(cache)) == {"new": "WaitingForQuota"}
 
 
 def test_two_of_the_same_age_never_take_turns() -> None:
     cache = world("LowerOrNewerEqualPriority")
     runs(cache, "a", 10, 1)
     waits(cache, "b", 10, 1)
-    assert preempted(cache.plan()) == []
+    assert preempted(plan_cycle(cache)) == []
 
 
 def test_a_strict_queue_waits_behind_its_head_that_preempts() -> None:
@@ -221,7 +224,7 @@ def test_a_strict_queue_waits_behind_its_head_that_preempts() -> None:
     runs(cache, "low", 6, 1)
     waits(cache, "high", 6, 3)
     waits(cache, "small", 1, 2)
-    assert held(cache.plan()) == {
+    assert held(plan_cycle(cache)) == {
         "high": "WaitingForPreemptedWorkloads",
         "small": "PendingEvaluation",
     }
@@ -238,15 +241,15 @@ def test_flavors_with_a_topology_are_not_preempted_and_the_queue_says_so() -> No
         workload("low", [podset(count=4)], assignment=assignment, priority=0, version="2")
     )
     waits(cache, "high", 4, 9)
-    assert held(cache.plan()) == {"high": "WaitingForQuota"}
-    (condition,) = cache.cluster_queue_status("cq")["conditions"]
+    assert held(plan_cycle(cache)) == {"high": "WaitingForQuota"}
+    (condition,) = cluster_queue_status_of(cache, "cq")["conditions"]
     assert condition["message"].endswith(
         "nominal quota alone counts: preemption in flavors with a topology"
     )
 
 
 def test_preemption_within_a_plain_queue_needs_no_word() -> None:
-    (condition,) = world().cluster_queue_status("cq")["conditions"]
+    (condition,) = cluster_queue_status_of(world(), "cq")["conditions"]
     assert condition["message"] == "Can admit new workloads"
 
 
@@ -259,7 +262,7 @@ def test_a_resized_job_gives_way_with_all_its_slices_and_they_never_alone(cpu: i
     runs(cache, "s1", 3, 0, parent="ray")
     runs(cache, "s2", 3, 0, parent="ray")
     waits(cache, "high", cpu, 3)
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     assert preempted(decisions) == [("ray", "high")]
     assert held(decisions) == {"high": "WaitingForPreemptedWorkloads"}
 
@@ -270,7 +273,7 @@ def test_slices_of_a_job_that_gives_way_are_not_admitted_in_the_same_cycle() -> 
     runs(cache, "ray", 8, 1, elastic=True)
     waits(cache, "high", 4, 3)
     waits(cache, "s1", 1, 1, parent="ray")
-    decisions = cache.plan(features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
+    decisions = plan_cycle(cache, features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
     assert preempted(decisions) == [("ray", "high")]
     assert held(decisions)["s1"] == "OnHold"
 
@@ -279,7 +282,7 @@ def test_a_slice_never_takes_the_place_of_its_own_parent() -> None:
     cache = world("LowerOrNewerEqualPriority")
     runs(cache, "ray", 10, 1, elastic=True, created=LATEST)
     waits(cache, "s1", 1, 1, parent="ray", created=LATER)
-    decisions = cache.plan(features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
+    decisions = plan_cycle(cache, features=Features.of({"ElasticJobsViaWorkloadSlices": True}))
     assert preempted(decisions) == []
     assert held(decisions) == {"s1": "WaitingForQuota"}
 
@@ -287,18 +290,18 @@ def test_a_slice_never_takes_the_place_of_its_own_parent() -> None:
 def test_an_admission_that_the_watch_has_not_shown_can_give_way_too() -> None:
     cache = world()
     waits(cache, "low", 10)
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     cache.assume("team/low", admit.assignment)
     waits(cache, "high", 10, 1)
-    assert preempted(cache.plan()) == [("low", "high")]
+    assert preempted(plan_cycle(cache)) == [("low", "high")]
 
 
 def test_what_waits_for_quota_says_so_when_asked() -> None:
     cache = world()
     runs(cache, "low", 10)
     waits(cache, "high", 10, 1)
-    found = cache.explain("team/high")
+    found = explanation_of(cache, "team/high")
     assert found is not None
     assert found.reason == "WaitingForPreemptedWorkloads"
     assert "are stopped to make room" in found.summary

@@ -20,6 +20,7 @@ from tests.unit.assigner.builders import (
     cluster_queue,
     local_queue,
     node,
+    plan_cycle,
     pod,
     podset,
     workload,
@@ -51,7 +52,7 @@ def waiting(cache: Cache, name: str, reason: str, **more: Any) -> None:
 def admitted(cache: Cache, name: str, count: int) -> None:
     """Admit a Workload of pods of 1 cpu and show the cache the result."""
     cache.set_workload(workload(name, [podset(count=count)]))
-    assignment = admissions(cache.plan())[name]
+    assignment = admissions(plan_cycle(cache))[name]
     cache.set_workload(workload(name, [podset(count=count)], version="2", assignment=assignment))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.reclaimed import assignment_without_done_pods
+from rackgate_assigner.cache.usage import assignment_without_done_pods
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from tests.unit.assigner.builders import (
     HOST,
@@ -17,6 +17,7 @@ from tests.unit.assigner.builders import (
     node,
     pod,
     podset,
+    rebuild_matches,
     workload,
 )
 
@@ -37,7 +38,7 @@ def world(*, running: str = "aabb", owner: str | None = None, **more: Any) -> Ca
 def free(cache: Cache) -> dict[str, int]:
     flavor_topology = cache.flavor_topologies().by_flavor["tas"]
     column = flavor_topology.capacity.free[:, flavor_topology.capacity.rows["cpu"]]
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     return {
         host: int(column[flavor_topology.tree.leaf_of_host(host) or 0]) // 1000 for host in "ab"
     }

@@ -11,8 +11,8 @@ from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import LimitRange
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, ReplaceNode, Requeue
 from rackgate_assigner.workload.info import workload_info
@@ -21,10 +21,13 @@ from tests.unit.assigner.builders import (
     admissions,
     admit_all,
     cache_with,
+    cluster_queue_status_of,
     domains,
     limit_range,
     node,
+    plan_cycle,
     podset,
+    rebuild_matches,
     runtime_class,
     workload,
 )
@@ -44,12 +47,14 @@ def two(name: str = "w", count: int = 4, **more: Any) -> Any:
 
 def held(cache: Cache, name: str = "w") -> tuple[str, str]:
     """Reason and message of a Workload that waits."""
-    (hold,) = (d for d in cache.plan() if d.workload == f"team/{name}" and isinstance(d, Requeue))
+    (hold,) = (
+        d for d in plan_cycle(cache) if d.workload == f"team/{name}" and isinstance(d, Requeue)
+    )
     return str(hold.reason), hold.message
 
 
 def usage(cache: Cache) -> str:
-    (flavor,) = cache.cluster_queue_status("cq")["flavorsReservation"]
+    (flavor,) = cluster_queue_status_of(cache, "cq")["flavorsReservation"]
     return str(flavor["resources"][0]["total"])
 
 
@@ -69,30 +74,30 @@ def test_defaults_count_in_quota_and_in_places(first: str) -> None:
     assert assignment.podsets[0].usage == {"cpu": 6000}
     assert (usage(cache), free(cache)) == ("6", 0)
     cache.set_workload(two("late", 1))
-    assert "late" not in admissions(cache.plan())
+    assert "late" not in admissions(plan_cycle(cache))
 
 
 def test_what_fits_only_without_them_waits_until_they_change() -> None:
     cache = cache_with([node("a", cpu="5")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    assert admissions(cache.plan()) == {}
+    assert admissions(plan_cycle(cache)) == {}
     epoch = cache.epoch
     cache.set_limit_range(limit_range("limits", {"defaultRequest": {"cpu": "250m"}}))
     assert cache.epoch > epoch
-    assert admissions(cache.plan())["w"].podsets[0].usage == {"cpu": 5000}
+    assert admissions(plan_cycle(cache))["w"].podsets[0].usage == {"cpu": 5000}
     cache.drop_limit_range("team/limits")
-    assert admissions(cache.plan())["w"].podsets[0].usage == {"cpu": 4000}
+    assert admissions(plan_cycle(cache))["w"].podsets[0].usage == {"cpu": 4000}
 
 
 def test_another_namespace_is_not_touched() -> None:
     cache = cache_with([node("a", cpu="4")])
     cache.set_workload(two())
-    row, epoch = cache.workload_info("team/w"), cache.epoch
+    row, epoch = cache.workloads.get("team/w"), cache.epoch
     cache.set_limit_range(limit_range("limits", {"max": {"cpu": "1m"}}, namespace="other"))
     cache.set_runtime_class(runtime_class("kata", {"cpu": "1"}))
-    assert (cache.workload_info("team/w"), cache.epoch) == (row, epoch)
-    assert list(admissions(cache.plan())) == ["w"]
+    assert (cache.workloads.get("team/w"), cache.epoch) == (row, epoch)
+    assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
 def test_a_missing_runtime_class_is_waited_for() -> None:
@@ -106,7 +111,7 @@ def test_a_missing_runtime_class_is_waited_for() -> None:
     epoch = cache.epoch
     cache.set_runtime_class(runtime_class("kata", {"cpu": "250m"}))
     assert cache.epoch > epoch
-    assert admissions(cache.plan())["w"].podsets[0].usage == {"cpu": 5000}
+    assert admissions(plan_cycle(cache))["w"].podsets[0].usage == {"cpu": 5000}
     cache.set_runtime_class(runtime_class("kata", {"cpu": "300m"}))
     assert held(cache)[0] == "TopologyPlacementFailed"
     cache.drop_runtime_class("kata")
@@ -118,7 +123,7 @@ def test_a_runtime_class_chooses_nodes() -> None:
     cache = cache_with([node("a", cpu="8"), node("b", cpu="8", labels=vm)])
     cache.set_runtime_class(runtime_class("kata", nodeSelector=vm))
     cache.set_workload(two(runtimeClassName="kata"))
-    (part,) = admissions(cache.plan())["w"].podsets
+    (part,) = admissions(plan_cycle(cache))["w"].podsets
     assert part.topology is not None
     assert part.topology.domains == ((("b",), 4),)
 
@@ -134,7 +139,7 @@ def test_what_a_limit_range_forbids_waits_in_the_words_of_kueue() -> None:
         '(LimitRange "limits")',
     )
     cache.drop_limit_range("team/limits")
-    assert list(admissions(cache.plan())) == ["w"]
+    assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
 @pytest.mark.parametrize("change", ["raised", "lowered", "gone", "max"])
@@ -144,7 +149,7 @@ def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
     cache.set_runtime_class(runtime_class("kata", {"cpu": "250m"}))
     waiting = two(count=3, runtimeClassName="kata")
     cache.set_workload(waiting)
-    assignment = admissions(cache.plan())["w"]
+    assignment = admissions(plan_cycle(cache))["w"]
 
     def changes() -> None:
         if change == "gone":
@@ -164,7 +169,7 @@ def test_what_is_admitted_keeps_what_it_was_granted(change: str) -> None:
     podsets = [podset_of(waiting)]
     cache.set_workload(workload("w", podsets, version="2", assignment=assignment))
     assert (usage(cache), free(cache)) == ("5250m", 2750)
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def podset_of(waiting: Any) -> dict[str, Any]:
@@ -215,7 +220,7 @@ def test_an_evicted_workload_asks_for_what_its_pods_would_request_now() -> None:
     cache.set_workload(workload("w", [podset_of(two())], version="2", assignment=assignment))
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    assert admissions(cache.plan())["w"].podsets[0].usage == {"cpu": 6000}
+    assert admissions(plan_cycle(cache))["w"].podsets[0].usage == {"cpu": 6000}
 
 
 def test_an_excluded_resource_of_a_default_counts_nowhere() -> None:
@@ -224,22 +229,22 @@ def test_an_excluded_resource_of_a_default_counts_nowhere() -> None:
         limit_range("limits", {"default": {"example.com/x": "1"}, "defaultRequest": {"cpu": "1"}})
     )
     cache.set_workload(workload("w", [podset(requests={})]))
-    row = cache.workload_info("team/w")
+    row = cache.workloads.get("team/w")
     assert row is not None
     assert row.podsets[0].request.requests == {"cpu": 1000}
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_a_workload_event_reads_no_limit_range_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = cache_with([node("a", cpu="6")])
     cache.set_limit_range(DEFAULTS)
     cache.set_workload(two())
-    before = cache.workload_info("team/w")
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.with_defaults", None)
-    monkeypatch.setattr("rackgate_assigner.cache.limit_ranges.summarize_limit_ranges", None)
+    before = cache.workloads.get("team/w")
+    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.with_defaults", None)
+    monkeypatch.setattr("rackgate_assigner.cache.pod_defaults.summarize_limit_ranges", None)
     told = {"QuotaReserved": ("False", "WaitingForQuota", "later")}
     cache.set_workload(workload("w", [podset_of(two())], version="2", conditions=told))
-    after = cache.workload_info("team/w")
+    after = cache.workloads.get("team/w")
     assert before is not None
     assert after is not None
     assert after.podsets[0] is before.podsets[0]
@@ -277,7 +282,7 @@ def test_a_rebuild_notices_requests_that_were_not_taken_up() -> None:
     cache.set_workload(two())
     stale = workload_info(two())
     cache.workloads["team/w"] = stale
-    assert cache.rebuild_matches() == ["requests team/w"]
+    assert rebuild_matches(cache) == ["requests team/w"]
     cache.rebuild_derived_state()
-    assert cache.rebuild_matches() == []
-    assert admissions(cache.plan()) == {}
+    assert rebuild_matches(cache) == []
+    assert admissions(plan_cycle(cache)) == {}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rackgate.wire import core, kueue
-from rackgate_assigner.scheduler.order import cycle_order
+from rackgate_assigner.scheduler.cycle import cycle_order
 from rackgate_assigner.topology.model import SliceLayer, TopologyRequest
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.info import (

@@ -11,7 +11,7 @@ import pytest
 from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.node_replacement.second_pass import _NodeReplacement, second_pass
 from rackgate_assigner.workload.decisions import (
     Assignment,
@@ -32,6 +32,7 @@ from tests.unit.assigner.builders import (
     node,
     pod,
     podset,
+    rebuild_matches,
     workload,
 )
 
@@ -347,7 +348,7 @@ def test_after_a_swap_the_old_pod_holds_its_host_and_the_new_place_is_taken() ->
     cache.assume("team/w", repair.assignment, replace_existing=True)
     assert cache.snapshot().with_unhealthy_nodes == [], "decided already"
     _expect_free(cache, {"a": 0, "b": 0, "c": 0})
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
     made = workload(
         "w", [podset(count=4, topology=REQUIRED)], version="2", assignment=repair.assignment
     )
@@ -357,7 +358,7 @@ def test_after_a_swap_the_old_pod_holds_its_host_and_the_new_place_is_taken() ->
     for number in (0, 1):
         cache.drop_pod(f"team/p{number}")
     _expect_free(cache, {"a": 2000, "b": 0, "c": 0})
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_a_swap_that_is_refused_gives_its_place_back() -> None:
@@ -368,7 +369,7 @@ def test_a_swap_that_is_refused_gives_its_place_back() -> None:
     _expect_free(scene.cache, {"b": 0, "c": 0})
     scene.cache.forget("team/w")
     _expect_free(scene.cache, {"b": 0, "c": 2000})
-    assert scene.cache.rebuild_matches() == []
+    assert rebuild_matches(scene.cache) == []
 
 
 def _expect_free(cache: Cache, cpu: Mapping[str, int]) -> None:

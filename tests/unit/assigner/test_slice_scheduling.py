@@ -18,9 +18,11 @@ from tests.unit.assigner.builders import (
     cache_with,
     cluster_queue,
     domains,
+    explanation_of,
     flavor,
     fx_a,
     local_queue,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -65,7 +67,7 @@ def slice_of(cache: Cache, name: str = "s1", cpu: str = "1", **more: Any) -> Non
 
 
 def waits_for(cache: Cache, name: str = "s1") -> Requeue:
-    found = [d for d in cache.plan() if d.workload == f"team/{name}"]
+    found = [d for d in plan_cycle(cache) if d.workload == f"team/{name}"]
     assert isinstance(found[0], Requeue)
     return found[0]
 
@@ -75,7 +77,7 @@ def test_a_slice_is_admitted_like_any_other_workload() -> None:
     cache = world()
     parent(cache)
     slice_of(cache)
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert admit.assignment.podsets[0].flavors == {"cpu": "plain"}
 
@@ -92,7 +94,7 @@ def test_a_slice_waits_for_its_parents_flavor_though_another_has_room() -> None:
         "plain, 1 more needed; a slice takes the flavors of its parent Workload ray: plain"
     )
     parent(cache, 2, of="other", version="3")
-    assert admissions(cache.plan())["s1"].podsets[0].flavors == {"cpu": "other"}
+    assert admissions(plan_cycle(cache))["s1"].podsets[0].flavors == {"cpu": "other"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_slice_without_parent_or_of_a_namesake_is_not_admitted() -> None:
     assert waits_for(cache).message == text
     parent(cache)
     assert waits_for(cache).message == text
-    found = cache.explain("team/s1")
+    found = explanation_of(cache, "team/s1")
     assert found is not None
     assert found.summary == f"{text[0].upper()}{text[1:]}."
 
@@ -134,7 +136,7 @@ def test_no_slice_is_admitted_while_the_gate_is_off() -> None:
     cache = world()
     parent(cache)
     slice_of(cache)
-    (hold,) = cache.plan(features=Features.of({}))
+    (hold,) = plan_cycle(cache, features=Features.of({}))
     assert isinstance(hold, Requeue)
     assert "feature gate ElasticJobsViaWorkloadSlices is off" in hold.message
 
@@ -169,7 +171,7 @@ def test_a_slice_that_waits_for_its_parent_holds_up_nobody() -> None:
     parent(cache, assignment=None, priority=1, queue="nowhere")
     slice_of(cache, priority=9)
     cache.set_workload(workload("w", [podset()]))
-    assert list(admissions(cache.plan())) == ["w"]
+    assert list(admissions(plan_cycle(cache))) == ["w"]
 
 
 @pytest.mark.requirement("SLC-36")
@@ -178,7 +180,7 @@ def test_a_required_rack_stays_the_rack_of_the_parent() -> None:
     placed(cache, {"required": RACK}, b1_r2_1=1)
     for index in range(4):
         slice_of(cache, f"s{index}", cpu="4", wish={"required": RACK})
-    decisions = cache.plan()
+    decisions = plan_cycle(cache)
     hosts = [next(iter(domains(assignment))) for assignment in admissions(decisions).values()]
     assert sorted(hosts) == ["b1-r2-1", "b1-r2-2", "b1-r2-2"]
     (hold,) = [d for d in decisions if isinstance(d, Requeue)]
@@ -193,12 +195,12 @@ def test_slices_not_folded_yet_say_where_the_pods_of_an_empty_group_are() -> Non
     placed(cache, {"required": RACK})
     slice_of(cache, "s0", cpu="4", wish={"required": RACK})
     slice_of(cache, "s1", cpu="4", wish={"required": RACK})
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     first, second = (next(iter(domains(granted[name]))) for name in ("s0", "s1"))
     assert first.rpartition("-")[0] == second.rpartition("-")[0]
     podsets = [podset(requests={"cpu": "4"}, topology={"required": RACK})]
     cache.set_workload(workload("s0", podsets, parent="ray", version="2", assignment=granted["s0"]))
-    again = admissions(cache.plan())
+    again = admissions(plan_cycle(cache))
     assert next(iter(domains(again["s1"]))) == second
 
 
@@ -208,7 +210,7 @@ def test_a_preferred_rack_is_tried_first_and_left_when_it_is_full() -> None:
     placed(cache, {"preferred": RACK}, b2_r3_1=2, b2_r3_2=1)
     slice_of(cache, "s0", cpu="4", wish={"preferred": RACK})
     slice_of(cache, "s1", cpu="4", wish={"preferred": RACK})
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     assert domains(granted["s0"]) == {"b2-r3-2": 1}
     assert set(domains(granted["s1"])).isdisjoint({"b2-r3-1", "b2-r3-2"})
 
@@ -217,7 +219,7 @@ def test_a_second_preferred_rack_with_room_comes_before_a_third() -> None:
     cache = world(TAS)
     placed(cache, {"preferred": RACK}, b1_r1_1=2, b1_r1_2=2, b2_r1_1=1)
     slice_of(cache, "s0", cpu="4", wish={"preferred": RACK})
-    assert set(domains(admissions(cache.plan())["s0"])) <= {"b2-r1-1", "b2-r1-2"}
+    assert set(domains(admissions(plan_cycle(cache))["s0"])) <= {"b2-r1-1", "b2-r1-2"}
 
 
 @pytest.mark.requirement("SLC-36")
@@ -246,7 +248,7 @@ def test_a_leader_in_one_rack_keeps_the_workers_there() -> None:
     )
     cache.set_workload(workload("ray", podsets, version="2", elastic=True, assignment=assignment))
     slice_of(cache, cpu="4", wish=wish)
-    assert set(domains(admissions(cache.plan())["s1"])) <= {"b2-r3-1", "b2-r3-2"}
+    assert set(domains(admissions(plan_cycle(cache))["s1"])) <= {"b2-r3-1", "b2-r3-2"}
 
 
 @pytest.mark.requirement("SLC-31")
@@ -256,7 +258,7 @@ def test_a_slice_is_never_evicted_alone() -> None:
     assignment = Assignment("cq", (PodSetAssignment("main", {"cpu": "plain"}, {"cpu": 1000}, 1),))
     slice_of(cache, assignment=assignment, version="2")
     slice_of(cache, "s2", assignment=assignment, version="2", active=False, unhealthy=["a"])
-    assert [decision.workload for decision in cache.plan()] == ["team/ray"]
+    assert [decision.workload for decision in plan_cycle(cache)] == ["team/ray"]
     assert cache.snapshot().with_unhealthy_nodes == []
 
 
@@ -301,10 +303,10 @@ def test_a_slice_that_could_not_be_counted_with_its_parent_is_not_admitted(
     wish = {"preferred": RACK} if request.topology is not None else None
     slice_of(cache, cpu=f"{request.requests['cpu'] // 1000}", wish=wish)
     cache.set_workload(workload("behind", [podset(requests={"cpu": "1"})], created="9"))
-    decisions = cache.plan(features=Features.of({**GATE, **gates}))
+    decisions = plan_cycle(cache, features=Features.of({**GATE, **gates}))
     (hold,) = (found for found in decisions if isinstance(found, Requeue))
     assert (hold.workload, hold.reason) == ("team/s1", "Misconfigured")
-    assert "the job can grow again once it has been queued anew" in hold.message
+    assert "the job can grow again once it has been requeued" in hold.message
     assert list(admissions(decisions)) == ["behind"]
 
 
@@ -313,4 +315,4 @@ def test_what_is_no_slice_is_not_touched_by_its_rules() -> None:
     found = workload("w", [podset()], parent="ray")
     found.metadata.annotations.clear()
     cache.set_workload(found)
-    assert list(admissions(cache.plan(features=Features.of({})))) == ["w"]
+    assert list(admissions(plan_cycle(cache, features=Features.of({})))) == ["w"]

@@ -13,9 +13,11 @@ from tests.unit.assigner.builders import (
     admit_all,
     cache_with,
     cluster_queue,
+    cluster_queue_status_of,
     domains,
     fx_a,
     node,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -30,7 +32,7 @@ def test_switched_off_flavors_of_a_topology_count_as_plain() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue("cq", {"tas": {"cpu": "4"}}), features=OFF)
     cache.set_workload(workload("w1", [podset(count=3)]))
     cache.set_workload(workload("w2", [podset(count=3)]))
-    admit, hold = cache.plan()
+    admit, hold = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert admit.assignment.podsets[0].topology is None
     assert admit.assignment.podsets[0].flavors == {"cpu": "tas"}
@@ -43,7 +45,7 @@ def test_switched_off_flavors_of_a_topology_count_as_plain() -> None:
 def test_switched_off_who_asks_for_a_topology_waits_and_is_told(asked: dict[str, object]) -> None:
     cache = cache_with(fx_a(), features=OFF)
     cache.set_workload(workload("w", [podset(topology=asked)]))
-    assert cache.plan() == [
+    assert plan_cycle(cache) == [
         Requeue(
             "team/w",
             "NoMatchingFlavor",
@@ -51,19 +53,19 @@ def test_switched_off_who_asks_for_a_topology_waits_and_is_told(asked: dict[str,
             'Flavor "tas" does not support TopologyAwareScheduling',
         )
     ]
-    assert list(cache.plan(features=Features.of({}))) != cache.plan()
+    assert list(plan_cycle(cache, features=Features.of({}))) != plan_cycle(cache)
 
 
 @pytest.mark.field_note("C22")
 def test_switched_off_a_queue_stays_active_and_says_so() -> None:
     cache = cache_with(fx_a(), queue=cluster_queue(cohortName="team"), features=OFF)
     cache.drop_topology("default")
-    (condition,) = cache.cluster_queue_status("cq")["conditions"]
+    (condition,) = cluster_queue_status_of(cache, "cq")["conditions"]
     assert condition["status"] == "True"
     assert "feature gate TopologyAwareScheduling is off" in condition["message"]
     assert "TAS flavors count as plain: [tas]" in condition["message"]
     cache.set_topology(topology())
-    (condition,) = cache.cluster_queue_status("cq", features=Features.of({}))["conditions"]
+    (condition,) = cluster_queue_status_of(cache, "cq", features=Features.of({}))["conditions"]
     assert (condition["status"], condition["reason"]) == (
         "False",
         "NotSupportedWithTopologyAwareScheduling",
@@ -77,8 +79,8 @@ def test_what_was_placed_keeps_its_room_while_topologies_are_off() -> None:
     (granted,) = admit_all(cache).values()
     assert domains(granted) == {"a": 3}
     cache.set_workload(workload("w2", [podset(count=2)]))
-    assert list(admissions(cache.plan(features=Features.of(OFF)))) == ["w2"]
-    (hold,) = cache.plan(features=Features.of({}))
+    assert list(admissions(plan_cycle(cache, features=Features.of(OFF)))) == ["w2"]
+    (hold,) = plan_cycle(cache, features=Features.of({}))
     assert isinstance(hold, Requeue)
     assert hold.reason == "TopologyPlacementFailed"
 
@@ -94,12 +96,12 @@ def test_an_excluded_resource_counts_neither_for_quota_nor_for_room() -> None:
     asked = [podset(count=2, requests={"cpu": "1", VENDOR: "3"})]
     counting = excluding()
     counting.set_workload(workload("w", asked))
-    (hold,) = counting.plan()
+    (hold,) = plan_cycle(counting)
     assert isinstance(hold, Requeue)
     assert hold.message.endswith(f"resource {VENDOR} unavailable in ClusterQueue")
     cache = excluding("example.com/", "other.example/")
     cache.set_workload(workload("w", asked))
-    (admit,) = cache.plan()
+    (admit,) = plan_cycle(cache)
     assert isinstance(admit, Admit)
     assert admit.assignment.podsets[0].usage == {"cpu": 2000}
     assert domains(admit.assignment) == {"a": 2}
@@ -109,7 +111,7 @@ def test_an_excluded_resource_counts_neither_for_quota_nor_for_room() -> None:
 def test_a_prefix_excludes_nothing_in_the_middle_of_a_name() -> None:
     cache = excluding("gpu", "com/")
     cache.set_workload(workload("w", [podset(requests={"cpu": "1", GPU: "1"})]))
-    (hold,) = cache.plan()
+    (hold,) = plan_cycle(cache)
     assert isinstance(hold, Requeue)
     assert f"resource {GPU} unavailable" in hold.message
 

@@ -17,6 +17,7 @@ from tests.unit.assigner.builders import (
     fx_a,
     local_queue,
     node,
+    plan_cycle,
     podset,
     topology,
     workload,
@@ -35,7 +36,7 @@ def test_many_queues_that_would_choose_the_same_rack_are_all_served_in_one_cycle
         cache.set_cluster_queue(cluster_queue(f"cq{index}"))
         cache.set_local_queue(local_queue(f"lq{index}", f"cq{index}"))
         cache.set_workload(workload(f"w{index}", racked(4), queue=f"lq{index}"))
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     assert len(granted) == 4
     assert len({host for assignment in granted.values() for host in domains(assignment)}) == 8
 
@@ -49,7 +50,7 @@ def test_whatever_comes_and_goes_around_it_a_running_workload_is_not_decided_aga
     cache.set_workload(workload("w", racked(4), version="2", assignment=assignment))
     for broken in domains(assignment):
         cache.drop_node(broken)
-        assert cache.plan() == []
+        assert plan_cycle(cache) == []
     changes: list[Callable[[], None]] = [
         lambda: cache.drop_topology("default"),
         lambda: cache.set_topology(topology()),
@@ -60,7 +61,7 @@ def test_whatever_comes_and_goes_around_it_a_running_workload_is_not_decided_aga
     ]
     for change in changes:
         change()
-        assert cache.plan() == []
+        assert plan_cycle(cache) == []
         assert cache.usages["team/w"].cluster_queue == "cq"
 
 
@@ -71,9 +72,9 @@ def test_with_broken_nodes_nothing_is_admitted_without_an_assignment() -> None:
     implied = [podset(requests={"cpu": "4"})]
     for name, podsets in (("asks", racked(2)), ("implied", implied)):
         cache.set_workload(workload(name, podsets))
-    assert admissions(cache.plan()) == {}
+    assert admissions(plan_cycle(cache)) == {}
     cache.set_node(node("n", cpu="16"))
-    granted = admissions(cache.plan())
+    granted = admissions(plan_cycle(cache))
     assert {name: domains(assignment) for name, assignment in granted.items()} == {
         "asks": {"n": 2},
         "implied": {"n": 1},

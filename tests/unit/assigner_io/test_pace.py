@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
+from rackgate_assigner.rate_limits import MessageRateLimiter
 
 
 @pytest.mark.requirement("OPS-11")

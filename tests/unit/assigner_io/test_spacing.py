@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rackgate_assigner.spacing import Spacing
+from rackgate_assigner.rate_limits import Spacing
 
 
 def writes(spacing: Spacing[str], until: float, *, start: float = 0.0) -> list[float]:

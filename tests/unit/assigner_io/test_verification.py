@@ -17,7 +17,17 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.verification_controller import Verification, verify
 from tests.support import virtualtime
 from tests.support.waiting import until
-from tests.unit.assigner.builders import admissions, cache_with, node, pod, podset, workload
+from tests.unit.assigner.builders import (
+    admissions,
+    cache_with,
+    cluster_queue_status_of,
+    node,
+    plan_cycle,
+    pod,
+    podset,
+    rebuild_matches,
+    workload,
+)
 
 
 def counted(name: str, **labels: str) -> float:
@@ -29,7 +39,7 @@ def busy() -> Cache:
     """Two nodes, an admitted Workload, a foreign pod."""
     cache = cache_with([node("a"), node("b")])
     cache.set_workload(workload("w", [podset(count=2)]))
-    grant = admissions(cache.plan())["w"]
+    grant = admissions(plan_cycle(cache))["w"]
     cache.set_workload(workload("w", [podset(count=2)], version="2", assignment=grant))
     cache.set_pod(pod("foreign", "a"))
     return cache
@@ -83,7 +93,7 @@ async def test_a_mismatch_is_logged_as_an_error_counted_and_healed() -> None:
     assert logs[0]["rows"] == ["flavor tas: usage", "flavor tas: free"]
     assert counted("mismatches", what="usage") == before[0] + 1
     assert cache.epoch > before[1]
-    assert cache.rebuild_matches() == []
+    assert rebuild_matches(cache) == []
 
 
 def test_the_clock_verifies_where_a_period_is_set() -> None:
@@ -118,11 +128,14 @@ def test_healing_keeps_what_is_assumed_and_covered_and_who_waits() -> None:
     cache.set_pod(pod("w-0", "a", workload="w"))
     cache.set_workload(workload("next", [podset(count=2)]))
     cache.set_workload(workload("last", [podset(count=1)]))
-    cache.assume("team/next", admissions(cache.plan())["next"])
-    words, planned = cache.flavor_topologies().by_flavor["tas"].capacity.free.tolist(), cache.plan()
-    status = cache.cluster_queue_status("cq")
+    cache.assume("team/next", admissions(plan_cycle(cache))["next"])
+    words, planned = (
+        cache.flavor_topologies().by_flavor["tas"].capacity.free.tolist(),
+        plan_cycle(cache),
+    )
+    status = cluster_queue_status_of(cache, "cq")
     cache.rebuild_derived_state()
     assert cache.flavor_topologies().by_flavor["tas"].capacity.free.tolist() == words
-    assert cache.plan() == planned
-    assert cache.cluster_queue_status("cq") == status
+    assert plan_cycle(cache) == planned
+    assert cluster_queue_status_of(cache, "cq") == status
     assert verify(cache) == []

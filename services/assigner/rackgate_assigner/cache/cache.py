@@ -1,45 +1,46 @@
-"""Fold of watch events. Every method is synchronous; nothing here awaits, logs or reads a clock."""
+"""State of the cluster, kept up to date by watch events.
+
+Every event updates what is derived from it at once or marks it stale: usage per Workload and per
+queue, coverage of bound pods, usage beyond admission, and the topology trees. `snapshot` copies
+what one scheduling cycle needs. Deciding, explaining and writing statuses take the cache as an
+argument and live elsewhere.
+
+Invariant: everything derived is a function of the objects. `consistency.mismatches` compares it
+with a rebuild from scratch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rackgate.features import DEFAULTS, Features
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache import consistency as checks
-from rackgate_assigner.cache.admitted import admitted_by_cluster_queue, slice_families
-from rackgate_assigner.cache.assumed import AssumedAssignment
-from rackgate_assigner.cache.excess_usage import ExcessUsageTracker
-from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
-from rackgate_assigner.cache.limit_ranges import without_pod_defaults
-from rackgate_assigner.cache.live_pods import ExcessUsage, LivePodCount, LivePods
+from rackgate_assigner.assumed_writes import AssumedStatus
+from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, Trees
+from rackgate_assigner.cache.hosts import Hosts
+from rackgate_assigner.cache.indexes import discard
+from rackgate_assigner.cache.live_pods import (
+    ExcessUsageTracker,
+    LivePodCount,
+    LivePods,
+)
 from rackgate_assigner.cache.objects import Objects
+from rackgate_assigner.cache.pod_defaults import without_pod_defaults
 from rackgate_assigner.cache.pods import BoundPods
-from rackgate_assigner.cache.queue_usage import Totals, WorkloadUsage, workload_usage
-from rackgate_assigner.cache.reclaimed import usage_without_done_pods
-from rackgate_assigner.cache.slice_families import (
-    SliceFamilies,
+from rackgate_assigner.cache.snapshot import AdmittedWorkload, Snapshot
+from rackgate_assigner.cache.usage import (
+    ExcessUsage,
+    Totals,
+    WorkloadUsage,
     covering_assignments,
-    is_merged,
-    is_orphan,
-    merge_assignments,
+    usage_without_done_pods,
+    workload_usage,
 )
-from rackgate_assigner.cache.snapshot import Snapshot
-from rackgate_assigner.cache.trees import Trees
-from rackgate_assigner.explain import workload as workload_explanation
-from rackgate_assigner.explain.explanation import Explanation
-from rackgate_assigner.queues import status
-from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.evictions import DRAIN
-from rackgate_assigner.scheduler.requeue_triggers import (
-    scheduling_inputs_differ,
-    usage_visible_to_others,
-)
+from rackgate_assigner.quota.queues import DRAIN, NEVER, FlavorResource
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.workload.decisions import Assignment, Decision
+from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
     Charge,
     PodInfo,
@@ -48,10 +49,17 @@ from rackgate_assigner.workload.info import (
     pod_info,
     workload_info,
 )
+from rackgate_assigner.workload_slices.families import (
+    SliceFamilies,
+    SliceFamily,
+    is_merged,
+    is_orphan,
+    merge_assignments,
+)
 
 
 class Cache(Objects):
-    """State of the cluster as far as admission needs it; mutable, for one thread.
+    """What admission needs to know of the cluster; mutable, for one thread.
 
     Usage is always derived from Workloads and bound pods, never from the life of a node, flavor
     or Topology: those may come and go in any order (C2, C3).
@@ -59,48 +67,59 @@ class Cache(Objects):
     Attributes:
         epoch: rises with every change that could make a pending Workload fit or unfit.
             Heartbeats, pods that sit where they were assigned, and condition writes do not.
-        workloads: rows by key.
-        assumed: grants whose status writes the watch has not shown yet, by key.
+        workloads: by key.
+        assumed: assignments whose status writes the watch has not shown yet, by key.
         usages: what each Workload holds, by key; those that hold nothing are there too.
         families: which Workloads are slices of which.
         live_pods: pods by the job at the root of their owner chain.
-        excess_usage: what these take beyond what was granted; charged like an assignment.
-        on_pods_changed: told the uid of a job whose pods came, went or are being deleted.
-        on_excess_usage_changed: told what is charged beyond an assignment, and what was, whenever
-            that changes.
+        excess_usage: what these use beyond admission; charged like an assignment.
+        on_pods_changed: called with the uid of a job whose pods changed.
+        on_hosts_changed: called with the hosts whose node or its health changed.
+        on_excess_usage_changed: called with what was charged beyond admission before a change, and
+            with what is charged after it.
     """
 
     def __init__(self, features: Features = DEFAULTS, excluded: Sequence[str] = ()) -> None:
         """Start empty.
 
         Args:
-            features: gates that plans and statuses go by unless told otherwise.
-            excluded: prefixes of resources that count neither for quota nor for room (C16).
+            features: feature gates.
+            excluded: prefixes of resources that count neither for quota nor for capacity (C16).
         """
         super().__init__()
         self.features = features
         self.excluded = tuple(excluded)
         self.workloads: dict[str, WorkloadInfo] = {}
-        self.assumed: dict[str, AssumedAssignment] = {}
+        self.assumed: dict[str, AssumedStatus[Assignment]] = {}
         self.on_pods_changed: Callable[[str], None] = lambda _job_uid: None
+        self.on_hosts_changed: Callable[[set[str]], None] = lambda _hosts: None
         self.on_excess_usage_changed: Callable[[ExcessUsage], None] = lambda _excess: None
         self._reset_derived_state()
 
     def _reset_derived_state(self) -> None:
-        """Start all that is derived from rows, empty."""
         self.usages: dict[str, WorkloadUsage] = {}
         self.families = SliceFamilies()
-        # Workloads with pods that are done, and those where that has to be looked at anew.
+        # Workloads with reclaimable pods, and those whose places are to be worked out again.
         self._with_reclaimable_pods: set[str] = set()
         self._reclaimable_outdated: set[str] = set()
         self._totals = Totals()
         self.pods = BoundPods(self.nodes, self._charge_node)
         held = self.features.hold_quota_for_terminating_pods
         self.live_pods = LivePods(self.nodes, terminating=held)
-        self.excess_usage = ExcessUsageTracker(self, self._totals, charge_released=held)
+        self.excess_usage = ExcessUsageTracker(
+            self,
+            workloads=self.workloads,
+            usages=self.usages,
+            families=self.families,
+            live_pods=self.live_pods,
+            totals=self._totals,
+            charge_released=held,
+            on_change=lambda excess: self.on_excess_usage_changed(excess),  # noqa: PLW0108 - set later
+        )
         # Pods that lost their controller, by the Workload that they name.
         self._pods_without_owner: dict[str, set[str]] = {}
-        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges)
+        self.hosts = Hosts(self.nodes.values())
+        self.trees = Trees(self.nodes, self.flavors, self.pods.charged, self._charges, self.hosts)
         self._pending: dict[str, WorkloadInfo] = {}
         self._deactivated: set[str] = set()
         self._with_unhealthy_nodes: set[str] = set()
@@ -108,7 +127,7 @@ class Cache(Objects):
     # Pods and Workloads: what usage is made of.
 
     def set_pod(self, pod: wire.Pod) -> None:
-        """A pod was added or changed; one that is not bound, or has ended, takes no room."""
+        """A pod was added or changed; one that is not bound, or has ended, uses no capacity."""
         key = pod.metadata.key
         row = pod_info(pod)
         if row is None:
@@ -117,13 +136,13 @@ class Cache(Objects):
             self.put_pod(row)
 
     def put_pod(self, row: PodInfo) -> None:
-        """As `set_pod`, for the row of a pod that takes room."""
+        """As `set_pod`, for a bound pod that has not ended."""
         before = self.pods.rows.get(row.key)
         if before is not None and row.uid == before.uid and before.owner_uid and not row.owner_uid:
-            # It lost its controller: left behind, or stripped. It still takes what it took.
+            # Its controller is gone, or its owner reference was removed: it still counts.
             row = replace(row, owner_uid=before.owner_uid, is_job_pod=before.is_job_pod)
         elif not row.owner_uid and row.workload_annotation:
-            # It did before this process saw it: its Workload knows whose it was.
+            # The same, before this process saw it: its Workload knows whose it was.
             self._pods_without_owner.setdefault(row.workload_annotation, set()).add(row.key)
             workload = self.workloads.get(row.workload_annotation)
             if workload is not None:
@@ -140,13 +159,12 @@ class Cache(Objects):
         """A pod is gone, or has ended."""
         self._on_pods_changed(self.live_pods.drop(key))
         before = self.pods.rows.get(key)
-        if before is not None and before.workload_annotation in self._pods_without_owner:
-            self._pods_without_owner[before.workload_annotation].discard(key)
-            if not self._pods_without_owner[before.workload_annotation]:
-                del self._pods_without_owner[before.workload_annotation]
-        if before is not None and self.pods.drop(key) and self._affects_scheduling(before):
+        if before is None:
+            return
+        discard(self._pods_without_owner, before.workload_annotation, key)
+        if self.pods.drop(key) and self._affects_scheduling(before):
             self.epoch += 1
-        if before is not None and self._mark_reclaimable_outdated([before]):
+        if self._mark_reclaimable_outdated([before]):
             self.epoch += 1
 
     def set_owner(self, uid: str, root: str, namespace: str = "") -> None:
@@ -195,13 +213,13 @@ class Cache(Objects):
             self.on_pods_changed(root)
 
     def _update_excess_usage(self, roots: Iterable[str]) -> None:
-        """Recompute the charge for what pods of these jobs take beyond what was granted."""
+        """Recompute what pods of these jobs use beyond admission."""
         for root in roots:
             if self.excess_usage.update(root):
                 self.epoch += 1
 
     def _mark_reclaimable_outdated(self, rows: Sequence[PodInfo]) -> bool:
-        """Note that pods of a Workload changed some of whose pods are done; whether any did."""
+        """Mark Workloads of these pods that have reclaimable pods; whether any has."""
         names = {row.workload for row in rows} & self._with_reclaimable_pods
         self._reclaimable_outdated |= names
         return bool(names)
@@ -220,7 +238,7 @@ class Cache(Objects):
         self.put_workload(workload_info(workload, known, self.excluded))
 
     def put_workload(self, row: WorkloadInfo) -> None:
-        """As `set_workload`, for a row at hand."""
+        """As `set_workload`, for its projection."""
         old = self.workloads.get(row.key)
         row = self.pod_defaults.with_pod_defaults(row)
         self.pod_defaults.track(old, row)
@@ -228,9 +246,10 @@ class Cache(Objects):
         relinked = self.excess_usage.link(row)
         before = self.families.link(row.key, row.parent)
         assumed = self.assumed.get(row.key)
-        if assumed is not None and assumed.is_superseded_by(row):
+        if assumed is not None and _is_superseded(assumed, row):
             del self.assumed[row.key]
-        if self._update_usage(row.key) or scheduling_inputs_differ(old, row):
+        changed = old is None or old.scheduling_inputs != row.scheduling_inputs
+        if self._update_usage(row.key) or changed:
             self.epoch += 1
         if before not in ("", row.parent):
             self._update_covered_pods(before)
@@ -262,7 +281,7 @@ class Cache(Objects):
         row = self.workloads.get(key)
         if row is None or row.finished or (row.reserved is not None) != replace_existing:
             return
-        self.assumed[key] = AssumedAssignment(assignment, row.uid, row.resource_version)
+        self.assumed[key] = AssumedStatus(assignment, row.uid, row.resource_version)
         self._update_usage(key)
 
     def confirm(self, key: str, resource_version: str) -> None:
@@ -275,7 +294,7 @@ class Cache(Objects):
         if assumed is None or row is None:
             return
         self.assumed[key] = assumed.with_written_version(resource_version)
-        if self.assumed[key].is_superseded_by(row):
+        if _is_superseded(self.assumed[key], row):
             self.forget(key)
 
     def forget(self, key: str) -> None:
@@ -284,11 +303,7 @@ class Cache(Objects):
             self._update_usage(key)
             self.epoch += 1
 
-    def workload_info(self, key: str) -> WorkloadInfo | None:
-        """The row of a Workload, None when it is not there."""
-        return self.workloads.get(key)
-
-    # Questions.
+    # Reading.
 
     @property
     def totals(self) -> Totals:
@@ -317,51 +332,40 @@ class Cache(Objects):
             priorities=dict(self.priorities),
             used=self.totals.used(),
             flavor_topologies=self.flavor_topologies().copy(),
-            running=admitted_by_cluster_queue(self),
-            families=slice_families(self, parents),
+            running=self._admitted_by_cluster_queue(),
+            families={key: self._slice_family(key) for key in parents},
         )
 
-    def plan(self, *, features: Features | None = None) -> list[Decision]:
-        """One scheduling cycle on a frozen snapshot; the cache itself is not changed.
+    def _admitted_by_cluster_queue(self) -> dict[str, list[AdmittedWorkload]]:
+        """Who holds the quota of queues with preemption; slices count with their parents."""
+        found: dict[str, list[AdmittedWorkload]] = {
+            name: []
+            for name, queue in self.cluster_queues.items()
+            if queue.within_cluster_queue != NEVER
+        }
+        for key, usage in self.usages.items() if found else ():
+            info = self.workloads[key]
+            if usage.cluster_queue not in found or info.parent:
+                continue
+            quota: dict[FlavorResource, int] = dict(usage.quota)
+            for other in self.families.slices_of(key):
+                for pair, amount in self.usages[other].quota.items():
+                    quota[pair] = quota.get(pair, 0) + amount
+            being_evicted = info.evicted or info.deleting
+            found[usage.cluster_queue].append(AdmittedWorkload(info, quota, being_evicted))
+        return found
 
-        Admissions within the cycle are charged against each other (CAP-11). Call `assume` for
-        each one that is written. Only to be called when every watch has synced.
-        """
-        return plan(self.snapshot(), self._features(features))
-
-    def cluster_queue_status(
-        self, name: str, *, features: Features | None = None
-    ) -> dict[str, Any]:
-        """Complete desired status in v1beta2 camelCase; conditions carry no timestamps.
-
-        Raises:
-            KeyError: no such ClusterQueue.
-        """
-        return status.cluster_queue_status(self, name, self._features(features))
-
-    def local_queue_status(self, key: str, *, features: Features | None = None) -> dict[str, Any]:
-        """As `cluster_queue_status`, for a LocalQueue.
-
-        Raises:
-            KeyError: no such LocalQueue.
-        """
-        return status.local_queue_status(self, key, self._features(features))
-
-    def mismatches(self) -> list[checks.Mismatch]:
-        """What was kept event by event and what a rebuild from the same rows gives disagree on.
-
-        Empty is right. Takes as long as building everything from scratch.
-        """
-        return checks.mismatches(
-            self, checks.rebuild_into(self, Cache(self.features, self.excluded))
-        )
-
-    def rebuild_matches(self) -> list[str]:
-        """`mismatches` as texts."""
-        return [str(mismatch) for mismatch in self.mismatches()]
+    def _slice_family(self, key: str) -> SliceFamily:
+        excess = dict(self.excess_usage.excess_of_workload(key))
+        family = SliceFamily(self.workloads.get(key), excess=excess)
+        for member in (key, *self.families.slices_of(key)):
+            usage = self.usages.get(member)
+            for podset, assignment in (usage.assignments if usage else {}).items():
+                family.assignments.setdefault(podset, []).append(assignment)
+        return family
 
     def rebuild_derived_state(self) -> None:
-        """Derive everything anew from the rows."""
+        """Derive everything again from the objects."""
         pods, owners = list(self.pods.rows.values()), self.pods.owners
         claims, queues, gone = (
             self.live_pods.claims,
@@ -389,18 +393,6 @@ class Cache(Objects):
             self.drop_job(uid)
         self.epoch += 1
 
-    def explain(self, key: str, *, features: Features | None = None) -> Explanation | None:
-        """Why a Workload waits, or what it holds; None when it is not there."""
-        return workload_explanation.explain(self, key, self._features(features))
-
-    def missing_levels(self, flavor: str) -> dict[str, tuple[str, ...]]:
-        """Nodes of a TAS flavor that lack level labels, each with the keys it lacks (C18)."""
-        return workload_explanation.missing_levels(self, flavor)
-
-    def overlaps(self) -> list[tuple[str, str, int]]:
-        """Pairs of TAS flavors that share nodes, with the number of shared nodes (TAS-33)."""
-        return workload_explanation.overlaps(self)
-
     def flavor_topologies(self) -> FlavorTopologies:
         """The live trees with everything charged: for reading, and good until the next event."""
         self.pods.update_coverage()
@@ -409,11 +401,8 @@ class Cache(Objects):
         self._reclaimable_outdated.clear()
         return self.trees.flavor_topologies()
 
-    def _features(self, features: Features | None) -> Features:
-        return self.features if features is None else features
-
     def _update_usage(self, key: str) -> bool:
-        """Bring up to date what a Workload and its slices hold; whether others can feel it."""
+        """Update what a Workload and its slices hold; whether other decisions depend on it."""
         found = [self._update_usage_of(each) for each in (key, *self.families.slices_of(key))]
         head = self.families.parent_or_self(key)
         if any(changed for changed, _ in found):
@@ -434,21 +423,22 @@ class Cache(Objects):
                 self._pending[key] = row
             if new.cluster_queue and not row.active:
                 self._deactivated.add(key)
-            # Pods of a slice are the parent's, which repairs them once it counts them.
+            # Pods of a slice belong to its parent, which replaces their nodes once it counts them.
             if new.admitted and row.unhealthy and not row.parent:
                 self._with_unhealthy_nodes.add(key)
         self._track_reclaimable(key, row)
         if old == new:
             return False, False
         self._replace_usage(key, old, new)
-        return True, usage_visible_to_others(old) != usage_visible_to_others(new)
+        before = old.visible_to_others if old is not None else ()
+        return True, before != (new.visible_to_others if new is not None else ())
 
     def _workload_usage(self, row: WorkloadInfo) -> WorkloadUsage:
         assumed = self.assumed.get(row.key)
-        assignment = assumed.assignment if assumed else None
+        assignment = assumed.value if assumed else None
         if not row.parent:
             if row.deleting and row.job_uid and not self.live_pods.is_managed(row.job_uid):
-                # Its job is gone: no pod comes any more, and each that goes gives back its part.
+                # Its job is gone: no pod comes any more, and each that goes releases its part.
                 return WorkloadUsage(row.queue)
             return workload_usage(row, assignment)
         parent = self.workloads.get(row.parent)
@@ -462,7 +452,7 @@ class Cache(Objects):
             self._reclaimable_outdated.add(key)
 
     def _release_reclaimable(self, key: str) -> None:
-        """Give back the places of pods that are done, now that it is known which run."""
+        """Release the places of reclaimable pods, now that coverage is up to date."""
         row, old = self.workloads.get(key), self.usages.get(key)
         if row is None or old is None or not old.charges:
             return
@@ -493,10 +483,13 @@ class Cache(Objects):
         self.trees.charge_node(node, shape, sign)
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        self.trees.record_node_change(old, new)
         found = new or old
         if found is None:
             return
+        hosts = self.hosts.drop(found.name) if new is None else self.hosts.put(new)
+        if hosts:
+            self.on_hosts_changed(hosts)
+        self.trees.record_node_change(old, new)
         self._on_pods_changed(self.live_pods.node_changed(found.name))
         if (old.labels if old else None) != (new.labels if new else None):
             here = map(self.live_pods.root_of, self.pods.pods_on_node(found.name))
@@ -510,7 +503,7 @@ class Cache(Objects):
         self._update_excess_usage(self.excess_usage.roots_of_queue(kind, key))
 
     def _update_covered_pods(self, key: str) -> None:
-        """Say which pods of a Workload are paid for, by itself or by its slices."""
+        """Update which pods are covered by the assignments of a Workload and its slices."""
         keys = (key, *self.families.slices_of(key))
         row = self.workloads.get(key)
         owner = row.job_uid or row.owner_uid if row is not None else ""
@@ -532,3 +525,9 @@ class Cache(Objects):
         if self.pods.node_labels_changed(node):
             self._reclaimable_outdated |= self._with_reclaimable_pods
             self.epoch += 1
+
+
+def _is_superseded(assumed: AssumedStatus[Assignment], row: WorkloadInfo) -> bool:
+    """Whether the watch is to be believed from now on, whatever it shows."""
+    shown = row.reserved is not None
+    return row.finished or assumed.is_superseded_by(row.uid, row.resource_version, shown=shown)

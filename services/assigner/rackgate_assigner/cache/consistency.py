@@ -1,20 +1,18 @@
-"""Is what was kept incrementally equal to what a rebuild from the same rows gives?"""
+"""Compares what the cache keeps incrementally with a rebuild from the same objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.cache.limit_ranges import without_pod_defaults
+from rackgate_assigner.cache.pod_defaults import without_pod_defaults
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
-
-if TYPE_CHECKING:
-    from rackgate_assigner.cache.cache import Cache
 
 Key = TypeVar("Key")
 
@@ -38,7 +36,7 @@ class Mismatch:
 
 
 def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
-    """Fill an empty cache with the rows of another, in an order of its own."""
+    """Fill an empty cache with the objects of another, in an order of its own."""
     for row in cache.workloads.values():
         fresh.put_workload(without_pod_defaults(row))
     for item in cache.pod_defaults.classes.values():
@@ -48,7 +46,7 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
             fresh.set_limit_range(ranges[name])
     for key, assumed in cache.assumed.items():
         held = cache.workloads[key].reserved is not None
-        fresh.assume(key, assumed.assignment, replace_existing=held)
+        fresh.assume(key, assumed.value, replace_existing=held)
     for uid, root in cache.pods.owners.items():
         fresh.set_owner(uid, root)
     for uid, claim in cache.live_pods.claims.items():
@@ -72,8 +70,12 @@ def rebuild_into(cache: Cache, fresh: Cache) -> Cache:
     return fresh
 
 
-def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
-    """What the two do not agree on, in a fixed order."""
+def mismatches(cache: Cache) -> list[Mismatch]:
+    """What a cache and a rebuild from the same objects disagree on, in a fixed order.
+
+    Takes as long as building everything from scratch.
+    """
+    fresh = rebuild_into(cache, Cache(cache.features, cache.excluded))
     by_flavor, fresh_by_flavor = (
         cache.flavor_topologies().by_flavor,
         fresh.flavor_topologies().by_flavor,
@@ -95,7 +97,6 @@ def mismatches(cache: Cache, fresh: Cache) -> list[Mismatch]:
 
 
 def _shapes_by_workload(cache: Cache) -> dict[str, object]:
-    """What the pods of each Workload request, and why they would be refused."""
     return {key: row.shape for key, row in cache.workloads.items()}
 
 
@@ -115,7 +116,6 @@ def _name(key: object) -> str:
 def _flavor_topology_mismatches(
     flavor_topology: FlavorTopology, fresh: FlavorTopology, nodes: Mapping[str, NodeInfo]
 ) -> list[str]:
-    """What two by_flavor of one flavor disagree on."""
     if (
         flavor_topology.flavor != fresh.flavor
         or flavor_topology.capacity.tree is not flavor_topology.tree
@@ -161,7 +161,7 @@ def _tree_parts(
 
 
 def _columns_match_nodes(tree: TopologyTree) -> bool:
-    """Whether every column at hand says of each node what the node says."""
+    """Whether every cached column agrees with its nodes."""
     return all(
         [column.values[code] for code in column.codes.tolist()]
         == [column_value(key, node) for node in tree.nodes]

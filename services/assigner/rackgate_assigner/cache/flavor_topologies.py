@@ -1,20 +1,36 @@
-"""One tree and its numbers for every flavor with a topology; flavors that share nodes share usage.
+"""The topology trees of all flavors, charged with everything that uses their nodes.
 
-A host is charged in every tree that holds it (C13). A coarser leaf, say a rack, belongs to one
-flavor's nodes: it is charged in another tree only where the two flavors have a node in common.
+`FlavorTopologies` is one tree with its capacity for every flavor that has a topology. A host is
+charged in every tree that contains it (C13). A coarser leaf, say a rack, belongs to the nodes of
+one flavor: it is charged in another tree only where the two flavors share a node.
+
+`Trees` keeps them up to date. Events are recorded as they come, at a cost that does not depend on
+the size of the cluster, and applied together when a cycle asks for its snapshot. Only the changed
+nodes of a tree are updated (`topology.update`); a flavor that is new, or selects other nodes, gets
+its tree built from scratch. A leaf that is new, or whose nodes changed, is charged from
+`TopologyUsage`, which keeps all charges by host and by domain: no Workload is charged again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
+from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology.capacity import Capacity, charge_assignment
+from rackgate_assigner.topology.capacity import (
+    SUM_LIMIT,
+    Capacity,
+    charge_amounts,
+    charge_assignment,
+)
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.tree import TopologyTree
-from rackgate_assigner.workload.info import Charge
+from rackgate_assigner.topology.tree import TopologyTree, hostname, select_nodes, takes_part
+from rackgate_assigner.topology.update import NodeState, update_tree
+from rackgate_assigner.workload.info import Charge, PodShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,7 @@ class FlavorTopologies:
         )
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """Charge (1) or give back (-1) a PodSet's assignment; unknown domains are ignored."""
+        """Charge (1) or release (-1) a PodSet's assignment; unknown domains are ignored."""
         for flavor_topology in self.by_flavor.values():
             self.charge_flavor_topology(flavor_topology, charge, sign)
 
@@ -69,7 +85,7 @@ class FlavorTopologies:
             charge_assignment(flavor_topology.capacity, charge.requests, assignment, sign)
 
     def charge_node(self, node: str, requests: Mapping[str, int], count: int) -> None:
-        """Charge pods that are bound to a node and not placed by us; negative gives back."""
+        """Charge pods that are bound to a node and not placed by TAS; a negative count releases."""
         for flavor_topology in self.by_flavor.values():
             leaf = flavor_topology.tree.leaf_of_node(node)
             if leaf is not None:
@@ -85,14 +101,14 @@ class FlavorTopologies:
     def _assignment_charged_in(
         self, flavor_topology: FlavorTopology, charge: Charge
     ) -> TopologyAssignment | None:
-        """The part of an assignment that takes room in this tree."""
+        """The part of an assignment that uses capacity of this tree."""
         assignment = charge.assignment
         if charge.by_host or charge.flavor == flavor_topology.flavor.name:
             return assignment
         if assignment.levels != flavor_topology.tree.assignment_levels:
             return None
         if charge.flavor not in self.by_flavor:
-            return assignment  # its nodes are no longer known: better too much than too little
+            return assignment  # its nodes are unknown: charge too much rather than too little
         domains = tuple(
             pair
             for pair in assignment.domains
@@ -105,7 +121,7 @@ class FlavorTopologies:
         return leaf is not None and self.shares_leaf(flavor, flavor_topology.tree, leaf)
 
     def shares_leaf(self, flavor: str, tree: TopologyTree, leaf: int) -> bool:
-        """Whether pods that a flavor placed in a leaf above the hosts take room of this tree too.
+        """Whether pods that a flavor placed in a leaf above the hosts use its capacity too.
 
         They do where the flavor has a node of the leaf, and where its nodes are not known.
         """
@@ -114,3 +130,338 @@ class FlavorTopologies:
             flavor_topology.tree.leaf_of_node(node.name) is not None
             for node in tree.nodes_of_leaf(leaf)
         )
+
+
+# A flavor (None: every one that has the host), the shape of the pods, and how many in one charge.
+Item: TypeAlias = tuple[str | None, PodShape, int]
+# By item, how many charges of it there are.
+Items: TypeAlias = dict[Item, int]
+
+Place = TypeVar("Place")
+
+
+class TopologyUsage:
+    """Charges of all assignments, whether or not their flavor has a tree.
+
+    Attributes:
+        hosts: by hostname, of assignments whose lowest level is the hostname.
+        domains: by levels and values, of all others.
+    """
+
+    __slots__ = ("domains", "hosts")
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, Items] = {}
+        self.domains: dict[tuple[tuple[str, ...], Domain], Items] = {}
+
+    def add(self, charge: Charge, sign: int) -> None:
+        """Add (1) or take away (-1) one PodSet's assignment."""
+        shape = tuple(sorted(charge.requests.items()))
+        levels = charge.assignment.levels
+        if levels[-1:] == (HOSTNAME_LABEL,):
+            flavor = None if charge.by_host else charge.flavor
+            for values, count in charge.assignment.domains:
+                if values:
+                    _add(self.hosts, values[-1], (flavor, shape, count), sign)
+            return
+        for values, count in charge.assignment.domains:
+            _add(self.domains, (levels, values), (charge.flavor, shape, count), sign)
+
+    def of_leaf(
+        self, flavor: str, tree: TopologyTree, leaf: int, shares_leaf: Callable[[str], bool]
+    ) -> dict[str, int]:
+        """What assignments take of one leaf, by resource.
+
+        Args:
+            flavor: whose tree it is.
+            tree: the tree.
+            leaf: a leaf of it.
+            shares_leaf: whether what another flavor placed in this leaf uses its capacity.
+        """
+        total: dict[str, int] = {}
+        for (owner, shape, count), times in self.items_of_hosts(tree, leaf):
+            if owner is None or owner == flavor:
+                add_amounts(total, charge_amounts(dict(shape), count), times)
+        for (owner, shape, count), times in self.items_of_path(tree, leaf):
+            if owner is not None and (owner == flavor or shares_leaf(owner)):
+                add_amounts(total, charge_amounts(dict(shape), count), times)
+        return total
+
+    def items_of_hosts(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
+        """Charges of the hosts of a leaf; one with an owner counts in the owner's tree alone."""
+        hosts = {hostname(node) for node in tree.nodes_of_leaf(leaf)}
+        for host in hosts:
+            if host is not None and tree.leaf_of_host(host) == leaf:
+                yield from self.hosts.get(host, {}).items()
+
+    def items_of_path(self, tree: TopologyTree, leaf: int) -> Iterator[tuple[Item, int]]:
+        """Charges of a leaf that is no host, by its path."""
+        if not tree.lowest_is_hostname:
+            yield from self.domains.get((tree.levels, tree.paths[-1][leaf]), {}).items()
+
+    def leaves_charged_by(self, flavors: set[str], tree: TopologyTree) -> set[int]:
+        """Leaves of a tree, above the hosts, that some of these flavors placed pods in."""
+        if tree.lowest_is_hostname or not flavors:
+            return set()
+        found = {
+            tree.leaf_of_values(values)
+            for (levels, values), items in self.domains.items()
+            if levels == tree.levels and any(owner in flavors for owner, _, _ in items)
+        }
+        return {leaf for leaf in found if leaf is not None}
+
+
+def add_amounts(total: dict[str, int], amounts: Mapping[str, int], times: int) -> None:
+    """Add amounts by resource so many times."""
+    for resource, amount in amounts.items():
+        total[resource] = total.get(resource, 0) + amount * times
+
+
+def non_tas_usage_of_leaf(
+    tree: TopologyTree, leaf: int, pods: Mapping[str, Mapping[PodShape, int]]
+) -> dict[str, int]:
+    """What pods not placed by TAS take of one leaf, by resource.
+
+    Args:
+        tree: the tree.
+        leaf: a leaf of it.
+        pods: by Node name, how many of each shape are charged to it.
+    """
+    total: dict[str, int] = {}
+    for node in tree.nodes_of_leaf(leaf):
+        for shape, count in pods.get(node.name, {}).items():
+            add_amounts(total, charge_amounts(dict(shape), count, SUM_LIMIT), 1)
+    return total
+
+
+def _add(places: dict[Place, Items], place: Place, item: Item, sign: int) -> None:
+    items = places.get(place)
+    if items is None:
+        items = places[place] = {}
+    times = items.get(item, 0) + sign
+    if times:
+        items[item] = times
+        return
+    del items[item]
+    if not items:
+        del places[place]
+
+
+# Building from scratch is cheaper than updating when one node in so many has changed.
+REBUILD_FRACTION = 4
+# With fewer changes than this a tree is always updated.
+MIN_CHANGES_FOR_REBUILD = 64
+
+
+class Trees:
+    """Trees of all flavors with a topology, charged with everything that uses their nodes.
+
+    Attributes:
+        usage: charges of all assignments, also of flavors without a tree at the moment.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeInfo],
+        flavors: Mapping[str, FlavorInfo],
+        pods: Mapping[str, Mapping[PodShape, int]],
+        charges: Callable[[], Iterable[Charge]],
+        hosts: Hosts,
+    ) -> None:
+        """Prepare; all arguments are read when needed.
+
+        Args:
+            nodes: by Node name.
+            flavors: by name.
+            pods: by Node name, how many pods of each shape are charged to it.
+            charges: of all Workloads, as they were given to `charge`.
+            hosts: nodes by hostname label; shows a change before it is recorded here.
+        """
+        self.usage = TopologyUsage()
+        self._nodes, self._flavors = nodes, flavors
+        self._pods, self._charges = pods, charges
+        self._flavor_topologies: FlavorTopologies | None = None
+        self._hosts = hosts
+        self._changed_nodes: set[str] = set()
+        self._changed_hosts: set[str] = set()
+        self._changed_flavors: set[str] = set()
+
+    # Events.
+
+    def record_node_change(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
+        """A node came, went or changed; `nodes` shows it already."""
+        for facts in (old, new):
+            if facts is None:
+                continue
+            host = hostname(facts)
+            if host is not None:
+                self._changed_hosts.add(host)
+            self._changed_nodes.add(facts.name)
+        if self._flavor_topologies is None or self._rebuild_is_cheaper():
+            # A build reads every node. A standby never asks for trees: it would record every name.
+            self._flavor_topologies = None
+            self._changed_nodes, self._changed_hosts = set(), set()
+
+    def record_flavor_change(self, name: str) -> None:
+        """A flavor came, went or changed; `flavors` shows it already."""
+        self._changed_flavors.add(name)
+
+    def charge(self, charge: Charge, sign: int) -> None:
+        """An assignment was given (1) or taken back (-1)."""
+        self.usage.add(charge, sign)
+        if self._flavor_topologies is not None:
+            self._flavor_topologies.charge(charge, sign)
+
+    def charge_node(self, node: str, shape: PodShape, sign: int) -> None:
+        """A pod not placed by TAS uses a node (1), or no longer does (-1)."""
+        if self._flavor_topologies is not None:
+            self._flavor_topologies.charge_node(node, dict(shape), sign)
+
+    # Reading.
+
+    def affects_any_tree(self, node: str) -> bool:
+        """Whether charges to a node can matter to anyone; yes while trees have to be built."""
+        if self._flavor_topologies is None or self._changed_flavors:
+            return True
+        facts = self._nodes.get(node) if node in self._changed_nodes else None
+        if facts is not None and any(
+            flavor.levels and takes_part(facts, flavor.node_labels, flavor.levels)
+            for flavor in self._flavors.values()
+        ):
+            return True
+        return any(
+            flavor_topology.tree.leaf_of_node(node) is not None
+            for flavor_topology in self._flavor_topologies.by_flavor.values()
+        )
+
+    def flavor_topologies(self) -> FlavorTopologies:
+        """The trees with everything charged: for reading, and good until the next event."""
+        if self._flavor_topologies is None:
+            self._flavor_topologies = self._build_all()
+        elif self._changed_nodes or self._changed_flavors:
+            # Should the update ever fail, the next call builds from scratch.
+            before, self._flavor_topologies = self._flavor_topologies, None
+            self._flavor_topologies = self._updated(before)
+        self._changed_nodes, self._changed_hosts, self._changed_flavors = set(), set(), set()
+        return self._flavor_topologies
+
+    # From scratch.
+
+    def _rebuild_is_cheaper(self) -> bool:
+        return (
+            len(self._changed_nodes)
+            > MIN_CHANGES_FOR_REBUILD + len(self._nodes) // REBUILD_FRACTION
+        )
+
+    def _build_all(self) -> FlavorTopologies:
+        flavor_topologies = FlavorTopologies(
+            {
+                flavor.name: build_flavor_topology(flavor, self._nodes.values())
+                for flavor in self._flavors.values()
+                if flavor.levels
+            }
+        )
+        self._charge_all(flavor_topologies, flavor_topologies.by_flavor)
+        return flavor_topologies
+
+    def _charge_all(self, flavor_topologies: FlavorTopologies, names: Iterable[str]) -> None:
+        """Charge everything to trees that are new."""
+        by_flavor = [flavor_topologies.by_flavor[name] for name in names]
+        for charge in self._charges() if by_flavor else ():
+            for flavor_topology in by_flavor:
+                flavor_topologies.charge_flavor_topology(flavor_topology, charge, 1)
+        for flavor_topology in by_flavor:
+            for node, shapes in self._pods.items():
+                leaf = flavor_topology.tree.leaf_of_node(node)
+                if leaf is not None:
+                    for shape, count in shapes.items():
+                        flavor_topology.capacity.charge_other(leaf, dict(shape), count)
+
+    # From what was there before.
+
+    def _updated(self, before: FlavorTopologies) -> FlavorTopologies:
+        by_flavor = dict(before.by_flavor)
+        built = self._update_flavors(by_flavor)
+        names = self._changed_nodes.union(*map(self._hosts.node_names, self._changed_hosts))
+        changed_leaves: dict[str, set[int]] = {}
+        for name in by_flavor.keys() - built:
+            by_flavor[name], changed_leaves[name] = self._update_nodes(by_flavor[name], names)
+        flavor_topologies = FlavorTopologies(by_flavor)
+        self._charge_all(flavor_topologies, sorted(built))
+        for name, leaves in changed_leaves.items():
+            self._charge_leaves(flavor_topologies, flavor_topologies.by_flavor[name], leaves)
+        return flavor_topologies
+
+    def _update_flavors(self, by_flavor: dict[str, FlavorTopology]) -> set[str]:
+        """Update the set of trees; returns those that were built and are not charged yet."""
+        built = set()
+        for name in self._changed_flavors:
+            row, flavor_topology = self._flavors.get(name), by_flavor.pop(name, None)
+            if row is None or not row.levels:
+                continue
+            if flavor_topology is not None and _has_same_tree(flavor_topology.flavor, row):
+                by_flavor[name] = FlavorTopology(
+                    row, flavor_topology.tree, flavor_topology.capacity
+                )
+            else:
+                by_flavor[name] = build_flavor_topology(row, self._nodes.values())
+                built.add(name)
+        return built
+
+    def _update_nodes(
+        self, flavor_topology: FlavorTopology, names: set[str]
+    ) -> tuple[FlavorTopology, set[int]]:
+        """One tree with these nodes as they are now, and the leaves to charge again."""
+        update = update_tree(flavor_topology.tree, self._node_states(flavor_topology.flavor, names))
+        tree = update.tree
+        changed_leaves = set(update.changed_leaves)
+        if not tree.lowest_is_hostname:
+            # Which of two nodes with one hostname counts, and whose nodes a leaf has as well,
+            # can change without any change to this tree.
+            changed_leaves.update(
+                leaf for leaf in map(tree.leaf_of_node, names) if leaf is not None
+            )
+            changed_leaves.update(self.usage.leaves_charged_by(self._changed_flavors, tree))
+        new_resources = set(tree.resources) - set(flavor_topology.tree.resources)
+        if new_resources:
+            changed_leaves.update(self._leaves_with_resources(new_resources, tree))
+        if tree is flavor_topology.tree:
+            return flavor_topology, changed_leaves
+        capacity = flavor_topology.capacity.move_to_tree(tree, update.leaves)
+        return FlavorTopology(flavor_topology.flavor, tree, capacity), changed_leaves
+
+    def _node_states(self, flavor: FlavorInfo, names: set[str]) -> dict[str, NodeState]:
+        known = [self._nodes[name] for name in names if name in self._nodes]
+        taking, skipped = select_nodes(known, flavor.node_labels, flavor.levels)
+        states: dict[str, NodeState] = dict.fromkeys(names)
+        return states | skipped | {node.name: node for node in taking}
+
+    def _leaves_with_resources(self, resources: set[str], tree: TopologyTree) -> Iterator[int]:
+        """Leaves charged with a resource that no node offered before."""
+        for leaf in range(tree.leaf_count):
+            shapes = [shape for (_, shape, _), _ in self.usage.items_of_hosts(tree, leaf)]
+            shapes += [shape for (_, shape, _), _ in self.usage.items_of_path(tree, leaf)]
+            for node in tree.nodes_of_leaf(leaf):
+                shapes += self._pods.get(node.name, ())
+            if any(resource in resources for shape in shapes for resource, _ in shape):
+                yield leaf
+
+    def _charge_leaves(
+        self,
+        flavor_topologies: FlavorTopologies,
+        flavor_topology: FlavorTopology,
+        leaves: Iterable[int],
+    ) -> None:
+        tree, capacity = flavor_topology.tree, flavor_topology.capacity
+
+        for leaf in leaves:
+
+            def shares_leaf(flavor: str, leaf: int = leaf) -> bool:
+                return flavor_topologies.shares_leaf(flavor, tree, leaf)
+
+            usage = self.usage.of_leaf(flavor_topology.flavor.name, tree, leaf, shares_leaf)
+            capacity.set_leaf(leaf, usage, non_tas_usage_of_leaf(tree, leaf, self._pods))
+
+
+def _has_same_tree(before: FlavorInfo, row: FlavorInfo) -> bool:
+    return (before.levels, before.node_labels) == (row.levels, row.node_labels)

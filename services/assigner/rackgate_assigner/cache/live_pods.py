@@ -1,36 +1,45 @@
-"""What the pods of each job really take, so that no queue is charged less than what lives.
+"""What the pods of each job really use, so that no queue is charged less than what lives.
 
 A pod lives while it is bound and has not ended; one that is being deleted lives until it is gone.
 Pods are attributed to the job at the root of their owner chain: a Job, a RayCluster, or the JobSet
 of a child Job. The charge of a Workload is, by flavor and resource, the larger of what it was
-granted and what its pods take; this module keeps the part beyond the assignment, the *excess*.
+admitted with and what its pods use; this module keeps the part beyond the assignment, the *excess*.
 
 Three cases, by what is known of the root:
 
-1. A Workload of the job holds quota: the excess is what its pods take beyond all that it and its
-   slices were granted. With one flavor for a resource, a sum kept per pod event answers that;
+1. A Workload of the job holds quota: the excess is what its pods use beyond all that it and its
+   slices were admitted with. With one flavor for a resource, a sum kept per pod event answers that;
    with several, each pod counts for the flavor whose labels its node carries.
 2. No Workload of the job holds quota (evicted and released, finished, deleted): all that its pods
-   take is excess, charged to the ClusterQueue that it was admitted to last, or else the one that
+   use is excess, charged to the ClusterQueue that it was admitted to last, or else the one that
    its LocalQueue leads to.
-3. Nothing is known of the root: its pods are nobody's, and take room of their nodes alone.
+3. Nothing is known of the root: its pods use capacity of their nodes alone.
 
-Invariant: excess is a function of rows alone (pods, Workloads, jobs, queues, flavors, nodes), so a
-rebuild from them gives the same; `cache.checks` compares the two.
+`LivePods` attributes and counts pods. `ExcessUsageTracker` keeps the excess in the totals of the
+queues: a root is updated whenever its pods, its Workloads or their usage change, and when a
+ClusterQueue, LocalQueue, flavor or label of a node changes that its charge depends on. The sums per
+job are enough for nearly all roots. Where a resource has several flavors, every pod of the job has
+to be read: that is put off until the totals are read (`flush`).
+
+Invariant: excess is a function of the objects alone (pods, Workloads, jobs, queues, flavors,
+nodes), so a rebuild from them gives the same; `consistency.mismatches` compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from rackgate_assigner.cache.indexes import discard
+from rackgate_assigner.cache.objects import Objects
+from rackgate_assigner.cache.usage import ExcessUsage, Totals, WorkloadUsage
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorInfo, FlavorResource
 from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.workload.info import PodInfo
-
-PODS = "pods"
+from rackgate_assigner.topology.tree import PODS
+from rackgate_assigner.workload.info import PodInfo, WorkloadInfo, quota_usage
+from rackgate_assigner.workload_slices.families import SliceFamilies
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +64,6 @@ class LivePodCount:
     def total(self) -> int:
         """All pods that live."""
         return self.running + self.terminating
-
-
-@dataclass(frozen=True, slots=True)
-class ExcessUsage:
-    """What the pods of one job take beyond what its Workload was granted.
-
-    Attributes:
-        local_queue: `namespace/name`; "" when none is known.
-        cluster_queue: that is charged.
-        amounts: by flavor and resource; never zero.
-    """
-
-    local_queue: str
-    cluster_queue: str
-    amounts: Mapping[FlavorResource, int]
 
 
 @dataclass(slots=True)
@@ -117,14 +111,14 @@ class LivePods:
         """Start empty.
 
         Args:
-            nodes: read to tell whether the end of a pod that is being deleted would be seen.
+            nodes: tell whether the end of a pod that is being deleted would be seen.
             terminating: pods that are being deleted count until they are gone.
         """
         self.queues: dict[str, str] = {}
         self._nodes, self._terminating = nodes, terminating
         self._rows: dict[str, PodInfo] = {}
         self._by_root: dict[str, JobPods] = {}
-        # Pods that count as living now; the others wait on a node that is gone or not ready.
+        # Pods that count; the others are being deleted on a node that is gone or not ready.
         self._counted: dict[str, PodInfo] = {}
         self._by_owner: dict[str, set[str]] = {}
         self._terminating_by_node: dict[str, set[str]] = {}
@@ -163,14 +157,11 @@ class LivePods:
     def _remove(self, row: PodInfo) -> set[str]:
         self._uncount_pod(row)
         del self._rows[row.key]
-        siblings = self._by_owner[row.owner_uid]
-        siblings.discard(row.key)
-        if not siblings:
-            del self._by_owner[row.owner_uid]
+        discard(self._by_owner, row.owner_uid, row.key)
         return {self.root(row.owner_uid)}
 
     def _drop_unused(self, owner: str) -> None:
-        """Forget what was only remembered for the sake of pods that are gone now."""
+        """Forget what was only kept for pods that are gone."""
         root = self.root(owner)
         if owner in self._deleted_owners and owner not in self._by_owner:
             self._deleted_owners.discard(owner)
@@ -239,11 +230,7 @@ class LivePods:
 
     def _forget_claim(self, uid: str) -> None:
         root, _ = self._owner_claims.pop(uid, ("", ""))
-        if not root:
-            return
-        self._children[root].discard(uid)
-        if not self._children[root]:
-            del self._children[root]
+        discard(self._children, root, uid)
 
     @contextmanager
     def _reattributing(self, owners: Iterable[str]) -> Iterator[set[str]]:
@@ -257,7 +244,7 @@ class LivePods:
             self._count_pod(self._rows[key])
         touched |= {self.root(self._rows[key].owner_uid) for key in keys}
 
-    # Questions.
+    # Reading.
 
     @property
     def claims(self) -> Mapping[str, tuple[str, str]]:
@@ -284,7 +271,7 @@ class LivePods:
         return root if known else uid
 
     def root_of(self, key: str) -> str | None:
-        """The root of a pod; None for pods of nobody."""
+        """The root of a pod; None for a pod without a job."""
         row = self._rows.get(key)
         return None if row is None else self.root(row.owner_uid)
 
@@ -320,7 +307,7 @@ class LivePods:
         """Whether a pod counts: one that is being deleted only where its end would be seen.
 
         A node that is gone or not ready reports nothing, so such a pod would hold quota until an
-        administrator acts. Its room on the node stays taken.
+        administrator acts. It still counts on its node.
         """
         if not row.terminating:
             return True
@@ -341,10 +328,7 @@ class LivePods:
         account = self._by_root[root]
         account.pods.discard(row.key)
         if row.terminating:
-            here = self._terminating_by_node[row.node]
-            here.discard(row.key)
-            if not here:
-                del self._terminating_by_node[row.node]
+            discard(self._terminating_by_node, row.node, row.key)
         counted = self._counted.pop(row.key, None)
         if counted is not None:
             account.count(counted, -1)
@@ -363,7 +347,7 @@ def excess_over(
 
     Returns:
         By flavor and resource, without zeros; None when a resource has several flavors, so that
-        the pods have to be looked at one by one.
+        the pods have to be read one by one.
     """
     found: dict[FlavorResource, int] = {}
     seen: set[str] = set()
@@ -425,7 +409,7 @@ def _matching_flavors(
 
 
 def flavors_of_assignment(admitted_quota: Iterable[FlavorResource]) -> dict[str, tuple[str, ...]]:
-    """Flavors by resource of what was admitted_quota, in order."""
+    """Flavors by resource of admitted quota, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for flavor, resource in admitted_quota:
         found[resource] = (*found.get(resource, ()), flavor)
@@ -436,3 +420,277 @@ def flavors_of_queue(queue: ClusterQueueInfo | None) -> dict[str, tuple[str, ...
     """Flavors by resource that a ClusterQueue offers, in its order."""
     groups = queue.groups if queue is not None else ()
     return {resource: group.flavors for group in groups for resource in group.covered}
+
+
+class ExcessUsageTracker:
+    """Usage beyond admission by root, charged to the totals of the queues."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        workloads: Mapping[str, WorkloadInfo],
+        usages: Mapping[str, WorkloadUsage],
+        families: SliceFamilies,
+        live_pods: LivePods,
+        totals: Totals,
+        charge_released: bool,
+        on_change: Callable[[ExcessUsage], None],
+    ) -> None:
+        """Start empty; what is given is read whenever it is needed.
+
+        Args:
+            objects: queues, flavors and nodes.
+            workloads: by key.
+            usages: what each Workload holds, by key.
+            families: slices count with their parents.
+            live_pods: pods by root.
+            totals: charged with what is found.
+            charge_released: pods of a job that holds no quota any more are charged.
+            on_change: called with the charge before a change, and with the one after it.
+        """
+        self._found: dict[str, ExcessUsage] = {}
+        self._objects, self._workloads, self._usages = objects, workloads, usages
+        self._families, self._live_pods, self._totals = families, live_pods, totals
+        self._charge_released, self._on_change = charge_released, on_change
+        self._by_root: dict[str, set[str]] = {}
+        self._roots: dict[str, str] = {}
+        # Roots whose pods have to be read one by one, and those to be updated.
+        self._flavor_dependent: set[str] = set()
+        self._outdated: set[str] = set()
+        # Roots by the queues that their charge also depends on, as (kind, key).
+        self._by_queue: dict[tuple[str, str], set[str]] = {}
+        self._queues_of: dict[str, tuple[tuple[str, str], ...]] = {}
+
+    @property
+    def found(self) -> Mapping[str, ExcessUsage]:
+        """By root; roots without any are left out."""
+        self.flush()
+        return self._found
+
+    def link(self, row: WorkloadInfo) -> set[str]:
+        """A Workload was added or changed; returns roots that have to be updated.
+
+        Slices count with their parent.
+        """
+        root = "" if row.parent else row.job_uid
+        if self._roots.get(row.key, "") == root:
+            return set()
+        before = self.unlink(row.key)
+        if root:
+            self._roots[row.key] = root
+            self._by_root.setdefault(root, set()).add(row.key)
+        return {before, root}
+
+    def unlink(self, key: str) -> str:
+        """A Workload is gone; returns the root that it was of, "" for none."""
+        root = self._roots.pop(key, "")
+        discard(self._by_root, root, key)
+        return root
+
+    def roots_of(self, keys: Iterable[str]) -> set[str]:
+        """The roots of these Workloads."""
+        return {root for key in keys if (root := self._roots.get(key))}
+
+    def flavor_dependent_of(self, roots: Iterable[str]) -> set[str]:
+        """Of these roots, those whose charge depends on flavors and labels of nodes."""
+        return self._flavor_dependent & set(roots)
+
+    def all_flavor_dependent(self) -> set[str]:
+        """All roots whose charge depends on flavors and labels of nodes."""
+        return set(self._flavor_dependent)
+
+    def roots_of_queue(self, kind: str, key: str) -> set[str]:
+        """Roots whose charge depends on a ClusterQueue or LocalQueue."""
+        return set(self._by_queue.get((kind, key), ()))
+
+    def excess_of_workload(self, key: str) -> Mapping[FlavorResource, int]:
+        """What the pods of a Workload's job use beyond admission."""
+        excess = self.found.get(self._roots.get(key, ""))
+        return {} if excess is None else excess.amounts
+
+    def workloads_of(self, root: str) -> list[str]:
+        """All Workloads of the job."""
+        return sorted(self._by_root.get(root, ()))
+
+    def workload_of(self, root: str) -> str:
+        """A Workload of the job, "" when there is none."""
+        return min(self._by_root.get(root, ()), default="")
+
+    def update(self, root: str) -> bool:
+        """Charge what the pods of a job take now; whether that changed, or may have."""
+        if not root:
+            return False
+        self._set_queue_dependencies(root)
+        usages = list(self._usages_of(root))
+        amounts = self._live_pods.amounts(root)
+        if not amounts:
+            self._flavor_dependent.discard(root)
+            return self._replace(root, None)
+        if usages:
+            new, flavor_dependent = self._excess_over(root, usages, amounts)
+        else:
+            new, flavor_dependent = (
+                self._excess_without_quota(root, amounts)
+                if self._charge_released
+                else (None, False)
+            )
+        if not flavor_dependent:
+            self._flavor_dependent.discard(root)
+            return self._replace(root, new)
+        self._flavor_dependent.add(root)
+        self._outdated.add(root)
+        return True
+
+    def flush(self) -> None:
+        """Update the roots that were put off."""
+        while self._outdated:
+            root = self._outdated.pop()
+            usages = list(self._usages_of(root))
+            if not self._live_pods.amounts(root):
+                self._replace(root, None)
+            elif usages:
+                admitted_quota = self._admitted_quota(root, usages)
+                taken = self._amounts_by_flavor(
+                    root, flavors_of_assignment(admitted_quota), admitted_quota
+                )
+                over = {
+                    pair: more
+                    for pair, amount in taken.items()
+                    if (more := amount - admitted_quota.get(pair, 0)) > 0
+                }
+                self._replace(root, _excess(usages[0].local_queue, usages[0].cluster_queue, over))
+            elif self._charge_released:
+                queue, name, choices = self._last_admitted_queue(root)
+                self._replace(root, _excess(queue, name, self._amounts_by_flavor(root, choices)))
+            else:
+                self._replace(root, None)
+
+    def _replace(self, root: str, new: ExcessUsage | None) -> bool:
+        self._outdated.discard(root)
+        old = self._found.get(root)
+        if old == new:
+            return False
+        if old is not None:
+            self._totals.add_excess_usage(old, -1)
+            del self._found[root]
+        if new is not None:
+            self._found[root] = new
+            self._totals.add_excess_usage(new, 1)
+        for excess in (old, new):
+            if excess is not None:
+                self._on_change(excess)
+        return True
+
+    def _set_queue_dependencies(self, root: str, *queues: tuple[str, str]) -> None:
+        """Record on which queues the charge of a root depends."""
+        for queue in self._queues_of.pop(root, ()):
+            discard(self._by_queue, queue, root)
+        if queues:
+            self._queues_of[root] = queues
+        for queue in queues:
+            self._by_queue.setdefault(queue, set()).add(root)
+
+    def _excess_over(
+        self, root: str, usages: Sequence[WorkloadUsage], amounts: Mapping[str, int]
+    ) -> tuple[ExcessUsage | None, bool]:
+        """What pods use beyond an assignment; and whether they have to be read one by one."""
+        first = usages[0]
+        found = excess_over(amounts, self._admitted_quota(root, usages))
+        if found is None:
+            return None, True
+        return _excess(first.local_queue, first.cluster_queue, found), False
+
+    def _admitted_quota(
+        self, root: str, usages: Sequence[WorkloadUsage]
+    ) -> dict[FlavorResource, int]:
+        """All that was admitted; zero for other resources that pods use and the queue covers."""
+        admitted_quota: dict[FlavorResource, int] = {}
+        for usage in usages:
+            for pair, amount in usage.quota.items():
+                admitted_quota[pair] = admitted_quota.get(pair, 0) + amount
+        amounts = self._live_pods.amounts(root)
+        self._add_covered(root, usages[0].cluster_queue, amounts, admitted_quota)
+        return admitted_quota
+
+    def _usages_of(self, root: str) -> Iterator[WorkloadUsage]:
+        """What Workloads of the job, and their slices, hold."""
+        for key in sorted(self._by_root.get(root, ())):
+            for member in (key, *self._families.slices_of(key)):
+                usage = self._usages.get(member)
+                if usage is not None and usage.cluster_queue:
+                    yield usage
+
+    def _add_covered(
+        self,
+        root: str,
+        name: str,
+        amounts: Mapping[str, int],
+        admitted_quota: dict[FlavorResource, int],
+    ) -> None:
+        """Add resources that were not requested, but pods use and the queue covers, as zero.
+
+        Operators add containers of their own to pods.
+        """
+        missing = amounts.keys() - {resource for _, resource in admitted_quota}
+        if not missing:
+            return
+        self._set_queue_dependencies(root, ("ClusterQueue", name))
+        flavors = {flavor for flavor, _ in admitted_quota}
+        choices = flavors_of_queue(self._objects.cluster_queues.get(name))
+        for resource in sorted(missing & choices.keys()):
+            offered = choices[resource]
+            used = [flavor for flavor in offered if flavor in flavors]
+            admitted_quota.update(((flavor, resource), 0) for flavor in used or offered)
+
+    def _excess_without_quota(
+        self, root: str, amounts: Mapping[str, int]
+    ) -> tuple[ExcessUsage | None, bool]:
+        """All that pods use while no Workload holds quota; as `_excess_over`."""
+        queue, name, choices = self._last_admitted_queue(root)
+        flavor_dependent = any(len(choices.get(resource, ())) > 1 for resource in amounts)
+        if flavor_dependent and name:
+            return None, True
+        taken = {
+            (choices[resource][0], resource): amount
+            for resource, amount in amounts.items()
+            if choices.get(resource)
+        }
+        return _excess(queue, name, taken), False
+
+    def _last_admitted_queue(self, root: str) -> tuple[str, str, Mapping[str, tuple[str, ...]]]:
+        """LocalQueue and ClusterQueue of a job that holds nothing, and the flavors by resource."""
+        rows = [
+            row
+            for key in sorted(self._by_root.get(root, ()))
+            if (row := self._workloads.get(key)) is not None
+        ]
+        queue = next((row.queue for row in rows if row.queue), self._live_pods.queues.get(root, ""))
+        assignment = next((row.reserved for row in rows if row.reserved is not None), None)
+        if assignment is not None:
+            return queue, assignment.cluster_queue, flavors_of_assignment(quota_usage(assignment))
+        if not queue:
+            return "", "", {}
+        local = self._objects.local_queues.get(queue)
+        name = local.cluster_queue if local is not None else ""
+        self._set_queue_dependencies(
+            root, ("LocalQueue", queue), *((("ClusterQueue", name),) if name else ())
+        )
+        return queue, name, flavors_of_queue(self._objects.cluster_queues.get(name))
+
+    def _amounts_by_flavor(
+        self,
+        root: str,
+        choices: Mapping[str, tuple[str, ...]],
+        admitted_quota: Mapping[FlavorResource, int] = MappingProxyType({}),
+    ) -> dict[FlavorResource, int]:
+        rows = self._live_pods.rows_of(root)
+        return amounts_by_flavor(
+            rows, choices, self._objects.nodes, self._objects.flavors, admitted_quota
+        )
+
+
+def _excess(
+    local_queue: str, cluster_queue: str, found: Mapping[FlavorResource, int]
+) -> ExcessUsage | None:
+    return ExcessUsage(local_queue, cluster_queue, found) if cluster_queue and found else None

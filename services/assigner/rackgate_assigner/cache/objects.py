@@ -1,4 +1,4 @@
-"""Fold of the objects that administrators and nodes bring: everything but Workloads and pods."""
+"""The objects of administrators and nodes in the cache: everything but Workloads and pods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
-from rackgate_assigner.cache.limit_ranges import PodDefaultsIndex
+from rackgate_assigner.cache.pod_defaults import PodDefaultsIndex
 from rackgate_assigner.quota.queues import (
     ClusterQueueInfo,
     FlavorInfo,
@@ -51,7 +51,7 @@ class Objects:
         self.put_node(node_info(node))
 
     def put_node(self, facts: NodeInfo) -> None:
-        """As `set_node`, for facts at hand."""
+        """As `set_node`, for its projection."""
         old = self.nodes.get(facts.name)
         if old == facts:
             return
@@ -82,7 +82,7 @@ class Objects:
         self.put_topology(topology.metadata.name, levels)
 
     def put_topology(self, name: str, levels: tuple[str, ...]) -> None:
-        """As `set_topology`, for levels at hand; no levels: it is gone."""
+        """As `set_topology`, for its levels; no levels: it is gone."""
         if self.topologies.get(name, ()) == levels:
             return
         if levels:
@@ -102,7 +102,7 @@ class Objects:
         self.put_flavor(flavor_info(flavor, self.topologies))
 
     def put_flavor(self, row: FlavorInfo) -> None:
-        """As `set_flavor`, for a row at hand."""
+        """As `set_flavor`, for its projection."""
         old = self.flavors.get(row.name)
         if old == row:
             return
@@ -126,7 +126,7 @@ class Objects:
         self.put_cluster_queue(cluster_queue_info(queue))
 
     def put_cluster_queue(self, row: ClusterQueueInfo) -> None:
-        """As `set_cluster_queue`, for a row at hand."""
+        """As `set_cluster_queue`, for its projection."""
         self._put(self.cluster_queues, row.name, row)
         self._on_queue_changed("ClusterQueue", row.name)
 
@@ -140,7 +140,7 @@ class Objects:
         self.put_local_queue(local_queue_info(queue))
 
     def put_local_queue(self, row: LocalQueueInfo) -> None:
-        """As `set_local_queue`, for a row at hand."""
+        """As `set_local_queue`, for its projection."""
         self._put(self.local_queues, row.key, row)
         self._on_queue_changed("LocalQueue", row.key)
 
@@ -173,7 +173,7 @@ class Objects:
         """An AdmissionCheck is gone."""
         self._drop(self.checks, name)
 
-    # What pods of a template request. Workloads that hold quota keep what they were granted.
+    # What adds to the requests of pods. Admitted Workloads keep what they hold.
 
     def set_limit_range(self, item: wire.LimitRange) -> None:
         """A LimitRange was added or changed."""
@@ -201,19 +201,19 @@ class Objects:
             self.epoch += 1
 
     def _on_queue_changed(self, kind: str, key: str) -> None:
-        """A ClusterQueue or LocalQueue came, went or changed: pods may be charged elsewhere."""
+        """A ClusterQueue or LocalQueue changed: pods may be charged elsewhere."""
 
     def _on_node_changed(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        """A node came, went or changed: whoever keeps trees must look at it."""
+        """A node was added, changed or deleted."""
 
     def _on_flavor_changed(self, name: str) -> None:
-        """A flavor came, went or changed: whoever keeps trees must look at it."""
+        """A flavor was added, changed or deleted."""
 
     def _on_pod_requests_changed(self, keys: Iterable[str]) -> None:
-        """Pods of these Workloads may request something else: their rows must be looked at."""
+        """Pods of these Workloads may request something else."""
 
     def _on_levels_changed(self, flavor: str) -> None:
-        """A flavor got other levels, or none: assignments may not fit its tree any more."""
+        """The levels of a flavor changed: assignments may not fit its tree any more."""
 
     def _on_node_labels_changed(self, node: str) -> None:
-        """Labels of a node changed: whoever derives domains from them must look again."""
+        """Labels of a node changed: its pods may be in other domains."""

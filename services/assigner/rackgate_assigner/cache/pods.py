@@ -2,11 +2,11 @@
 
 A pod is covered when its Workload holds an assignment for its PodSet, its controller is the
 Workload's owner or belongs to it (a Job of a JobSet), and its node lies in an assigned domain that
-is not full yet. Every other bound pod takes room of its node until it is gone: foreign pods, pods
+is not full yet. Every other bound pod is charged to its node until it is gone: foreign pods, pods
 of finished or evicted Workloads (C4), pods in domains a newer assignment dropped (U2), and pods
 beyond a domain's count.
 A pod that is being deleted is still covered: the ungater sends no other pod to its place before it
-is gone (CH-31), so the room is taken once.
+is gone (CH-31), so its place is charged once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from rackgate.jobframework.managed import is_tas_pod
 from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.workload.info import PodInfo, PodShape
 
@@ -30,7 +31,7 @@ class _Group:
         counts: pods that each assigned domain takes; empty without an assignment.
         present: pods found in each assigned domain, surplus included.
         charged: keys of pods that are charged to their nodes.
-        stale: who is covered has to be worked out again.
+        stale: coverage has to be computed again.
     """
 
     owner_uid: str = ""
@@ -43,7 +44,7 @@ class _Group:
 
 
 class BoundPods:
-    """All bound pods. Methods answer whether charges changed, or will when settled.
+    """All bound pods. Methods return whether charges changed, or will with `update_coverage`.
 
     Attributes:
         rows: by `namespace/name`.
@@ -52,7 +53,7 @@ class BoundPods:
     """
 
     def __init__(self, nodes: Mapping[str, NodeInfo], charge: ChargeNode) -> None:
-        """`nodes` is read whenever a pod's domain is needed; `charge` is told every change."""
+        """`nodes` is read for the domain of a pod; `charge` is called for every change."""
         self.rows: dict[str, PodInfo] = {}
         self.charged: dict[str, dict[PodShape, int]] = {}
         self.owners: dict[str, str] = {}
@@ -87,7 +88,7 @@ class BoundPods:
         return self._add_to_group((row.workload, row.podset), group, row) or changed
 
     def _replace(self, row: PodInfo) -> None:
-        """A pod that is being deleted takes the room that it took before."""
+        """Replace a pod that is being deleted now: its charge stays."""
         self.rows[row.key] = row
         if row.workload:
             self._groups[row.workload, row.podset].pods[row.key] = row
@@ -97,10 +98,7 @@ class BoundPods:
         row = self.rows.pop(key, None)
         if row is None:
             return False
-        here = self._by_node[row.node]
-        here.discard(key)
-        if not here:
-            del self._by_node[row.node]
+        discard(self._by_node, row.node, key)
         if not row.workload:
             self._charge(row, -1)
             return True
@@ -109,17 +107,15 @@ class BoundPods:
         del group.pods[key]
         changed = self._remove_from_group(name, group, row)
         self._drop_empty_group(name)
-        siblings = self._by_owner[row.owner_uid]
-        siblings.discard(row.key)
-        if not siblings:
-            del self._by_owner[row.owner_uid]
+        discard(self._by_owner, row.owner_uid, key)
+        if row.owner_uid not in self._by_owner:
             self._drop_deleted_owner(row.owner_uid)
         return changed
 
     def set_assignments(
         self, workload: str, owner_uid: str, assignments: Mapping[str, TopologyAssignment]
     ) -> None:
-        """Say what a Workload holds now, by PodSet; nothing for one that holds nothing."""
+        """Set the assignments of a Workload by PodSet; none for one that holds nothing."""
         for podset in self._podsets.get(workload, set()) | set(assignments):
             assignment = assignments.get(podset)
             group = self._group(workload, podset)
@@ -146,7 +142,7 @@ class BoundPods:
         return bool(keys)
 
     def drop_owner(self, uid: str) -> None:
-        """A controller of pods is gone; its pods, whose they were is remembered, may be late."""
+        """A controller of pods is gone; its pods, whose owner is remembered, may end later."""
         self._deleted_owners.add(uid)
         if uid not in self._by_owner:
             self._drop_deleted_owner(uid)
@@ -157,7 +153,7 @@ class BoundPods:
             self.owners.pop(uid, None)
 
     def present(self, workload: str, podset: str) -> Mapping[Domain, int]:
-        """Pods of a PodSet in each of its assigned domains; to be asked when settled."""
+        """Pods of a PodSet in each of its assigned domains, as of the last `update_coverage`."""
         group = self._groups.get((workload, podset))
         return group.present if group is not None else {}
 
@@ -188,7 +184,7 @@ class BoundPods:
         return bool(names)
 
     def update_coverage(self) -> None:
-        """Work out who is covered wherever that is open."""
+        """Compute coverage wherever it is stale."""
         for name in sorted(self._stale):
             self.update_group_coverage(name)
 
@@ -219,16 +215,13 @@ class BoundPods:
         return group
 
     def _drop_empty_group(self, name: tuple[str, str]) -> None:
-        """Forget a group that says nothing any more."""
+        """Forget a group without pods and assignment."""
         group = self._groups[name]
         if group.pods or group.assignment is not None:
             return
         del self._groups[name]
         self._stale.discard(name)
-        podsets = self._podsets[name[0]]
-        podsets.discard(name[1])
-        if not podsets:
-            del self._podsets[name[0]]
+        discard(self._podsets, *name)
 
     def _mark_stale(self, name: tuple[str, str], group: _Group) -> None:
         group.stale = True

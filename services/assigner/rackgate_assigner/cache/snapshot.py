@@ -1,4 +1,4 @@
-"""What one scheduling cycle is given: pending Workloads, queues, quota in use and free room."""
+"""What one scheduling cycle reads: pending Workloads, queues, quota in use and free capacity."""
 
 from __future__ import annotations
 
@@ -12,26 +12,40 @@ from rackgate_assigner.quota.queues import (
     FlavorResource,
     LocalQueueInfo,
 )
-from rackgate_assigner.scheduler.preemption import AdmittedWorkload
 from rackgate_assigner.workload.info import WorkloadInfo
-from rackgate_assigner.workload_slices.admission import SliceFamily
+from rackgate_assigner.workload_slices.families import SliceFamily
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedWorkload:
+    """A Workload that holds quota of a ClusterQueue.
+
+    Attributes:
+        info: the Workload, never a slice.
+        quota: what it and its slices hold.
+        being_evicted: its quota is about to be released.
+    """
+
+    info: WorkloadInfo
+    quota: Mapping[FlavorResource, int]
+    being_evicted: bool = False
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """One cycle's view. A plan uses it up: `used` and `flavor_topologies` are its own copies.
+    """The state for one cycle. `used` and `flavor_topologies` are copies that the cycle changes.
 
     Attributes:
-        pending: Workloads that ask for admission, in any order.
+        pending: Workloads to be admitted, in any order.
         eviction_candidates: Workloads whose reservation may have to be taken back.
-        with_unhealthy_nodes: admitted Workloads that name broken nodes.
+        with_unhealthy_nodes: admitted Workloads with names in `status.unhealthyNodes`.
         checks: AdmissionCheck name to its controller.
         namespaces: name to labels.
         priorities: WorkloadPriorityClass name to value.
         used: quota in use, by ClusterQueue.
-        running: who holds it, by ClusterQueue, of those in which some may have to give way.
+        running: Workloads that hold it, by ClusterQueue; only of queues with preemption.
         being_evicted: keys of Workloads whose eviction is being written.
-        families: by key, the parents of slices that wait.
+        families: by key, the parents of pending slices.
     """
 
     pending: Sequence[WorkloadInfo]

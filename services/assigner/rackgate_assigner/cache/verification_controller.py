@@ -1,7 +1,6 @@
-"""Does the cache still say what a rebuild from scratch says? Asked by a signal, or by the clock.
+"""Compares the cache with a rebuild from scratch, on SIGUSR1 or periodically.
 
-The cache is kept event by event. Should it ever disagree with a rebuild, that is a defect: it is
-logged, counted, and mended by deriving everything anew.
+A mismatch is a defect. It is logged and counted, and everything is derived again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import structlog
 from rackgate.runtime import clock
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.consistency import Mismatch
+from rackgate_assigner.cache.consistency import Mismatch, mismatches
 
 SIGNAL: Final = signal.SIGUSR1
 # Of a long list the first few say enough.
@@ -27,12 +26,12 @@ log = structlog.get_logger()
 
 
 def verify(cache: Cache) -> list[Mismatch]:
-    """Compare once; count the result, and log and heal what is wrong.
+    """Compare once; count the result, and log and repair a mismatch.
 
     Nothing else runs meanwhile, so the answer is about one moment.
     """
     started = clock.monotonic()
-    found = cache.mismatches()
+    found = mismatches(cache)
     metrics.CACHE_VERIFICATIONS.labels(result="mismatch" if found else "match").inc()
     if found:
         for mismatch in found:
@@ -48,7 +47,7 @@ def verify(cache: Cache) -> list[Mismatch]:
 
 
 class Verification:
-    """Verifies a cache on SIGUSR1, and every so often where that is wanted."""
+    """Verifies a cache on SIGUSR1, and periodically if a period is set."""
 
     def __init__(
         self, cache: Cache, on_repaired: Callable[[], None], *, period_s: float = 0
@@ -58,14 +57,14 @@ class Verification:
         Args:
             cache: what is verified.
             on_repaired: called after something was wrong.
-            period_s: seconds between two verifications; 0 for none but those asked for.
+            period_s: seconds between two verifications; 0 for those on SIGUSR1 alone.
         """
         self._cache, self._on_repaired = cache, on_repaired
         self._period_s = period_s
         self._requested = asyncio.Event()
 
     async def run(self) -> None:
-        """Verify when asked or due, until cancelled."""
+        """Verify on the signal and when due, until cancelled."""
         loop = asyncio.get_running_loop()
         # Only the main thread may have signals; elsewhere the clock still works.
         with contextlib.suppress(ValueError, RuntimeError):

@@ -14,15 +14,16 @@ from rackgate_assigner.quota.queues import (
     FlavorInfo,
     FlavorResource,
     ResourceGroupInfo,
+    selects,
     without_topologies,
 )
 from rackgate_assigner.quota.quota import quantity
-from rackgate_assigner.quota.selectors import selects
+from rackgate_assigner.scheduler.cycle import cycle_order
 from rackgate_assigner.scheduler.flavor_assigner import Offer, flavor_problem
-from rackgate_assigner.scheduler.order import cycle_order, priority_of
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.info import WorkloadInfo
-from rackgate_assigner.workload_slices.admission import SliceFamily, queue_with_parent_flavors
+from rackgate_assigner.workload.info import WorkloadInfo, priority_of
+from rackgate_assigner.workload_slices.admission import queue_with_parent_flavors
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache

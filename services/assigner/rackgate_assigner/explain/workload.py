@@ -28,9 +28,8 @@ from rackgate_assigner.explain.queue_position import (
 )
 from rackgate_assigner.explain.summary import changes_of, summary_of
 from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.order import priority_of
 from rackgate_assigner.workload.decisions import Admit, Deactivate, Decision, Requeue
-from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload.info import WorkloadInfo, priority_of
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache

@@ -124,7 +124,7 @@ class JobController:
         )
         self._assumed_writes, self._assumed_creations = (
             self._executor.assumed_writes,
-            AssumedCreations(),
+            AssumedCreations[None](),
         )
         self._workloads_by_owner: dict[str, set[str]] = defaultdict(set)
         self._children: dict[str, set[str]] = defaultdict(set)

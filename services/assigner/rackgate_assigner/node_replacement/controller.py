@@ -1,8 +1,8 @@
-"""Broken nodes of running Workloads: who is affected, what their pods say, what is written.
+"""Marks unhealthy nodes of running Workloads, and ends pods that block their replacement.
 
-Nothing is asked of the API server while all assigned hosts are healthy. A Workload with one that
-is not is looked at: its pods are listed live, `assess_hosts` says what follows, and it is looked at
-again when one of its bound pods changes, and now and then for pods that the watch does not show.
+While all assigned hosts are healthy, nothing is requested from the API server. Otherwise the pods
+of the Workload are listed live and `assess_hosts` decides. It is reconciled again when one of its
+bound pods changes, and periodically for pods that the watch does not show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from rackgate.wire import core
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.node_replacement.hosts import Hosts
 from rackgate_assigner.node_replacement.unhealthy import (
     HostAssessment,
     JobPod,
@@ -37,9 +36,9 @@ from rackgate_assigner.node_replacement.writer import NodeWriter
 from rackgate_assigner.workload.info import WorkloadInfo
 from rackgate_assigner.workqueue import WorkQueue
 
-# Nodes of one rack break together, and pods of one node go together.
+# Nodes of one rack fail together, and pods of one node end together.
 BATCH_INTERVAL_S: Final = 0.1
-# Between looks at pods that are all bound: the watch shows whatever happens to them.
+# Between two lists of pods that are all bound: the watch shows what happens to them.
 FULLY_BOUND_RECHECK_S: Final = 300.0
 _JOB_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 
@@ -70,7 +69,6 @@ class NodeReplacementController:
     """Follows nodes always, acts while its owner holds the Lease.
 
     Attributes:
-        hosts: nodes by host.
         requested: by Workload, names to be replaced although their nodes are healthy.
     """
 
@@ -87,14 +85,13 @@ class NodeReplacementController:
         """Prepare; `run` does the work.
 
         Args:
-            cache: rows and flavors.
+            cache: Workloads, flavors and hosts.
             workloads: as the watch shows them, by key.
             client: lists pods.
-            writer: carries out what was judged.
-            request_cycle: called when the second pass has something new to decide on.
-            workers: Workloads that are looked at together.
+            writer: carries out decisions.
+            request_cycle: called when the second pass has something new to decide.
+            workers: Workloads that are reconciled together.
         """
-        self.hosts = Hosts()
         self.requested: dict[str, frozenset[str]] = {}
         self._cache, self._workloads = cache, workloads
         self._client, self._writer, self._request_cycle = client, writer, request_cycle
@@ -107,17 +104,13 @@ class NodeReplacementController:
         self._wake_up = asyncio.Event()
         self._active = False
 
-    # Listeners: cheap, and the same on a standby. The cache has folded the event before.
+    # Listeners: cheap, and the same on a standby. The cache has seen the event before.
 
-    def on_node_upsert(self, _before: core.Node | None, node: core.Node) -> None:
-        """A node was added or changed."""
-        facts = self._cache.nodes.get(node.metadata.name)
-        if facts is not None:
-            self._hosts_changed(self.hosts.put(facts))
-
-    def on_node_delete(self, node: core.Node) -> None:
-        """A node was deleted."""
-        self._hosts_changed(self.hosts.drop(node.metadata.name))
+    def on_hosts_change(self, hosts: set[str]) -> None:
+        """The node behind these hosts, or its health, changed."""
+        if self._active:
+            self._changed_hosts |= hosts
+            self._wake_up.set()
 
     def on_workload_upsert(self, _before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed."""
@@ -142,11 +135,6 @@ class NodeReplacementController:
         if self._watched and name and (key := f"{pod.metadata.namespace}/{name}") in self._watched:
             self._key_changed(key)
 
-    def _hosts_changed(self, changed: set[str]) -> None:
-        if self._active and changed:
-            self._changed_hosts |= changed
-            self._wake_up.set()
-
     def _key_changed(self, key: str) -> None:
         if self._active:
             self._changed_keys.add(key)
@@ -155,10 +143,10 @@ class NodeReplacementController:
     # Work.
 
     async def run(self) -> None:
-        """Look at everything once, then at whatever changes, until cancelled."""
+        """Reconcile everything once, then whatever changes, until cancelled."""
         if not self._enabled:
             await asyncio.Event().wait()
-        # A replica that died may have left pods on their way to hosts that were given up since.
+        # A replica that died may have left pods pinned to hosts that were replaced since.
         self._watched = {
             key
             for key, info in self._cache.workloads.items()
@@ -203,20 +191,20 @@ class NodeReplacementController:
     def _needs_check(self, key: str) -> bool:
         if key in self._watched:
             return True
-        info = self._cache.workload_info(key)
+        info = self._cache.workloads.get(key)
         if info is None or not supports_node_replacement(info):
             return False
-        return bool(info.unhealthy or suspect_hosts(info, self.hosts, self._cache.flavors))
+        return bool(info.unhealthy or suspect_hosts(info, self._cache.hosts, self._cache.flavors))
 
     async def _reconcile(self, key: str) -> None:
         """List the pods of one Workload, assess its hosts, and write what follows."""
-        info = self._cache.workload_info(key)
+        info = self._cache.workloads.get(key)
         if info is None or not supports_node_replacement(info) or self._is_pinned_by_owner(info):
             self._stop_watching(key)
             return
         self._watched.add(key)
         pods = await self._pods(info)
-        info, workload = self._cache.workload_info(key), self._workloads.get(key)
+        info, workload = self._cache.workloads.get(key), self._workloads.get(key)
         if (
             info is None
             or workload is None
@@ -225,7 +213,7 @@ class NodeReplacementController:
         ):
             self._retry_later(key)
             return
-        found = assess_hosts(info, pods, self.hosts, self._cache.flavors)
+        found = assess_hosts(info, pods, self._cache.hosts, self._cache.flavors)
         if self.requested.get(key, frozenset()) != found.requested:
             self.requested[key] = found.requested
             self._request_cycle()
@@ -246,10 +234,10 @@ class NodeReplacementController:
         return info.owned_by_pod and self._cache.features.skip_reassignment_for_pod_owned
 
     async def _apply(self, workload: Workload, found: HostAssessment) -> None:
-        """Names first: a successor of an ended pod must not be sent to the same host (U3).
+        """Write names first: a successor of an ended pod must not go to the same host (U3).
 
-        Dying in between leaves the name, or a pod outside the assignment, and both are looked at.
-        Pods are ended only by a judgement of the Workload as it is stored now.
+        A crash in between leaves the name, or a pod outside the assignment; both are reconciled.
+        Pods are ended only by a decision on the Workload as it is stored now.
         """
         if found.unhealthy:
             await self._writer.mark_unhealthy(workload, found.unhealthy)
@@ -259,7 +247,7 @@ class NodeReplacementController:
             try:
                 await self._writer.terminate_pod(pod)
             except (ConflictError, NotFoundError):
-                continue  # it was bound, or has gone: the next look will tell
+                continue  # it was bound, or is gone: the next list shows it
         if found.recovered and not found.unhealthy:
             await self._writer.clear_unhealthy_nodes(workload, found.recovered)
             metrics.NODE_REPLACEMENTS.labels(result="recovered").inc(len(found.recovered))

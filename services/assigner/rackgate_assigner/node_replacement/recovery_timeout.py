@@ -1,4 +1,4 @@
-"""Pods that are lost and stay missing: the second timeout of `waitForPodsReady` (KEP-349, TAS-32).
+"""Pods that do not recover: the second timeout of `waitForPodsReady` (KEP-349, TAS-32).
 
 A running job whose pods were all ready has `recoveryTimeout` seconds to have them all ready again.
 The time runs from the change of `PodsReady` to False, which the API server keeps, so that neither a
@@ -23,7 +23,7 @@ WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTimeout:
-    """How long lost pods may be missing, and how long a Workload that was evicted for them waits.
+    """How long pods may be missing, and how long an eviction for them backs off.
 
     Attributes:
         timeout_s: seconds from the loss; None for as long as it takes.
@@ -36,10 +36,10 @@ class RecoveryTimeout:
     max_s: float = 3600.0
 
     def remaining_s(self, workload: Workload, now: datetime) -> float | None:
-        """Seconds that lost pods have left to be replaced; None where no time runs.
+        """Seconds until missing pods time out; None where no timeout runs.
 
-        None for jobs that grow and shrink while they run: pods that these lack may have been asked
-        for a moment ago. (The same holds for kinds that say so by `staged`.)
+        None for elastic jobs: their missing pods may have been requested a moment ago. (The same
+        holds for kinds that say so by `staged`.)
         """
         ready = workload.condition(WorkloadCondition.PODS_READY)
         if self.timeout_s is None or ready is None or workload.elastic:
@@ -62,7 +62,7 @@ class RecoveryTimeout:
 
 
 def backoff_remaining_s(workload: Workload, now: datetime) -> float | None:
-    """Seconds until an evicted Workload is queued again; None when it does not wait for that."""
+    """Seconds until an evicted Workload is requeued; None when it does not back off."""
     state = workload.status.requeue_state
     if state is None or state.requeue_at is None:
         return None

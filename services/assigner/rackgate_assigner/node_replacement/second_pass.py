@@ -1,9 +1,12 @@
-"""The second pass: admitted Workloads whose nodes broke get another place for those pods alone.
+"""The second pass: node replacement (hot swap) for admitted Workloads with unhealthy nodes.
 
-Each name in `status.unhealthyNodes` is one question to `replace`, answered as the field does, one
-after another. Where an answer needs several at once (a slice lost more than one host), they are
-asked as one. What cannot be looked at, because the node of a kept pod is not ready or gone, stays
-where it is and does not make the whole assignment stale (N7). Pure.
+Only the pods of unhealthy nodes get new domains. Each name in `status.unhealthyNodes` is one call
+of `replace`, one after another as Kueue does it. Where several hosts only fit together (a slice
+lost more than one), they are replaced in one call. Pods whose node is not ready or gone stay where
+they are, and do not make the whole assignment stale (N7).
+
+A tree does not show hosts that are not ready. `split_assignment` leaves them out of the call, and
+`restrict_to_domain` keeps the request in their domain, as their labels tell it.
 """
 
 from __future__ import annotations
@@ -17,14 +20,8 @@ from rackgate.api.names import EvictionReason
 from rackgate.features import Features
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.cache.snapshot import Snapshot
-from rackgate_assigner.node_replacement.hosts import Hosts
-from rackgate_assigner.node_replacement.restricted_to_domain import (
-    path_of,
-    pods_on_hosts,
-    restrict_to_domain,
-    split_assignment,
-)
 from rackgate_assigner.node_replacement.unhealthy import (
     HostState,
     host_assignments,
@@ -33,10 +30,10 @@ from rackgate_assigner.node_replacement.unhealthy import (
     supports_node_replacement,
     tolerations_of,
 )
-from rackgate_assigner.scheduler.evictions import evictions
+from rackgate_assigner.scheduler.cycle import evictions
 from rackgate_assigner.topology.model import PodSetRequest, Replacement
 from rackgate_assigner.topology.placement import place as placement
-from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS
+from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS, TopologyTree
 from rackgate_assigner.workload.decisions import (
     ClearUnhealthyNodes,
     Evict,
@@ -52,12 +49,84 @@ from rackgate_assigner.workload.info import (
     replacement_requests,
 )
 
-# Groups of broken hosts that are tried together before a Workload counts as beyond repair: fewer
-# for one with many domains, as each try looks at all of them and nothing else happens meanwhile.
+
+def pods_on_hosts(assignment: TopologyAssignment, hosts: set[str]) -> int:
+    """Pods that an assignment has on these hosts."""
+    return sum(count for values, count in assignment.domains if values[-1] in hosts)
+
+
+def split_assignment(
+    assignment: TopologyAssignment, tree: TopologyTree, group: Sequence[str]
+) -> tuple[TopologyAssignment, tuple[tuple[Domain, int], ...]]:
+    """The assignment for `replace`, and the domains that the tree does not show.
+
+    The pods of a group are put on its first host, the last domain: they are replaced together.
+    """
+    known: list[tuple[Domain, int]] = []
+    absent: list[tuple[Domain, int]] = []
+    for values, count in assignment.domains:
+        if values[-1] in group:
+            continue
+        (known if tree.leaf_of_values(values) is not None else absent).append((values, count))
+    known.append(((group[0],), pods_on_hosts(assignment, set(group))))
+    return TopologyAssignment(assignment.levels, tuple(known)), tuple(absent)
+
+
+def restrict_to_domain(
+    request: PodSetRequest,
+    tree: TopologyTree,
+    known: TopologyAssignment,
+    absent: Sequence[tuple[Domain, int]],
+    hosts: Hosts,
+) -> PodSetRequest:
+    """The request, restricted to the domain of kept pods that the tree does not show.
+
+    `replace` derives that domain from kept pods on nodes that take part. Where a node of others
+    is not ready, its labels still say where they are.
+    """
+    asked = request.topology
+    if not absent or asked is None:
+        return request
+    seen = [(values[-1], count) for values, count in known.domains[:-1]]
+    lost = known.domains[-1][1]
+    kept = [*seen, *((values[-1], count) for values, count in absent)]
+    partial_slices = [layer for layer in asked.slices if layer.size > 0 and lost % layer.size]
+    if partial_slices and asked.slices[0] in partial_slices:
+        pods: dict[Domain, int] = {}
+        for host, count in kept:
+            path = path_of(tree, hosts, host, partial_slices[-1].topology)
+            if path:
+                pods[path] = pods.get(path, 0) + count
+        size = partial_slices[-1].size
+        target_domain = next((path for path in sorted(pods) if (pods[path] + lost) % size == 0), ())
+        remaining_slices = tuple(s for s in asked.slices if s.size > 0 and lost % s.size == 0)[-1:]
+        asked = replace(asked, slices=remaining_slices) if target_domain else asked
+    elif asked.required and not seen:
+        paths = (path_of(tree, hosts, host, asked.required) for host, _ in kept)
+        target_domain = next((path for path in paths if path), ())
+    else:
+        return request
+    selector = {**request.node_selector, **dict(zip(tree.levels, target_domain, strict=False))}
+    return replace(request, topology=asked, node_selector=selector)
+
+
+def path_of(tree: TopologyTree, hosts: Hosts, host: str, level: str) -> Domain:
+    """The domain of a level that a host lies in by its labels; empty when that is not known."""
+    node = hosts.node(host)
+    if node is None or level not in tree.levels:
+        return ()
+    levels = tree.levels[: tree.levels.index(level) + 1]
+    if any(key not in node.labels for key in levels):
+        return ()
+    return tuple(node.labels[key] for key in levels)
+
+
+# Groups of unhealthy hosts that are tried together before replacement fails: fewer for a Workload
+# with many domains, as each try reads all of them.
 _MAX_GROUPS: Final = 64
 _MAX_DOMAINS_VISITED: Final = 2**17
 
-# A broken host: its rack by its labels, whether the tree shows it, and pods lost by PodSet.
+# An unhealthy host: its rack by its labels, whether the tree shows it, and its pods by PodSet.
 _EquivalenceKey: TypeAlias = tuple[Domain, bool, tuple[int, ...]]
 _FULL: Final = {PODS: AMOUNT_LIMIT}
 
@@ -71,7 +140,7 @@ def second_pass(
     """Decide about every Workload with names in `status.unhealthyNodes`, by key.
 
     Args:
-        snapshot: new places are charged to it, so that nobody else is given them.
+        snapshot: new assignments are charged to it.
         hosts: nodes as known now.
         requested: by Workload, names to be replaced although their nodes are healthy.
         features: feature gates.
@@ -140,7 +209,7 @@ class _NodeReplacement:
         self.topology_missing = False
 
     def decide(self) -> list[SecondPassDecision]:
-        """One write at most, and a word about what found no place."""
+        """One write at most, and a message if some host has no replacement."""
         if not self.to_replace or (self.info.owned_by_pod and self._skips_pod_owned()):
             return []
         done: list[str] = []
@@ -176,7 +245,7 @@ class _NodeReplacement:
         return to_replace
 
     def _block_hosts(self, closing: Iterable[str]) -> list[tuple[FlavorTopology, int]]:
-        """Fill up the hosts that are given up, so that none of them is chosen again."""
+        """Fill up the hosts to replace, so that none of them is chosen again."""
         found = []
         for host in closing:
             for flavor_topology in self.snapshot.flavor_topologies.by_flavor.values():
@@ -189,8 +258,8 @@ class _NodeReplacement:
     def _replace_all(self, done: list[str]) -> tuple[list[str], str]:
         """Replace what can be replaced; returns the names that are left, and why the first one is.
 
-        One after another may run into a dead end, when the first new place decides about the
-        rack of all others: then all of them are asked for at once.
+        One by one may fail where the first new domain decides about the rack of all others: then
+        all are replaced in one call.
         """
         before = dict(self.assignments)
         left, rejection = self._replace_in_turn(done)
@@ -224,7 +293,7 @@ class _NodeReplacement:
     def _groups_of_hosts(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Single names, then several that may only fit together, and at last all of them.
 
-        Hosts of one rack, or all gone, that lost as many pods are as good as each other.
+        Hosts of one rack, or all gone, with equally many pods are equivalent.
         """
         equivalence_keys = {name: self._equivalence_key(name) for name in names}
         tried: set[tuple[_EquivalenceKey, ...]] = set()
@@ -318,7 +387,7 @@ class _NodeReplacement:
         self.charges.append((charge, sign))
 
     def undo(self) -> None:
-        """Give back every place that was charged."""
+        """Release everything that was charged."""
         self._uncharge(0)
 
     def _uncharge(self, kept: int) -> None:
@@ -353,7 +422,7 @@ class _NodeReplacement:
             self._charge_old_domains({self.to_replace[name] for name in done})
             decisions.append(ReplaceNode(info.key, decided, tuple(done)))
         elif kept := tuple(name for name in left if name in self.requested_healthy):
-            text = f"no replacement found for {', '.join(kept)}, which runs: its pods stay"
+            text = f"no replacement found for {', '.join(kept)}, which is healthy: its pods stay"
             decisions.append(ClearUnhealthyNodes(info.key, kept, f"{text}; {rejection}"))
         return decisions
 
@@ -374,7 +443,7 @@ def _untried(
     equivalence_keys: Mapping[str, _EquivalenceKey],
     tried: set[tuple[_EquivalenceKey, ...]],
 ) -> Iterator[tuple[str, ...]]:
-    """Groups of which none like it was tried yet."""
+    """Groups of which no equivalent one was tried yet."""
     for group in groups:
         kind = tuple(sorted(equivalence_keys[name] for name in group))
         if kind not in tried:

@@ -1,9 +1,9 @@
-"""Which assigned hosts are unhealthy for a Workload, judged from nodes and a live list of its pods.
+"""Which assigned hosts are unhealthy for a Workload, by nodes and a live list of its pods.
 
 A host is unhealthy when nothing of the Workload can run there any more: its node is gone, or it is
 not ready or closed by a taint and the Workload's pods there have ended or are ending (N1). An
 empty list of pods proves nothing before all pods exist (N2). Only hosts of the current assignment
-are judged, so pods of an older one neither break nor heal anything (N3). Pure.
+are assessed, so pods of an older one have no influence (N3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.node_replacement.hosts import Hosts
+from rackgate_assigner.cache.hosts import Hosts
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS, tolerates
@@ -37,7 +37,7 @@ class HostState(Enum):
 
 
 class PodState(Enum):
-    """Where a pod of a Workload stands."""
+    """State of a pod of a Workload."""
 
     GATED = "gated"
     PINNED = "pinned"  # released to its host, not bound
@@ -75,18 +75,15 @@ class JobPod:
 
 @dataclass(frozen=True, slots=True)
 class HostAssessment:
-    """What follows from one look.
+    """Result of one assessment.
 
     Attributes:
-        unhealthy: hosts to be named in `status.unhealthyNodes`, as many as there is room for.
-        stranded_pods: pods that wait for a host they can never run on, and block their replacement
-            (N6).
-            Only where a successor goes elsewhere: else one after another would be ended (U3).
-        recovered: names there that say nothing any more: the node is back and takes the
-            Workload's pods again, or no pod is assigned to it.
-        requested: hosts named there by somebody although they are healthy: to be replaced all the
-            same.
-        stable: nothing is unhealthy or on its way; the next look is due when something changes.
+        unhealthy: hosts to add to `status.unhealthyNodes`, as many as it may list.
+        stranded_pods: pods pinned to a host where they can never run, which blocks replacement
+            (N6); only if a successor goes elsewhere (U3).
+        recovered: outdated names there: the node accepts pods again, or none is assigned to it.
+        requested: healthy hosts that a user named there: to be replaced all the same.
+        stable: nothing is unhealthy or in transit; nothing to do until something changes.
         fully_bound: as many bound pods as are assigned, and nothing else: what comes next is an
             event.
     """
@@ -142,7 +139,7 @@ def host_state(node: NodeInfo | None, tolerations: Sequence[Toleration]) -> Host
 
 
 def host_assignments(info: WorkloadInfo) -> Iterator[PodSetAssignment]:
-    """The granted PodSets whose domains are hosts; of others no unhealthy node can be told."""
+    """The granted PodSets whose domains are hosts; others have no unhealthy nodes."""
     if info.reserved is None:
         return
     for part in info.reserved.podsets:
@@ -151,7 +148,7 @@ def host_assignments(info: WorkloadInfo) -> Iterator[PodSetAssignment]:
 
 
 def supports_node_replacement(info: WorkloadInfo) -> bool:
-    """Whether unhealthy nodes of this Workload are anybody's business now."""
+    """Whether unhealthy nodes of this Workload may be replaced now."""
     idle = info.finished or info.evicted or info.deleting or not info.active
     return info.admitted and not idle and any(True for _ in host_assignments(info))
 
@@ -169,7 +166,7 @@ def tolerations_of(
 def suspect_hosts(
     info: WorkloadInfo, hosts: Hosts, flavors: Mapping[str, FlavorInfo]
 ) -> frozenset[str]:
-    """Assigned hosts that are not healthy: a reason to look at the pods."""
+    """Assigned hosts that are not healthy: a reason to list the pods."""
     return frozenset(
         values[-1]
         for part in host_assignments(info)
@@ -181,9 +178,9 @@ def suspect_hosts(
 
 
 def named_hosts(info: WorkloadInfo, hosts: Hosts) -> dict[str, str]:
-    """The host that each name in `status.unhealthyNodes` stands for.
+    """The host of each name in `status.unhealthyNodes`.
 
-    We write hosts. Others may write Node names, which can differ from their hostname labels.
+    Rackgate writes hosts. Others may write Node names, which can differ from their hostname labels.
     """
     assigned = {values[-1] for part in host_assignments(info) for values, _ in _domains(part)}
     return {
@@ -194,7 +191,7 @@ def named_hosts(info: WorkloadInfo, hosts: Hosts) -> dict[str, str]:
 def assess_hosts(
     info: WorkloadInfo, pods: Iterable[JobPod], hosts: Hosts, flavors: Mapping[str, FlavorInfo]
 ) -> HostAssessment:
-    """Judge every host assigned to a Workload.
+    """Assess every host assigned to a Workload.
 
     Args:
         info: of a Workload that `supports_node_replacement` holds for.
@@ -210,8 +207,6 @@ def _domains(part: PodSetAssignment) -> tuple[tuple[tuple[str, ...], int], ...]:
 
 
 class _HostAssessor:
-    """One assess in the making."""
-
     def __init__(
         self,
         info: WorkloadInfo,
@@ -307,7 +302,7 @@ class _HostAssessor:
         ending = pods_here.of(PodState.ENDING) + pods_here.stranded
         done = pods_here.of(PodState.SUCCEEDED) >= pods_here.count
         if done and not waiting and not ending:
-            return False  # what ran there has succeeded: nobody needs the place again
+            return False  # what ran there has succeeded: the place is not needed again
         if ending or pods_here.of(PodState.FAILED):
             return True
         if state is HostState.GONE:
@@ -321,7 +316,7 @@ class _HostAssessor:
     def _recovered_and_requested(
         self, marked_hosts: Mapping[str, str]
     ) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Names that say nothing any more, and healthy hosts that somebody wants replaced."""
+        """Names that are outdated, and healthy hosts that a user wants replaced."""
         recovered, requested = [], set()
         begun = any(pod.state is not PodState.GATED for pod in self.pods)
         for name, host in marked_hosts.items():
@@ -342,7 +337,7 @@ class _HostAssessor:
         return sum(self.totals[podset, state] for state in states)
 
     def _is_in_transit(self, pod: JobPod) -> bool:
-        """Whether a pod may yet come to a host, or leave one that is assigned."""
+        """Whether a pod may still come to a host, or leave an assigned one."""
         if pod.state is PodState.ENDING:
             return (pod.podset, pod.host) in self.host_pods
         return pod.state in (PodState.GATED, PodState.PINNED)

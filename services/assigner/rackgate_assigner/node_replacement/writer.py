@@ -16,7 +16,7 @@ from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError
 from rackgate.runtime import clock
-from rackgate.wire.depth import tolerant
+from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Admission, Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
@@ -30,17 +30,16 @@ from rackgate_assigner.workload.status import (
     path_of,
     status_body,
 )
-from rackgate_assigner.workload.writer import apply_status, listed_conditions
+from rackgate_assigner.workload.writer import apply_status, decode_workload, listed_conditions
 
 log = structlog.get_logger()
 
-_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
-TERMINATED: Final = "the pod waits for a node that it can never run on: it makes way for another"
+TERMINATED: Final = "the pod is pinned to a node where it can never run: its job creates another"
 
 
 class NodeWriter:
-    """All methods raise `KubeError` when the API server refuses."""
+    """All methods raise `KubeError` when the API server rejects a write."""
 
     def __init__(self, client: Client, reporter: Reporter) -> None:
         """Share the budget of admissions: these are as urgent, and rare."""
@@ -87,7 +86,7 @@ class NodeWriter:
         )
         metrics.NODE_REPLACEMENTS.labels(result="replaced").inc(len(replaced))
         log.info("nodes_replaced", workload=workload.metadata.key, nodes=list(replaced))
-        note = f"pods on {', '.join(replaced)} were given other nodes; all others stay"
+        note = f"replaced the nodes of pods on {', '.join(replaced)}; all other pods stay"
         self._report.workload(workload, "NodesReplaced", note)
         version = answer.metadata.resource_version
         try:
@@ -99,7 +98,7 @@ class NodeWriter:
         return version
 
     async def clear_unhealthy_nodes(self, workload: Workload, cleared: Sequence[str]) -> bool:
-        """Take names out of `status.unhealthyNodes`, whoever wrote them; whether any was there."""
+        """Remove names from `status.unhealthyNodes`; whether any was there."""
         named = [node.name for node in workload.status.unhealthy_nodes]
         left = [{"name": name} for name in named if name not in cleared]
         if len(left) == len(named):
@@ -117,9 +116,9 @@ class NodeWriter:
         return True
 
     async def is_unchanged(self, workload: Workload) -> bool:
-        """Whether the Workload is stored as it was judged: the watch may be behind."""
+        """Whether the Workload is still stored as decided on: the watch may be behind."""
         known = workload.metadata.resource_version
-        live = _decode_workload(await self._client.get(path_of(workload), known=known))
+        live = decode_workload(await self._client.get(path_of(workload), known=known))
         seen = (workload.metadata.uid, workload.metadata.resource_version)
         return (live.metadata.uid, live.metadata.resource_version) == seen
 
@@ -132,7 +131,7 @@ class NodeWriter:
         )
 
     async def terminate_pod(self, pod: JobPod) -> None:
-        """Set a pod Failed that waits for an unhealthy node, so that its job makes another (N6).
+        """Set a pod on an unhealthy node Failed, so that its job creates another (N6).
 
         Bound to the version listed: a pod that was bound meanwhile stays.
         """
@@ -151,4 +150,5 @@ class NodeWriter:
         await self._client.patch(path, msgspec.json.encode(body), PatchType.STRATEGIC)
         metrics.PODS_TERMINATED.inc()
         log.info("pod_terminated", pod=f"{pod.namespace}/{pod.name}", node=pod.host)
-        self._report.pod(pod, "PodTerminatedByKueue", TERMINATED)
+        meta = Meta(pod.name, pod.namespace, pod.uid, pod.resource_version)
+        self._report.pod(meta, "PodTerminatedByKueue", TERMINATED)

@@ -1,7 +1,7 @@
-"""One Topology of KAI's for each Pool of OSMO, kept in step: looks, asks `osmo_plan`, takes a step.
+"""Keeps one KAI Topology for each OSMO Pool: reads both, plans an action, executes it.
 
-Level-triggered: every event of a Pool or a Topology leads to a look at both, and each write is
-bound to the object that was looked at. See docs/design/races/osmo.md.
+Level-triggered: every event of a Pool or a Topology reconciles both, and each write is bound to the
+version that was read. See docs/design/races/osmo.md.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from rackgate_assigner.workload.conditions import (
     differs,
     truncate,
 )
+from rackgate_assigner.workload.status import status_apply
 from rackgate_assigner.workqueue import WorkQueue
 
 SYNCED: Final = "Synced"
@@ -101,10 +102,10 @@ class PoolController:
         self._synced: dict[str, bool] = {}
 
     async def run(self) -> None:
-        """Look at everything once, then at whatever changes, until cancelled.
+        """Reconcile everything once, then whatever changes, until cancelled.
 
-        Nothing is decided before both kinds are listed, or known not to be served. Nobody else
-        waits for that: without rights on them the rest of the assigner goes on.
+        Nothing is decided before both kinds are listed, or known not to be served. Nothing else
+        waits for that: the assigner works without access to them.
         """
         await self._watches.synced()
         try:
@@ -137,14 +138,14 @@ class PoolController:
         pool = self._pools.get(name)
         topology = self._topologies.get(topology_name(name))
         plan = plan_pool(PoolState(name, pool, topology, pools, topologies))
-        self._update_gauge(name, plan.condition)  # first: a write that is refused ends here
+        self._update_gauge(name, plan.condition)  # first: a rejected write ends here
         if plan.action is not None:
             await self._execute(pool, name, plan.action)
         elif plan.condition is not None and pool is not None:
             await self._write_condition(pool, plan.condition)
 
     def _update_gauge(self, name: str, condition: SyncedCondition | None) -> None:
-        """Keep the gauge; while a step is under way a Pool counts as not synced."""
+        """Update the gauge; a Pool with an action under way counts as not synced."""
         if name in self._pools:
             self._synced[name] = condition is not None and condition.synced
         else:
@@ -154,7 +155,7 @@ class PoolController:
             metrics.OSMO_POOLS.labels(synced=str(synced).lower()).set(found.count(synced))
 
     async def _execute(self, pool: Pool | None, name: str, action: Action) -> None:
-        """Take a step; the watch shows what became of it, and the next look says so."""
+        """Execute an action; the watch shows the result, and the next reconcile reports it."""
         try:
             await self._execute_action(pool, name, action)
         except _TRANSIENT:
@@ -175,11 +176,13 @@ class PoolController:
         match action:
             case CreateTopology(body):
                 await self._create(body)
-                self._report_event(pool, name, "TopologyCreated", f'made Topology "{shown_name}"')
+                self._report_event(
+                    pool, name, "TopologyCreated", f'created Topology "{shown_name}"'
+                )
             case ReplaceTopology(old, body):
                 await self._dry_run(body)
                 await self._delete(old)
-                # Should we die here: no Topology is there, and the next look makes one.
+                # After a crash here no Topology exists, and the next reconcile creates it.
                 await self._create(body)
                 self._report_event(
                     pool, name, "TopologyReplaced", f'replaced Topology "{shown_name}"'
@@ -202,7 +205,7 @@ class PoolController:
         await self._client.create(KAI_TOPOLOGIES.path(), msgspec.json.encode(body))
 
     async def _dry_run(self, body: dict[str, Any]) -> None:
-        """Have the API server judge it under another name: if it is refused, the old one stays."""
+        """Let the API server validate it under another name: if rejected, the old one stays."""
         metadata = {**body["metadata"], "generateName": "rackgate-dry-run-"}
         del metadata["name"]
         dry_run_body = msgspec.json.encode({**body, "metadata": metadata})
@@ -219,7 +222,7 @@ class PoolController:
             return
 
     async def _is_gone(self, name: str) -> bool:
-        """Whether the API server has no such Pool; a list tells that from an unknown kind."""
+        """Whether the API server has no such Pool; a list distinguishes an unknown kind."""
         params = {"fieldSelector": f"metadata.name={name}", "limit": "1"}
         answer = await self._client.get(OSMO_POOLS.path(), params)
         return not msgspec.json.decode(answer)["items"]
@@ -242,15 +245,11 @@ class PoolController:
             now=rfc3339(clock.now()),
             generation=meta.generation,
         )
-        status = {"conditions": listed, "observedGeneration": meta.generation}
-        body = {
-            "apiVersion": OSMO_POOLS.api_version,
-            "kind": OSMO_POOLS.kind,
-            "metadata": {"name": meta.name, "resourceVersion": meta.resource_version},
-            "status": {**status, "topology": condition.topology} if condition.topology else status,
-        }
+        status: dict[str, Any] = {"conditions": listed, "observedGeneration": meta.generation}
+        if condition.topology:
+            status["topology"] = condition.topology
         path = OSMO_POOLS.path(name=meta.name, sub="status")
-        await self._client.apply(path, msgspec.json.encode(body), FieldManager.OSMO)
+        await self._client.apply(path, status_apply(OSMO_POOLS, meta, status), FieldManager.OSMO)
         before = next((c for c in present.conditions if c.type == SYNCED), None)
         if not condition.synced and (before is None or before.reason != condition.reason):
             self._report.pool(meta, condition.reason, change.message, warning=True)

@@ -44,7 +44,7 @@ class Stores:
 
 
 class FinalizerController:
-    """Puts the finalizer on what exists and takes it off what is deleted and has no user left.
+    """Adds the finalizer to what exists and removes it from what is deleted and no longer in use.
 
     A Topology is used by flavors, a flavor by ClusterQueues, a ClusterQueue by Workloads that
     hold its quota.
@@ -56,7 +56,7 @@ class FinalizerController:
         self._deleting: set[Key] = set()
 
     async def run(self) -> None:
-        """Look at everything once, then at whatever changes, until cancelled."""
+        """Reconcile everything once, then whatever changes, until cancelled."""
         await self.queue.run(
             [Key(kind, name) for kind in RESOURCES for name in self._objects(kind)]
         )
@@ -75,7 +75,7 @@ class FinalizerController:
         self.on_user_change(kind)
 
     def on_user_change(self, kind: str) -> None:
-        """An object of this kind, which may use others, changed or went."""
+        """An object of this kind, which may use others, changed or was deleted."""
         used = {FLAVORS.kind: TOPOLOGIES.kind, CLUSTER_QUEUES.kind: FLAVORS.kind}
         for key in self._deleting:
             if key.kind == used.get(kind, CLUSTER_QUEUES.kind):

@@ -1,4 +1,4 @@
-"""Tells administrators which nodes a flavor's topology leaves out, and which flavors share nodes.
+"""Reports which nodes a flavor's topology leaves out, and which flavors share nodes.
 
 One pass over all nodes now and then, never one per node event: what it finds is for people and
 dashboards, and 40,000 nodes that come and go must cost the scheduling cycle nothing.
@@ -19,7 +19,7 @@ from rackgate_assigner.events import Reporter
 from rackgate_assigner.explain.flavor_nodes import Survey
 
 MIN_INTERVAL_S: Final = 5.0
-# Nodes looked at before the loop serves others: about a millisecond.
+# Nodes read before the loop serves others: about a millisecond.
 PORTION: Final = 200
 
 
@@ -41,7 +41,7 @@ class FlavorController:
         """Prepare; `run` does the work.
 
         Args:
-            cache: nodes and flavors as folded.
+            cache: nodes and flavors.
             flavors: as the watch shows them: what Events are about.
             reporter: takes the Events.
             min_interval_s: between the starts of two passes at least.
@@ -86,18 +86,18 @@ class FlavorController:
         self.rounds += 1
 
     def _report_changes(self, survey: Survey) -> None:
-        """One Warning per change: a flavor that says the same again is not told again."""
+        """One Warning per change of what is found for a flavor."""
         notes: dict[tuple[str, str], str] = {}
         for flavor in survey.flavors:
             lacking = survey.missing_levels_text(flavor.name)
             if lacking:
                 notes[flavor.name, "NodesWithoutLevels"] = (
-                    f'nodes of this flavor are no part of topology "{flavor.topology}": {lacking}'
+                    f'nodes of this flavor are not part of topology "{flavor.topology}": {lacking}'
                 )
             others = survey.overlaps_of(flavor.name)
             if others:
                 notes[flavor.name, "FlavorsShareNodes"] = (
-                    "TAS flavors are to have nodes of their own; this one shares some with "
+                    "TAS flavors must not share nodes; this one shares nodes with "
                     + ", ".join(f'"{other}"' for other in others)
                 )
         for key, note in notes.items():

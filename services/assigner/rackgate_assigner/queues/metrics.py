@@ -1,4 +1,4 @@
-"""What queues hold and what waits in them, and the room of topologies: computed in each scrape.
+"""Usage and pending Workloads of queues, and free capacity of topologies, computed in each scrape.
 
 Only the replica that holds the Lease serves these, so a sum over replicas counts nothing twice.
 """
@@ -15,15 +15,15 @@ from rackgate.api.names import PendingReason
 from rackgate.features import Features
 from rackgate.runtime.metrics import scraped_gauge
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.cache.queue_usage import BACKING_OFF, QueueTotals
+from rackgate_assigner.cache.usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import FlavorResource
 from rackgate_assigner.topology.free_capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 
-# These wait for somebody to change the Workload, its queue or a flavor, or for a pause to end; the
-# others for room.
+# These need a change of the Workload, its queue or a flavor, or the end of a backoff; the others
+# wait for free quota or capacity.
 INADMISSIBLE: Final = frozenset(
     {
         BACKING_OFF,
@@ -36,19 +36,19 @@ INADMISSIBLE: Final = frozenset(
 )
 
 _PENDING: Final = (
-    "active ones may be admitted as soon as there is room, inadmissible ones not before the "
-    "Workload, its queue or a flavor changes, or a pause after an eviction ends."
+    "active ones may be admitted as soon as quota and capacity are free, inadmissible ones not "
+    "before the Workload, its queue or a flavor changes, or a backoff after an eviction ends."
 )
 PENDING: Final = scraped_gauge(
     "pending_workloads",
-    f"Workloads that wait, by ClusterQueue; {_PENDING}",
+    f"Pending Workloads by ClusterQueue; {_PENDING}",
     ("cluster_queue", "status"),
 )
 UNADMITTED: Final = scraped_gauge(
     "unadmitted_workloads",
-    "Workloads that wait, by the reason of their condition QuotaReserved; PendingEvaluation before "
-    "the first decision, BackingOff during a pause after an eviction. ClusterQueue is "
-    "empty where the LocalQueue leads to none.",
+    "Pending Workloads by the reason of their condition QuotaReserved; PendingEvaluation before "
+    "the first decision, BackingOff during the backoff after an eviction. ClusterQueue is "
+    "empty if the LocalQueue leads to none.",
     ("cluster_queue", "reason"),
 )
 RESERVING: Final = scraped_gauge(
@@ -68,18 +68,18 @@ NOMINAL: Final = scraped_gauge(
 )
 RESERVATION: Final = scraped_gauge(
     "cluster_queue_resource_reservation",
-    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
     ("cluster_queue", *_PAIR),
 )
 USAGE: Final = scraped_gauge(
     "cluster_queue_resource_usage",
-    "What admitted Workloads hold, with what their pods take beyond it.",
+    "Quota held by admitted Workloads, and usage of their pods beyond it.",
     ("cluster_queue", *_PAIR),
 )
 _LOCAL: Final = ("name", "namespace")
 LOCAL_PENDING: Final = scraped_gauge(
     "local_queue_pending_workloads",
-    f"Workloads that wait, by LocalQueue; {_PENDING}",
+    f"Pending Workloads by LocalQueue; {_PENDING}",
     (*_LOCAL, "status"),
 )
 LOCAL_RESERVING: Final = scraped_gauge(
@@ -95,36 +95,34 @@ LOCAL_STATUS: Final = scraped_gauge(
 )
 LOCAL_RESERVATION: Final = scraped_gauge(
     "local_queue_resource_reservation",
-    "What Workloads with reserved quota hold, with what their pods take beyond it.",
+    "Quota held by Workloads with reserved quota, and usage of their pods beyond it.",
     (*_LOCAL, *_PAIR),
 )
 LOCAL_USAGE: Final = scraped_gauge(
     "local_queue_resource_usage",
-    "What admitted Workloads hold, with what their pods take beyond it.",
+    "Quota held by admitted Workloads, and usage of their pods beyond it.",
     (*_LOCAL, *_PAIR),
 )
-DOMAINS: Final = scraped_gauge(
-    "topology_domains", "Domains that nodes make up, by level.", ("flavor", "level")
-)
+DOMAINS: Final = scraped_gauge("topology_domains", "Domains by level.", ("flavor", "level"))
 IDLE_DOMAINS: Final = scraped_gauge(
     "topology_idle_domains",
-    "Domains in which no pod is placed by topology, by level.",
+    "Domains without pods placed by TAS, by level.",
     ("flavor", "level"),
 )
 FREE: Final = scraped_gauge(
     "topology_free",
-    "What all nodes of the flavor have free together; units as for quota.",
+    "Free capacity of all nodes of the flavor; units as for quota.",
     _PAIR,
 )
 LARGEST_FREE: Final = scraped_gauge(
     "topology_largest_free",
-    "The most that one domain of the level has free: what a job that must not leave one can get.",
+    "Free capacity of the domain of the level with most: the limit of a job that requires one.",
     ("flavor", "level", "resource"),
 )
 
 
 def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFamily]:
-    """What ClusterQueues and LocalQueues hold, and what waits in them."""
+    """Usage and pending Workloads of ClusterQueues and LocalQueues."""
     activities = {
         name: cluster_queue_activity(queue, cache.flavors, cache.checks, features)
         for name, queue in cache.cluster_queues.items()
@@ -155,7 +153,7 @@ def queue_families(cache: Cache, features: Features) -> Iterator[GaugeMetricFami
 
 
 def topology_families(cache: Cache) -> Iterator[GaugeMetricFamily]:
-    """How much room the domains of each flavor with a topology have."""
+    """Free capacity of the domains of each flavor with a topology."""
     rooms = {
         name: summarize_free_capacity(flavor_topology.tree, flavor_topology.capacity)
         for name, flavor_topology in cache.flavor_topologies().by_flavor.items()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rackgate.features import Features
 from rackgate.resources.quantity import format_amount
-from rackgate_assigner.cache.queue_usage import QueueTotals
+from rackgate.wire.kueue import QueueStatus
+from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.usage import QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource
-
-if TYPE_CHECKING:  # the cache asks these questions about itself
-    from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.workload.conditions import Change, condition_list, differs
 
 
 def _condition(activity: Activity, generation: int) -> dict[str, Any]:
@@ -110,3 +110,40 @@ def local_queue_status(cache: Cache, key: str, features: Features) -> dict[str, 
         _condition(activity, queue.generation),
         {},
     )
+
+
+def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
+    """Whether the desired status differs from the present one."""
+    if differs(present.conditions, status_changes(wanted)):
+        return True
+    counted = {
+        "pendingWorkloads": present.pending_workloads,
+        "reservingWorkloads": present.reserving_workloads,
+        "admittedWorkloads": present.admitted_workloads,
+        "flavorsReservation": list(present.flavors_reservation),
+        "flavorsUsage": list(present.flavors_usage),
+    }
+    return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
+
+
+def status_body(
+    present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
+) -> dict[str, Any]:
+    """The desired status as written: its conditions get their times."""
+    changes = status_changes(wanted)
+    listed = condition_list(
+        present.conditions,
+        [change.type for change in changes],
+        changes,
+        now=now,
+        generation=generation,
+    )
+    return {**wanted, "conditions": listed}
+
+
+def status_changes(wanted: Mapping[str, Any]) -> list[Change]:
+    """The conditions of a desired status."""
+    return [
+        Change(item["type"], item["status"], item["reason"], item["message"])
+        for item in wanted["conditions"]
+    ]

@@ -1,8 +1,8 @@
 """Status of ClusterQueues and LocalQueues: written when it differs from what the watch shows.
 
-Rounds are coalesced and have a budget of their own, so that counting never delays admitting. The
-counts of a queue that changes all the time are written further and further apart (`Spacing`); its
-conditions at once. Gauges are computed in each scrape, see `queue_metrics`.
+Writes are batched and have a client budget of their own, so that they never delay admissions. The
+counts of a queue that changes all the time are written less and less often (`Spacing`), its
+conditions at once. Gauges are computed in each scrape, see `queues.metrics`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from rackgate.api.names import FieldManager
@@ -27,8 +26,16 @@ from rackgate.runtime.tasks import spawn
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import ClusterQueue, LocalQueue, QueueStatus, Workload
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.spacing import Spacing
-from rackgate_assigner.workload.conditions import Change, condition_list, differs
+from rackgate_assigner.queues.status import (
+    cluster_queue_status,
+    local_queue_status,
+    status_body,
+    status_changes,
+    status_differs,
+)
+from rackgate_assigner.rate_limits import Spacing
+from rackgate_assigner.workload.conditions import differs
+from rackgate_assigner.workload.status import status_apply
 
 log = structlog.get_logger()
 
@@ -65,7 +72,7 @@ class QueueStatusController:
         self.writes = 0
 
     def mark_workload(self, workload: Workload) -> None:
-        """A Workload changed or went: its queues may count differently."""
+        """A Workload changed or was deleted: the status of its queues may change."""
         namespace, queue = workload.metadata.namespace, workload.spec.queue_name
         local = f"{namespace}/{queue}"
         self._mark(Key(LOCAL_QUEUES.kind, local))
@@ -78,18 +85,18 @@ class QueueStatusController:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
 
     def mark(self, kind: str, name: str) -> None:
-        """One queue has to be compared."""
+        """The status of one queue may change."""
         self._mark(Key(kind, name))
 
     def mark_all(self) -> None:
-        """Something that all queues may depend on changed."""
+        """The status of all queues may change."""
         for name in self._cluster_queues:
             self._mark(Key(CLUSTER_QUEUES.kind, name))
         for key in self._local_queues:
             self._mark(Key(LOCAL_QUEUES.kind, key))
 
     def _mark(self, key: Key) -> None:
-        # A standby would only collect names; `run` starts with all of them.
+        # A standby would only collect names; `run` starts with all queues.
         if self._open:
             self._dirty.add(key)
 
@@ -138,13 +145,13 @@ class QueueStatusController:
             queue = self._cluster_queues.get(key.name)
             if queue is None:
                 return
-            wanted = self._cache.cluster_queue_status(key.name, features=self._features)
+            wanted = cluster_queue_status(self._cache, key.name, self._features)
             await self._apply(key, CLUSTER_QUEUES, queue.metadata, queue.status, wanted)
         else:
             local = self._local_queues.get(key.name)
             if local is None:
                 return
-            wanted = self._cache.local_queue_status(key.name, features=self._features)
+            wanted = local_queue_status(self._cache, key.name, self._features)
             await self._apply(key, LOCAL_QUEUES, local.metadata, local.status, wanted)
 
     async def _apply(
@@ -159,22 +166,14 @@ class QueueStatusController:
             return
         now = clock.monotonic()
         wait_s = self._spacing.wait_s(key, now)
-        if wait_s > 0 and not differs(present.conditions, _changes(wanted)):
+        if wait_s > 0 and not differs(present.conditions, status_changes(wanted)):
             self._delay(key, wait_s)
             return
-        metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
-        if resource.namespaced:
-            metadata["namespace"] = meta.namespace
-        body = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            "status": status_body(present, wanted, meta.generation, rfc3339(clock.now())),
-        }
+        status = status_body(present, wanted, meta.generation, rfc3339(clock.now()))
         path = resource.path(meta.namespace or None, meta.name, "status")
-        await self._client.apply(path, msgspec.json.encode(body), FieldManager.QUEUES)
+        await self._client.apply(path, status_apply(resource, meta, status), FieldManager.QUEUES)
         self.writes += 1
-        # The watch may have shown before the answer came that it is gone: then that is forgotten.
+        # The watch may have shown the deletion before the answer came.
         if key.name in self._queues(key.kind):
             self._spacing.written(key, now)
 
@@ -182,7 +181,7 @@ class QueueStatusController:
         return self._cluster_queues if kind == CLUSTER_QUEUES.kind else self._local_queues
 
     def _delay(self, key: Key, wait_s: float) -> None:
-        """Compare a queue once more in a while, however often it changes until then."""
+        """Compare a queue again after a delay, however often it changes until then."""
         if key not in self._delayed:
             self._delayed.add(key)
             asyncio.get_running_loop().call_later(wait_s, self._on_delay_over, key)
@@ -190,39 +189,3 @@ class QueueStatusController:
     def _on_delay_over(self, key: Key) -> None:
         self._delayed.discard(key)
         self._mark(key)
-
-
-def status_differs(present: QueueStatus, wanted: Mapping[str, Any]) -> bool:
-    """Whether the wanted status says something else than the present one."""
-    if differs(present.conditions, _changes(wanted)):
-        return True
-    counted = {
-        "pendingWorkloads": present.pending_workloads,
-        "reservingWorkloads": present.reserving_workloads,
-        "admittedWorkloads": present.admitted_workloads,
-        "flavorsReservation": list(present.flavors_reservation),
-        "flavorsUsage": list(present.flavors_usage),
-    }
-    return any(counted.get(name) != wanted[name] for name in counted if name in wanted)
-
-
-def status_body(
-    present: QueueStatus, wanted: Mapping[str, Any], generation: int, now: str
-) -> dict[str, Any]:
-    """The wanted status as written: its conditions get their times."""
-    changes = _changes(wanted)
-    listed = condition_list(
-        present.conditions,
-        [change.type for change in changes],
-        changes,
-        now=now,
-        generation=generation,
-    )
-    return {**wanted, "conditions": listed}
-
-
-def _changes(wanted: Mapping[str, Any]) -> list[Change]:
-    return [
-        Change(item["type"], item["status"], item["reason"], item["message"])
-        for item in wanted["conditions"]
-    ]

@@ -16,8 +16,8 @@ from rackgate_assigner.quota.queues import (
     without_topologies,
 )
 
-# Source: the ClusterQueue's Active reasons of v1beta2. Checks that exist but are answered by
-# nobody: admitting without the answer would break what the administrator asked for.
+# Source: the ClusterQueue's Active reasons of v1beta2. The check exists but no controller answers
+# it: admitting without the answer would ignore what the administrator configured.
 CHECK_INACTIVE: Final = "AdmissionCheckInactive"
 
 
@@ -133,7 +133,7 @@ def _topology_flavors(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]
 
 
 def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
-    """Which flavors of an active queue count as plain while topologies are switched off."""
+    """Topology flavors that count as plain while TopologyAwareScheduling is off."""
     named = _topology_flavors(queue, flavors)
     if not named:
         return ""
@@ -143,7 +143,7 @@ def _switched_off_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo
 
 
 def _limits_note(queue: ClusterQueueInfo, flavors: Mapping[str, FlavorInfo]) -> str:
-    """What an active queue asks for and does not get yet."""
+    """What the spec of an active queue asks for and Rackgate does not support yet."""
     unsupported = []
     if queue.cohort:
         unsupported.append(f'borrowing and lending in cohort "{queue.cohort}"')

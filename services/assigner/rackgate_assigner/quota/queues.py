@@ -1,4 +1,4 @@
-"""Queues and flavors as rows: what scheduling needs of the objects that administrators write."""
+"""Queues and flavors: what scheduling needs of the objects that administrators write."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, Final, TypeAlias
 from rackgate.resources.quantity import QuantityError, quota_amount
 from rackgate.wire import kueue
 from rackgate.wire.core import Taint, Toleration
+from rackgate_assigner.topology.placement.node_matching import expression_holds
 
 FlavorResource: TypeAlias = tuple[str, str]
 Quota: TypeAlias = Mapping[FlavorResource, int]
 
 NEVER: Final = "Never"
+DRAIN: Final = "HoldAndDrain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +188,22 @@ def local_queue_info(queue: kueue.LocalQueue) -> LocalQueueInfo:
         generation=meta.generation,
         deleting=meta.deletion_timestamp is not None,
         stop_policy=spec.stop_policy or "None",
+    )
+
+
+# A label selector knows these four only; `Gt` and `Lt` belong to node selectors.
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+
+
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector matches labels: None selects nothing, an empty one everything."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(
+        expression.get("operator") in _OPERATORS
+        and expression_holds(expression, labels.get(expression.get("key", "")))
+        for expression in selector.get("matchExpressions") or ()
     )

@@ -1,8 +1,8 @@
-"""The scheduling cycle: plan when something changed, write what was decided.
+"""Runs a scheduling cycle when the cache has changed, and writes its decisions.
 
-Grants are charged to the cache before their write is sent and taken back when it is rejected, so
-the next cycle need not wait for writes. Everything decided is a value bound to the version it was
-judged by; what the API server refuses is decided again.
+An admission is assumed in the cache before its write is sent, and forgotten when the write is
+rejected, so the next cycle need not wait for writes. Every decision is bound to the version of the
+Workload that it was made on; one that the API server rejects is made again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -32,8 +32,8 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.cache.verification_controller import verify
 from rackgate_assigner.node_replacement.writer import NodeWriter
+from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.scheduler.cycle import plan
-from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload.decisions import (
     Admit,
@@ -53,9 +53,9 @@ WrittenDecision: TypeAlias = (
 )
 
 REQUEUE_WORKERS: Final = 8
-# So often may a Workload be rejected before others stop waiting for the room it was meant to get.
+# After so many rejected writes a Workload no longer reserves capacity while it backs off.
 FAILURES_BEFORE_SKIP: Final = 3
-# Answers that repeating the same write will not change.
+# Repeating the same write will not change these answers.
 _REJECTIONS: Final = (BadRequestError, ForbiddenError, PayloadTooLargeError, UnprocessableError)
 
 log = structlog.get_logger()
@@ -63,12 +63,12 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _PendingWrite:
-    """A decision whose write is not over.
+    """A decision whose write has not finished.
 
     Attributes:
-        workload: as judged.
-        maybe_sent: the write may have been sent before and cut off without an answer.
-        superseded: something else was decided meanwhile, and has to be once more afterwards.
+        workload: as decided on.
+        maybe_sent: the write may have been sent before, without an answer.
+        superseded: something else was decided meanwhile: run another cycle afterwards.
     """
 
     workload: Workload
@@ -77,7 +77,7 @@ class _PendingWrite:
     superseded: bool = False
 
     def differs(self, workload: Workload, decision: WrittenDecision) -> bool:
-        """Whether this decision is about another object, or says something else."""
+        """Whether this is another decision, or about another object."""
         same = self.workload.metadata.uid == workload.metadata.uid
         return not same or self.decision != decision
 
@@ -103,17 +103,17 @@ class Scheduler:
         """Prepare; `run` does the work.
 
         Args:
-            cache: what is planned on.
+            cache: state of the cluster.
             workloads: as the watch shows them, by key.
-            writer: carries decisions out.
+            writer: writes decisions.
             features: state of feature gates.
-            nodes: carries out what is decided about broken nodes.
-            second_pass: the second pass; it charges what it gives to the snapshot.
-            is_in_sync: whether a Workload asks for what its job asks for now. One that does not is
-                about to be changed, and admitting it would only be taken back.
+            nodes: writes node replacements.
+            second_pass: node replacement; it charges new assignments to the snapshot.
+            is_in_sync: whether a Workload still matches its job. One that does not will change,
+                so it is not admitted.
             min_interval_s: between the starts of two cycles at least.
-            message_interval_s: between two writes of why one Workload waits, for one reason.
-            workers: admissions, evictions and deactivations on their way at the same time.
+            message_interval_s: between two messages about one pending Workload with one reason.
+            workers: admissions, evictions and deactivations written at the same time.
             check_usage: compare usage with a rebuild after every cycle.
         """
         self._cache, self._workloads, self._writer = cache, workloads, writer
@@ -138,16 +138,16 @@ class Scheduler:
         self.cycles = 0
 
     def request_cycle_if_changed(self) -> None:
-        """The cache may have changed: plan again if it has. Cheap."""
+        """Run a cycle if the cache has changed. Cheap."""
         if self._cache.epoch != self._planned_epoch:
             self._changed.set()
 
     def request_cycle(self) -> None:
-        """Plan again whether or not the cache has changed."""
+        """Run a cycle whether or not the cache has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Plan and write until cancelled. Only the holder of the Lease may call this."""
+        """Run cycles and write until cancelled. Only the holder of the Lease may call this."""
         self._requeues.clear()
         self.request_cycle()
         try:
@@ -194,7 +194,7 @@ class Scheduler:
             elif self._decide(decision):
                 admitted += isinstance(decision, Admit)
         self._replace_requeues(pending)
-        # What assuming the grants changed is what was just planned.
+        # Assuming the admissions changed only what was just planned.
         self._planned_epoch = self._cache.epoch
         self.cycles += 1
         spent_s = clock.monotonic() - started
@@ -213,7 +213,7 @@ class Scheduler:
             self.request_cycle_if_changed()
 
     def _run_second_pass(self, snapshot: Snapshot) -> None:
-        """What runs and lost nodes comes before what waits."""
+        """Node replacement comes before pending Workloads."""
         with_unhealthy_nodes = {row.key for row in snapshot.with_unhealthy_nodes}
         self._failed_replacements = {
             key: text
@@ -234,7 +234,7 @@ class Scheduler:
                     self._nodes.report_replacement_failed(workload, decision.message)
 
     def _decide(self, decision: WrittenDecision) -> bool:
-        """Queue a decision's write; False when it has to wait."""
+        """Queue the write of a decision; False if it is not written now."""
         key = decision.workload
         workload = self._workloads.get(key)
         if workload is None or key in self._backing_off:
@@ -256,13 +256,13 @@ class Scheduler:
         return True
 
     def _evictions_in_flight(self) -> Iterator[str]:
-        """Workloads whose eviction is on its way to the API server."""
+        """Workloads whose eviction is being written."""
         for key, pending_write in self._pending_writes.items():
             if isinstance(pending_write.decision, Evict | Preempt | Deactivate):
                 yield key
 
     def _may_preempt(self, key: str) -> bool:
-        """Whether a Workload would be admitted if it had room: else nobody has to go for it."""
+        """Whether a Workload may be admitted at all: else nothing is preempted for it."""
         workload = self._workloads.get(key)
         if workload is None or key in self._backing_off:
             return False
@@ -272,7 +272,7 @@ class Scheduler:
         return True
 
     def _count_decision_error(self, requeue: Requeue) -> None:
-        """A requeue with a defect of ours behind it is counted each time, and logged when new."""
+        """Count a requeue by an internal error each time, and log it when it is new."""
         if not requeue.error:
             return
         metrics.DECISION_ERRORS.inc()
@@ -280,7 +280,7 @@ class Scheduler:
             log.error("decision_failed", workload=requeue.workload, error=requeue.error)
 
     def _replace_requeues(self, pending: dict[str, Requeue]) -> None:
-        """Only the newest word about each Workload is written."""
+        """Queue the writes of requeues that changed; only the newest is written."""
         before, self._requeues = self._requeues, pending
         now = clock.monotonic()
         for key, requeue in pending.items():
@@ -341,7 +341,7 @@ class Scheduler:
                 await self._writer.evict(workload, EvictionReason.PREEMPTED, message, cause)
 
     def _failed(self, key: str, pending_write: _PendingWrite, error: KubeError | None) -> None:
-        """Take back what was assumed; judge this Workload again after a pause of its own."""
+        """Forget what was assumed, and decide on this Workload again after a backoff."""
         del self._pending_writes[key]
         if isinstance(pending_write.decision, Admit | ReplaceNode):
             self._cache.forget(key)
@@ -358,7 +358,7 @@ class Scheduler:
         self.request_cycle()
 
     def _back_off(self, key: str) -> None:
-        """Leave a Workload alone for a while; longer each time."""
+        """Back off from a Workload; longer each time."""
         if key not in self._workloads:
             self._backoff.reset(key)
             return
@@ -368,11 +368,11 @@ class Scheduler:
         )
 
     def _is_skipped(self, key: str) -> bool:
-        """Whether a Workload rests that was rejected time and again."""
+        """Whether a Workload is left out because its writes were rejected repeatedly."""
         return key in self._backing_off and self._backoff.failures(key) > FAILURES_BEFORE_SKIP
 
     def reset_backoff(self, key: str) -> None:
-        """A Workload asks for something else now: what was rejected before counts no more."""
+        """The spec of a Workload changed: earlier rejections no longer count."""
         timer = self._backing_off.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -401,6 +401,6 @@ class Scheduler:
             timer.cancel()
         self._backoff.reset(key)
 
-    def counts(self) -> Mapping[str, Any]:
-        """What is under way: for logs and readiness."""
+    def counts(self) -> Mapping[str, int]:
+        """Number of writes under way."""
         return {"writes": len(self._pending_writes), "requeues": len(self._requeue_queue)}

@@ -1,9 +1,20 @@
-"""One scheduling cycle: waiting Workloads in order, quota, then topology, then a decision each."""
+"""One scheduling cycle: a decision about every pending Workload of a snapshot.
+
+1. Evictions: reservations that a deactivation or a stop policy takes back.
+2. Order: pending Workloads by priority, then queue timestamp, then key.
+3. For each, in that order: its active ClusterQueue, validation of its requests, flavors by quota
+   and a topology assignment in them (`nominate`), and preemption targets if others hold the quota
+   (`preemption`).
+
+Admissions are charged to the snapshot at once, so no two share quota or capacity. Within a cycle
+both only shrink: a shape that is inadmissible in a queue stays so, and is not tried again. The same
+snapshot gives the same decisions.
+"""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -12,12 +23,16 @@ from rackgate.api.names import EvictionReason, PendingReason, PreemptedReason
 from rackgate.features import Features
 from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity
-from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, without_topologies
-from rackgate_assigner.quota.selectors import selects
-from rackgate_assigner.scheduler.evictions import evictions
-from rackgate_assigner.scheduler.flavor_assigner import FlavorPlan, Offer
+from rackgate_assigner.quota.queues import (
+    DRAIN,
+    ClusterQueueInfo,
+    FlavorResource,
+    LocalQueueInfo,
+    selects,
+    without_topologies,
+)
+from rackgate_assigner.scheduler.flavor_assigner import FlavorPlan, Inadmissible, Offer
 from rackgate_assigner.scheduler.nominate import Nominator, Timing, no_timing
-from rackgate_assigner.scheduler.order import cycle_order, priority_of
 from rackgate_assigner.scheduler.preemption import Preemption, Preemptor
 from rackgate_assigner.scheduler.request_validation import (
     conflicting_requests,
@@ -25,6 +40,7 @@ from rackgate_assigner.scheduler.request_validation import (
     missing_requests,
     unknown_levels,
 )
+from rackgate_assigner.workload.conditions import backoff_reason, truncate
 from rackgate_assigner.workload.decisions import (
     Admit,
     Assignment,
@@ -34,16 +50,14 @@ from rackgate_assigner.workload.decisions import (
     Preempt,
     Requeue,
 )
-from rackgate_assigner.workload.inadmissible import Inadmissible, inadmissible_until
-from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload.info import WorkloadInfo, priority_of
 from rackgate_assigner.workload_slices.admission import (
-    SliceFamily,
     parent_inadmissible,
     queue_with_parent_flavors,
     with_parent_flavors_text,
 )
+from rackgate_assigner.workload_slices.families import SliceFamily
 
-MESSAGE_LIMIT: Final = 1024
 OVERLAPPING: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these "
     "preemptions complete"
@@ -61,9 +75,9 @@ def plan(snapshot: Snapshot, features: Features, timing: Timing = no_timing) -> 
         timing: measures each placement; decisions do not depend on it.
 
     Returns:
-        Evictions by key, then admissions, deactivations and holds in cycle order; who has to
-        give way comes before the requeue of the one that waits for it. A requeue that the
-        Workload's condition says already is left out, unless a defect of ours is behind it.
+        Evictions by key, then admissions, deactivations and requeues in cycle order; preemptions
+        come before the requeue of their preemptor. A requeue that the Workload's condition already
+        says is left out, unless an internal error is behind it.
     """
     if not features.topology_aware_scheduling:
         snapshot.flavors = without_topologies(snapshot.flavors)
@@ -80,26 +94,64 @@ def plan(snapshot: Snapshot, features: Features, timing: Timing = no_timing) -> 
     return decisions
 
 
+def cycle_order(infos: Iterable[WorkloadInfo], classes: Mapping[str, int]) -> list[WorkloadInfo]:
+    """Highest priority first, then the oldest, then by key: never at random (C19).
+
+    Args:
+        infos: Workloads that ask for admission.
+        classes: WorkloadPriorityClass name to value.
+    """
+    return sorted(
+        infos, key=lambda info: (-priority_of(info, classes), info.queue_timestamp, info.key)
+    )
+
+
+def _eviction(
+    info: WorkloadInfo,
+    local_queues: Mapping[str, LocalQueueInfo],
+    cluster_queues: Mapping[str, ClusterQueueInfo],
+) -> Evict | None:
+    if info.reserved is None or not info.holds_quota or info.evicted or info.deleting:
+        return None
+    if info.parent:
+        return None  # a slice goes with its parent, never alone
+    if not info.active:
+        return Evict(info.key, EvictionReason.DEACTIVATED, "The workload is deactivated")
+    cluster_queue = cluster_queues.get(info.reserved.cluster_queue)
+    if cluster_queue is not None and cluster_queue.stop_policy == DRAIN:
+        return Evict(info.key, EvictionReason.CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
+    local_queue = local_queues.get(info.queue)
+    if local_queue is not None and local_queue.stop_policy == DRAIN:
+        return Evict(info.key, EvictionReason.LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
+    return None
+
+
+def evictions(
+    infos: Sequence[WorkloadInfo],
+    local_queues: Mapping[str, LocalQueueInfo],
+    cluster_queues: Mapping[str, ClusterQueueInfo],
+) -> list[Evict]:
+    """Evictions of reservations by deactivation or a stop policy, by key."""
+    found = (_eviction(info, local_queues, cluster_queues) for info in infos)
+    return sorted((evict for evict in found if evict), key=lambda evict: evict.workload)
+
+
 def _message_changed(info: WorkloadInfo, requeue: Requeue) -> bool:
     reported = (info.pending_reason, info.pending_message) == (requeue.reason, requeue.message)
     return not reported or bool(requeue.error)
-
-
-def _truncate(message: str) -> str:
-    return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 3]}..."
 
 
 def _requeue(info: WorkloadInfo, inadmissible_reason: Inadmissible) -> Requeue:
     return Requeue(
         info.key,
         inadmissible_reason.reason,
-        _truncate(inadmissible_reason.message),
+        truncate(inadmissible_reason.message),
         inadmissible_reason.rejected_flavors,
     )
 
 
 def _requeue_after_error(info: WorkloadInfo, error: Exception) -> Requeue:
-    """The requeue of a Workload that nothing could be decided about."""
+    """The requeue of a Workload whose decision failed with an internal error."""
     text = " ".join(str(error).split())[:200]
     message = (
         f"internal error while deciding about this workload: {type(error).__name__}: {text}; "
@@ -110,14 +162,14 @@ def _requeue_after_error(info: WorkloadInfo, error: Exception) -> Requeue:
 
 
 def _problem(info: WorkloadInfo, *, both_levels: bool) -> str:
-    """What is wrong with the Workload whatever queue it is in; empty when nothing is."""
+    """What is wrong with the Workload in any queue; empty when nothing is."""
     problems = [podset.problem for podset in info.podsets if podset.problem]
     podsets = [podset.request for podset in info.podsets]
     return "; ".join(problems or conflicting_requests(podsets, both_levels=both_levels))
 
 
 class _Cycle:
-    """State of one cycle: what was refused already, and which StrictFIFO queues are blocked."""
+    """State of one cycle: what is inadmissible, and which StrictFIFO queues are blocked."""
 
     def __init__(
         self,
@@ -136,20 +188,20 @@ class _Cycle:
         self.activities: dict[str, Activity] = {}
         # Where a LocalQueue (`namespace/name`) leads to.
         self.cluster_queue_by_local_queue: dict[str, ClusterQueueInfo | Inadmissible] = {}
-        # Room and quota only shrink within a cycle: a shape refused once is refused again.
+        # Capacity and quota only shrink within a cycle: what is inadmissible once stays so.
         self.inadmissible: dict[tuple[str, Hashable], Inadmissible] = {}
         self.blocked_queues: set[str] = set()
-        # Inadmissible heads of StrictFIFO queues, not yet asked whether they can ever be admitted:
-        # that costs a placement, and without a Workload behind them nobody needs to know.
+        # Inadmissible heads of StrictFIFO queues, each with the check whether it can ever be
+        # admitted: that costs a placement, and only a Workload behind it needs the answer.
         self.inadmissible_heads: dict[str, Callable[[], bool]] = {}
 
     def pop_new_preemptions(self) -> list[Preempt]:
-        """Who has to give way, of those that were not reported before."""
+        """Preemptions chosen since the last call."""
         reported, self._preempted = self._preempted, []
         return reported
 
     def decide_or_requeue(self, info: WorkloadInfo) -> Decision:
-        """As `decide`; a defect of ours holds this Workload and no other."""
+        """As `decide`; an internal error affects this Workload alone."""
         try:
             return self.decide(info)
         except Exception as error:  # noqa: BLE001 - reported by the requeue, logged by the cycle
@@ -158,7 +210,7 @@ class _Cycle:
     def decide(self, info: WorkloadInfo) -> Decision:
         """Admit, requeue or deactivate one Workload."""
         if info.requeue_at:
-            return _requeue(info, inadmissible_until(info.requeue_at))
+            return _requeue(info, Inadmissible(*backoff_reason(info.requeue_at)))
         queue = self.cluster_queue_by_local_queue.get(info.queue)
         if queue is None:
             queue = self.cluster_queue_by_local_queue[info.queue] = self._cluster_queue_of(info)
@@ -174,17 +226,17 @@ class _Cycle:
         both_levels = self.features.required_and_preferred
         problem = _problem(info, both_levels=both_levels)
         if problem:
-            # What only its owner can fix must not hold up a whole queue.
+            # What only its owner can fix must not block the queue.
             return _requeue(info, Inadmissible(PendingReason.MISCONFIGURED, problem))
         offer = self._offer(info, queue, family)
         if isinstance(offer, Inadmissible):
             return _requeue(info, offer)
         invalid = self._invalid_request(info, offer)
         if invalid is not None:
-            # What a slice asks for is what its parent, which runs, was given.
+            # A slice has the request of its parent, which runs.
             if self.features.deactivate_invalid_topology and not info.parent:
                 reason = EvictionReason.DEACTIVATED_INVALID_TOPOLOGY
-                return Deactivate(info.key, reason, _truncate(invalid.message))
+                return Deactivate(info.key, reason, truncate(invalid.message))
             return _requeue(info, invalid)
         if self._behind_head(queue.name):
             text = f"waiting for the workloads ahead in StrictFIFO ClusterQueue {queue.name}"
@@ -196,7 +248,7 @@ class _Cycle:
         tried = self._final_reason(info, queue, offer, family, tried)
         if tried.preemption_plan is None:
             self.inadmissible[queue.name, info.shape] = tried
-        # What only its owner can fix must not hold up a whole queue.
+        # What only its owner can fix must not block the queue.
         if queue.strategy == "StrictFIFO" and tried.reason != PendingReason.MISCONFIGURED:
             self.inadmissible_heads[queue.name] = partial(
                 self.nominator.could_ever_fit, offer, podsets, family
@@ -204,10 +256,10 @@ class _Cycle:
         return _requeue(info, tried)
 
     def _behind_head(self, queue: str) -> bool:
-        """Whether a StrictFIFO queue waits for a Workload that was refused before.
+        """Whether a StrictFIFO queue is blocked by an inadmissible head.
 
-        A head that does not fit even an empty queue and empty nodes would hold all others for
-        ever, so it is passed over until the queue or the nodes change (ADR 13).
+        A head that does not fit even an empty queue and empty nodes would block it for ever, so
+        it is skipped until the queue or the nodes change (ADR 13).
         """
         head = self.inadmissible_heads.pop(queue, None)
         if head is not None and (not self.features.strict_fifo_skips_impossible or head()):
@@ -217,7 +269,7 @@ class _Cycle:
     def _parent_inadmissible(
         self, info: WorkloadInfo, family: SliceFamily | None
     ) -> Inadmissible | None:
-        """Why a slice is not looked at; None for any other Workload."""
+        """Why a slice cannot be admitted now; None for any other Workload."""
         if family is None:
             return None
         enabled = self.features.elastic_jobs
@@ -228,7 +280,7 @@ class _Cycle:
     def _offer(
         self, info: WorkloadInfo, queue: ClusterQueueInfo, family: SliceFamily | None
     ) -> Offer | Inadmissible:
-        """What the queue offers to this Workload; to a slice, its parent's flavors alone."""
+        """Flavors and quota for this Workload; for a slice, its parent's flavors alone."""
         offered: ClusterQueueInfo | Inadmissible = queue
         if family is not None and family.parent is not None:
             offered = queue_with_parent_flavors(info, family.parent, queue)
@@ -271,7 +323,7 @@ class _Cycle:
         tried: Inadmissible,
         flavors: FlavorPlan,
     ) -> Inadmissible:
-        """Choose who gives way, and keep what they hold for this Workload alone."""
+        """Choose preemption targets, and reserve their quota for this Workload."""
         used, nominal = self.snapshot.used[queue.name], queue.nominal
         room = {pair: nominal.get(pair, 0) - used.get(pair, 0) for pair in flavors.request}
         chosen = self.preemption.find_targets(

@@ -1,7 +1,7 @@
 """Which flavor each resource of a Workload takes: `conformance/quota`, sections 6, 7 and 12.
 
-Flavors of a resource group are tried in order. The first that fits is taken; otherwise the plan
-says of every flavor why not, in texts that do not change while the reason does not.
+Flavors of a resource group are tried in order and the first that fits is taken. Otherwise the plan
+says for every flavor why not, in texts that change only with the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FlavorPlan:
         podsets: in the Workload's order; those after a unit without flavors are left out.
         reason: why not, empty when the mode is FIT.
         request: totals of all PodSets.
-        preemption_needed: what of that others hold, where they have to give way.
+        preemption_needed: pairs of that which preemption has to free.
     """
 
     podsets: list[PodSetPlan]
@@ -75,10 +75,10 @@ class FlavorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a ClusterQueue offers in this cycle: its row, its flavors, and quota in use.
+    """What a ClusterQueue offers in this cycle: its flavors and the quota in use.
 
     Attributes:
-        preemptible: what would be free in addition, once all that may have to give way had gone.
+        preemptible: what preemption could free in addition.
     """
 
     queue: ClusterQueueInfo
@@ -102,9 +102,24 @@ class Offer:
         return next((group for group in self.queue.groups if resource in group.covered), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Inadmissible:
+    """Why a Workload is not admitted in this cycle.
+
+    Attributes:
+        rejected_flavors: flavors that had the quota but no fitting domain, as tried.
+        preemption_plan: flavors that would fit if other Workloads were preempted.
+    """
+
+    reason: str
+    message: str
+    rejected_flavors: tuple[TopologyNotFound, ...] = ()
+    preemption_plan: FlavorPlan | None = None
+
+
 @lru_cache(maxsize=4096)
 def resource_rank(resource: str) -> int:
-    """64-bit FNV-1a hash: the order in which the field walks through resources."""
+    """64-bit FNV-1a hash: the order in which Kueue walks through resources."""
     value = 0xCBF29CE484222325
     for byte in resource.encode():
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -124,13 +139,13 @@ def choose_flavors(
 ) -> FlavorPlan:
     """Choose a flavor for every covered resource of every PodSet, in order.
 
-    Later PodSets see what earlier ones asked for. Pure.
+    Later PodSets see what earlier ones request.
 
     Args:
         offer: of the ClusterQueue.
         podsets: in the Workload's order.
-        rejected: flavors whose topology has no place for a PodSet: never chosen for it, and
-            their texts are told with those of the others.
+        rejected: flavors whose topology does not fit a PodSet: never chosen for it; their texts
+            are listed with those of the others.
     """
     plan = FlavorPlan([])
     before = plan.request
@@ -343,7 +358,7 @@ class _UnitSearch:
         ]
 
     def _topology_not_found(self, rejection: TopologyNotFound) -> QuotaCheck:
-        """The flavor has the quota and no place: worth waiting for if others hold the place."""
+        """A flavor with quota but no fitting domain: no candidates, or no fit even when empty."""
         mode = (
             FlavorAssignmentMode.NO_FIT
             if rejection.fits_when_empty is False
@@ -358,7 +373,7 @@ class _UnitSearch:
 def _preemption_needed(
     flavor: str, resources: Sequence[str], quota_checks: Sequence[QuotaCheck]
 ) -> set[FlavorResource]:
-    """What of a flavor others have to give back; nothing for one rejected as a whole."""
+    """What preemption has to free in a flavor; nothing for one rejected as a whole."""
     if len(quota_checks) != len(resources):
         return set()
     return {

@@ -1,7 +1,7 @@
-"""Flavors and places together: what one Workload can be granted in this cycle.
+"""Flavors and topology together: the assignment of one Workload in this cycle.
 
-A flavor with the quota may still have no place. Then the next flavor of its resource group is
-tried at once, as the field does it over several cycles: each rejection takes one flavor from one
+A flavor with the quota may still have no fitting domain. Then the next flavor of its resource group
+is tried at once (Kueue does so over several cycles): each rejection takes one flavor from one
 PodSet's choice, until a plan fits or no flavor is left.
 """
 
@@ -20,6 +20,7 @@ from rackgate_assigner.cache.snapshot import Snapshot
 from rackgate_assigner.quota.quota import FlavorAssignmentMode
 from rackgate_assigner.scheduler.flavor_assigner import (
     FlavorPlan,
+    Inadmissible,
     Offer,
     PodSetPlan,
     RejectedFlavors,
@@ -28,15 +29,14 @@ from rackgate_assigner.scheduler.flavor_assigner import (
 from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment, TopologyNotFound
-from rackgate_assigner.workload.inadmissible import Inadmissible
 from rackgate_assigner.workload.info import Charge, quota_usage
 from rackgate_assigner.workload.object_size import too_large
 from rackgate_assigner.workload_slices.admission import (
     LeafRange,
-    SliceFamily,
     leaf_ranges_near_parent,
     levels_differ,
 )
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 # Given a flavor's name, a context that lasts as long as one placement in it.
 Timing: TypeAlias = Callable[[str], AbstractContextManager[object]]
@@ -49,7 +49,7 @@ def no_timing(_flavor: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class _FailedPlacement:
-    """A try that ended in one flavor: the PodSets it was to hold, and what was refused."""
+    """An attempt that failed in one flavor: its PodSets, and the one that did not fit."""
 
     flavor: str
     podsets: Sequence[PodSetPlan]
@@ -70,18 +70,34 @@ class _FailedPlacement:
         ]
 
 
+class _Attempts:
+    """Flavors of one Workload: each failed placement rejects one for a PodSet."""
+
+    def __init__(self, offer: Offer, podsets: Sequence[PodSetRequest]) -> None:
+        self._offer, self._podsets = offer, podsets
+        self.failed: list[_FailedPlacement] = []
+
+    def choose_flavors(self) -> FlavorPlan:
+        return choose_flavors(self._offer, self._podsets, _rejections_by_flavor(self.failed))
+
+    def reject_flavor(self, failed: _FailedPlacement) -> bool:
+        """Record a failed placement; whether there are flavors left to try."""
+        self.failed.append(failed)
+        return self.choose_flavors().mode is FlavorAssignmentMode.FIT
+
+
 NO_FAMILY: Final = SliceFamily()
 
-# Notes a rejection and says whether to go on.
+# Records a rejection and returns whether to go on.
 RejectFlavor: TypeAlias = Callable[[_FailedPlacement], bool]
 
 
 class Nominator:
-    """Grants from one snapshot; each is charged to it, a rejection leaves nothing behind."""
+    """Assignments from one snapshot, each charged to it; a rejection leaves no charge."""
 
     def __init__(self, snapshot: Snapshot, features: Features, timing: Timing) -> None:
         self._snapshot, self._features, self._timing = snapshot, features, timing
-        # Whose slice is being looked at; an ordinary Workload is near nobody.
+        # Of the slice that is nominated.
         self._family: SliceFamily = NO_FAMILY
 
     def nominate(
@@ -91,31 +107,22 @@ class Nominator:
         spec_bytes: int = 0,
         family: SliceFamily | None = None,
     ) -> Assignment | Inadmissible:
-        """Flavors and places for all PodSets of a Workload, or why there are none.
+        """Flavors and topology assignments for all PodSets of a Workload, or why there are none.
 
         Args:
             offer: flavors and quota of its queue.
-            podsets: what it asks for.
+            podsets: its requests.
             spec_bytes: size of its templates and annotations.
-            family: of a slice; told where the slice's pods go.
+            family: of a slice; gets the assignment of the slice.
         """
         self._family = family or NO_FAMILY
-        attempts: list[_FailedPlacement] = []
-
-        def reject_flavor(failed: _FailedPlacement) -> bool:
-            """Note a rejection; whether there are flavors left to try."""
-            attempts.append(failed)
-            return (
-                choose_flavors(offer, podsets, _rejections_by_flavor(attempts)).mode
-                is FlavorAssignmentMode.FIT
-            )
-
+        attempts = _Attempts(offer, podsets)
         while True:
-            chosen = choose_flavors(offer, podsets, _rejections_by_flavor(attempts))
+            chosen = attempts.choose_flavors()
             if chosen.mode is not FlavorAssignmentMode.FIT:
-                return self._inadmissible(chosen, offer, podsets, attempts)
-            result = self._assign(chosen, offer, spec_bytes, reject_flavor)
-            # A refused flavor is not chosen again, so this ends.
+                return self._inadmissible(chosen, offer, podsets, attempts.failed)
+            result = self._assign(chosen, offer, spec_bytes, attempts.reject_flavor)
+            # A rejected flavor is not chosen again, so this ends.
             if result is not None:
                 return result
 
@@ -130,7 +137,7 @@ class Nominator:
 
         Args:
             offer: flavors of its queue; what is in use does not matter.
-            podsets: what it asks for.
+            podsets: its requests.
             family: of a slice.
         """
         self._family = family or NO_FAMILY
@@ -138,17 +145,9 @@ class Nominator:
         empty = replace(
             offer, used=quota_usage(parent) if parent is not None else {}, preemptible={}
         )
-        attempts: list[_FailedPlacement] = []
-
-        def reject_flavor(failed: _FailedPlacement) -> bool:
-            attempts.append(failed)
-            return (
-                choose_flavors(empty, podsets, _rejections_by_flavor(attempts)).mode
-                is FlavorAssignmentMode.FIT
-            )
-
+        attempts = _Attempts(empty, podsets)
         while True:
-            chosen = choose_flavors(empty, podsets, _rejections_by_flavor(attempts))
+            chosen = attempts.choose_flavors()
             if chosen.mode is not FlavorAssignmentMode.FIT:
                 return False
             by_flavor = _by_topology_flavor(chosen.podsets, empty)
@@ -157,7 +156,8 @@ class Nominator:
                 or self._levels_differ(chosen, by_flavor) is not None
             ):
                 return False
-            if self._find_assignments(by_flavor, reject_flavor, simulate_empty=True) is not None:
+            found = self._find_assignments(by_flavor, attempts.reject_flavor, simulate_empty=True)
+            if found is not None:
                 return True
 
     def _inadmissible(
@@ -169,8 +169,8 @@ class Nominator:
     ) -> Inadmissible:
         """Why there is no assignment.
 
-        An empty cluster is asked only where its answer changes the words: that costs as much as
-        the placement itself, and most refusals say the same either way.
+        An empty cluster is simulated only where the result changes the message: it costs as much
+        as the placement itself, and most messages are the same either way.
         """
         if not attempts:
             preemption_plan = chosen if chosen.mode is FlavorAssignmentMode.PREEMPT else None
@@ -220,7 +220,7 @@ class Nominator:
     def _levels_differ(
         self, chosen: FlavorPlan, by_flavor: Mapping[str, Sequence[PodSetPlan]]
     ) -> Inadmissible | None:
-        """Why a slice would be given places of another kind than its parent has."""
+        """Why a slice would get domains of other levels than its parent has."""
         if self._family is NO_FAMILY:
             return None
         levels: dict[str, tuple[str, ...] | None] = dict.fromkeys(
@@ -273,7 +273,7 @@ class Nominator:
     ) -> Mapping[str, TopologyAssignment] | None:
         """Places of all PodSets in one flavor; None if some have none.
 
-        Those are found all at once, as every further try would place the others anew.
+        Those are found all at once, as every further try would place the others again.
         """
         complete = True
         while True:
@@ -319,7 +319,7 @@ class Nominator:
     def _leaf_ranges(
         self, flavor_topology: FlavorTopology, requests: Sequence[PodSetRequest]
     ) -> Sequence[LeafRange | NoFit | None]:
-        """Where pods may go, the best first: of a slice, near those that are there."""
+        """Where pods may go, the best first: those of a slice near its parent's."""
         if self._family is NO_FAMILY or len(requests) != 1:
             return (None,)
         (request,) = requests

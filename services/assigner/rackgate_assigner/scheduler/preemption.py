@@ -1,7 +1,7 @@
-"""Which Workloads of a ClusterQueue give way to another: `conformance/quota`, sections 7 and 8.
+"""Which Workloads of a ClusterQueue are preempted: `conformance/quota`, sections 7 and 8.
 
-Whole Workloads alone are chosen, each with what its slices hold. Whoever may be a target is lower
-than its preemptor in one fixed order, by priority and then by age, so no two take turns.
+Targets are whole Workloads, each with what its slices hold. A target is lower than its preemptor
+in one fixed order, by priority and then by age, so two Workloads never preempt each other in turn.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from rackgate_assigner.cache.snapshot import AdmittedWorkload
 from rackgate_assigner.quota.queues import NEVER, ClusterQueueInfo, FlavorInfo, FlavorResource
-from rackgate_assigner.scheduler.order import priority_of
-from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload.info import priority_of
 
 LOWER: Final = "LowerPriority"
 LOWER_OR_NEWER: Final = "LowerOrNewerEqualPriority"
@@ -23,23 +23,8 @@ Amounts = Mapping[FlavorResource, int]
 
 
 @dataclass(frozen=True, slots=True)
-class AdmittedWorkload:
-    """A Workload that holds quota of a ClusterQueue.
-
-    Attributes:
-        info: the Workload, never a slice.
-        quota: what it and its slices hold.
-        being_evicted: it gives its quota back already, or is about to.
-    """
-
-    info: WorkloadInfo
-    quota: Amounts
-    being_evicted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The Workload that others may have to give way to."""
+    """The Workload that others may be preempted for."""
 
     key: str
     parent: str
@@ -48,9 +33,9 @@ class Preemptor:
 
 
 def may_preempt(policy: str, preemptor: Preemptor, priority: int, queue_timestamp: str) -> bool:
-    """Whether a policy lets a Workload take the quota of one with this priority and age.
+    """Whether a policy lets a Workload preempt one with this priority and age.
 
-    Of equal priorities only a younger one gives way: two of the same age never do.
+    Of equal priorities only a newer one is preempted, never one of the same age.
     """
     if priority < preemptor.priority:
         return policy in (LOWER, LOWER_OR_NEWER)
@@ -67,14 +52,16 @@ def preemption_targets(
     preemption_needed: AbstractSet[FlavorResource],
     room: Amounts,
 ) -> list[AdmittedWorkload]:
-    """Candidates without which a request fits, none of them for nothing; empty when none do.
+    """The first candidates whose preemption makes a request fit, without those not needed.
+
+    Empty when preempting all of them is not enough.
 
     Args:
-        candidates: in the order in which they are to give way.
-        request: what is asked for.
-        preemption_needed: pairs of the request that there is too little of: who holds none of them
-            stays.
-        room: what is free of each pair of the request; negative where more is promised than is.
+        candidates: in the order in which they are preempted.
+        request: by flavor and resource.
+        preemption_needed: pairs of the request without enough free quota; a candidate that holds
+            none of them is skipped.
+        room: free quota by pair; negative where more is in use than there is.
     """
     left = dict(room)
     chosen: list[AdmittedWorkload] = []
@@ -98,7 +85,7 @@ def preemption_targets(
 
 
 def fits(request: Amounts, room: Amounts) -> bool:
-    """Whether there is room for every amount of a request."""
+    """Whether every amount of a request fits."""
     return all(amount <= room.get(pair, 0) for pair, amount in request.items() if amount > 0)
 
 
@@ -109,7 +96,7 @@ def _add(total: dict[FlavorResource, int], part: Amounts, sign: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _PreemptibleQuota:
-    """What those of a ClusterQueue hold that one of some priority comes before.
+    """What a preemptor of one priority may free in a ClusterQueue.
 
     Attributes:
         lower: of lower priorities, all together.
@@ -123,7 +110,7 @@ class _PreemptibleQuota:
 
 
 class Preemption:
-    """Who gives way in one cycle; what earlier ones were promised is not promised again."""
+    """Targets of one cycle; quota that one preemptor frees is not given to another."""
 
     def __init__(
         self,
@@ -151,7 +138,7 @@ class Preemption:
     def supports(self, queue: ClusterQueueInfo) -> bool:
         """Whether Workloads of a queue may take quota of others of the same queue.
 
-        Where flavors have a topology, who has to go is also a question of places: not yet asked.
+        Not with topology flavors: freed quota says nothing about fitting domains there.
         """
         if queue.within_cluster_queue == NEVER:
             return False
@@ -161,10 +148,10 @@ class Preemption:
     def preemptible_quota(
         self, queue: ClusterQueueInfo, preemptor: Preemptor
     ) -> dict[FlavorResource, int]:
-        """What would be free in addition, once all had gone that may have to, by pair.
+        """What preempting all candidates would free, by pair.
 
-        Asked for everyone that waits, so it is added up once for each priority. Of a slice its
-        parent is among them: that this one is left alone is for `find_targets` to see.
+        Read for every pending Workload, so it is added up once for each priority. It includes the
+        parent of a slice, which `find_targets` leaves out.
         """
         if not self.supports(queue):
             return {}
@@ -210,17 +197,17 @@ class Preemption:
         preemption_needed: AbstractSet[FlavorResource],
         room: Amounts,
     ) -> list[AdmittedWorkload] | None:
-        """Who gives way, and from now on is nobody else's; none if those of others will do.
+        """Targets, which no other Workload gets in this cycle; empty if those of others suffice.
 
         Args:
             queue: the ClusterQueue.
-            preemptor: who asks.
-            request: what it asks for.
-            preemption_needed: pairs of that which others hold too much of.
-            room: what is free now, by pair.
+            preemptor: the Workload to admit.
+            request: its request by pair.
+            preemption_needed: pairs without enough free quota.
+            room: free quota by pair.
 
         Returns:
-            None if it would not even fit without all that may have to give way.
+            None if preempting all candidates would not be enough.
         """
         freed = self._freed_quota.setdefault(queue.name, {})
         later = dict(room)
@@ -237,7 +224,7 @@ class Preemption:
         return chosen or None
 
     def _drop_candidate(self, name: str, target: AdmittedWorkload) -> None:
-        """One more of a ClusterQueue is nobody's candidate any more."""
+        """A target is no candidate for others in this cycle."""
         self._ordered[name].remove(target)
         priority = self._priority(target)
         for queue, above in list(self._sums):
@@ -247,7 +234,7 @@ class Preemption:
                 _add(self._sums[queue, above].lower, target.quota, -1)
 
     def is_being_evicted(self, running: AdmittedWorkload) -> bool:
-        """Whether a Workload gives its quota back without being asked again."""
+        """Whether the quota of a Workload is released without another preemption."""
         return running.being_evicted or running.info.key in self._being_evicted
 
     def _candidates(
@@ -261,7 +248,7 @@ class Preemption:
                 yield running
 
     def _ordered_candidates(self, name: str) -> Sequence[AdmittedWorkload]:
-        """Those that leave anyway, then the lowest priority, then the newest reservation."""
+        """Workloads under eviction first, then by lowest priority, then by newest reservation."""
         found = self._ordered.get(name)
         if found is None:
             found = sorted(

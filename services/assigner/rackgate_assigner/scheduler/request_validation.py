@@ -36,7 +36,7 @@ def unknown_levels(offer: Offer, podsets: Sequence[PodSetRequest]) -> list[str]:
     """Field errors for levels that no offered topology has, those of slices included.
 
     A level that one of the flavors has is no error: the others are skipped. A PodSet that is
-    offered no flavor with a topology waits instead: its queue may still get one.
+    offered no flavor with a topology is pending instead: its queue may still get one.
     """
     errors = []
     for index, podset in enumerate(podsets):
@@ -80,7 +80,7 @@ def misordered_levels(offer: Offer, podsets: Sequence[PodSetRequest]) -> list[st
 def conflicting_requests(
     podsets: Sequence[PodSetRequest], *, both_levels: bool = False
 ) -> list[str]:
-    """Field errors for PodSets that ask for more than one of the three kinds of placement.
+    """Field errors for PodSets that request more than one of the three kinds of placement.
 
     With `both_levels` a required and a preferred level count as one.
     """

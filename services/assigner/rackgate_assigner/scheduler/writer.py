@@ -1,4 +1,4 @@
-"""Decisions about Workloads as writes: status by server-side apply, bound to the version judged.
+"""Decisions about Workloads as writes: status by server-side apply, bound to one version.
 
 Every apply carries `metadata.resourceVersion`, so a decision never lands on an object that moved
 on, and every apply is complete for its field manager (see `conditions`). What an apply leaves out
@@ -22,7 +22,6 @@ from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import KubeError, NotFoundError, UnprocessableError
 from rackgate.runtime import clock
 from rackgate.wire.core import Meta, View
-from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import Admission, MergedSlice, RequeueState, Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.events import Reporter
@@ -38,12 +37,11 @@ from rackgate_assigner.workload.status import (
     reclaimable_body,
     status_body,
 )
-from rackgate_assigner.workload.writer import apply_status, listed_conditions
+from rackgate_assigner.workload.writer import apply_status, decode_workload, listed_conditions
 
 log = structlog.get_logger()
 
 MERGE_DEACTIVATION: Final = (WorkloadCondition.DEACTIVATION_TARGET,)
-_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
 class _MetadataOnly(View, frozen=True):
@@ -56,12 +54,12 @@ _decode_metadata = msgspec.json.Decoder(_MetadataOnly).decode
 
 
 class WorkloadWriter:
-    """Writes Workloads. All methods raise `KubeError` when the API server refuses."""
+    """Writes Workloads. All methods raise `KubeError` when the API server rejects a write."""
 
     def __init__(
         self, admission: Client, pending: Client, jobs: Client, reporter: Reporter
     ) -> None:
-        """Take one client per purpose: admissions, waiting reasons, and what follows from jobs."""
+        """Take one client per purpose: admissions, pending reasons, and what follows from jobs."""
         self._admission, self._pending, self._jobs = admission, pending, jobs
         self._report = reporter
 
@@ -74,7 +72,7 @@ class WorkloadWriter:
         written only once, so what is not known to have failed stays assumed.
 
         Args:
-            workload: as judged; the write lands on this version or not at all.
+            workload: as decided on; the write applies to this version or not at all.
             assignment: what it is given.
             maybe_sent: this very write may have been sent before.
 
@@ -122,12 +120,12 @@ class WorkloadWriter:
             wait_s=round(wait_s, 3),
         )
         if workload.parent is not None:
-            return  # gone in a moment: Events on its parent tell how far the resize is
+            return  # merged in a moment: Events on its parent show the resize
         note = f"admitted by ClusterQueue {queue}, wait time {wait_s:.0f}s"
         self._report.workload(workload, "Admitted", note)
 
     async def write_pending(self, workload: Workload, reason: str, message: str) -> bool:
-        """Say why the Workload waits; whether anything had to be written."""
+        """Write why the Workload is pending; whether anything had to be written."""
         changes = conditions.pending_conditions(workload, reason, message)
         if workload.status.admission is not None:
             return False
@@ -146,8 +144,8 @@ class WorkloadWriter:
     async def deactivate(self, workload: Workload, reason: str, message: str) -> None:
         """Set `spec.active` to false, after saying why.
 
-        The status comes first: a Workload found inactive is not judged again, so a reason that
-        was not written by then would never be.
+        The status comes first: an inactive Workload is not decided on again, so a reason that was
+        not written by then would never be.
         """
         changes = conditions.deactivated_conditions(reason, message)
         answer = workload
@@ -160,7 +158,7 @@ class WorkloadWriter:
         self._report.workload(workload, f"EvictedDueTo{changes[2].reason}", message, warning=True)
 
     def report_rejected(self, workload: Workload, error: KubeError) -> None:
-        """Say what the API server, or somebody's policy, has against a write; it is repeated."""
+        """Report why the API server, or a policy, rejected a write; it is repeated."""
         self._report.workload(workload, "WorkloadUpdateRefused", error.message, warning=True)
 
     async def evict(
@@ -174,7 +172,7 @@ class WorkloadWriter:
         """Announce an eviction; its quota is released after the job has stopped.
 
         Args:
-            workload: as judged.
+            workload: as decided on.
             reason: of the eviction.
             message: for the user.
             cause: reason of the condition Preempted, where another Workload is the reason.
@@ -216,7 +214,7 @@ class WorkloadWriter:
     async def requeue_after_backoff(self, workload: Workload) -> Workload:
         """End the pause after an eviction; returns the Workload as it is then.
 
-        One that was deactivated meanwhile begins anew when it is active again.
+        One that was deactivated meanwhile starts over when it is active again.
         """
         changes = conditions.backoff_finished_conditions() if workload.spec.active else ()
         before = workload.status.requeue_state or NO_REQUEUE
@@ -250,7 +248,7 @@ class WorkloadWriter:
         path = path_of(workload, "status")
         answer = await self._jobs.apply(path, body, FieldManager.RECLAIMABLE)
         log.info("pods_reclaimable", workload=workload.metadata.key, pods=dict(done))
-        return _decode_workload(answer)
+        return decode_workload(answer)
 
     async def remove_pods_ready(self, workload: Workload) -> Workload:
         """Remove condition PodsReady: the job does not run any more."""
@@ -266,7 +264,7 @@ class WorkloadWriter:
         body = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         sender = client or self._jobs
         answer = await sender.patch(path_of(workload), msgspec.json.encode(body), PatchType.JSON)
-        return _decode_workload(answer)
+        return decode_workload(answer)
 
     async def create(self, body: dict[str, Any]) -> None:
         """Create a Workload."""
@@ -285,7 +283,7 @@ class WorkloadWriter:
         except NotFoundError:
             return workload.metadata
         kept = _decode_metadata(answer).metadata
-        # Without a finalizer it is gone: the answer tells of it as it was last, or is a Status.
+        # Without a finalizer it is gone: the answer shows its last state, or is a Status.
         return kept if kept.uid == workload.metadata.uid else workload.metadata
 
     async def release_finalizer(self, workload: Workload) -> None:
@@ -300,7 +298,7 @@ class WorkloadWriter:
     async def read(self, namespace: str, name: str) -> Workload | None:
         """The Workload as stored now, None when there is none."""
         try:
-            return _decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
+            return decode_workload(await self._jobs.get(WORKLOADS.path(namespace, name)))
         except NotFoundError:
             return None
 
@@ -316,7 +314,7 @@ class WorkloadWriter:
     ) -> Workload:
         """Apply, and remove what was left out and is still there: another manager owns it, too.
 
-        Dying between the two leaves what is judged as before: both are done again.
+        A crash between the two leaves what is decided on as before: both are repeated.
         """
         merged_slices: Sequence[MergedSlice] | None = None
         types: Sequence[WorkloadCondition] = ADMISSION_TYPES
@@ -328,10 +326,10 @@ class WorkloadWriter:
         path = path_of(workload, "status")
         stays = admission is not None or not admits
         try:
-            answer = _decode_workload(await client.apply(path, body, manager))
+            answer = decode_workload(await client.apply(path, body, manager))
         except UnprocessableError:
             # Of a condition that another manager has applied with another status, the apply would
-            # leave nothing but the type. What is to go is stated once more, and then removed.
+            # leave nothing but the type. What is to be removed is applied again, then removed.
             if not leftover_ops(workload, types, listed, admission=stays, requeue=requeue):
                 raise
             listed_types = {condition["type"] for condition in listed}
@@ -348,20 +346,20 @@ class WorkloadWriter:
                 merged_slices=merged_slices,
                 requeue=tries,
             )
-            answer = _decode_workload(await client.apply(path, body, manager))
+            answer = decode_workload(await client.apply(path, body, manager))
         ops = leftover_ops(answer, types, listed, admission=stays, requeue=requeue)
         if not ops:
             return answer
         meta = answer.metadata
         cleared = with_preconditions(ops, uid=meta.uid, resource_version=meta.resource_version)
         log.info("foreign_fields_removed", workload=meta.key, paths=[op["path"] for op in ops])
-        return _decode_workload(
+        return decode_workload(
             await client.patch(path, msgspec.json.encode(cleared), PatchType.JSON)
         )
 
 
 def _pending_s(workload: Workload) -> float:
-    """Seconds since the Workload began to wait: its creation, or its last requeueing."""
+    """Seconds since the Workload is pending: since its creation, or since it was requeued."""
     since = workload.metadata.creation_timestamp
     reserved = workload.condition(WorkloadCondition.QUOTA_RESERVED)
     if workload.condition(WorkloadCondition.EVICTED) is not None and reserved is not None:

@@ -1,8 +1,8 @@
-"""Lists of conditions for server-side apply, computed from what a Workload shows now.
+"""Conditions of Workloads, as lists for server-side apply.
 
 An apply must be complete for its field manager: a condition left out of it is deleted. So every
-list built here holds all conditions of one manager, changed or not. One manager owns what belongs
-to admission, the other what follows from the job.
+list contains all conditions of one manager, changed or not. One manager owns the conditions of
+admission, the other those that follow from the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rackgate.api.names import (
 from rackgate.wire.core import Condition
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.node_replacement.recovery_timeout import WAIT_FOR_RECOVERY
-from rackgate_assigner.workload.inadmissible import inadmissible_until
 
 MAX_MESSAGE: Final = 1024
 TRUE: Final = "True"
@@ -38,7 +37,7 @@ ADMISSION_TYPES: Final = (
 JOB_TYPES: Final = (WorkloadCondition.PODS_READY, WorkloadCondition.FINISHED)
 SLICE_TYPES: Final = (WorkloadCondition.RESIZE_REQUESTED,)
 
-# Evictions after which the Workload queues again by itself; the others wait for someone.
+# Evictions after which the Workload is requeued at once; others need an action of a user.
 REQUEUED_IMMEDIATELY: Final = frozenset(
     {
         EvictionReason.PREEMPTED,
@@ -56,7 +55,7 @@ _REQUEUED_REASONS: Final[Mapping[str, RequeuedReason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The wanted state of one condition."""
+    """The desired state of one condition."""
 
     type: str
     status: str
@@ -83,9 +82,9 @@ def condition_list(
     Args:
         current: conditions of the object, of every manager.
         owned: the types of this manager, in the order they are written.
-        changes: wanted states; each type at most once, each in `owned`.
+        changes: desired states; each type at most once, each in `owned`.
         now: RFC 3339 time for transitions.
-        generation: `metadata.generation` of the object that was judged.
+        generation: `metadata.generation` of the object that was decided on.
         drop: types to leave out, which deletes them.
 
     Returns:
@@ -140,7 +139,7 @@ def admitted_conditions(workload: Workload, cluster_queue: str) -> list[Change]:
 
 
 def pending_conditions(workload: Workload, reason: str, message: str) -> list[Change]:
-    """Conditions of a Workload that keeps waiting."""
+    """Conditions of a Workload that stays pending."""
     changes = [Change(WorkloadCondition.QUOTA_RESERVED, FALSE, reason, truncate(message))]
     evicted = workload.condition(WorkloadCondition.EVICTED)
     if workload.spec.active and evicted is not None and is_deactivation(evicted.reason):
@@ -154,10 +153,10 @@ def evicted_conditions(
     """Conditions that announce an eviction; quota is still held until the job has stopped.
 
     Args:
-        workload: as judged.
+        workload: as decided on.
         reason: of the eviction.
         message: for the user.
-        cause: of a preemption, how the other Workload comes before this one.
+        cause: reason of the condition Preempted.
     """
     again = TRUE if reason in REQUEUED_IMMEDIATELY else FALSE
     text = truncate(message)
@@ -184,12 +183,11 @@ def deactivated_conditions(reason: str, message: str) -> list[Change]:
 def released_conditions(workload: Workload) -> list[Change]:
     """Conditions of an evicted Workload whose job has stopped: it holds nothing any more."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
-    message = eviction.message if eviction is not None else "the reservation was given back"
+    message = eviction.message if eviction is not None else "the quota reservation was released"
     reason: str = PendingReason.PENDING_EVALUATION
     retry = workload.status.requeue_state
     if retry is not None and retry.requeue_at and workload.spec.active:
-        pause = inadmissible_until(retry.requeue_at)
-        reason, message = pause.reason, pause.message
+        reason, message = backoff_reason(retry.requeue_at)
     elif eviction is not None and eviction.reason not in REQUEUED_IMMEDIATELY:
         reason = PendingReason.SUSPENDED
     return [
@@ -203,14 +201,20 @@ def released_conditions(workload: Workload) -> list[Change]:
     ]
 
 
+def backoff_reason(requeue_at: str) -> tuple[str, str]:
+    """Reason and message of a Workload that is requeued only at `status.requeueState.requeueAt`."""
+    message = f"not all of its pods were ready again in time: queued again at {requeue_at}"
+    return PendingReason.PENDING_EVALUATION, message
+
+
 def backoff_finished_conditions() -> list[Change]:
-    """The condition of a Workload that is looked at again after a pause."""
+    """The condition of a Workload whose backoff is over."""
     reason, message = RequeuedReason.BACKOFF_FINISHED, "The workload backoff was finished"
     return [Change(WorkloadCondition.REQUEUED, TRUE, reason, message)]
 
 
 def finished_conditions(workload: Workload, reason: FinishedReason, message: str) -> list[Change]:
-    """Conditions of a Workload that is over; one that succeeded waits for no pod any more."""
+    """Conditions of a finished Workload; one that succeeded does not wait for pods."""
     changes = [Change(WorkloadCondition.FINISHED, TRUE, reason, truncate(message))]
     if reason == FinishedReason.SUCCEEDED and not workload.is_true(WorkloadCondition.PODS_READY):
         # Not all pods need have been ready: a JobSet may succeed by one of its Jobs.
@@ -220,9 +224,9 @@ def finished_conditions(workload: Workload, reason: FinishedReason, message: str
 
 
 def outdated_when_finished(workload: Workload, reason: FinishedReason) -> tuple[str, ...]:
-    """Conditions that say nothing any more about a Workload that is over.
+    """Conditions that are outdated once a Workload has finished.
 
-    A job that failed waits for no pod: `PodsReady` does not say so for ever.
+    A failed job does not wait for pods, so `PodsReady` is removed.
     """
     known = workload.condition(WorkloadCondition.PODS_READY)
     waits = known is not None and known.status != TRUE
@@ -250,7 +254,7 @@ def is_deactivation(reason: str) -> bool:
 
 
 def _requeued_conditions(workload: Workload) -> list[Change]:
-    """Requeued=True for a Workload that comes back after an eviction that did not requeue it."""
+    """Requeued=True after an eviction that did not requeue the Workload."""
     eviction = workload.condition(WorkloadCondition.EVICTED)
     if eviction is None:
         return []

@@ -1,4 +1,4 @@
-"""What a scheduling cycle decides. The writer turns each decision into one write and one Event."""
+"""Decisions of a scheduling cycle. The writer turns each into one write and one Event."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rackgate.topology.assignment import TopologyAssignment
 
 @dataclass(frozen=True, slots=True)
 class PodSetAssignment:
-    """What one PodSet is given.
+    """Flavors, quota and topology of one PodSet.
 
     Attributes:
         flavors: resource name to flavor name.
         usage: resource name to whole-PodSet amount (cpu in millicores, else base units).
-        count: pods granted.
+        count: admitted pods.
         topology: None when the flavor has no topology, or there are no pods to place.
     """
 
@@ -45,13 +45,13 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class TopologyNotFound:
-    """Why one flavor that has the quota has no place for a PodSet.
+    """Why a PodSet fits no domain of a flavor that has the quota.
 
     Attributes:
         message: the fixed text of the placement engine.
-        fits_when_empty: whether it would find a place with nothing placed by topology; pods of
-            others, and what is wrong with the nodes themselves, still count. None where neither
-            reason nor message of the hold depends on it: then it was not asked.
+        fits_when_empty: whether it would fit without any pods placed by TAS; other pods and the
+            state of the nodes still count. None if it was not computed, because neither reason nor
+            message of the requeue depends on it.
     """
 
     podset: str
@@ -62,13 +62,13 @@ class TopologyNotFound:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Keep waiting: QuotaReserved=False with this reason and message.
+    """The Workload stays pending: QuotaReserved=False with this reason and message.
 
-    What is not written counts not when two of them are compared.
+    Fields that are not written are ignored in comparisons.
 
     Attributes:
         rejected_flavors: flavors that had the quota and no place, in the order they were tried.
-        error: traceback of a defect of ours that kept the decision from being made, else "".
+        error: traceback of an internal error, else "".
     """
 
     workload: str
@@ -89,7 +89,7 @@ class Deactivate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Take an admission back: the job is stopped first, then quota and room are released."""
+    """Evict a Workload: its job is stopped first, then quota and capacity are released."""
 
     workload: str
     reason: str
@@ -101,7 +101,7 @@ class Preempt:
     """Evict a Workload so that another gets its quota.
 
     Attributes:
-        by: key of the Workload that waits for it.
+        by: key of the preemptor.
         cause: reason of the condition Preempted.
     """
 
@@ -114,16 +114,16 @@ class Preempt:
 Decision: TypeAlias = Admit | Requeue | Deactivate | Evict | Preempt
 
 
-# What is decided about admitted Workloads with broken nodes.
+# Decisions about admitted Workloads with unhealthy nodes.
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceNode:
-    """Move what was on broken nodes, and take their names out, in one status write.
+    """Replace unhealthy nodes in the assignment and remove their names, in one status write.
 
     Attributes:
         assignment: as held, but for some of its topology assignments.
-        replaced: names to be taken out of `status.unhealthyNodes`.
+        replaced: names to remove from `status.unhealthyNodes`.
     """
 
     workload: str
@@ -133,7 +133,7 @@ class ReplaceNode:
 
 @dataclass(frozen=True, slots=True)
 class ClearUnhealthyNodes:
-    """Take names out of `status.unhealthyNodes`: nothing is to be replaced there."""
+    """Remove names from `status.unhealthyNodes` without a replacement."""
 
     workload: str
     names: tuple[str, ...]
@@ -142,7 +142,7 @@ class ClearUnhealthyNodes:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementFailed:
-    """No replacement was found; the Workload runs on with what is left, and is tried again."""
+    """No replacement was found; the Workload keeps running and is tried again."""
 
     workload: str
     message: str

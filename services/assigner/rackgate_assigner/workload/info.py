@@ -1,4 +1,4 @@
-"""Slim rows of what scheduling needs to know of Workloads and pods: no raw template is kept."""
+"""Projections of Workloads, pods and nodes for scheduling; no raw template is kept."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class WorkloadInfo:
         priority_class: name of the WorkloadPriorityClass, used while `priority` is absent.
         queue_timestamp: RFC 3339 time that orders equal priorities: creation, or an eviction that
             renews it.
-        deleting: a deletion is under way; what is held stays held until the object is gone.
+        deleting: being deleted; what it holds stays charged until the object is gone.
         evicted: condition Evicted is True.
         reserved: quota and topology held, decoded from `status.admission`; None while pending.
         shape: equal for Workloads that get the same answer from the same queue and state.
         pending_reason: reason of QuotaReserved=False as last written, "" when there is none.
-        admission_error: why `status.admission` cannot be read; such a Workload holds and asks
-            nothing.
+        admission_error: why `status.admission` cannot be read; such a Workload holds nothing and
+            is not admitted.
         unhealthy: names in `status.unhealthyNodes`: hosts that await replacement.
         owned_by_pod: its controller is one plain pod, which cannot move.
         size: bytes of templates and annotations, rounded up.
@@ -66,7 +66,7 @@ class WorkloadInfo:
         reclaimable: pods that are done and come no more, by PodSet.
         reserved_at: RFC 3339 time since when quota is reserved, "" without a reservation.
         evicted_at: RFC 3339 time of the eviction that is under way, "" without one.
-        requeue_at: RFC 3339 time until when it is not looked at after an eviction, "" when it is.
+        requeue_at: RFC 3339 time until when it backs off after an eviction, "" when it does not.
         not_ready_reason: why not all of its pods are ready: WaitForRecovery as PodsReady says after
             they had been, else WaitForStart, also while an admitted job has no PodsReady; "" while
             all are or none is to be.
@@ -113,14 +113,29 @@ class WorkloadInfo:
 
     @property
     def holds_quota(self) -> bool:
-        """Whether quota and room are taken: reserved and not finished."""
+        """Whether it holds quota and capacity: reserved and not finished."""
         return self.reserved is not None and not self.finished
 
     @property
     def pending(self) -> bool:
-        """Whether the Workload itself asks for admission, whatever its queues say."""
+        """Whether the Workload is to be admitted, whatever its queues say."""
         idle = self.finished or self.deleting or not self.active
         return self.reserved is None and self.admission_error is None and not idle
+
+    @property
+    def scheduling_inputs(self) -> tuple[object, ...]:
+        """What a scheduling cycle decides by, about the Workload itself or about its slices."""
+        place = (self.uid, self.queue, self.priority, self.priority_class, self.queue_timestamp)
+        running = self.elastic and self.admitted
+        state = (self.active, self.evicted, self.requeue_at, running)
+        return (*place, *state, self.shape, self.unhealthy)
+
+
+def priority_of(info: WorkloadInfo, classes: Mapping[str, int]) -> int:
+    """`spec.priority`, or the value of its WorkloadPriorityClass while that is absent, or 0."""
+    if info.priority is not None:
+        return info.priority
+    return classes.get(info.priority_class, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +200,10 @@ def topology_charges(row: WorkloadInfo, assignment: Assignment) -> tuple[Charge,
 
 
 def assigned_per_pod(part: PodSetAssignment, podset: PodSetResources | None) -> Mapping[str, int]:
-    """What one pod of a granted PodSet takes, without the implied 1 of `pods`.
+    """What one pod of an admitted PodSet uses, without the implied 1 of `pods`.
 
-    What was granted stays, whatever LimitRanges and RuntimeClasses say by now. Of resources
-    that no flavor was granted for, the template alone decides.
+    The admission counts, whatever LimitRanges and RuntimeClasses say now. For resources without a
+    flavor the template counts.
     """
     now: Mapping[str, int] = {} if podset is None else podset.request.requests
     found = {} if podset is None else dict(podset.template_requests)
@@ -199,9 +214,9 @@ def assigned_per_pod(part: PodSetAssignment, podset: PodSetResources | None) -> 
 
 
 def replacement_requests(row: WorkloadInfo) -> dict[str, PodSetRequest]:
-    """Requests by PodSet for pods that are to be made anew.
+    """Requests by PodSet for pods that are created again.
 
-    They request what rules say now, and need no less than they were granted.
+    They request what the defaults say now, but no less than was admitted.
     """
     parts = {} if row.reserved is None else {part.name: part for part in row.reserved.podsets}
     found = {}
@@ -224,8 +239,8 @@ def quota_usage(
     """What an assignment takes of the quota: amounts by (flavor, resource).
 
     Args:
-        assignment: what was given.
-        left: by PodSet, how many of its pods there still are; all where it says nothing.
+        assignment: of the Workload.
+        left: by PodSet, how many pods are left; all where it is silent.
     """
     total: dict[tuple[str, str], int] = {}
     for part in assignment.podsets:
@@ -266,7 +281,7 @@ def node_info(node: wire.Node) -> NodeInfo:
 
 
 def pod_info(pod: wire.Pod) -> PodInfo | None:
-    """The row of a pod that takes room on a node; None when it is not bound or has ended."""
+    """A bound pod; None when it is not bound or has ended."""
     if not pod.spec.node_name or pod.terminal:
         return None
     meta = pod.metadata
@@ -360,7 +375,7 @@ def _shape_of(size: int, parent: str, podsets: tuple[PodSetResources, ...]) -> H
 
 
 def with_podsets(row: WorkloadInfo, podsets: tuple[PodSetResources, ...]) -> WorkloadInfo:
-    """The row with its PodSets under other rules."""
+    """The Workload with other PodSets."""
     return replace(row, podsets=podsets, shape=_shape_of(row.size, row.parent, podsets))
 
 
@@ -382,8 +397,8 @@ def workload_info(
 
     Args:
         workload: as the watch decoded it.
-        previous: the row it replaces, if any; of the same `excluded`.
-        excluded: prefixes of resources that count neither for quota nor for room.
+        previous: the projection it replaces, if any; of the same `excluded`.
+        excluded: prefixes of resources that count neither for quota nor for capacity.
     """
     meta, spec = workload.metadata, workload.spec
     podsets = _podset_resources(workload, previous, excluded)

@@ -1,4 +1,4 @@
-"""Whether what was decided can be stored: an object of the API server has a greatest size (C23)."""
+"""Whether an assignment can be stored: the API server limits the size of an object (C23)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 from rackgate.topology.assignment import TopologyAssignment, encoded_size
 from rackgate.topology.assignment_slices import common_prefix
 
-STORE_BYTES: Final = 1_572_864  # of one object in etcd, unless it is told otherwise
+STORE_BYTES: Final = 1_572_864  # of one object in etcd, by default
 RESERVE_BYTES: Final = 65_536  # for metadata, conditions and the rest of the status
 STEP_BYTES: Final = 65_536
-# No smaller assignment is ever held back: the estimate of what else there is may be too high.
+# No smaller assignment is ever rejected: the estimate of the rest may be too high.
 ALWAYS_BYTES: Final = 65_536
 _AROUND: Final = 3  # quotes and comma of a value
 _FRAME: Final = 16_384  # level keys, and everything that is there once

@@ -1,4 +1,4 @@
-"""PodSets as rows: templates decoded once, into what placement and quota ask of them."""
+"""Projections of PodSets: templates decoded once, for placement and quota."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class PodDefaults:
-    """What the cluster adds to the pods of a template, and holds against them.
+    """What LimitRanges and a RuntimeClass do to the pods of a template.
 
     Attributes:
         limits: of the namespace; None where it has no LimitRange.
@@ -51,7 +51,7 @@ class Template:
 
     Attributes:
         spec: the part of the pod's spec that pod_defaults read.
-        excluded: prefixes of resources that count neither for quota nor for room.
+        excluded: prefixes of resources that count neither for quota nor for capacity.
         requests: per-pod amounts of the template alone, as `PodSetRequest.requests`.
     """
 
@@ -107,7 +107,7 @@ class PodSetResources:
 
 
 def _topology_request(asked: kueue.PodSetTopologyRequest | None) -> TopologyRequest | None:
-    """The request in the engine's terms; None when neither a level nor slices are asked for."""
+    """The request as the placement engine reads it; None without a level or slices."""
     if asked is None:
         return None
     slices = tuple(
@@ -147,7 +147,7 @@ def podset_resources(
     Args:
         index: its place in `spec.podSets`.
         podset: as the watch decoded it.
-        excluded: prefixes of resources that count neither for quota nor for room.
+        excluded: prefixes of resources that count neither for quota nor for capacity.
     """
     problem = _request_problem(f"spec.podSets[{index}]", podset)
     path = f"spec.podSets[{podset.name}].template"
@@ -215,7 +215,7 @@ def _spec_for_defaults(spec: wire.PodSpec) -> wire.PodSpec:
 
 
 def with_defaults(row: PodSetResources, pod_defaults: PodDefaults) -> PodSetResources:
-    """The row with these pod_defaults applied instead of those before."""
+    """The PodSet with these defaults instead of those before."""
     template = row.template
     if template is None:
         return row
@@ -243,7 +243,7 @@ def with_defaults(row: PodSetResources, pod_defaults: PodDefaults) -> PodSetReso
 
 
 def _memoized_pod(template: Template, pod_defaults: PodDefaults) -> _MemoizedPod:
-    """The pods of a template under pod_defaults: worked out once for all Workloads of one kind."""
+    """The pods of a template with defaults: computed once for all equal templates."""
     key = (id(template), id(pod_defaults.limits), id(pod_defaults.runtime_class))
     known = _memoized_pods.get(key)
     if known is None:

@@ -1,4 +1,4 @@
-"""Bodies of status writes, and the write that is repeated until it is known to have worked."""
+"""Bodies of status writes: each is complete for its field manager and bound to one version."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from rackgate.api.resources import WORKLOADS
+from rackgate.api.resources import WORKLOADS, Resource
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.resources.quantity import format_amount
 from rackgate.topology.assignment import encode
-from rackgate.wire.depth import tolerant
+from rackgate.wire.core import Meta
 from rackgate.wire.kueue import MergedSlice, RequeueState, Workload
 from rackgate_assigner.workload.decisions import Assignment
 
 NO_REQUEUE: Final = RequeueState()
-_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
 def admission_of(decided: Assignment) -> dict[str, Any]:
@@ -64,6 +63,21 @@ def path_of(workload: Workload, sub: str | None = None) -> str:
     return WORKLOADS.path(workload.metadata.namespace, workload.metadata.name, sub)
 
 
+def status_apply(resource: Resource, meta: Meta, status: Mapping[str, Any]) -> bytes:
+    """Body of a server-side apply of a status, bound to the version it was decided on."""
+    metadata = {"name": meta.name, "resourceVersion": meta.resource_version}
+    if resource.namespaced:
+        metadata["namespace"] = meta.namespace
+    return msgspec.json.encode(
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": status,
+        }
+    )
+
+
 def status_body(
     workload: Workload,
     written: list[dict[str, Any]],
@@ -73,18 +87,17 @@ def status_body(
     merged_slices: Sequence[MergedSlice] | None = None,
     requeue: RequeueState | None = None,
 ) -> bytes:
-    """An apply of everything that the manager of admissions owns, bound to the version judged.
+    """An apply of everything that the manager of admissions owns, bound to one version.
 
     Args:
-        workload: as judged.
+        workload: as decided on.
         written: all conditions of the manager.
         admission: as it is to be; None for none.
-        unhealthy: names of broken nodes.
-        merged_slices: settled slices; None leaves them as they are, also when the admission goes:
-            forgotten, they would be taken into the next one.
+        unhealthy: names of unhealthy nodes.
+        merged_slices: None leaves them as they are, also when the admission is cleared: else they
+            would be merged into the next one.
         requeue: earlier evictions for pods that were not ready; None leaves them as they are.
     """
-    meta = workload.metadata
     status: dict[str, Any] = {"conditions": written} if written else {}
     if admission is not None:
         status["admission"] = admission
@@ -97,18 +110,7 @@ def status_body(
     if tries is not None and tries != NO_REQUEUE:
         pause = {} if tries.requeue_at is None else {"requeueAt": tries.requeue_at}
         status["requeueState"] = {"count": tries.count, **pause}
-    return msgspec.json.encode(
-        {
-            "apiVersion": WORKLOADS.api_version,
-            "kind": WORKLOADS.kind,
-            "metadata": {
-                "name": meta.name,
-                "namespace": meta.namespace,
-                "resourceVersion": meta.resource_version,
-            },
-            "status": status,
-        }
-    )
+    return status_apply(WORKLOADS, workload.metadata, status)
 
 
 def leftover_ops(
@@ -151,18 +153,6 @@ def leftover_ops(
 
 
 def reclaimable_body(workload: Workload, done: Mapping[str, int]) -> bytes:
-    """An apply of the pods that are done, bound to the version judged."""
-    meta = workload.metadata
+    """An apply of `status.reclaimablePods`."""
     listed = [{"name": name, "count": count} for name, count in sorted(done.items())]
-    return msgspec.json.encode(
-        {
-            "apiVersion": WORKLOADS.api_version,
-            "kind": WORKLOADS.kind,
-            "metadata": {
-                "name": meta.name,
-                "namespace": meta.namespace,
-                "resourceVersion": meta.resource_version,
-            },
-            "status": {"reclaimablePods": listed},
-        }
-    )
+    return status_apply(WORKLOADS, workload.metadata, {"reclaimablePods": listed})

@@ -26,7 +26,7 @@ from rackgate_assigner.workload.status import path_of
 
 log = structlog.get_logger()
 
-_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
+decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
 def listed_conditions(
@@ -61,7 +61,7 @@ async def apply_status(
     while True:
         try:
             answer = await client.apply(path, body, FieldManager.ADMISSION)
-            return _decode_workload(answer)
+            return decode_workload(answer)
         except (TransportError, ServerError) as error:
             outcome_unknown = True
             log.warning(
@@ -72,7 +72,7 @@ async def apply_status(
             if not outcome_unknown:
                 raise
             known = workload.metadata.resource_version
-            live = _decode_workload(await client.get(path_of(workload), known=known))
+            live = decode_workload(await client.get(path_of(workload), known=known))
             if live.metadata.uid != workload.metadata.uid or not is_our_write(live):
                 raise
             return live

@@ -1,14 +1,14 @@
-"""What a workload slice may be given: flavors of its parent alone, near the pods there are.
+"""Admission of workload slices: with the flavors of the parent, near its pods.
 
-A slice is one more replica of a Workload that runs. It queues like any other, but without its
-parent it has no meaning: it waits while that one is not admitted.
+A slice is one more replica of a running Workload. It queues like any other, but stays pending while
+its parent is not admitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,62 +16,26 @@ import numpy as np
 from rackgate.api.names import PendingReason
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.quota.queues import ClusterQueueInfo, FlavorResource, restrict_to_flavors
+from rackgate_assigner.quota.queues import ClusterQueueInfo, restrict_to_flavors
+from rackgate_assigner.scheduler.flavor_assigner import Inadmissible
 from rackgate_assigner.topology.capacity import leaf_of_assigned_domain, single_pod_requests
 from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.workload.inadmissible import Inadmissible
 from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload_slices.families import SliceFamily
 
 # First and last leaf (exclusive) that pods must stay between.
 LeafRange: TypeAlias = tuple[int, int]
 
 
-@dataclass(slots=True)
-class SliceFamily:
-    """The parent of slices, and where its pods are.
-
-    Attributes:
-        parent: as last seen; None when there is none of that name.
-        assignments: by PodSet, what the parent and slices not yet folded into it hold of
-            topologies.
-        excess: what living pods take beyond all that was granted, and are charged for already: a
-            slice that is granted takes this over first.
-    """
-
-    parent: WorkloadInfo | None = None
-    assignments: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
-    excess: dict[FlavorResource, int] = field(default_factory=dict)
-
-    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
-        """Quota in use without what a slice of this family would take over."""
-        if not self.excess:
-            return used
-        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
-
-    def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
-        """How much of an amount that is granted to a slice was charged before; notes it."""
-        found = min(amount, self.excess.get(pair, 0))
-        if found:
-            self.excess[pair] -= found
-        return found
-
-    def near(self, podset: str) -> list[TopologyAssignment]:
-        """Where the pods of a PodSet are, and of those that have to be in one place with it."""
-        requests = [row.request for row in self.parent.podsets] if self.parent else []
-        group = next((request.group for request in requests if request.name == podset), None)
-        mates = [request.name for request in requests if group and request.group == group]
-        return [found for name in mates or [podset] for found in self.assignments.get(name, ())]
-
-
 def parent_inadmissible(
     row: WorkloadInfo, family: SliceFamily, leaving: AbstractSet[str], *, enabled: bool
 ) -> Inadmissible | None:
-    """Why a slice cannot be looked at, None when its parent runs.
+    """Why a slice cannot be admitted now, None when its parent runs.
 
     Args:
-        row: the slice.
+        row: of the slice.
         family: its parent.
-        leaving: keys of Workloads that were chosen to give way in this cycle.
+        leaving: keys of Workloads that are evicted or preempted in this cycle.
         enabled: state of the feature gate.
     """
     name = row.parent.partition("/")[2]
@@ -137,7 +101,7 @@ def queue_with_parent_flavors(
 
 
 def with_parent_flavors_text(message: str, parent: WorkloadInfo, podsets: Sequence[str]) -> str:
-    """A refusal, with the reason why no other flavor was looked at."""
+    """The message, with the reason why no other flavor was tried."""
     held = parent.reserved.podsets if parent.reserved is not None else ()
     flavors = {name for part in held if part.name in podsets for name in part.flavors.values()}
     taken = ", ".join(sorted(flavors))
@@ -164,7 +128,7 @@ def levels_differ(
             name = parent.name if parent is not None else ""
             text = (
                 f"the topology of flavor {flavor} is not the one by which its parent Workload "
-                f"{name} was placed: the job can grow again once it has been queued anew"
+                f"{name} was placed: the job can grow again once it has been requeued"
             )
             return Inadmissible(PendingReason.MISCONFIGURED, text)
     return None
@@ -178,7 +142,7 @@ def leaf_ranges_near_parent(
     Args:
         flavor_topology: the tree of its flavor.
         request: its PodSet, which is its parent's.
-        near: where the parent's pods are, those of slices that are not folded yet included.
+        near: assignments of the parent and of slices that are not merged yet.
 
     Returns:
         Leaf ranges to be tried one after another, or why there is none.
@@ -232,7 +196,7 @@ def _within(leaf_range: LeafRange, outer: LeafRange | None) -> bool:
 def _has_room(
     flavor_topology: FlavorTopology, request: PodSetRequest, leaf_range: LeafRange
 ) -> bool:
-    """Whether the leaves have room for all pods, taints and selectors aside: cheap to ask."""
+    """Whether all pods fit into the leaves, taints and selectors aside; a cheap check."""
     start, end = leaf_range
     most = np.full(end - start, request.count, dtype=np.int64)
     for resource, amount in single_pod_requests(request.requests).items():

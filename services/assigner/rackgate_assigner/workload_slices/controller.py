@@ -1,7 +1,7 @@
-"""Resizes of running jobs: looks at a parent and its slices, asks `plan_resize`, writes.
+"""Reconciles elastic jobs: reads a parent Workload and its slices, plans a resize, writes it.
 
-Level-triggered, as the job controller is. The job itself is only ever read: who scales it owns
-its replicas (SLC-33).
+Level-triggered, as the job controller is. The job itself is only read: whoever scales it owns its
+replicas (SLC-33).
 """
 
 from __future__ import annotations
@@ -21,32 +21,37 @@ from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
-from rackgate_assigner.assumed_writes import AssumedWrites
+from rackgate_assigner.assumed_writes import AssumedCreations, AssumedWrites
 from rackgate_assigner.cache.cache import Cache
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.jobs.kinds import JobLike
 from rackgate_assigner.jobs.state import finalizer_ops
-from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
+from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload_slices.model import RequestedCount, Slice
-from rackgate_assigner.workload_slices.objects import assumed_slice, parent_of, slice_of
-from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
-from rackgate_assigner.workload_slices.progress import Progress, progress
+from rackgate_assigner.workload_slices.model import (
+    NewSlice,
+    RequestedCount,
+    assumed_slice,
+    parent_of,
+    slice_of,
+)
+from rackgate_assigner.workload_slices.plan import Plan, Progress, plan_resize, progress
 from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
 from rackgate_assigner.workqueue import WorkQueue
 
 WORKERS: Final = 16
-# A slice that was made is shown by the watch long before; else it is asked for once more.
+# The watch shows a created slice long before; else it is created again.
 ASSUMED_FOR_S: Final = 30.0
 POLL_S: Final = 0.5
-# Of an object that was written: newer than any that was judged.
+# Of an object that was written: newer than any version that was read.
 _NEWER_THAN_JUDGED: Final = Meta()
 
 
 class Jobs(Protocol):
-    """What a resize has to know of jobs, whatever their kind."""
+    """What a resize reads of jobs of any kind."""
 
     def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
-        """What the job of a Workload asks for now, by PodSet; None when that is no resize."""
+        """Pods that the job of a Workload requests now, by PodSet; None when it is no resize."""
 
     def live_pods_by_domain(self, parent: Workload, podset: str) -> Mapping[Domain, int]:
         """Pods of a PodSet that are there to stay, by assigned domain."""
@@ -66,12 +71,12 @@ class _ResizeState:
 
     @property
     def releases_quota(self) -> bool:
-        """Whether others wait for what the next write gives back."""
+        """Whether the next write releases quota."""
         return self.plan.merge is not None and bool(self.plan.merge.scaled_down)
 
 
 class SliceController:
-    """Makes, folds and clears away workload slices. Callbacks may run on standbys, too.
+    """Creates, merges and deletes workload slices. Callbacks run on standbys, too.
 
     Attributes:
         queue: keys of parents, there or not.
@@ -91,13 +96,13 @@ class SliceController:
         """Prepare; `run` does the work.
 
         Args:
-            cache: holds the rows of Workloads; told of every event before this is.
+            cache: sees every event before this controller does.
             workloads: as the watch shows them, by key.
-            writer: carries out what is planned.
-            jobs: answers for the jobs.
-            enabled: state of the feature gate; off, slices that are there are cleared away.
+            writer: writes what is planned.
+            jobs: reads the jobs.
+            enabled: state of the feature gate; without it existing slices are deleted.
             message_interval_s: between two writes of how far a resize is, for one reason.
-            workers: parents looked at at the same time.
+            workers: parents reconciled at the same time.
         """
         self.queue = WorkQueue[str]("slices", self._reconcile, workers=workers)
         self._cache, self._workloads, self._writer = cache, workloads, writer
@@ -107,16 +112,15 @@ class SliceController:
         self._slices: dict[str, set[str]] = defaultdict(set)
         self._statuses: dict[str, str] = {}
         self._parents: dict[str, str] = {}
-        # Slices that the watch has yet to show: by parent and name, with the time of the write.
-        self._assumed_slices: dict[str, dict[str, tuple[NewSlice, float]]] = {}
+        self._assumed_slices = AssumedCreations[NewSlice](ASSUMED_FOR_S)
 
     async def run(self) -> None:
-        """Look at everything once, then at whatever changes, until cancelled."""
+        """Reconcile everything once, then whatever changes, until cancelled."""
         self._assumed_writes.clear()
         self._assumed_slices.clear()
         await self.queue.run([*self._parents.values(), *self._slices])
 
-    # What the watches tell.
+    # Listeners.
 
     def on_workload_upsert(self, before: Workload | None, workload: Workload) -> None:
         """A Workload was added or changed; those that are not elastic are passed over."""
@@ -126,7 +130,7 @@ class SliceController:
         if workload.parent is not None:
             parent = _parent_key(workload)
             self._slices[parent].add(key)
-            self._assumed_slices.get(parent, {}).pop(workload.metadata.name, None)
+            self._assumed_slices.forget(parent, workload.metadata.name)
             self._count_slice(workload)
             self.queue.add(parent)
         elif workload.elastic:
@@ -146,7 +150,7 @@ class SliceController:
         owner = workload.metadata.controller
         if owner is not None and self._parents.get(owner.uid) == key:
             del self._parents[owner.uid]
-        self._assumed_slices.pop(key, None)
+        self._assumed_slices.forget_all(key)
         self._message_limiter.forget(key)
         if key in self._slices:
             self.queue.add(key)
@@ -166,13 +170,10 @@ class SliceController:
         return workload.parent is not None or not self._slices.get(workload.metadata.key)
 
     def _forget_slice(self, piece: Workload) -> None:
-        """Forget a slice."""
         if piece.parent is None:
             return
         parent, key = _parent_key(piece), piece.metadata.key
-        self._slices[parent].discard(key)
-        if not self._slices[parent]:
-            del self._slices[parent]
+        discard(self._slices, parent, key)
         status = self._statuses.pop(key, None)
         if status is not None:
             metrics.SLICES.labels(status=status).dec()
@@ -187,7 +188,7 @@ class SliceController:
         metrics.SLICES.labels(status=status).inc()
         self._statuses[piece.metadata.key] = status
 
-    # What is done about it.
+    # Reconciling.
 
     async def _reconcile(self, key: str) -> None:
         parent = self._workloads.get(key)
@@ -207,12 +208,13 @@ class SliceController:
         state = self._resize_state(parent, own)
         if state is not None:
             await _all([self._write_parent(state), *self._slice_writes(state)])
-        if self._assumed_slices.get(key):
-            self.queue.add_later(key, ASSUMED_FOR_S)
+        if (wait_s := self._assumed_slices.wait_s(key, clock.monotonic())) > 0:
+            self.queue.add_later(key, wait_s)
 
     def _resize_state(self, parent: Workload, found: Sequence[Workload]) -> _ResizeState | None:
         """Everything about one parent; None while its admission cannot be read."""
-        rows = [self._cache.workload_info(workload.metadata.key) for workload in (parent, *found)]
+        key = parent.metadata.key
+        rows = [self._cache.workloads.get(workload.metadata.key) for workload in (parent, *found)]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows) or known[0].admission_error is not None:
             return None
@@ -223,23 +225,15 @@ class SliceController:
         plan = plan_resize(
             asked,
             read,
-            [*slices, *self._unseen_slices(parent.metadata.key)],
+            [*slices, *map(assumed_slice, self._assumed_slices.items(key, clock.monotonic()))],
             taken=_Names(self._workloads, parent.metadata.namespace),
             live=lambda podset: self._jobs.live_pods_by_domain(parent, podset),
         )
         by_name = {workload.metadata.name: workload for workload in found}
         return _ResizeState(parent, by_name, plan, progress(asked, read, slices))
 
-    def _unseen_slices(self, parent: str) -> list[Slice]:
-        """Slices that were made and that the watch has yet to show."""
-        recent, now = self._assumed_slices.get(parent, {}), clock.monotonic()
-        for name, (_, since) in list(recent.items()):
-            if since + ASSUMED_FOR_S < now:
-                del recent[name]
-        return [assumed_slice(new) for new, _ in recent.values()]
-
     async def _write_parent(self, state: _ResizeState) -> None:
-        """One write of the parent: each is judged by a version that the others would outdate."""
+        """At most one write of the parent: each would outdate the version of the others."""
         parent, plan, found = state.parent, state.plan, state.progress
         if found is not None and self._is_starting(parent, found) and not state.releases_quota:
             answer = await self._write_progress(parent, found)
@@ -261,11 +255,11 @@ class SliceController:
             self._assumed_writes.written(WORKLOADS.kind, judged.metadata, answer)
 
     def _is_starting(self, parent: Workload, found: Progress) -> bool:
-        """Whether a resize is to be announced before anything is done about it."""
+        """Whether the condition has to announce a resize first."""
         return found.resizing and not parent.is_true(WorkloadCondition.RESIZE_REQUESTED)
 
     def _reason_changed(self, parent: Workload, found: Progress) -> bool:
-        """Whether the condition says something else, or is to be there at last."""
+        """Whether status or reason of the condition has to change."""
         present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
         before = (present.status == conditions.TRUE, present.reason) if present else (False, "")
         if not found.resizing:
@@ -273,7 +267,7 @@ class SliceController:
         return before != (True, found.reason)
 
     def _message_is_due(self, parent: Workload, found: Progress) -> bool:
-        """Whether only the words changed, and the last ones are old enough."""
+        """Whether only the message changed, and the last one is old enough."""
         present = parent.condition(WorkloadCondition.RESIZE_REQUESTED)
         if not found.resizing or present is None:
             return False
@@ -300,29 +294,29 @@ class SliceController:
         plan, parent = state.plan, state.parent
         writes = [self._create(parent, new) for new in plan.create]
         for pieces, write in ((plan.delete, self._delete), (plan.release, self._remove_finalizer)):
-            # One that was made and is not seen yet is judged when it is.
+            # One that was created and is not seen yet is decided on later.
             seen = [state.slices[piece.name] for piece in pieces if piece.name in state.slices]
             writes += [write(piece) for piece in seen]
         leaving = {piece.name for piece in (*plan.delete, *plan.release)}
         for name, piece in state.slices.items():
-            # Slices are made with it; an uninstall takes it off what it leaves.
+            # Slices are created with it; an uninstall removes it.
             if name not in leaving and piece.metadata.deletion_timestamp is None:
                 ops = finalizer_ops(piece)
                 writes += [self._add_finalizer(piece, ops)] if ops else []
         return list(writes)
 
     async def _create(self, parent: Workload, new: NewSlice) -> None:
-        # Noted beforehand: the watch may show it before the answer is here.
-        recent = self._assumed_slices.setdefault(parent.metadata.key, {})
-        recent[new.name] = (new, clock.monotonic())
+        # Assumed first: the watch may show it before the answer comes.
+        key = parent.metadata.key
+        self._assumed_slices.assume(key, clock.monotonic(), new.name, new)
         try:
             ours = await self._writer.create(parent, new)
         except Exception:
-            recent.pop(new.name, None)
+            self._assumed_slices.forget(key, new.name)
             raise
         if not ours:
-            recent.pop(new.name, None)
-            note = f'the name "{new.name}" of a slice is taken by another Workload'
+            self._assumed_slices.forget(key, new.name)
+            note = f'the name "{new.name}" of a slice belongs to another Workload'
             self._jobs.report_event(parent, "ErrWorkloadCompose", note, warning=True)
 
     async def _delete(self, piece: Workload) -> None:
@@ -342,7 +336,7 @@ class SliceController:
             self._written(piece, _NEWER_THAN_JUDGED)
 
     async def _delete_orphans(self, key: str, orphans: Sequence[Workload]) -> None:
-        """Let slices go whose parent is gone, once the API server says so as well (SLC-32)."""
+        """Delete slices whose parent is gone, once the API server confirms it (SLC-32)."""
         namespace, _, name = key.partition("/")
         live = await self._writer.uid_of(namespace, name)
         gone = [w for w in orphans if w.parent is not None and w.parent.uid != live]

@@ -1,4 +1,4 @@
-"""Jobs as resizes see them: what they ask for, which pods stay, and whom to tell. No writes."""
+"""What a resize reads of jobs: requested pods, and the pods that stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rackgate_assigner.workload_slices.model import RequestedCount
 
 
 class ResizableJobs:
-    """Answers from what the watches show."""
+    """Reads jobs and pods as the watches show them."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ResizableJobs:
         """Prepare.
 
         Args:
-            jobs: governed jobs by kind, then by `namespace/name`.
+            jobs: managed jobs by kind, then by `namespace/name`.
             pods: bound pods, by `namespace/name`.
             cache: knows which of them sit in which domain.
             reporter: for Events.
@@ -36,7 +36,7 @@ class ResizableJobs:
         self._report = reporter
 
     def requested_pods(self, parent: Workload) -> Mapping[str, RequestedCount] | None:
-        """What the job of a Workload asks for now, by PodSet.
+        """Pods that the job of a Workload requests now, by PodSet.
 
         None when the job is not there, goes away, or has other PodSets than its Workload: that
         is no resize, and the job controller's to deal with (SLC-03).

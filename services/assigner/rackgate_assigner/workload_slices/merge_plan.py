@@ -1,8 +1,11 @@
-"""One status write of the parent: slices taken in, pods given back, entries that are done with.
+"""One status write of the parent: slices are merged, pods released, old entries removed.
 
 Everything that ends what a slice holds goes through this write, never through the slice itself: a
-decision based on an older view of the slice is then bound to a version of the parent that is
-gone, and fails. So no slice is counted twice, and none is given away twice.
+decision based on an older view of the slice is then bound to an outdated version of the parent,
+and fails. So no slice counts twice.
+
+`merge_slice` and `scale_down` compute count, usage and topology of one PodSet; `plan_merge` decides
+which slices are merged or withdrawn and which PodSets scale down.
 """
 
 from __future__ import annotations
@@ -11,21 +14,121 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rackgate.topology.assignment import Domain
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
-from rackgate_assigner.workload_slices.merge import (
-    can_merge,
-    has_same_levels,
-    merge_slice,
-    scale_down,
-)
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
     Parent,
     Phase,
     RequestedCount,
     Slice,
 )
+
+
+def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
+    """Whether the assignment of a slice can be added to that of its PodSet.
+
+    Not with other flavors: a queue may cover a further resource by now. Nor with other amounts for
+    each pod: a LimitRange or a RuntimeClass may add something else by now.
+    """
+    if not has_same_levels(part, piece):
+        return False
+    same = dict(part.flavors) == dict(piece.flavors) and _has_same_usage_per_pod(part, piece)
+    return same or not part.flavors
+
+
+def _has_same_usage_per_pod(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
+    """Whether a pod of either is charged the same; usage in odd sums is of pods of both kinds."""
+    if not part.count or not piece.count:
+        return True
+    return all(
+        -(-part.usage.get(resource, 0) // part.count)
+        == -(-piece.usage.get(resource, 0) // piece.count)
+        for resource in {*part.usage, *piece.usage}
+    )
+
+
+def has_same_levels(part: PodSetAssignment, piece: PodSetAssignment) -> bool:
+    """Whether the assignments of a slice and of its PodSet have the same levels.
+
+    A flavor may have got a topology, or a Topology other levels, while the job ran.
+    """
+    if part.topology is None or piece.topology is None:
+        return part.topology is piece.topology or not part.count
+    return part.topology.levels == piece.topology.levels
+
+
+def merge_slice(part: PodSetAssignment, piece: PodSetAssignment) -> PodSetAssignment:
+    """A PodSet's assignment together with that of a slice; `can_merge` holds.
+
+    Domains keep their order, which is that of the ranks: pods in new domains get the next ranks.
+    """
+    usage = dict(part.usage)
+    for resource, amount in piece.usage.items():
+        usage[resource] = usage.get(resource, 0) + amount
+    return replace(
+        part,
+        flavors=part.flavors or piece.flavors,
+        usage=usage,
+        count=part.count + piece.count,
+        topology=_merge_topology(part.topology, piece.topology),
+    )
+
+
+def _merge_topology(
+    part: TopologyAssignment | None, piece: TopologyAssignment | None
+) -> TopologyAssignment | None:
+    if part is None or piece is None:
+        return part or piece
+    counts = dict(part.domains)
+    for domain, count in piece.domains:
+        counts[domain] = counts.get(domain, 0) + count
+    return TopologyAssignment(part.levels, tuple(counts.items()))
+
+
+def scale_down(part: PodSetAssignment, count: int, live: Mapping[Domain, int]) -> PodSetAssignment:
+    """A PodSet's assignment with fewer pods.
+
+    Args:
+        part: as held.
+        count: pods that are left, at most as many as before.
+        live: pods that stay, by domain.
+
+    Returns:
+        Usage in proportion; domains as `scale_down_topology` has them.
+    """
+    # Pods of one template cost the same; should the sum be odd, it is never too little.
+    usage = {name: -(-amount * count // part.count) for name, amount in part.usage.items()}
+    topology = None
+    if part.topology is not None:
+        topology = scale_down_topology(part.topology, part.count - count, live)
+    return replace(part, usage=usage, count=count, topology=topology)
+
+
+def scale_down_topology(
+    assignment: TopologyAssignment, fewer: int, live: Mapping[Domain, int]
+) -> TopologyAssignment | None:
+    """An assignment for fewer pods; None when no pod is left.
+
+    Places go in this order: of domains without pods, of what others have beyond their pods, and
+    then with pods; from the last domain to the first each time, so that the lowest ranks stay.
+
+    Args:
+        assignment: as held.
+        fewer: pods to take away.
+        live: pods that are there to stay, by domain.
+    """
+    counts = dict(assignment.domains)
+    backwards = [domain for domain, _ in reversed(assignment.domains)]
+    empty = [domain for domain in backwards if not live.get(domain)]
+    for domains, kept in ((empty, {}), (backwards, live), (backwards, {})):
+        for domain in domains:
+            taken = min(fewer, max(counts[domain] - kept.get(domain, 0), 0))
+            counts[domain] -= taken
+            fewer -= taken
+    left = tuple((domain, count) for domain, count in counts.items() if count)
+    return TopologyAssignment(assignment.levels, left) if left else None
+
 
 Live = Callable[[str], Mapping[Domain, int]]
 
@@ -40,8 +143,8 @@ class ParentUpdate:
         assignment: the admission as it is to be; None for a parent that holds nothing.
         merged: all entries of `status.foldedSlices`.
         newly_merged: slices whose pods `assignment` counts now.
-        withdrawn: slices that hold something which counts no more.
-        scaled_down: pods given back by PodSet.
+        withdrawn: slices whose assignment no longer counts.
+        scaled_down: released pods by PodSet.
     """
 
     assignment: Assignment | None
@@ -52,7 +155,7 @@ class ParentUpdate:
 
 
 def open_slices(parent: Parent, slices: Sequence[Slice]) -> list[Slice]:
-    """Slices that hold something of their own, by ordinal."""
+    """Admitted slices that are not merged yet, by ordinal."""
     settled = {entry.uid for entry in parent.merged}
     found = [s for s in slices if s.assignment is not None and s.uid not in settled]
     return sorted(found, key=lambda piece: (piece.podset, piece.ordinal, piece.uid))
@@ -66,9 +169,8 @@ def plan_merge(
     Args:
         parent: as seen.
         slices: all of its slices, as seen.
-        asked: what its job asks for, by PodSet; None when that is not known, or no resize.
-        live: asked only about PodSets that have to give pods back: pods that are there to stay,
-            by domain.
+        asked: pods that its job requests, by PodSet; None when unknown, or no resize.
+        live: for PodSets that scale down: pods that stay, by domain.
     """
     if parent.phase is Phase.FINISHED:
         return None
@@ -98,11 +200,11 @@ def _merge_slices(
     assignments: dict[str, PodSetAssignment],
     asked: Mapping[str, RequestedCount] | None,
 ) -> tuple[list[Slice], list[Slice]]:
-    """Take slices into `assignments`; those, and slices whose assignment is taken back."""
+    """Merge slices into `assignments`; returns merged and withdrawn slices."""
     newly_merged, withdrawn, unmerged = [], [], []
     for piece in pieces:
         part = assignments.get(piece.podset)
-        # Of a parent that leaves, its pods may run on until the job has stopped: paid for so far.
+        # Under a parent that is evicted its pods stay charged until the job has stopped.
         lost = piece.evicted_or_finished and parent.phase is Phase.RUNNING
         if lost or not piece.matches_parent or part is None or piece.assignment is None:
             withdrawn.append(piece)
@@ -110,7 +212,7 @@ def _merge_slices(
             newly_merged.append(piece)
             assignments[piece.podset] = merge_slice(part, piece.assignment)
         elif piece.deleting or not has_same_levels(part, piece.assignment):
-            withdrawn.append(piece)  # no pod is released by places of other levels
+            withdrawn.append(piece)  # no pod is ungated by domains of other levels
         else:
             unmerged.append(piece)  # it runs beside its parent until both have stopped
     if asked is not None and parent.phase is Phase.RUNNING:
@@ -123,7 +225,7 @@ def _surplus_slices(
     assignments: Mapping[str, PodSetAssignment],
     asked: Mapping[str, RequestedCount],
 ) -> list[Slice]:
-    """Slices beside their parent that its job does not ask for any more, highest ordinal first."""
+    """Unmerged slices that the job no longer requests, highest ordinal first."""
     found = []
     for name, wanted in asked.items():
         beside = [piece for piece in unmerged if piece.podset == name]
@@ -142,7 +244,7 @@ def _scale_down(
     asked: Mapping[str, RequestedCount] | None,
     live: Live,
 ) -> dict[str, int]:
-    """Shrink what is more than the job asks for; pods given back by PodSet (SLC-24, 25)."""
+    """Scale down to what the job requests; released pods by PodSet (SLC-24, 25)."""
     if asked is None or parent.phase is not Phase.RUNNING:
         return {}
     scaled_down = {}

@@ -1,7 +1,13 @@
-"""The next writes of a resize: one table over a job, its Workload and its slices (SLC-06..27).
+"""The next writes of a resize, from a job, its Workload and its slices (SLC-06..27).
 
-Nothing is remembered between two looks. Every write changes an object, the change comes back as
-a watch event, and the table is asked again; so a process may die after any of them.
+1. Merge admitted slices into their parent, and scale down what the job no longer requests
+   (`merge_plan`).
+2. Create pending slices for pods that no slice requests yet; delete those in excess.
+3. Delete slices that are merged or belong to no running parent, then remove their finalizers.
+
+`progress` describes the resize for condition ResizeRequested (SLC-10). Nothing is kept between two
+plans: every write changes an object, its watch event leads to the next plan, and a process may die
+after any write.
 """
 
 from __future__ import annotations
@@ -10,21 +16,19 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rackgate.api.names import slice_name
+from rackgate.api.names import ResizeReason, slice_name
 from rackgate_assigner.workload_slices.merge_plan import Live, ParentUpdate, open_slices, plan_merge
-from rackgate_assigner.workload_slices.model import Parent, Phase, RequestedCount, Slice
+from rackgate_assigner.workload_slices.model import (
+    NewSlice,
+    Parent,
+    Phase,
+    RequestedCount,
+    Slice,
+    admitted_pods,
+)
 
-# Slices made at one look: they are seen one by one, and the next look makes the rest.
+# Slices of one plan: the watch shows them one by one, and the next plan creates the rest.
 BATCH: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class NewSlice:
-    """A slice to be made."""
-
-    name: str
-    podset: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,10 @@ class Plan:
     Attributes:
         merge: the status of the parent.
         count_updates: counts of `spec.podSets` by name, for a parent whose status needs no write.
-        create: slices to be made.
-        delete: slices to be deleted, bound to the version seen: one that was admitted meanwhile
-            is judged again.
-        release: slices that are being deleted and may go: their finalizer is taken off.
+        create: slices to create.
+        delete: slices to delete, bound to the version seen: one that was admitted meanwhile is
+            planned again.
+        release: slices that are being deleted and lose their finalizer.
     """
 
     merge: ParentUpdate | None = None
@@ -63,9 +67,8 @@ def plan_resize(
     """What to write next.
 
     Args:
-        asked: what the job asks for now, by PodSet of the parent. None when the job is not
-            known, or asks for something that is no resize: then what was granted is taken in,
-            and all else is left for others to decide.
+        asked: pods that the job requests, by PodSet of the parent. None when the job is unknown, or
+            its change is no resize: then admitted slices are merged and nothing else happens.
         parent: its Workload.
         slices: all slices of that Workload.
         taken: names in use besides those of `slices`.
@@ -93,7 +96,7 @@ def _balance(
     slices: Sequence[Slice],
     merge: ParentUpdate | None,
 ) -> tuple[dict[str, tuple[int, int]], set[str]]:
-    """Pods that no slice asks for yet, by PodSet with their step; uids of slices in excess."""
+    """Pods that no slice requests yet, by PodSet with their step; uids of slices in excess."""
     if asked is None or parent.phase is not Phase.RUNNING or parent.assignment is None:
         return {}, set()
     assignment = (
@@ -105,8 +108,7 @@ def _balance(
             continue
         wanted = asked[part.name]
         gap = wanted.pods - part.count - _unmerged_pods(parent, slices, merge, part.name)
-        waiting = [piece for piece in slices if piece.podset == part.name and piece.is_pending]
-        waiting.sort(key=lambda piece: (piece.ordinal, piece.uid))
+        waiting = _pending_slices(slices, part.name)
         outstanding = sum(piece.count for piece in waiting)
         while waiting and outstanding > max(gap, 0):
             last = waiting.pop()
@@ -117,10 +119,16 @@ def _balance(
     return missing, surplus
 
 
+def _pending_slices(slices: Sequence[Slice], podset: str) -> list[Slice]:
+    waiting = [piece for piece in slices if piece.podset == podset and piece.is_pending]
+    waiting.sort(key=lambda piece: (piece.ordinal, piece.uid))
+    return waiting
+
+
 def _unmerged_pods(
     parent: Parent, slices: Sequence[Slice], merge: ParentUpdate | None, podset: str
 ) -> int:
-    """Pods of slices that hold what cannot be written into their parent's assignment."""
+    """Pods of admitted slices that cannot be merged."""
     settled = set() if merge is None else {entry.uid for entry in merge.merged}
     pieces = open_slices(parent, slices)
     return sum(s.count for s in pieces if s.podset == podset and s.uid not in settled)
@@ -151,7 +159,7 @@ def _new_slices(
 
 
 def _deletable_uids(parent: Parent, slices: Sequence[Slice]) -> set[str]:
-    """Uids of the slices with which nothing that counts is lost."""
+    """Uids of slices that hold nothing that counts."""
     if parent.phase in (Phase.IDLE, Phase.FINISHED):
         return {piece.uid for piece in slices}
     merged = {entry.uid for entry in parent.merged}
@@ -167,9 +175,72 @@ def _should_delete(piece: Slice, parent: Parent, surplus: Container[str]) -> boo
 
 
 def _count_updates(parent: Parent) -> dict[str, int] | None:
-    """The counts of the spec, brought in line with those granted (SLC-23)."""
+    """The counts of the spec, set to those admitted (SLC-23)."""
     if parent.phase is not Phase.RUNNING or parent.assignment is None:
         return None
     counts = {part.name: part.count for part in parent.assignment.podsets}
     followed = {name: counts.get(name, count) for name, count in parent.counts.items()}
     return None if followed == dict(parent.counts) else followed
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The desired state of the condition."""
+
+    resizing: bool
+    reason: ResizeReason
+    message: str
+
+
+def progress(
+    asked: Mapping[str, RequestedCount] | None, parent: Parent, slices: Sequence[Slice]
+) -> Progress | None:
+    """Progress of a resize, None when it is unknown whether there is one."""
+    if parent.phase is Phase.IDLE:
+        message = "the job is stopped: it is queued at the size that it requests"
+        return Progress(False, ResizeReason.RESIZED, message)
+    if asked is None or parent.phase is not Phase.RUNNING or parent.assignment is None:
+        return None
+    counts = {part.name: part.count for part in parent.assignment.podsets}
+    admitted = admitted_pods(parent, list(slices))
+    texts, reasons = [], set()
+    for name, before in parent.counts.items():
+        wanted = asked[name].pods if name in asked else before
+        if wanted == before == counts.get(name, 0):
+            continue
+        waiting = _pending_slices(slices, name)
+        texts.append(_podset_text(name, before, wanted, admitted.get(name, 0), waiting))
+        reasons.add(_reason(before, wanted, waiting))
+    if not texts:
+        sizes = ", ".join(f"{name} {count}" for name, count in counts.items())
+        return Progress(False, ResizeReason.RESIZED, f"all requested pods are admitted: {sizes}")
+    order = (ResizeReason.WAITING_FOR_SLICES, ResizeReason.SCALING_UP, ResizeReason.SCALING_DOWN)
+    return Progress(True, next(r for r in order if r in reasons), "; ".join(texts))
+
+
+def _reason(before: int, wanted: int, waiting: Sequence[Slice]) -> ResizeReason:
+    if wanted < before:
+        return ResizeReason.SCALING_DOWN
+    if any(piece.reason for piece in waiting):
+        return ResizeReason.WAITING_FOR_SLICES
+    return ResizeReason.SCALING_UP
+
+
+def _podset_text(
+    name: str, before: int, wanted: int, admitted: int, waiting: Sequence[Slice]
+) -> str:
+    text = (
+        f'podset "{name}" from {before} to {wanted} pods: {wanted} requested, {admitted} admitted'
+    )
+    if wanted < admitted:
+        return f"{text}, {admitted - wanted} to be released"
+    if wanted == admitted:
+        return text
+    text = f"{text}, {wanted - admitted} pending"
+    inadmissible = next((piece for piece in waiting if piece.reason), None)
+    if inadmissible is None:
+        return text
+    count = sum(bool(piece.reason) for piece in waiting)
+    slices = "1 slice" if count == 1 else f"{count} slices"
+    because = f"{text} in {slices} because {inadmissible.reason}"
+    return f"{because}: {inadmissible.message}" if inadmissible.message else because

@@ -1,7 +1,7 @@
-"""Writes of a resize: the parent's status and counts, its slices, and what the user is told.
+"""Writes of a resize: the parent's status and counts, its condition, and its slices.
 
-All methods raise `KubeError` when the API server refuses, and all but `create` are bound to the
-version judged.
+All methods raise `KubeError` when the API server rejects a write, and all but `create` are bound to
+one version.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from rackgate.api.names import FieldManager, WorkloadCondition
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.kube.client import Client
 from rackgate.kube.errors import AlreadyExistsError, NotFoundError
-from rackgate.wire.depth import tolerant
-from rackgate.wire.kueue import MergedSlice, Workload
+from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 from rackgate_assigner.workload import conditions
@@ -27,33 +26,30 @@ from rackgate_assigner.workload.status import (
     path_of,
     status_body,
 )
-from rackgate_assigner.workload.writer import listed_conditions
+from rackgate_assigner.workload.writer import decode_workload, listed_conditions
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
-from rackgate_assigner.workload_slices.objects import slice_body
-from rackgate_assigner.workload_slices.plan import NewSlice
-from rackgate_assigner.workload_slices.progress import Progress
+from rackgate_assigner.workload_slices.model import NewSlice, slice_body
+from rackgate_assigner.workload_slices.plan import Progress
 
 log = structlog.get_logger()
-
-_decode_workload = tolerant(msgspec.json.Decoder(Workload).decode)
 
 
 class SliceWriter:
     """Writes Workloads of resizable jobs."""
 
     def __init__(self, client: Client, writer: WorkloadWriter) -> None:
-        """Share the budget of admissions: what a slice was given waits for these writes."""
+        """Share the budget of admissions: admitted slices wait for these writes."""
         self._client, self._writer = client, writer
 
     async def write_merge(self, parent: Workload, merge: ParentUpdate) -> Workload:
-        """Take slices in, give pods back, forget what is done with: one write (SLC-18, 21, 25)."""
+        """Merge slices, release pods, remove old entries: one write (SLC-18, 21, 25)."""
         broken = [node.name for node in parent.status.unhealthy_nodes]
         body = status_body(
             parent,
             listed_conditions(parent, ADMISSION_TYPES, ()),
             None if merge.assignment is None else admission_of(merge.assignment),
             broken,
-            merged_slices=[MergedSlice(entry.uid, entry.podset) for entry in merge.merged],
+            merged_slices=merge.merged,
         )
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.ADMISSION)
         metrics.SLICES_MERGED.labels(result="folded").inc(len(merge.newly_merged))
@@ -66,10 +62,10 @@ class SliceWriter:
             withdrawn=len(merge.withdrawn),
             given_back=sum((merge.scaled_down or {}).values()),
         )
-        return _decode_workload(answer)
+        return decode_workload(answer)
 
     async def update_counts(self, parent: Workload, counts: Mapping[str, int]) -> Workload:
-        """Bring the counts of the spec in line with those granted (SLC-23)."""
+        """Set the counts of the spec to those admitted (SLC-23)."""
         ops: list[JsonPatchOp] = [
             {
                 "op": "replace",
@@ -84,7 +80,7 @@ class SliceWriter:
         return answer
 
     async def create(self, parent: Workload, new: NewSlice) -> bool:
-        """Make a slice; whether its name is one of this parent's slices now."""
+        """Create a slice; False if its name belongs to another Workload."""
         try:
             await self._writer.create(slice_body(parent, new))
         except AlreadyExistsError:
@@ -94,7 +90,7 @@ class SliceWriter:
         return True
 
     async def delete(self, piece: Workload) -> None:
-        """Delete a slice exactly as it was judged: one that was admitted meanwhile stays."""
+        """Delete a slice in this version: one that was admitted meanwhile stays."""
         meta = piece.metadata
         wanted = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         body = msgspec.json.encode({"preconditions": wanted})
@@ -104,11 +100,11 @@ class SliceWriter:
             return
 
     async def add_finalizer(self, piece: Workload, ops: Iterable[JsonPatchOp]) -> Workload:
-        """Put the finalizer on a slice that has lost it; returns it so."""
+        """Add the finalizer to a slice that has lost it; returns the result."""
         return await self._writer.patch(piece, ops)
 
     async def remove_finalizer(self, piece: Workload) -> None:
-        """Let a slice go that is being deleted."""
+        """Remove the finalizer of a slice that is being deleted."""
         await self._writer.release_finalizer(piece)
 
     async def uid_of(self, namespace: str, name: str) -> str:
@@ -121,11 +117,11 @@ class SliceWriter:
         listed = listed_conditions(parent, SLICE_TYPES, [change_of(progress)])
         body = status_body(parent, listed, None, merged_slices=(), requeue=NO_REQUEUE)
         answer = await self._client.apply(path_of(parent, "status"), body, FieldManager.SLICES)
-        return _decode_workload(answer)
+        return decode_workload(answer)
 
 
 def change_of(progress: Progress) -> Change:
-    """The wanted state of the condition."""
+    """The desired state of the condition."""
     status = conditions.TRUE if progress.resizing else conditions.FALSE
     message = conditions.truncate(progress.message)
     return Change(WorkloadCondition.RESIZE_REQUESTED, status, progress.reason, message)

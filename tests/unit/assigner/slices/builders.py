@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rackgate.topology.assignment import TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
-from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice
+from rackgate_assigner.workload_slices.model import Parent, Phase, Slice
 
 CPU = 1000
 

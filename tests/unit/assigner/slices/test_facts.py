@@ -9,10 +9,16 @@ import pytest
 from rackgate.api import names
 from rackgate.api.workload import Workload as Model
 from rackgate.wire import kueue
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.info import workload_info
-from rackgate_assigner.workload_slices.model import MergedSlice, Phase
-from rackgate_assigner.workload_slices.objects import parent_of, phase_of, slice_body, slice_of
-from rackgate_assigner.workload_slices.plan import NewSlice
+from rackgate_assigner.workload_slices.model import (
+    NewSlice,
+    Phase,
+    parent_of,
+    phase_of,
+    slice_body,
+    slice_of,
+)
 
 TEMPLATE = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "c"}]}}
 REQUEST = {"required": "rack", "subGroupIndexLabel": "i", "subGroupCount": 2}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.workload_slices.merge import (
+from rackgate_assigner.workload_slices.merge_plan import (
     can_merge,
     merge_slice,
     scale_down,

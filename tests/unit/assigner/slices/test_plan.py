@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
+from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
+    NewSlice,
     Phase,
     RequestedCount,
     admitted_pods,
 )
-from rackgate_assigner.workload_slices.plan import BATCH, NewSlice, Plan, plan_resize
+from rackgate_assigner.workload_slices.plan import BATCH, Plan, plan_resize
 from tests.unit.assigner.slices.builders import admitted, parent, part, places, waiting
 
 

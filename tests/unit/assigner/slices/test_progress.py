@@ -4,7 +4,7 @@ import pytest
 
 from rackgate.api.names import ResizeReason
 from rackgate_assigner.workload_slices.model import Phase, RequestedCount
-from rackgate_assigner.workload_slices.progress import progress
+from rackgate_assigner.workload_slices.plan import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 
 
@@ -22,7 +22,7 @@ def test_the_user_reads_what_was_asked_granted_and_why_the_rest_waits() -> None:
     assert found is not None
     assert (found.resizing, found.reason) == (True, ResizeReason.WAITING_FOR_SLICES)
     assert found.message == (
-        'podset "a" from 2 to 8 pods: asked 8, granted 5, waiting for 3 in 3 slices'
+        'podset "a" from 2 to 8 pods: 8 requested, 5 admitted, 3 pending in 3 slices'
         " because WaitingForQuota: 0 of 1 cpu left in flavor f"
     )
 
@@ -32,18 +32,18 @@ def test_a_resize_is_told_from_its_detection_to_its_end() -> None:
     up = progress(asked(3), parent(2), [])
     assert up is not None
     assert (up.resizing, up.reason) == (True, ResizeReason.SCALING_UP)
-    assert up.message == 'podset "a" from 2 to 3 pods: asked 3, granted 2, waiting for 1'
+    assert up.message == 'podset "a" from 2 to 3 pods: 3 requested, 2 admitted, 1 pending'
     down = progress(asked(1), parent(2), [])
     assert down is not None
     assert (down.resizing, down.reason) == (True, ResizeReason.SCALING_DOWN)
-    assert down.message == ('podset "a" from 2 to 1 pods: asked 1, granted 2, 1 are given back')
+    assert down.message == 'podset "a" from 2 to 1 pods: 1 requested, 2 admitted, 1 to be released'
     following = progress(asked(3), parent(3, asked_before=2), [])
     assert following is not None
     assert following.resizing
     done = progress(asked(3), parent(3), [])
     assert done is not None
     assert (done.resizing, done.reason) == (False, ResizeReason.RESIZED)
-    assert done.message == "all pods asked for are granted: a 3"
+    assert done.message == "all requested pods are admitted: a 3"
 
 
 def test_nothing_is_said_of_a_job_that_is_unknown_or_being_stopped() -> None:

@@ -1,17 +1,27 @@
-"""What Workloads hold of the quota, kept per queue as it changes."""
+"""What Workloads hold of quota and topologies, and the sums by queue.
+
+`workload_usage` derives what one Workload holds from its own row (and an assumed assignment) alone.
+`Totals` adds usages up by ClusterQueue and LocalQueue as they come and go, so no sum is ever
+computed from scratch.
+
+A Workload says how many of its pods are done (`status.reclaimablePods`), not which. Where they
+were is known once all others are bound: then every place without a pod is free again. Until then
+all places stay charged (`usage_without_done_pods`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from rackgate.api.names import PendingReason
-from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.cache.live_pods import ExcessUsage
-from rackgate_assigner.quota.queues import FlavorResource
+from rackgate.topology.assignment import Domain, TopologyAssignment
+from rackgate_assigner.cache.pods import BoundPods
+from rackgate_assigner.quota.queues import FlavorInfo, FlavorResource
 from rackgate_assigner.workload.decisions import Assignment
 from rackgate_assigner.workload.info import (
+    HOST_LEVELS,
     Charge,
     WorkloadInfo,
     quota_usage,
@@ -21,20 +31,20 @@ from rackgate_assigner.workload.info import (
 
 Key = TypeVar("Key", str, FlavorResource)
 
-# The reason of a Workload that no cycle has looked at.
+# The reason of a Workload that no cycle has considered yet.
 NOT_EVALUATED: Final = PendingReason.PENDING_EVALUATION
-# Of one that pauses after an eviction. Its condition says PendingEvaluation, and until when.
+# Of one that backs off after an eviction. Its condition says PendingEvaluation, and until when.
 BACKING_OFF: Final = "BackingOff"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadUsage:
-    """What one Workload holds, or its place among those that wait.
+    """What one Workload holds, or why it is pending.
 
     Attributes:
         cluster_queue: "" while it holds nothing.
-        pending: it asks for admission.
-        reason: why it was not admitted yet, while it waits; see `PendingReason` and `BACKING_OFF`.
+        pending: it is to be admitted.
+        reason: why it is pending; see `PendingReason` and `BACKING_OFF`.
         admitted: it is admitted, not only reserved.
         quota: by flavor and resource.
         charges: of topologies.
@@ -51,6 +61,11 @@ class WorkloadUsage:
     owner_uid: str = ""
     assignments: Mapping[str, TopologyAssignment] = field(default_factory=dict)
     reason: str = ""
+
+    @property
+    def visible_to_others(self) -> tuple[object, ...]:
+        """What a decision about another Workload depends on."""
+        return self.cluster_queue, self.pending, self.quota, self.charges
 
 
 def workload_usage(
@@ -89,12 +104,27 @@ def _usage_without_quota(info: WorkloadInfo) -> WorkloadUsage:
     return WorkloadUsage(info.queue, pending=True, reason=reason)
 
 
+@dataclass(frozen=True, slots=True)
+class ExcessUsage:
+    """What the pods of one job use beyond the admission of its Workload.
+
+    Attributes:
+        local_queue: `namespace/name`; "" when none is known.
+        cluster_queue: that is charged.
+        amounts: by flavor and resource; never zero.
+    """
+
+    local_queue: str
+    cluster_queue: str
+    amounts: Mapping[FlavorResource, int]
+
+
 @dataclass(slots=True)
 class QueueTotals:
     """Sums over the Workloads of one queue; amounts that are zero are left out.
 
     Attributes:
-        pending_reasons: of those that wait, by reason.
+        pending_reasons: pending Workloads by reason.
     """
 
     reserving: int = 0
@@ -105,11 +135,11 @@ class QueueTotals:
 
     @property
     def pending(self) -> int:
-        """How many wait."""
+        """Number of pending Workloads."""
         return sum(self.pending_reasons.values())
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) what a Workload holds."""
         if not usage.cluster_queue:
             if usage.pending:
                 _add(self.pending_reasons, {usage.reason: 1}, sign)
@@ -121,7 +151,7 @@ class QueueTotals:
             _add(self.admitted_quota, usage.quota, sign)
 
     def add_excess_usage(self, amounts: Mapping[FlavorResource, int], sign: int) -> None:
-        """Add (1) or take away (-1) what pods take beyond what was granted."""
+        """Add (1) or subtract (-1) usage beyond admission."""
         _add(self.reserved_quota, amounts, sign)
         _add(self.admitted_quota, amounts, sign)
 
@@ -144,7 +174,7 @@ def _add(total: dict[Key, int], part: Mapping[Key, int], sign: int) -> None:
 class Totals:
     """Sums by ClusterQueue and by LocalQueue; pending Workloads count in the LocalQueue alone.
 
-    Which ClusterQueue a pending Workload waits for depends on the LocalQueue object, which may
+    To which ClusterQueue a pending Workload belongs depends on the LocalQueue object, which may
     come, go and come again.
     """
 
@@ -153,13 +183,13 @@ class Totals:
         self.local_queues: dict[str, QueueTotals] = {}
 
     def add(self, usage: WorkloadUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what a Workload holds."""
+        """Add (1) or subtract (-1) what a Workload holds."""
         _add_to(self.local_queues, usage.local_queue, usage, sign)
         if usage.cluster_queue:
             _add_to(self.cluster_queues, usage.cluster_queue, usage, sign)
 
     def add_excess_usage(self, excess: ExcessUsage, sign: int) -> None:
-        """Add (1) or take away (-1) what pods of one job take beyond what it was granted."""
+        """Add (1) or subtract (-1) usage of one job beyond admission."""
         for queues, name in (
             (self.local_queues, excess.local_queue),
             (self.cluster_queues, excess.cluster_queue),
@@ -180,3 +210,66 @@ def _add_to(queues: dict[str, QueueTotals], name: str, usage: WorkloadUsage, sig
     total.add(usage, sign)
     if total.empty:
         del queues[name]
+
+
+def assignment_without_done_pods(
+    assignment: TopologyAssignment, left: int, present: Mapping[Domain, int]
+) -> TopologyAssignment:
+    """What an assignment still takes.
+
+    Args:
+        assignment: as admitted.
+        left: pods that are not done.
+        present: pods that run in each of its domains.
+    """
+    done = assignment.count - left
+    kept = tuple(
+        (values, min(count, present.get(values, 0))) for values, count in assignment.domains
+    )
+    missing = assignment.count - sum(count for _, count in kept)
+    if missing == 0 or missing > done:
+        return assignment
+    return TopologyAssignment(assignment.levels, tuple(pair for pair in kept if pair[1]))
+
+
+def usage_without_done_pods(
+    info: WorkloadInfo, usage: WorkloadUsage, pods: BoundPods
+) -> WorkloadUsage:
+    """What a Workload holds without the places of done pods; coverage in `pods` is up to date."""
+    left = remaining_pods(info)
+    charges = tuple(
+        replace(
+            charge,
+            assignment=assignment_without_done_pods(
+                assignment, left[podset], pods.present(info.key, podset)
+            ),
+        )
+        if podset in left
+        else charge
+        for (podset, assignment), charge in zip(
+            usage.assignments.items(), usage.charges, strict=True
+        )
+    )
+    return replace(usage, charges=charges)
+
+
+def covering_assignments(
+    usage: WorkloadUsage, flavors: Mapping[str, FlavorInfo]
+) -> dict[str, TopologyAssignment]:
+    """Assignments by PodSet that are charged to a tree, so that their pods need not be.
+
+    One with other levels than its flavor has now (the Topology was created again) fits no leaf of
+    the tree: its pods are charged to their nodes instead.
+    """
+    pairs = zip(usage.assignments.items(), usage.charges, strict=True)
+    return {
+        podset: assignment
+        for (podset, assignment), charge in pairs
+        if _fits_tree(flavors.get(charge.flavor), assignment.levels)
+    }
+
+
+def _fits_tree(flavor: FlavorInfo | None, levels: tuple[str, ...]) -> bool:
+    if flavor is None or not flavor.levels or levels[-1:] == HOST_LEVELS:
+        return True
+    return levels == flavor.levels

@@ -1,10 +1,12 @@
-"""Nodes by the value of their hostname label. Pure.
+"""Nodes by the value of their hostname label.
 
 That value is the one identity that assignments, pods and `status.unhealthyNodes` share, also where
-it differs from the Node's name (C15).
+it differs from the Node's name (C15). As a rule one node carries it, but nothing enforces that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate_assigner.topology.model import NodeInfo
@@ -12,12 +14,15 @@ from rackgate_assigner.topology.placement.node_matching import BLOCKING_EFFECTS
 
 
 class Hosts:
-    """Which node stands behind a host; kept by events, asked by decisions."""
+    """Which nodes carry which hostname label, and which hosts are healthy."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Iterable[NodeInfo] = ()) -> None:
         self._nodes: dict[str, NodeInfo] = {}
-        self._by_host: dict[str, set[str]] = {}
+        # Names of nodes; a set only where several nodes share a label.
+        self._by_host: dict[str, str | set[str]] = {}
         self._healthy: set[str] = set()
+        for node in nodes:
+            self.put(node)
 
     def put(self, node: NodeInfo) -> set[str]:
         """A node was added or changed; returns the hosts that look different now."""
@@ -25,13 +30,20 @@ class Hosts:
         if old is not None and (old is node or _health(old) == _health(node)):
             self._nodes[node.name] = node
             return set()
-        changed = self.drop(node.name)
+        changed = set() if old is None else self.drop(node.name)
         self._nodes[node.name] = node
         host = node.labels.get(HOSTNAME_LABEL)
-        if host is not None:
-            self._by_host.setdefault(host, set()).add(node.name)
-            self._update_health(host)
-            changed.add(host)
+        if host is None:
+            return changed
+        names = self._by_host.get(host)
+        if names is None:
+            self._by_host[host] = node.name
+        elif isinstance(names, str):
+            self._by_host[host] = {names, node.name}
+        else:
+            names.add(node.name)
+        self._update_health(host)
+        changed.add(host)
         return changed
 
     def drop(self, name: str) -> set[str]:
@@ -40,16 +52,25 @@ class Hosts:
         host = old.labels.get(HOSTNAME_LABEL) if old is not None else None
         if host is None:
             return set()
-        named = self._by_host[host]
-        named.discard(name)
-        if not named:
+        names = self._by_host[host]
+        if not isinstance(names, str):
+            names.discard(name)
+        if isinstance(names, str) or not names:
             del self._by_host[host]
         self._update_health(host)
         return {host}
 
+    def node_names(self, host: str) -> Iterable[str]:
+        """Names of the nodes with this hostname label."""
+        names = self._by_host.get(host, ())
+        return (names,) if isinstance(names, str) else names
+
     def node(self, host: str) -> NodeInfo | None:
         """The node behind a host: of several with one label the first that is ready."""
-        found = [self._nodes[name] for name in sorted(self._by_host.get(host, ()))]
+        names = self._by_host.get(host, ())
+        if isinstance(names, str):
+            return self._nodes[names]
+        found = [self._nodes[name] for name in sorted(names)]
         return next((node for node in found if node.ready), found[0] if found else None)
 
     def is_healthy(self, host: str) -> bool:
@@ -67,11 +88,14 @@ class Hosts:
 
     def _update_health(self, host: str) -> None:
         node = self.node(host)
-        self._healthy.discard(host)
-        if node is None or not node.ready or node.unschedulable:
-            return
-        if not any(taint.effect in BLOCKING_EFFECTS for taint in node.taints):
+        if node is not None and node.ready and not node.unschedulable and not _is_blocked(node):
             self._healthy.add(host)
+        else:
+            self._healthy.discard(host)
+
+
+def _is_blocked(node: NodeInfo) -> bool:
+    return bool(node.taints) and any(taint.effect in BLOCKING_EFFECTS for taint in node.taints)
 
 
 def _health(node: NodeInfo) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Which Workloads are slices of which, and where the pods of a family may be.
+"""Which Workloads are slices of which, and what a parent and its slices hold together.
 
 The pods of slices carry the name of the parent: an assignment of a slice covers pods of its parent.
 """
@@ -6,11 +6,12 @@ The pods of slices carry the name of the parent: an assignment of a slice covers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rackgate.topology.assignment import Domain, TopologyAssignment
-from rackgate_assigner.cache.queue_usage import WorkloadUsage
-from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
+from rackgate_assigner.cache.indexes import discard
+from rackgate_assigner.quota.queues import FlavorResource
+from rackgate_assigner.workload.info import WorkloadInfo
 
 
 class SliceFamilies:
@@ -28,10 +29,7 @@ class SliceFamilies:
         if before == parent:
             return before
         if before:
-            known = self._slices[before]
-            known.discard(key)
-            if not known:
-                del self._slices[before]
+            discard(self._slices, before, key)
             del self._parents[key]
         if parent:
             self._parents[key] = parent
@@ -49,42 +47,19 @@ class SliceFamilies:
 
 
 def is_orphan(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
-    """Whether a slice has outlived its parent, which goes only when its job has stopped.
+    """Whether the parent of a slice is gone, so that the slice holds nothing.
 
-    Such a slice holds nothing, also if the entry that said so went with the parent.
+    A parent is deleted only after its job has stopped.
     """
     return parent is None or parent.uid != info.owner_uid
 
 
 def is_merged(info: WorkloadInfo, parent: WorkloadInfo | None) -> bool:
-    """Whether what a slice was given is counted by its parent by now.
+    """Whether the parent counts the pods of a slice.
 
-    This alone decides, and both are of one watch: whatever comes first, neither both count nor
-    none.
+    Both are of one watch and this alone decides, so exactly one of them counts.
     """
     return parent is not None and not is_orphan(info, parent) and info.uid in parent.merged_slices
-
-
-def covering_assignments(
-    usage: WorkloadUsage, flavors: Mapping[str, FlavorInfo]
-) -> dict[str, TopologyAssignment]:
-    """Assignments by PodSet that are charged to a tree, so that their pods need not be.
-
-    One with other levels than its flavor has now (the Topology was deleted and made anew) fits no
-    leaf of the tree: there its pods are charged to their nodes instead.
-    """
-    pairs = zip(usage.assignments.items(), usage.charges, strict=True)
-    return {
-        podset: assignment
-        for (podset, assignment), charge in pairs
-        if _fits_tree(flavors.get(charge.flavor), assignment.levels)
-    }
-
-
-def _fits_tree(flavor: FlavorInfo | None, levels: tuple[str, ...]) -> bool:
-    if flavor is None or not flavor.levels or levels[-1:] == HOST_LEVELS:
-        return True
-    return levels == flavor.levels
 
 
 def merge_assignments(
@@ -106,3 +81,40 @@ def merge_assignments(
         podset: TopologyAssignment(levels[podset], tuple(found.items()))
         for podset, found in counts.items()
     }
+
+
+@dataclass(slots=True)
+class SliceFamily:
+    """The parent of slices, and where its pods are.
+
+    Attributes:
+        parent: as last seen; None when there is none of that name.
+        assignments: by PodSet, topology assignments of the parent and of slices not yet merged
+            into it.
+        excess: usage of pods beyond admission, which is charged already: an admitted slice takes
+            it over first.
+    """
+
+    parent: WorkloadInfo | None = None
+    assignments: dict[str, list[TopologyAssignment]] = field(default_factory=dict)
+    excess: dict[FlavorResource, int] = field(default_factory=dict)
+
+    def used_by_others(self, used: Mapping[FlavorResource, int]) -> Mapping[FlavorResource, int]:
+        """Quota in use without what a slice of this family would take over."""
+        if not self.excess:
+            return used
+        return {pair: amount - self.excess.get(pair, 0) for pair, amount in used.items()}
+
+    def take_over_excess(self, pair: FlavorResource, amount: int) -> int:
+        """Take over excess for an admitted slice; how much of the amount was charged before."""
+        found = min(amount, self.excess.get(pair, 0))
+        if found:
+            self.excess[pair] -= found
+        return found
+
+    def near(self, podset: str) -> list[TopologyAssignment]:
+        """Where the pods of a PodSet are, and of those that have to be in one place with it."""
+        requests = [row.request for row in self.parent.podsets] if self.parent else []
+        group = next((request.group for request in requests if request.name == podset), None)
+        mates = [request.name for request in requests if group and request.group == group]
+        return [found for name in mates or [podset] for found in self.assignments.get(name, ())]

@@ -1,6 +1,6 @@
-"""What LimitRanges and RuntimeClasses make of the requests of Workloads: who is touched by which.
+"""What LimitRanges and RuntimeClasses add to the requests of Workloads.
 
-Rows keep what pod_defaults may change of their templates, so that a change of a LimitRange or a
+A `WorkloadInfo` keeps what defaults may change of its templates, so a change of a LimitRange or a
 RuntimeClass decodes no template, and a change of a Workload reads no LimitRange. Where there is
 neither, a Workload costs two look-ups.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rackgate.resources.pod_defaults import LimitRangeSummary, summarize_limit_ranges
 from rackgate.wire import core as wire
+from rackgate_assigner.cache.indexes import discard
 from rackgate_assigner.workload.info import WorkloadInfo, with_podsets
 from rackgate_assigner.workload.podsets import (
     NO_POD_DEFAULTS,
@@ -34,7 +35,7 @@ class PodDefaultsIndex:
         self._of_class: dict[str, set[str]] = {}
 
     def set_limit_range(self, item: wire.LimitRange) -> set[str]:
-        """A LimitRange was added or changed; keys of the Workloads that it may touch."""
+        """A LimitRange was added or changed; keys of the Workloads that it may affect."""
         meta = item.metadata
         ranges = self.ranges.setdefault(meta.namespace, {})
         known = ranges.get(meta.name)
@@ -46,7 +47,7 @@ class PodDefaultsIndex:
         return self._in_namespace.get(meta.namespace, set())
 
     def drop_limit_range(self, key: str) -> set[str]:
-        """A LimitRange is gone; keys of the Workloads that it may have touched."""
+        """A LimitRange is gone; keys of the Workloads that it may have affected."""
         namespace, _, name = key.partition("/")
         ranges = self.ranges.get(namespace, {})
         if ranges.pop(name, None) is None:
@@ -75,7 +76,7 @@ class PodDefaultsIndex:
         return self._of_class.get(name, set())
 
     def with_pod_defaults(self, row: WorkloadInfo) -> WorkloadInfo:
-        """The row with what its pods request as things are; itself where that is so already."""
+        """The Workload with the defaults that apply now; itself where nothing changes."""
         limits = self._limits.get(row.namespace)
         podsets = tuple(self._with_pod_defaults(podset, limits) for podset in row.podsets)
         if all(map(_is_same, podsets, row.podsets)):
@@ -99,36 +100,27 @@ class PodDefaultsIndex:
             self._in_namespace.setdefault(row.namespace, set()).add(row.key)
         elif _runtime_classes(old) != names:
             for name in _runtime_classes(old):
-                _discard(self._of_class, name, row.key)
+                discard(self._of_class, name, row.key)
         for name in names:
             self._of_class.setdefault(name, set()).add(row.key)
 
     def untrack(self, row: WorkloadInfo) -> None:
         """A Workload is gone."""
-        _discard(self._in_namespace, row.namespace, row.key)
+        discard(self._in_namespace, row.namespace, row.key)
         for name in _runtime_classes(row):
-            _discard(self._of_class, name, row.key)
+            discard(self._of_class, name, row.key)
 
 
 def without_pod_defaults(row: WorkloadInfo) -> WorkloadInfo:
-    """The row as its templates alone say."""
+    """The Workload as its templates alone say."""
     return with_podsets(
         row, tuple(with_defaults(podset, NO_POD_DEFAULTS) for podset in row.podsets)
     )
 
 
 def _runtime_classes(row: WorkloadInfo) -> set[str]:
-    """Names of the RuntimeClasses that its pods have."""
     return {podset.runtime_class for podset in row.podsets} - {""}
 
 
 def _is_same(one: PodSetResources, other: PodSetResources) -> bool:
     return one is other
-
-
-def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
-    keys = index.get(name)
-    if keys is not None:
-        keys.discard(key)
-        if not keys:
-            del index[name]

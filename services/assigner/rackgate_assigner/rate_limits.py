@@ -1,0 +1,94 @@
+"""How often writes about one key are sent while it keeps changing.
+
+`Spacing` is for counts: the first change after a quiet time is written at once, each further one
+waits twice as long as the one before, up to a limit.
+
+`MessageRateLimiter` is for messages. Whenever free capacity changes, the pending message of every
+inadmissible Workload is recomputed ("fits 3 of 4 pods"). A new reason is written at once; a new
+message with the same reason may wait, the longer the more Workloads are pending. Thousands of
+writes that say nothing new would take the API server from those that admit and release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+# A key that did not change for so many of its gaps starts over.
+QUIET_GAPS = 2
+
+
+class Spacing(Generic[K]):
+    """When a key may be written again.
+
+    Args:
+        first_s: seconds between the first two writes.
+        most_s: seconds between two writes at most.
+    """
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._first_s, self._most_s = first_s, max(first_s, most_s)
+        self._written: dict[K, tuple[float, float]] = {}
+
+    def wait_s(self, key: K, now: float) -> float:
+        """Seconds until a key may be written, 0 for at once."""
+        at, gap_s = self._written.get(key, (now, 0.0))
+        return max(0.0, at + gap_s - now)
+
+    def written(self, key: K, now: float) -> None:
+        """A key was written, at this monotonic time."""
+        at, gap_s = self._written.get(key, (now, 0.0))
+        busy = key in self._written and now - at < QUIET_GAPS * gap_s
+        self._written[key] = now, min(2 * gap_s, self._most_s) if busy else self._first_s
+
+    def forget(self, key: K) -> None:
+        """The key is gone."""
+        self._written.pop(key, None)
+
+
+MESSAGES_PER_S: Final = 20.0
+BURST_S: Final = 1.0
+
+
+class MessageRateLimiter:
+    """When a message about a key may be written.
+
+    Args:
+        interval_s: between two writes about one key with one reason.
+        per_s: writes in a second about all keys together whose reason stays; after a quiet time
+            those of `BURST_S` seconds come at once.
+    """
+
+    def __init__(self, interval_s: float, per_s: float = MESSAGES_PER_S) -> None:
+        self._interval_s, self._gap_s = interval_s, 1.0 / per_s
+        self._written: dict[str, tuple[str, float]] = {}
+        self._slots: dict[str, float] = {}
+        self._next_slot = 0.0
+
+    def wait_s(self, key: str, reason: str, now: float) -> float:
+        """Seconds to wait before a message about a key; 0 for another reason than last written.
+
+        A key that has to wait gets a slot and keeps it until it is written: first come, first
+        served.
+        """
+        written = self._written.get(key)
+        if written is None or written[0] != reason:
+            return 0.0
+        slot = self._slots.get(key)
+        if slot is None:
+            shared = max(self._next_slot, now - BURST_S)
+            self._next_slot = shared + self._gap_s
+            slot = self._slots[key] = max(written[1] + self._interval_s, shared)
+        return max(0.0, slot - now)
+
+    def record_written(self, key: str, reason: str, now: float) -> None:
+        """A message about a key was written, at this monotonic time."""
+        self._written[key] = (reason, now)
+        self._slots.pop(key, None)
+
+    def forget(self, key: str) -> None:
+        """The next message about a key is new."""
+        self._written.pop(key, None)
+        self._slots.pop(key, None)
