@@ -10,8 +10,8 @@ import numpy as np
 
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.limit_ranges import without_pod_defaults
-from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
+from rackgate_assigner.topology.model import IntVector, NodeInfo
+from rackgate_assigner.topology.tree import TopologyTree, column_value, hostname
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache

@@ -35,7 +35,7 @@ from rackgate_assigner.node_replacement.unhealthy import (
 )
 from rackgate_assigner.scheduler.evictions import evictions
 from rackgate_assigner.topology.model import PodSetRequest, Replacement
-from rackgate_assigner.topology.placement import place as placement
+from rackgate_assigner.topology.placement.replace import replace as replace_pods
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS
 from rackgate_assigner.workload.decisions import (
     ClearUnhealthyNodes,
@@ -291,7 +291,7 @@ class _NodeReplacement:
             requests.append(
                 restrict_to_domain(request, flavor_topology.tree, known, away, self.hosts)
             )
-        answer = placement.replace(
+        answer = replace_pods(
             flavor_topology.tree,
             flavor_topology.capacity,
             requests,

@@ -27,7 +27,7 @@ from rackgate_assigner.scenario.format import (
     ScenarioTopologyRequest,
     ScenarioUsage,
 )
-from rackgate_assigner.topology.placement.node_affinity import node_affinity
+from rackgate_assigner.topology.placement.node_matching import node_affinity
 
 MAX_NODES: Final = 1 << 17  # sums over so many nodes stay exact, see `rackgate.resources.quantity`
 MAX_PODSETS: Final = 1000

@@ -26,7 +26,8 @@ from rackgate_assigner.topology.model import (
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.topology.placement.place import place, replace
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.placement.replace import replace
 from rackgate_assigner.topology.tree import TopologyTree
 
 __all__ = [
