@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -260,17 +261,21 @@ def _copy_counts(counts: DomainCounts) -> DomainCounts:
     levels: list[LevelCounts | None] = [None] * len(counts.request.units)
     for level in range(counts.request.level, len(levels)):
         one = counts.level(level)
-        arrays = (one.pods, one.slices, one.pods_with_leader, one.slices_with_leader)
-        leader_fits = None if one.leader_fits is None else one.leader_fits.copy()
-        levels[level] = LevelCounts(*(array.copy() for array in arrays), leader_fits, one.score)
+        levels[level] = LevelCounts(
+            one.pods.copy(),
+            one.slices.copy(),
+            one.pods_with_leader.copy(),
+            one.slices_with_leader.copy(),
+            None if one.leader_fits is None else one.leader_fits.copy(),
+            one.score,
+        )
     return DomainCounts(counts.tree, counts.request, counts.level(-1), levels)
 
 
 def _restore_counts(counts: DomainCounts, work: DomainCounts, level: int, ids: IntVector) -> None:
     start, end = int(ids[0]), int(ids[-1]) + 1
     for at in range(level, len(counts.request.units)):
-        domains = slice(start, end)
-        work.level(at).write(domains, counts.level(at).map(lambda values, at=domains: values[at]))
+        work.level(at).write(slice(start, end), counts.level(at).map(itemgetter(slice(start, end))))
         if at < len(counts.tree.children):
             start, end = counts.tree.children[at][[start, end]].tolist()
 

@@ -138,7 +138,7 @@ def _place_group(
     workers = group.workers
     leader = group.leader if group.leader is not None and group.leader.count else None
     if search.features.resize_in_place and workers.previous is not None:
-        resized = _resize_group(search, workers, leader)
+        resized = _resize_group(search, workers, workers.previous, leader)
         if resized is not None:
             return resized
     found = search.find_topology_assignment(workers, workers.count, leader, leaf_range=leaf_range)
@@ -368,7 +368,10 @@ def merge_pods_by_leaf(before: Mapping[int, int], new: Mapping[int, int]) -> dic
 
 
 def _resize_group(
-    search: PlacementSearch, workers: PodSetRequest, leader: PodSetRequest | None
+    search: PlacementSearch,
+    workers: PodSetRequest,
+    previous: TopologyAssignment,
+    leader: PodSetRequest | None,
 ) -> dict[str, TopologyAssignment] | NoFit | None:
     """Keep what is placed, and place only the pods that are more than before.
 
@@ -377,44 +380,35 @@ def _resize_group(
         then the group is placed as if there were no previous assignment.
     """
     tree = search.tree
-    before = _pods_by_leaf(tree, workers.previous)
-    if before is None or workers.previous is None:
+    before = _pods_by_leaf(tree, previous)
+    leader_previous = leader.previous if leader is not None else None
+    leader_before = _pods_by_leaf(tree, leader_previous) if leader_previous is not None else {}
+    if before is None or leader_before is None:
         return None
-    leader_assignment = leader.previous if leader is not None else None
-    leader_before: dict[int, int] | None = {}
-    if leader_assignment is not None:
-        leader_before = _pods_by_leaf(tree, leader_assignment)
-        if leader_before is None:
-            return None
-    kept = _truncate_assignment(workers.previous, workers.count)
+    kept = _truncate_assignment(previous, workers.count)
     search.assume(_pods_by_leaf(tree, kept) or {}, workers)
-    if leader is not None:
-        search.assume(leader_before, leader)
-    additional_pods = workers.count - kept.count
-    new_leader = leader if leader_assignment is None else None
     result = {workers.name: kept}
-    if leader is not None and leader_assignment is not None:
-        result[leader.name] = leader_assignment
-    if additional_pods == 0 and new_leader is None:
+    if leader is not None and leader_previous is not None:
+        search.assume(leader_before, leader)
+        result[leader.name] = leader_previous
+        leader = None
+    additional_pods = workers.count - kept.count
+    if additional_pods == 0 and leader is None:
         return result
-    found = search.find_topology_assignment(workers, additional_pods, new_leader)
+    found = search.find_topology_assignment(workers, additional_pods, leader)
     if isinstance(found, str):
         return NoFit(workers.name, found, (workers.name,))
     search.assume(found.workers, workers)
     if found.workers:
         result[workers.name] = to_assignment(tree, merge_pods_by_leaf(before, found.workers))
-    if new_leader is not None:
-        search.assume(found.leader, new_leader)
-        result[new_leader.name] = to_assignment(tree, found.leader)
+    if leader is not None:
+        search.assume(found.leader, leader)
+        result[leader.name] = to_assignment(tree, found.leader)
     return result
 
 
-def _pods_by_leaf(
-    tree: TopologyTree, assignment: TopologyAssignment | None
-) -> dict[int, int] | None:
-    """Pods by leaf; None when a domain is not a leaf any more, or nothing was assigned."""
-    if assignment is None:
-        return None
+def _pods_by_leaf(tree: TopologyTree, assignment: TopologyAssignment) -> dict[int, int] | None:
+    """Pods by leaf; None when a domain is not a leaf any more."""
     pods: dict[int, int] = {}
     for values, count in assignment.domains:
         leaf = tree.leaf_of_values(values)
