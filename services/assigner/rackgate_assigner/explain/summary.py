@@ -139,7 +139,7 @@ def _topology_reasons(found: Explanation) -> Iterator[str]:
         else:
             yield f"{view.fitting} of {view.wanted} {units} fit in all domains together"
         if asked is not None and asked.fragmented:
-            yield f"{asked.pods} pods would fit across all domains of this level"
+            yield f"{asked.pods} pods would fit across {_level_short_name(asked.level)}s"
         lacking = sum(one.nodes for one in view.excluded if one.rule == "missingLevel")
         if lacking:
             nodes = "1 node lacks" if lacking == 1 else f"{lacking} nodes lack"
@@ -147,7 +147,7 @@ def _topology_reasons(found: Explanation) -> Iterator[str]:
 
 
 def _level_short_name(level: str) -> str:
-    return level.rpartition("/")[2]
+    return level.rpartition("/")[2].removeprefix("topology-")
 
 
 def changes_of(found: Explanation) -> tuple[Remedy, ...]:
