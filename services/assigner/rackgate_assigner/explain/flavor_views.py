@@ -40,7 +40,7 @@ class FlavorExplainer:
 
         Args:
             row: the Workload.
-            decision: what a cycle says if it comes first.
+            decision: of a cycle in which it comes first.
         """
         offer = self._offer
         requests = [podset.request for podset in row.podsets]

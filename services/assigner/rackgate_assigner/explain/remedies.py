@@ -168,6 +168,6 @@ def _fewer_pods(trial: Trial, not_fitting: Sequence[PodSetRequest]) -> Iterator[
         if best:
             pods = best * size
             pods_text = "1 pod" if pods == 1 else f"{pods} pods"
-            text = f"ask for {pods_text} instead of {workers.count}"
+            text = f"request {pods_text} instead of {workers.count}"
             yield Remedy(kind="fewerPods", value=str(pods), when=when, text=text)
             return

@@ -39,9 +39,9 @@ def summary_of(
     """Say in a sentence or two where a Workload stands and why.
 
     Args:
-        state: where the Workload stands.
+        state: of the Workload.
         row: the Workload.
-        found: everything else that is known of one that waits.
+        found: the explanation of one that is pending or not submitted.
         live_pods: pods of its job that run or terminate.
     """
     if found is None and live_pods and state in ("evicted", "deleting", "finished"):

@@ -540,6 +540,6 @@ def _check_replacement(replacement: ScenarioReplacement, scenario: Scenario, pat
     for name, assignment in replacement.assignments.items():
         _check_assignment(assignment, scenario.levels, f"{path}.assignments[{shown(name)}]")
     known = [podset.name for podset in scenario.pod_sets]
-    # Assignments of PodSets that are not asked about are usual, but one must be.
+    # There may be assignments of other PodSets, but at least one must be of these.
     if replacement.assignments and not set(known).intersection(replacement.assignments):
         _check_one_of(next(iter(replacement.assignments)), known, f"{path}.assignments", "PodSet")

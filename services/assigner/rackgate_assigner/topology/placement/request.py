@@ -51,7 +51,7 @@ class PlacementRequest:
 
 
 class RequestError(ValueError):
-    """No capacity would be enough for this request on these levels; the text says why."""
+    """No capacity would be enough for this request on these levels; see the text."""
 
 
 def read_placement_request(
