@@ -36,12 +36,7 @@ class FlavorExplainer:
         self._flavor_topologies = cache.flavor_topologies().copy()
 
     def views(self, row: WorkloadInfo, decision: Decision | None) -> tuple[FlavorView, ...]:
-        """One view per flavor that has a tree, in the queue's order.
-
-        Args:
-            row: the Workload.
-            decision: of a cycle in which it comes first.
-        """
+        """One view per flavor with a tree; `decision` is of a cycle for this Workload alone."""
         offer = self._offer
         requests = [podset.request for podset in row.podsets]
         placed = [

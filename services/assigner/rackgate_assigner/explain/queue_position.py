@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 
 def queue_position(cache: Cache, row: WorkloadInfo, features: Features, top: int) -> QueuePosition:
-    """The queues of a Workload and, while it is pending, the Workloads before it.
-
-    Args:
-        cache: the cluster.
-        row: the Workload; need not be in the cache.
-        features: state of feature gates.
-        top: Workloads ahead to name.
-    """
+    """The queues of a Workload and, while it is pending, the last `top` Workloads before it."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else ""
     queue = cache.cluster_queues.get(name)

@@ -56,12 +56,7 @@ class Capacity:
     __slots__ = ("_array", "_is_shared", "cache", "resources", "rows", "tree")
 
     def __init__(self, tree: TopologyTree, resources: Iterable[str] | None = None) -> None:
-        """Start with everything free.
-
-        Args:
-            tree: the domains.
-            resources: resources to keep; by default all that some node offers.
-        """
+        """Start with everything free, for all resources that some node offers by default."""
         self.tree = tree
         self.resources = tree.resources if resources is None else tuple(sorted({PODS, *resources}))
         self.rows = {name: row for row, name in enumerate(self.resources)}
@@ -97,12 +92,9 @@ class Capacity:
         return vector
 
     def charge(self, leaf: int, requests: Mapping[str, int], count: int) -> None:
-        """Charge `count` pods placed by TAS: count x (requests + 1 pod).
+        """Charge `count` pods placed by TAS; a negative count releases them.
 
-        Args:
-            leaf: leaf id of the tree.
-            requests: per pod, whole numbers, without the implied 1 of `pods`.
-            count: pods; a negative count releases them.
+        `requests` are per pod, whole numbers, without the implied 1 of `pods`.
         """
         amounts = self._amounts(requests, count)
         free, usage = self._writable((leaf,))
@@ -162,13 +154,7 @@ class Capacity:
         return clone
 
     def set_leaf(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
-        """Replace what is charged to a leaf.
-
-        Args:
-            leaf: leaf id of the tree.
-            usage: by resource, what TAS placed.
-            other: by resource, what pods not placed by TAS take.
-        """
+        """Replace what is charged to a leaf, by resource: pods that TAS placed, and other pods."""
         allocatable_of_leaf = self.tree.allocatable_of_leaf(leaf)
         column = np.zeros((2, len(self.resources)), dtype=np.int64)
         for row, name in enumerate(self.resources):
@@ -287,12 +273,7 @@ class LeafArray:
     __slots__ = ("_columns", "_numbers", "_reordering", "has_pending")
 
     def __init__(self, numbers: IntMatrix, order: Reordering | None = None) -> None:
-        """Start with no changed leaves.
-
-        Args:
-            numbers: over the leaves as they were; not copied.
-            order: how the leaves moved since; None: they did not.
-        """
+        """Start from numbers (not copied), and how their leaves moved since."""
         self._numbers, self._reordering = numbers, order
         self._columns: dict[int, IntMatrix] = {}
         self.has_pending = order is not None

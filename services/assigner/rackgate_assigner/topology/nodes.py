@@ -242,13 +242,7 @@ class NodeRegistry:
     def column(
         self, key: Hashable, value_of: Callable[[NodeInfo], Hashable], numbers: IntVector
     ) -> Column:
-        """One property of some nodes; computed once for each number.
-
-        Args:
-            key: that it is kept under.
-            value_of: the property of a node.
-            numbers: of the nodes.
-        """
+        """One property of the nodes of these numbers, kept under `key`; computed once for each."""
         coded = self._columns.get(key, EncodedValues)
         coded.extend(map(value_of, self.nodes[len(coded) :]))
         return Column(coded.codes.take(numbers), coded.values)
@@ -278,9 +272,8 @@ class LeafIndex:
     def __init__(self, numbers: dict[str, int], leaves: IntVector) -> None:
         """Start without moves.
 
-        Args:
-            numbers: of all names, shared with other versions.
-            leaves: by number, -1 where no node has the name. Larger numbers are of later versions.
+        `numbers` are shared with other versions. `leaves` are by number, -1 where no node has the
+        name; larger numbers are of later versions.
         """
         self._numbers, self._leaves = numbers, leaves
         self._reordering: Reordering | None = None
@@ -291,9 +284,7 @@ class LeafIndex:
     def of(cls, names: Iterable[str | None], leaves: IntVector) -> LeafIndex:
         """Number the names of all nodes (None: no name); of nodes with one name the last counts.
 
-        Args:
-            names: of the nodes, in order.
-            leaves: shape (nodes,): leaf of each node.
+        `leaves` has shape (nodes,): the leaf of each node.
         """
         pairs = zip(names, leaves.tolist(), strict=True)
         last = {name: leaf for name, leaf in pairs if name is not None}

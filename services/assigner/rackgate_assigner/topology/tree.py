@@ -42,13 +42,7 @@ AMOUNT_LIMIT: Final = 2**45
 def reason_to_skip(
     node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> str | None:
-    """Why a node does not count for a flavor's topology, or None when it does.
-
-    Args:
-        node: the node.
-        node_labels: `spec.nodeLabels` of the flavor.
-        levels: level label keys, coarsest first.
-    """
+    """Why a node does not count for a flavor of these labels and levels, or None when it does."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:
@@ -335,16 +329,7 @@ class TopologyTree:
 
 
 def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
-    """Rows of other resources; zeros for those that are new.
-
-    Args:
-        rows: shape (..., resources, leaves).
-        names: resources before.
-        wanted: resources after.
-
-    Returns:
-        A new array of shape (..., wanted, leaves).
-    """
+    """A copy of rows, shape (..., names, leaves), as (..., wanted, leaves); zeros where new."""
     found = np.zeros((*rows.shape[:-2], len(wanted), rows.shape[-1]), dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for row, name in enumerate(wanted):

@@ -300,15 +300,8 @@ def select_domains(
 ) -> list[int] | None:
     """Choose `number` domains that together take everything with least to spare.
 
-    Args:
-        counts: may be pruned.
-        level: of the domains.
-        ids: candidates in path order.
-        number: how many to use.
-        by_evenness: consider evenly filled domains first, instead of path order.
-
-    Returns:
-        Chosen ids, or None when no choice works or the search is too large.
+    Evenly filled domains come first, or all in path order. None when no choice is enough, or the
+    search takes too many steps.
     """
     request = counts.request
     numbers = counts.level(level)

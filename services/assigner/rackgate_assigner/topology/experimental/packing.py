@@ -51,13 +51,7 @@ COMPARED: Final = 256
 
 
 def pack_shares(counts: DomainCounts, free: FreeCapacity, features: Features) -> Shares | Shortfall:
-    """What every leaf is given, or what is missing.
-
-    Args:
-        counts: of phase 1.
-        free: says which leaves are untouched.
-        features: which of the rules count.
-    """
+    """What every leaf is given, or what is missing; `free` says which leaves are untouched."""
     return _Packing(counts, free, features).shares()
 
 

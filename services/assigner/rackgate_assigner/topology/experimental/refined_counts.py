@@ -27,8 +27,10 @@ from rackgate_assigner.topology.placement.count import (
     DomainCounts,
     FreeCapacity,
     LevelCounts,
+    any_pod_fits,
     exclusion_text,
     fit,
+    fit_with_leader,
     format_exclusions,
     pods_that_fit,
     slices_of_leaves,
@@ -114,18 +116,7 @@ def count_refined(
     outside_leaf_range: BoolVector | None,
     features: Features,
 ) -> RefinedCounts:
-    """Count what every leaf can take, each pod by its own rules where the gates say so.
-
-    Args:
-        request: what is requested.
-        free: the free capacity.
-        workers: their selector, affinity and tolerations count for the leader too, unless the
-            gate gives it its own.
-        leader: one pod of this PodSet, or None.
-        flavor_tolerations: added by the flavor.
-        outside_leaf_range: shape (leaves,), leaves that take nothing, or None.
-        features: which rules count.
-    """
+    """Count what every leaf can take; leaves of `outside_leaf_range` take nothing."""
     tree = free.capacity.tree
     by_node = features.nodes_below_leaves and not tree.lowest_is_hostname
 
@@ -178,13 +169,11 @@ def _count_by_leaf(
     Where workers may not run, the leader still may.
     """
     leaf_count = free.capacity.tree.leaf_count
-    allowed = worker.allowed(leaf_count)
-    pods = np.where(allowed, fit(worker.amounts, free), 0)
+    pods = fit(worker.amounts, free) * worker.allowed(leaf_count)
     if leader is None:
         return pods, np.zeros(leaf_count, dtype=np.bool_), pods.copy()
-    leader_fits = leader.allowed(leaf_count) & (fit(leader.amounts, free) > 0)
-    beside = np.where(allowed, _fit_with_leader(free, worker, leader, leader_fits), 0)
-    return pods, leader_fits, beside
+    hosts = leader.allowed(leaf_count) & any_pod_fits(leader.amounts, free)
+    return pods, hosts, fit_with_leader(worker.amounts, leader.amounts, pods, hosts * 1, free)
 
 
 def _count_by_node(
@@ -199,33 +188,20 @@ def _count_by_node(
     allowed = worker.allowed(len(tree.nodes))
     one_by_one = np.where(allowed, _node_fit(tree, worker.amounts), 0)
     most = _sum_per_leaf(tree, one_by_one)
-    pods = np.minimum(fit(worker.amounts, free), most)
+    by_leaf = fit(worker.amounts, free)
+    pods = np.minimum(by_leaf, most)
     if leader is None:
         return pods, np.zeros(len(pods), dtype=np.bool_), pods.copy()
     hosts = leader.allowed(len(tree.nodes)) & (_node_fit(tree, leader.amounts) > 0)
-    leader_fits = (fit(leader.amounts, free) > 0) & (
+    leader_fits = any_pod_fits(leader.amounts, free) & (
         _sum_per_leaf(tree, hosts.astype(np.int64)) > 0
     )
     taken = np.where(allowed, _node_fit(tree, worker.amounts, less=leader.amounts), 0)
     loss = np.full(tree.leaf_count, UNREACHABLE, dtype=np.int64)
     np.minimum.at(loss, tree.node_leaves[hosts], (one_by_one - taken)[hosts])
     most_beside = np.where(leader_fits, most - loss, most)
-    beside = np.minimum(_fit_with_leader(free, worker, leader, leader_fits), most_beside)
-    return pods, leader_fits, beside
-
-
-def _fit_with_leader(
-    free: FreeCapacity, worker: SinglePodShape, leader: SinglePodShape, leader_fits: BoolVector
-) -> IntVector:
-    """Shape (leaves,): workers beside a leader wherever it fits."""
-    leaf_count = free.capacity.tree.leaf_count
-    best = fit(worker.amounts, free)
-    for resource, amount in worker.amounts.items():
-        taken, amounts = leader.amounts.get(resource, 0), free.free_amounts(resource)
-        if taken and amounts is not None:
-            left = amounts - taken * leader_fits
-            best = np.minimum(best, pods_that_fit(amount, left, leaf_count))
-    return np.maximum(best, 0)
+    beside = fit_with_leader(worker.amounts, leader.amounts, by_leaf, leader_fits * 1, free)
+    return pods, leader_fits, np.minimum(beside, most_beside)
 
 
 def _node_fit(

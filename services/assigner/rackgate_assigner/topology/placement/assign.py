@@ -313,14 +313,7 @@ def _distribute_over_all_children(counts: DomainCounts, level: int, shares: Shar
 
 
 def distribute_to_children(counts: DomainCounts, level: int, shares: Shares, unit: int) -> Shares:
-    """Distribute each domain's pods over its own children.
-
-    Args:
-        counts: of phase 1.
-        level: of the domains in `shares`.
-        shares: what they were given.
-        unit: pods that stay together one level down.
-    """
+    """Distribute each domain's pods over its own children, in units of pods that stay together."""
     below = counts.level(level + 1)
     offsets = counts.tree.children[level]
     least_free = counts.request.least_free
@@ -565,14 +558,7 @@ def first_domains(
 ) -> IntVector:
     """The first domains in order W (without scores), at least as many as `wanted` slices need.
 
-    Args:
-        counts: of the level.
-        ids: some domains, ascending; None: the whole level.
-        wanted: slices, positive.
-        least_free: smallest number of slices first.
-
-    Returns:
-        Ids; domains without a slice are left out.
+    Of some domains (ascending), or of the whole level. Domains without a slice are left out.
     """
     slices = counts.slices if ids is None else counts.slices[ids]
     pods = None
@@ -649,14 +635,7 @@ def smallest(keys: list[IntVector], limit: int) -> IntVector:
 def not_fit_message(
     topology: str, counts: DomainCounts, shortfall: Shortfall, excluded: str
 ) -> str:
-    """How much fits. The words are Kueue's (conformance/tas, section 10).
-
-    Args:
-        topology: the flavor's topology name.
-        counts: of phase 1.
-        shortfall: where the search ended.
-        excluded: from `exclusion_text`; empty when no leaf is excluded.
-    """
+    """How much fits, and `excluded` from `exclusion_text`, in Kueue's words (section 10)."""
     request = counts.request
     if shortfall.absent:
         return f"no topology domains at level: {counts.tree.levels[shortfall.level]}"

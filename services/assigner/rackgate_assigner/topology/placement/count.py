@@ -83,12 +83,7 @@ class FreeCapacity:
     def free_amounts(self, resource: str, at: IntVector | None = None) -> IntVector | None:
         """Free amount of a resource, read-only; None when no node offers it.
 
-        Args:
-            resource: name.
-            at: ids of some leaves, ascending; None: all.
-
-        Returns:
-            Shape (leaves,) or (len(at),).
+        Of all leaves, shape (leaves,), or of those of the ids `at` (ascending), shape (len(at),).
         """
         row = self.capacity.rows.get(resource)
         if row is None:
@@ -135,15 +130,10 @@ def pods_that_fit(amount: int, free: IntVector | None, leaf_count: int) -> IntVe
 def fit(
     amounts: Mapping[str, int], free: FreeCapacity, *, at: IntVector | None = None
 ) -> IntVector:
-    """Pods that leaves can still take.
+    """Pods that all leaves, or those of the ids `at`, can still take.
 
-    Args:
-        amounts: requests of one pod, with its 1 of `pods`.
-        free: the free capacity.
-        at: ids of some leaves, ascending; None: all.
-
-    Returns:
-        Shape (leaves,) or (len(at),), never negative; the caller may write to it.
+    `amounts` are the requests of one pod, with its 1 of `pods`. Shape (leaves,) or (len(at),),
+    never negative; the caller may write to it.
     """
     leaf_count = free.capacity.tree.leaf_count if at is None else len(at)
     best: IntVector | None = None
@@ -157,26 +147,26 @@ def fit(
     return np.maximum(best, 0, out=best) if best is not None else np.zeros(leaf_count, np.int64)
 
 
-def _leader_fits(
-    leader: Mapping[str, int], free: FreeCapacity, at: IntVector | None, leaf_count: int
+def any_pod_fits(
+    amounts: Mapping[str, int], free: FreeCapacity, *, at: IntVector | None = None
 ) -> BoolVector:
     """As `fit(...) > 0`, without dividing."""
-    fits = np.ones(leaf_count, dtype=np.bool_)
-    for resource, amount in leader.items():
+    fits = np.ones(free.capacity.tree.leaf_count if at is None else len(at), dtype=np.bool_)
+    for resource, amount in amounts.items():
         if amount:
             free_amounts = free.free_amounts(resource, at)
             fits &= False if free_amounts is None else free_amounts >= amount
     return fits
 
 
-def _fit_with_leader(
-    shape: GroupShape,
+def fit_with_leader(
+    worker: Mapping[str, int],
     leader: Mapping[str, int],
     pods: IntVector,
     leader_fits: IntVector,
     free: FreeCapacity,
     *,
-    at: IntVector | None,
+    at: IntVector | None = None,
 ) -> IntVector:
     """Workers that fit beside the leader; `pods` where the leader does not fit.
 
@@ -184,7 +174,7 @@ def _fit_with_leader(
     little of them: mostly few leaves, or none.
     """
     best = pods.copy()
-    for resource, amount in shape.worker.items():
+    for resource, amount in worker.items():
         taken = leader.get(resource, 0)
         free_amounts = free.free_amounts(resource, at) if taken and amount else None
         if free_amounts is None:
@@ -276,14 +266,7 @@ class DomainCounts:
         leaves: LevelCounts,
         levels: list[LevelCounts | None] | None = None,
     ) -> None:
-        """Start from the leaves.
-
-        Args:
-            tree: the domains.
-            request: slice level, size and units.
-            leaves: counts of the lowest level.
-            levels: counts that are summed up already; later ones are added to this list.
-        """
+        """Start from the leaves, or from `levels`, a list to which later sums are added."""
         self.tree = tree
         self.request = request
         self.has_leader = leaves.leader_fits is not None
@@ -354,11 +337,11 @@ def count_leaves(
     slices = slices_of_leaves(request, pods)
     if shape.leader is None:
         return LevelCounts(pods, slices, pods, slices, None, score)
-    fits = _leader_fits(shape.leader, free, at, len(pods))
+    fits = any_pod_fits(shape.leader, free, at=at)
     if blocked is not None:
         fits &= ~blocked
     leader_fits = fits.astype(np.int64)
-    with_leader = _fit_with_leader(shape, shape.leader, pods, leader_fits, free, at=at)
+    with_leader = fit_with_leader(shape.worker, shape.leader, pods, leader_fits, free, at=at)
     slices_with_leader = slices_of_leaves(request, with_leader)
     return LevelCounts(pods, slices, with_leader, slices_with_leader, leader_fits, score)
 
@@ -380,12 +363,8 @@ def sum_children(
 ) -> LevelCounts:
     """Counts of some domains of a level from those of their children.
 
-    Args:
-        request: slice level, size and units.
-        level: of the domains.
-        below: counts of all children, domain by domain.
-        starts: where each domain's children begin in `below`.
-        ignore_units: ignore the units of inner slice layers.
+    `below` has the counts of all children, domain by domain, and `starts` where each domain's
+    children begin there. Units are those of inner slice layers.
     """
     unit = 1 if ignore_units else request.units[level + 1]
     child_pods = below.pods if unit == 1 else below.pods // unit * unit
@@ -530,12 +509,6 @@ def exclusion_text(
     """`. Total nodes: T; excluded: ...`; empty when every leaf takes at least one pod.
 
     The words are Kueue's (conformance/tas, section 10).
-
-    Args:
-        free: the free capacity.
-        worker: requests of one worker, with its 1 of `pods`.
-        eligibility: taints, selector and affinity.
-        outside_leaf_range: shape (leaves,), leaves that a replacement must not use, or None.
     """
     leaf_count = free.capacity.tree.leaf_count
     excluded: dict[str, int] = {}

@@ -59,14 +59,14 @@ def match_nodes(
     soft_affinity: bool,
     match_every_node: bool = False,
 ) -> Eligibility:
-    """Match all nodes of the tree against a PodSet's template; kept with the tree.
+    """Match all nodes of the tree against a PodSet's template; the result is kept with the tree.
 
     Args:
         tree: excludes nothing unless its lowest level is the hostname.
         podset: its selector, tolerations and affinity count.
         flavor_tolerations: added by the flavor.
-        soft_affinity: whether preferred terms are scored.
-        match_every_node: match nodes also where a leaf is many of them.
+        soft_affinity: score the preferred terms.
+        match_every_node: also where a leaf is many nodes.
     """
     if not tree.lowest_is_hostname and not match_every_node:
         return ALL_ELIGIBLE

@@ -63,15 +63,15 @@ def read_placement_request(
     mixed_profile: bool,
     both_levels: bool = False,
 ) -> PlacementRequest:
-    """Read a PodSet's request.
+    """Read a PodSet's request, with `count` and `layers` instead of its own.
 
     Args:
         levels: of the tree, coarsest first.
         podset: the workers.
-        count: pods to place now.
-        layers: slice layers to apply now, outermost first.
+        count: pods to place.
+        layers: slice layers, outermost first.
         mixed_profile: least free for unconstrained requests, best fit for the others.
-        both_levels: a preferred level counts beside a required one; it is ignored otherwise.
+        both_levels: a preferred level counts beside a required one; else it is ignored.
 
     Raises:
         RequestError: the request does not make sense on these levels.
