@@ -24,7 +24,7 @@ from rackgate.wire.core import Taint, Toleration
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.consistency import rebuild_into
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies, FlavorTopology
-from rackgate_assigner.topology.free_capacity import (
+from rackgate_assigner.topology.capacity import (
     FreeCapacitySummary,
     LevelFreeCapacity,
     summarize_free_capacity,

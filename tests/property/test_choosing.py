@@ -5,18 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.model import IntVector, NodeInfo
 from rackgate_assigner.topology.placement.assign import (
+    SORT_LIMIT,
+    VECTORIZE_ABOVE,
     FitDomains,
     Shortfall,
     _several_domains_with_leader,
     _several_leaves,
     assign_to_leaves,
-)
-from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts
-from rackgate_assigner.topology.placement.distribute import (
-    SORT_LIMIT,
-    VECTORIZE_ABOVE,
     distribute,
     find_best_fit_domain,
     first_domain_with_leader,
@@ -26,8 +23,9 @@ from rackgate_assigner.topology.placement.distribute import (
     sort_domains,
     sort_domains_with_leader,
 )
+from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts
 from rackgate_assigner.topology.placement.request import PlacementRequest
-from rackgate_assigner.topology.tree import IntVector, TopologyTree
+from rackgate_assigner.topology.tree import TopologyTree
 
 HOST = "kubernetes.io/hostname"
 

@@ -12,7 +12,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopologies
 from rackgate_assigner.cache.usage import WorkloadUsage
 from rackgate_assigner.quota.queues import FlavorInfo
-from rackgate_assigner.topology import leaf_index, node_registry
+from rackgate_assigner.topology import nodes as node_numbers
 from rackgate_assigner.topology.model import NodeInfo
 from rackgate_assigner.topology.tree import TopologyTree
 from rackgate_assigner.topology.update import update_tree
@@ -125,14 +125,14 @@ def test_a_node_that_never_stays_as_it_is_takes_no_more_room_in_the_end() -> Non
     nodes = {f"n{number:03}": facts(number, rng) for number in range(NODES)}
     tree = TopologyTree.build(LEVELS["hosts"], nodes.values())
     registers = []
-    for number in range(3 * node_registry.STALE_LIMIT):
+    for number in range(3 * node_numbers.STALE_LIMIT):
         name = f"n{rng.randrange(NODES):03}"
         labels = {**nodes[name].labels, "version": str(number)}
         nodes[name] = replace(nodes[name], labels=labels)
         tree = update_tree(tree, {name: nodes[name]}).tree
         tree.column("version")
         registers.append(len(tree.registry.nodes))
-    most = NODES + NODES // node_registry.STALE_SHARE + node_registry.STALE_LIMIT
+    most = NODES + NODES // node_numbers.STALE_SHARE + node_numbers.STALE_LIMIT
     assert max(registers) == most
     assert len(tree.column("version").values) <= most
     assert list(tree.nodes) == list(TopologyTree.build(LEVELS["hosts"], nodes.values()).nodes)
@@ -140,12 +140,12 @@ def test_a_node_that_never_stays_as_it_is_takes_no_more_room_in_the_end() -> Non
 
 def test_names_of_nodes_that_come_once_and_never_again_are_forgotten() -> None:
     tree = TopologyTree.build(LEVELS["hosts"], [facts(0, random.Random(4))])
-    for number in range(2 * leaf_index.STALE_LIMIT):
+    for number in range(2 * node_numbers.STALE_LIMIT):
         node = NodeInfo(f"x{number}", {BLOCK: "b", RACK: "r", HOST: f"y{number}"}, {})
         tree = update_tree(tree, {node.name: node}).tree
         assert tree.leaf_of_node(node.name) is not None
         assert tree.leaf_of_host(f"y{number}") == tree.leaf_of_node(node.name)
         tree = update_tree(tree, {node.name: None}).tree
     for kept in (tree.node_name_index, tree.hostname_index):
-        assert len(kept) <= 2 + leaf_index.STALE_LIMIT + 1
-    assert len(tree.registry.nodes) <= 1 + node_registry.STALE_LIMIT + 1
+        assert len(kept) <= 2 + node_numbers.STALE_LIMIT + 1
+    assert len(tree.registry.nodes) <= 1 + node_numbers.STALE_LIMIT + 1

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackgate_assigner.topology.leaf_array import PENDING_LIMIT, LeafArray
-from rackgate_assigner.topology.leaf_index import LOOKUP_LIMIT, LeafIndex
+from rackgate_assigner.topology.capacity import PENDING_LIMIT, LeafArray
+from rackgate_assigner.topology.nodes import LOOKUP_LIMIT, LeafIndex
 from rackgate_assigner.topology.reordering import FEW_STEPS, MANY_BLOCKS, Reordering
 
 # One change: old places that are left, and old places before which something new stands.

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment, single_pod_requests
-from rackgate_assigner.topology.placement.distribute import smallest
+from rackgate_assigner.topology.placement.assign import smallest
 from tests.support import placement_oracle
 from tests.support.placement_cases import (
     Case,

@@ -36,10 +36,10 @@ def pools(draw: st.DrawFn, *, led: bool | None = None) -> CandidateDomains:
 
 def rank(pool: CandidateDomains, choice: Choice, need: int) -> Rank | None:
     """What a set is judged by, None when it is not enough."""
-    room = sum(int(pool.room[place]) for place in choice.chosen)
+    room = sum(int(pool.amounts[place]) for place in choice.chosen)
     loss = 0
     if pool.with_leader is not None and choice.host is not None:
-        loss = int(pool.room[choice.host] - pool.with_leader[choice.host])
+        loss = int(pool.amounts[choice.host] - pool.with_leader[choice.host])
     if room - loss < need:
         return None
     whole = sum(bool(pool.untouched[place]) for place in choice.chosen)
@@ -48,8 +48,8 @@ def rank(pool: CandidateDomains, choice: Choice, need: int) -> Rank | None:
 
 def best_of_all(pool: CandidateDomains, need: int) -> Rank | None:
     found = []
-    for number in range(len(pool.room) + 1):
-        for chosen in combinations(range(len(pool.room)), number):
+    for number in range(len(pool.amounts) + 1):
+        for chosen in combinations(range(len(pool.amounts)), number):
             hosts = (
                 [None] if pool.leader_fits is None else [p for p in chosen if pool.leader_fits[p]]
             )
@@ -60,7 +60,7 @@ def best_of_all(pool: CandidateDomains, need: int) -> Rank | None:
 @settings(max_examples=400, deadline=None)
 @given(pools(), st.integers(0, 60))
 def test_no_set_of_domains_is_better_than_the_chosen_one(pool: CandidateDomains, need: int) -> None:
-    need = min(need, int(pool.room.sum()) + 1)
+    need = min(need, int(pool.amounts.sum()) + 1)
     expected, found = best_of_all(pool, need), choose_domains(pool, need)
     assert (found is None) == (expected is None)
     if found is None or expected is None:

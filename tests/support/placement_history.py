@@ -24,7 +24,7 @@ from rackgate_assigner.scenario.scenario import (
     tree_and_capacity,
 )
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.placement import count_cache
+from rackgate_assigner.topology.placement import count
 from rackgate_assigner.topology.placement.place import place
 from rackgate_assigner.topology.tree import TopologyTree
 from tests.support.oracle import expected
@@ -138,7 +138,7 @@ def _ask(
 ) -> tuple[Json, dict[str, TopologyAssignment], dict[str, dict[str, int]]]:
     scenario = _read(question)
     # Small trees gain nothing from what is kept; here they show whether it is right.
-    with patch.multiple(count_cache, MIN_LEAVES=-1, COST_PER_LEAF=0):
+    with patch.multiple(count, MIN_LEAVES=-1, COST_PER_LEAF=0):
         placement = place(
             world.tree,
             world.capacity,

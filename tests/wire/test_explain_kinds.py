@@ -62,7 +62,7 @@ async def test_a_jobset_is_explained_by_its_name(world: ElasticWorld) -> None:
     found = await explained(world, "train")
     assert (found.state, found.job_kind) == ("waiting", "JobSet")
     assert "pending, of JobSet team/train" in text(found)
-    assert "more than the 64 that flavor plain can ever grant" in found.summary
+    assert "more than the nominal quota of 64 in flavor plain" in found.summary
 
 
 async def test_kinds_that_may_not_be_read_are_told_by_their_names(world: ElasticWorld) -> None:

@@ -220,9 +220,9 @@ def test_explain_says_that_pods_hold_the_quota_of_an_evicted_workload() -> None:
     )
     told = workload_explanation.explain(cache, "team/w", Features())
     assert told is not None
-    assert told.summary.startswith("It is evicted since 2")
+    assert told.summary.startswith("It was evicted at 2")
     assert told.summary.endswith(
-        "2 pods of its job still run or terminate: their quota is held until they are gone."
+        "2 pods of its job still run or terminate. Their quota is held until they are gone."
     )
 
 

@@ -304,4 +304,4 @@ def test_what_waits_for_quota_says_so_when_asked() -> None:
     found = explanation_of(cache, "team/high")
     assert found is not None
     assert found.reason == "WaitingForPreemptedWorkloads"
-    assert "are stopped to make room" in found.summary
+    assert "are preempted for it" in found.summary

@@ -45,9 +45,9 @@ def test_every_pod_that_does_not_run_has_a_reason() -> None:
     assert (found.running, found.ended, found.missing) == (1, 1, 1)
     assert {held.why: held.names for held in found.held} == {
         "gated: the ungater has not released it": ("gated",),
-        "released here, held by the scheduling gates of others: example.com/licence": ("other",),
+        "has scheduling gates of others: example.com/licence": ("other",),
         "not scheduled: 0/3 nodes": ("stuck",),
-        "on its node, phase Pending": ("starts",),
+        "bound to its node, phase Pending": ("starts",),
     }
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.cache.pod_defaults import without_pod_defaults
-from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.tree import IntVector, TopologyTree, column_value, hostname
+from rackgate_assigner.topology.model import IntVector, NodeInfo
+from rackgate_assigner.topology.tree import TopologyTree, column_value, hostname
 
 Key = TypeVar("Key")
 

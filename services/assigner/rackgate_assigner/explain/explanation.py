@@ -1,8 +1,7 @@
-"""What an explanation says. The values are the JSON that `rackgate explain --json` prints.
+"""The data of an explanation: the JSON that `rackgate explain --json` prints, and its schema.
 
-One declaration is the value, its JSON (camelCase) and its JSON schema, so the three cannot differ.
 Amounts are Kubernetes quantities ("500m", "16Gi"). Lists of names are cut; the number beside each
-is never.
+list counts all of them.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ class ResourceCapacity(ExplanationObject, frozen=True):
 
     Attributes:
         resource: name; `pods` is the number of pods that nodes still take.
-        per_pod: what one pod asks for.
-        wanted: what all pods of the PodSet ask for.
+        per_pod: what one pod requests.
+        wanted: what all pods of the PodSet request.
         free: sum of what is free.
         pods: pods that would fit if this resource alone counted, node by node.
-        missing: what is wanted beyond what is free; "0" when the sum is enough.
-        stranded: free in pieces smaller than one pod asks for.
+        missing: what is requested beyond what is free; "0" when the sum is enough.
+        stranded: free in parts smaller than one pod requests.
     """
 
     resource: str
@@ -81,10 +80,10 @@ class ResourceCapacity(ExplanationObject, frozen=True):
 
 
 class Holder(ExplanationObject, frozen=True):
-    """Who holds room or quota.
+    """Who holds capacity or quota.
 
     Attributes:
-        kind: Workload, or Pod for one that no admission covers.
+        kind: Workload, or Pod for one without an admission.
         name: `namespace/name`.
         pods: pods in the domain (0 where quota is meant).
         amounts: by resource.
@@ -97,22 +96,22 @@ class Holder(ExplanationObject, frozen=True):
 
 
 class DomainCapacity(ExplanationObject, frozen=True):
-    """A domain and what it lacks.
+    """A domain, and what it lacks.
 
     Attributes:
         domain: values from the coarsest level on.
-        pods: pods of the PodSet that fit now, at most those asked for where a request is 0.
-        pods_when_empty: the same if nothing else had been placed by topology.
+        pods: pods of the PodSet that fit now.
+        pods_when_empty: the same if nothing else were placed by topology.
         slices: podset slices that fit now (pods without slices); 0 below the slices' level.
         pods_with_leader: pods that fit beside the leader; null without a leader, or where it
             does not fit.
         nodes: nodes in the domain.
-        usable_nodes: those that taints, selectors and affinity leave (all, unless the lowest level
+        usable_nodes: those that taints, selectors and affinity allow (all, unless the lowest level
             is the hostname).
         tightest: the resource that allows fewest pods; "" where no node is usable.
-        fragmented: the sums are enough for all pods, the pieces are not.
+        fragmented: the sums are enough for all pods, and still they do not fit.
         resources: by name.
-        holders: who holds most, first those with most pods.
+        holders: those with most pods, first.
         more_holders: how many others there are.
     """
 
@@ -135,11 +134,11 @@ class LevelCapacity(ExplanationObject, frozen=True):
 
     Attributes:
         level: node label key.
-        asked: the PodSet asks for this level.
+        asked: the PodSet requests this level.
         domains: how many there are.
         pods: pods that fit in all of them together.
         best: those that come closest, best first.
-        fragmented: together they would be enough, but no single one is.
+        fragmented: they are enough together, but no single one is.
     """
 
     level: str
@@ -151,7 +150,7 @@ class LevelCapacity(ExplanationObject, frozen=True):
 
 
 class Exclusion(ExplanationObject, frozen=True):
-    """Nodes that were no help, by the first rule that kept them out.
+    """Excluded nodes, by the first rule that excludes them.
 
     Attributes:
         rule: see `Rule`. `flavorLabels`: not of this flavor; `hostname`: another node has the same
@@ -168,7 +167,7 @@ class Exclusion(ExplanationObject, frozen=True):
 
 
 class Remedy(ExplanationObject, frozen=True):
-    """Something that would help, alone.
+    """A change that would help, alone.
 
     Attributes:
         kind: see `RemedyKind`.
@@ -216,16 +215,16 @@ class FlavorView(ExplanationObject, frozen=True):
 
     Attributes:
         chosen: quota picks this flavor.
-        problem: why the flavor is not for a PodSet whatever room there is; "" when it is.
-        podsets: judged together; `refused` are those the refusal speaks for.
+        problem: why a PodSet cannot use the flavor; "" when it can.
+        podsets: placed together; `refused` are those that the message is about.
         asked: the request in words: "required LEVEL", "preferred LEVEL", "unconstrained".
-        fits: all PodSets find a place now.
-        fits_when_empty: they would if nothing else had been placed by topology.
-        message: the refusal, in the words of the Workload's condition.
+        fits: all PodSets fit now.
+        fits_when_empty: they would if nothing else were placed by topology.
+        message: as in the Workload's condition.
         fitting: the number in `message`, of units; null when the request itself is wrong.
-        wanted: units asked for.
+        wanted: units requested.
         unit: pod, or slice of `slice_size` pods.
-        nodes: nodes that take part.
+        nodes: nodes that count for the topology.
         levels: coarsest first; of the refused PodSets, empty when the request itself is wrong.
         level_keys: of the topology, coarsest first.
         overlaps: other flavors that have nodes of this one.
@@ -263,7 +262,7 @@ class QuotaLine(ExplanationObject, frozen=True):
         available: nominal less used, never below zero.
         missing: what is requested beyond that; "0" when it is enough.
         never: more is requested than the nominal quota.
-        problem: why the flavor is not for a PodSet; "" when it is.
+        problem: why a PodSet cannot use the flavor; "" when it can.
         holders: Workloads that hold most of it.
         more_holders: how many others hold some.
     """
@@ -282,7 +281,7 @@ class QuotaLine(ExplanationObject, frozen=True):
 
 
 class WorkloadAhead(ExplanationObject, frozen=True):
-    """A Workload that is looked at earlier."""
+    """A Workload that is scheduled earlier."""
 
     workload: str
     priority: int
@@ -290,12 +289,12 @@ class WorkloadAhead(ExplanationObject, frozen=True):
 
 
 class QueuePosition(ExplanationObject, frozen=True):
-    """The queues on the way, and the place in them.
+    """The queues, and the position in them.
 
     Attributes:
-        problems: why nothing is admitted from here, in words; empty when all is well.
-        position: 0 for the first of all that wait for the ClusterQueue; null when not waiting.
-        waiting: how many wait for the ClusterQueue.
+        problems: why the queues admit no Workloads; empty when they do.
+        position: among the pending Workloads of the ClusterQueue, from 0; null when not pending.
+        waiting: how many Workloads of the ClusterQueue are pending.
         local_position: the same among those of the LocalQueue.
         ahead: the nearest before it come last.
     """
@@ -311,7 +310,7 @@ class QueuePosition(ExplanationObject, frozen=True):
 
 
 class NotRunningPods(ExplanationObject, frozen=True):
-    """Pods that do not run for one reason.
+    """Pods that do not run, for one reason.
 
     Attributes:
         why: a sentence.
@@ -324,10 +323,10 @@ class NotRunningPods(ExplanationObject, frozen=True):
 
 
 class PodSetStatus(ExplanationObject, frozen=True):
-    """What became of an admitted PodSet.
+    """An admitted PodSet.
 
     Attributes:
-        granted: pods admitted.
+        granted: admitted pods.
         running: pods in phase Running that are not being deleted; `ended`: succeeded or failed.
         held: the others, by reason.
         missing: pods that do not exist (yet).
@@ -349,12 +348,12 @@ class Resize(ExplanationObject, frozen=True):
     """How far the resize of a PodSet has come.
 
     Attributes:
-        asked: pods that its job asks for now.
+        asked: pods that its job requests now.
         granted: pods that may run: those of the Workload, and of slices admitted beside it.
-        waiting: pods of slices that wait for admission.
-        because: why the first of them waits; "" when none does.
-        slices: `namespace/name` of the first few that wait.
-        more_slices: how many others wait.
+        waiting: pods of pending slices.
+        because: why the first of them is pending; "" when none is.
+        slices: `namespace/name` of the first few that are pending.
+        more_slices: how many others are pending.
     """
 
     podset: str
@@ -367,7 +366,7 @@ class Resize(ExplanationObject, frozen=True):
 
 
 class FieldProblem(ExplanationObject, frozen=True):
-    """A field that would be refused: path as in the manifest, what is wrong, what would help."""
+    """A field that would be rejected: path as in the manifest, what is wrong, what would help."""
 
     path: str
     problem: str
@@ -375,27 +374,27 @@ class FieldProblem(ExplanationObject, frozen=True):
 
 
 class Explanation(ExplanationObject, frozen=True):
-    """Why a Workload waits, or what became of it.
+    """Why a Workload is pending, or where its pods are.
 
     Attributes:
         workload: `namespace/name`.
         job: `namespace/name` of the job it belongs to, of the Workload when it is a slice; ""
             when there is none.
         job_kind: Job, JobSet, RayCluster, or Workload for a slice.
-        state: where it stands.
-        summary: one sentence.
-        fits: it would be admitted if it came first; null where that is no question.
-        reason: of the refusal, as in the condition QuotaReserved.
-        message: of the refusal, byte for byte as a cycle writes it.
-        in_turn: what the next cycle says about it, after those ahead; "" when the same.
-        told: the message that the Workload carries now.
-        quota: lines of the flavors that its resources could take.
+        state: of the Workload.
+        summary: a sentence or two.
+        fits: it would be admitted if it came first; null when it is not pending.
+        reason: of the condition QuotaReserved.
+        message: of that condition, byte for byte as a scheduling cycle writes it.
+        in_turn: the message of the next cycle, after the Workloads ahead; "" when the same.
+        told: the message that the Workload has now.
+        quota: lines of the flavors that its resources could use.
         flavors: those with a topology, in the ClusterQueue's order.
         changes: what would help, the smallest first.
         podsets: of an admitted Workload.
-        resizes: by PodSet, of an admitted Workload that may be resized. Where slices of it wait,
-            `quota`, `flavors`, `queue` and `changes` are those of the first.
-        errors: of a manifest that would be refused.
+        resizes: by PodSet, of an admitted elastic job. While slices of it are pending, `quota`,
+            `flavors`, `queue` and `changes` are those of the first slice.
+        errors: of a manifest that would be rejected.
         warnings: about a manifest, or about what could not be read.
     """
 

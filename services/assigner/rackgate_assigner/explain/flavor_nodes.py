@@ -1,4 +1,4 @@
-"""Which nodes of a flavor are left out of its tree and why, and which flavors share nodes."""
+"""Nodes that a flavor's tree leaves out, and why; and flavors that share nodes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def missing_levels(node: NodeInfo, flavor: FlavorInfo) -> tuple[str, ...]:
 
 
 def skipping_rule(node: NodeInfo, flavor: FlavorInfo) -> Rule | None:
-    """The rule that keeps a node out of a flavor's tree; None when none does.
+    """The rule that excludes a node from a flavor's tree, or None.
 
-    Labels come first: a node of another pool is no news, ready or not, and a node without its
-    level labels is a mistake of its administrator, ready or not.
+    Other than in `reason_to_skip` labels come first: a node of another flavor is none of its
+    business, and missing level labels are a mistake, whether or not the node is ready.
     """
     labels = node.labels
     if any(labels.get(key) != value for key, value in flavor.node_labels.items()):
@@ -36,12 +36,12 @@ def skipping_rule(node: NodeInfo, flavor: FlavorInfo) -> Rule | None:
 
 @dataclass(slots=True)
 class Survey:
-    """One pass over the nodes, for all flavors with a topology; `add` may be called in portions.
+    """A pass over the nodes for all flavors with a topology; `add` may be called in portions.
 
     Attributes:
-        skipped: nodes that have a flavor's labels and are left out, by flavor and rule.
+        skipped: excluded nodes that have a flavor's labels, by flavor and rule.
         lacking: names by flavor and missing level labels.
-        shared: nodes that take part in both, by pair of flavor names in order.
+        shared: nodes that count for both, by pair of flavor names in order.
     """
 
     flavors: tuple[FlavorInfo, ...]
@@ -90,7 +90,7 @@ class Survey:
         }
 
     def missing_levels_text(self, flavor: str) -> str:
-        """Which nodes lack which level labels, in words; "" when none does."""
+        """Which nodes lack which level labels; "" when none does."""
         groups = self.lacking.get(flavor, {})
         parts = []
         for missing, found in sorted(groups.items()):

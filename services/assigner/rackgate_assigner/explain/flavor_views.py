@@ -1,28 +1,29 @@
-"""How a Workload fares in every flavor with a topology that its queue offers."""
+"""How a Workload fits in every flavor with a topology that its queue offers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rackgate.features import Features
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import FlavorView, Overlap, Remedy
 from rackgate_assigner.explain.flavor_nodes import Survey
-from rackgate_assigner.explain.holders import occupants
-from rackgate_assigner.explain.placement import ExplainContext, explain_placement
+from rackgate_assigner.explain.placement import ExplainContext, Occupant, explain_placement
 from rackgate_assigner.explain.queue_position import problem_of
-from rackgate_assigner.explain.what_if import Trial
+from rackgate_assigner.explain.remedies import Trial
 from rackgate_assigner.scheduler.flavor_assigner import Offer, choose_flavors
+from rackgate_assigner.topology.capacity import leaf_of_assigned_domain
 from rackgate_assigner.topology.model import PodSetRequest
 from rackgate_assigner.workload.decisions import Admit, Decision, Requeue
-from rackgate_assigner.workload.info import WorkloadInfo
+from rackgate_assigner.workload.info import Charge, PodInfo, WorkloadInfo
 
 if TYPE_CHECKING:
     from rackgate_assigner.cache.cache import Cache
 
-# Among so many holders a Workload is looked for whose end alone would make room.
+# Workloads of which one may hold all the capacity that is missing.
 MAX_CANDIDATES: Final = 20
 
 
@@ -31,16 +32,11 @@ class FlavorExplainer:
 
     def __init__(self, cache: Cache, offer: Offer, features: Features, top: int) -> None:
         self._cache, self._offer, self._features, self._top = cache, offer, features, top
-        # A copy: what-if questions leave nothing behind in the numbers of the real trees.
+        # A copy, because trials leave counts with a capacity.
         self._flavor_topologies = cache.flavor_topologies().copy()
 
     def views(self, row: WorkloadInfo, decision: Decision | None) -> tuple[FlavorView, ...]:
-        """One view per flavor that has a tree, in the queue's order.
-
-        Args:
-            row: the Workload.
-            decision: what a cycle says if it comes first.
-        """
+        """One view per flavor with a tree; `decision` is of a cycle for this Workload alone."""
         offer = self._offer
         requests = [podset.request for podset in row.podsets]
         placed = [
@@ -72,7 +68,7 @@ class FlavorExplainer:
         flavor_topology = self._flavor_topologies.by_flavor[name]
         context = ExplainContext(
             nodes=self._cache.nodes.values(),
-            occupants=occupants(self._cache, flavor_topology),
+            occupants=_occupants(self._cache, flavor_topology),
             features=self._features,
             top=self._top,
         )
@@ -83,20 +79,20 @@ class FlavorExplainer:
         return msgspec.structs.replace(view, changes=(wait_change, *view.changes))
 
     def _wait_change(self, view: FlavorView, podsets: Sequence[PodSetRequest]) -> Remedy:
-        """That waiting helps, and which single Workload's end would be enough."""
+        """Waiting helps: for one Workload, if its end alone is enough."""
         for key in _candidate_workloads(view):
             flavor_topologies = self._flavor_topologies.copy()
             for charge in self._cache.usages[key].charges:
                 flavor_topologies.charge(charge, -1)
             if Trial(flavor_topologies.by_flavor[view.flavor], podsets, self._features).fits():
-                text = f"wait until Workload {key} has ended"
+                text = f"wait until Workload {key} ends"
                 return Remedy(kind="wait", value=key, when="whenEmpty", text=text)
-        text = "wait until other Workloads have ended: without them it would fit"
+        text = "wait until other Workloads end: it fits without them"
         return Remedy(kind="wait", value="", when="whenEmpty", text=text)
 
 
 def _tried_flavors(decision: Decision | None) -> set[str]:
-    """Flavors that a decision is about."""
+    """Flavors of a decision."""
     if isinstance(decision, Requeue):
         return {refusal.flavor for refusal in decision.rejected_flavors}
     if isinstance(decision, Admit):
@@ -107,7 +103,7 @@ def _tried_flavors(decision: Decision | None) -> set[str]:
 
 
 def _with_survey(view: FlavorView, survey: Survey) -> FlavorView:
-    """With the flavors that share its nodes, and nodes that a label would bring in."""
+    """With the flavors that share its nodes, and nodes that only lack a label."""
     shared = survey.overlaps_of(view.flavor)
     changes, lacking = view.changes, survey.missing_levels_text(view.flavor)
     if lacking and view.levels:
@@ -119,7 +115,7 @@ def _with_survey(view: FlavorView, survey: Survey) -> FlavorView:
 
 
 def _candidate_workloads(view: FlavorView) -> list[str]:
-    """Workloads in the domains that come closest, those of the asked level first."""
+    """Workloads in the domains that come closest, those of the requested level first."""
     levels = sorted(view.levels, key=lambda level: not level.asked)
     found = dict.fromkeys(
         holder.name
@@ -129,3 +125,53 @@ def _candidate_workloads(view: FlavorView) -> list[str]:
         if holder.kind == "Workload"
     )
     return list(found)[:MAX_CANDIDATES]
+
+
+def _occupants(cache: Cache, flavor_topology: FlavorTopology) -> dict[int, list[Occupant]]:
+    """Everything that is charged to a flavor's tree, by leaf.
+
+    Workloads with their assignments, and pods without an assignment by their own names.
+    """
+    found: dict[int, list[Occupant]] = {}
+    for key, holding in cache.usages.items():
+        for charge in holding.charges:
+            if not _uses_flavor_nodes(cache, charge, flavor_topology.flavor.name):
+                continue
+            for values, count in charge.assignment.domains:
+                leaf = leaf_of_assigned_domain(
+                    flavor_topology.tree, charge.assignment.levels, values
+                )
+                if leaf is not None:
+                    one = Occupant("Workload", key, count, charge.requests)
+                    found.setdefault(leaf, []).append(one)
+    for row in _pods_without_assignment(cache):
+        leaf = flavor_topology.tree.leaf_of_node(row.node)
+        if leaf is not None:
+            found.setdefault(leaf, []).append(Occupant("Pod", row.key, 1, dict(row.requests)))
+    return found
+
+
+def _uses_flavor_nodes(cache: Cache, charge: Charge, flavor: str) -> bool:
+    """Whether an assignment may be charged to a flavor's tree; see `FlavorTopologies.charge`."""
+    if charge.by_host or charge.flavor == flavor:
+        return True
+    flavor_topologies = cache.flavor_topologies()
+    return (
+        charge.flavor not in flavor_topologies.by_flavor
+        or flavor_topologies.shared_nodes(charge.flavor, flavor) > 0
+    )
+
+
+def _pods_without_assignment(cache: Cache) -> Iterator[PodInfo]:
+    """Bound pods that are charged to their nodes.
+
+    The cache counts them by node and shape, and pods without a Workload are all among them. Of
+    several equal pods of one Workload the last ones by name are taken.
+    """
+    ordered = sorted(cache.pods.rows.values(), key=lambda row: (row.workload != "", row.key))
+    left = {node: dict(shapes) for node, shapes in cache.pods.charged.items()}
+    for row in ordered:
+        counts = left.get(row.node)
+        if counts and counts.get(row.requests, 0) > 0:
+            counts[row.requests] -= 1
+            yield row

@@ -1,7 +1,14 @@
-"""Why PodSets find no place in a flavor: the whole view behind the fixed text of a refusal.
+"""Why PodSets do not fit in a flavor: the numbers behind the message of placement.
 
-The verdict is `place`'s own and every number is counted by placement's functions: an explanation
-cannot say something else than the refusal it explains.
+1. `place` itself decides whether they fit, now and in an empty cluster.
+2. `_count_group` counts the group that does not fit with the functions of placement, after the
+   PodSets that do.
+3. From the counts follow, level by level, the domains that come closest and what each of them
+   lacks (`_level_capacities`), and the nodes that are excluded, by rule (`_excluded_tree_nodes`).
+4. Changed requests are put to `place`: those that fit are remedies (`remedies`).
+
+So an explanation never disagrees with the message that it explains. Everything is only read.
+Complexity: two counts of all domains, O(nodes) for the exclusions, and one placement per remedy.
 """
 
 from __future__ import annotations
@@ -11,24 +18,71 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.cache.flavor_topologies import FlavorTopology
-from rackgate_assigner.explain.exclusions import excluded_tree_nodes, exclusions, nodes_outside_tree
 from rackgate_assigner.explain.explanation import (
+    DomainCapacity,
+    Exclusion,
     FlavorView,
+    Holder,
     LevelCapacity,
     PlacedDomain,
     PodSetPlacement,
     Remedy,
+    ResourceCapacity,
+    Rule,
 )
-from rackgate_assigner.explain.nearest import GroupCounts, Occupant, count_group, level_capacities
-from rackgate_assigner.explain.remedies import remedies
-from rackgate_assigner.explain.what_if import Trial
+from rackgate_assigner.explain.flavor_nodes import missing_levels, skipping_rule
+from rackgate_assigner.explain.remedies import Trial, remedies
+from rackgate_assigner.quota.quota import quantity
 from rackgate_assigner.scheduler.flavor_assigner import requested_levels
-from rackgate_assigner.topology.model import NodeInfo, Placement, PodSetRequest
-from rackgate_assigner.topology.placement.request import RequestError
+from rackgate_assigner.topology.capacity import single_pod_requests
+from rackgate_assigner.topology.model import (
+    BoolVector,
+    IntVector,
+    NodeInfo,
+    Placement,
+    PodSetRequest,
+)
+from rackgate_assigner.topology.placement.assign import Shortfall, sort_domains_with_leader
+from rackgate_assigner.topology.placement.count import NO_LIMIT, DomainCounts, pods_that_fit
+from rackgate_assigner.topology.placement.node_matching import Eligibility, match_nodes
+from rackgate_assigner.topology.placement.place import PlacementSearch, PodSetGroup, group_podsets
+from rackgate_assigner.topology.placement.request import PlacementRequest, RequestError
 from rackgate_assigner.topology.tree import TopologyTree
+
+# Rules in the order they are listed: first those that an administrator can fix.
+_ORDER: tuple[Rule, ...] = (
+    "missingLevel",
+    "hostname",
+    "notReady",
+    "unschedulable",
+    "taint",
+    "nodeSelector",
+    "affinity",
+    "resource",
+    "flavorLabels",
+)
+_Names = dict[tuple[Rule, str], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Pods on one leaf.
+
+    Attributes:
+        kind: Workload or Pod.
+        name: `namespace/name`.
+        requests: per pod, without the implied 1 of `pods`.
+    """
+
+    kind: str
+    name: str
+    pods: int
+    requests: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +91,7 @@ class ExplainContext:
 
     Attributes:
         nodes: all nodes of the cluster.
-        occupants: who takes room, by leaf of the tree.
+        occupants: pods by leaf of the tree.
         features: state of feature gates.
         top: how many domains, holders and names are listed each time.
     """
@@ -51,10 +105,10 @@ class ExplainContext:
 def explain_placement(
     flavor_topology: FlavorTopology, podsets: Sequence[PodSetRequest], context: ExplainContext
 ) -> FlavorView:
-    """How PodSets fare in one flavor. Pure; the numbers of `flavor_topology` are only read.
+    """How PodSets fit in one flavor.
 
     Args:
-        flavor_topology: the flavor's tree and numbers.
+        flavor_topology: the flavor's tree and capacity.
         podsets: those of a Workload that are placed in this flavor, in its order.
         context: nodes, occupants, gates and how much to list.
     """
@@ -66,33 +120,41 @@ def explain_placement(
         return FlavorView(**known, asked=asked, fits=True, fits_when_empty=True)
     names = placement.failure.members or (placement.failure.podset,)
     not_fitting = [podset for podset in podsets if podset.name in names]
-    workers, leader = workers_and_leader(not_fitting)
+    group = next(group_podsets(not_fitting))
+    outside = _nodes_outside_tree(flavor_topology, context.nodes)
+    known |= {
+        "refused": tuple(names),
+        "leader": group.leader.name if group.leader is not None else "",
+        "asked": describe_request(group.workers),
+        "message": placement.failure.message,
+        "fits_when_empty": trial.place(empty=True).failure is None,
+        "wanted": group.workers.count,
+    }
     before = [
-        (pods_by_leaf_of(flavor_topology.tree, placement.assignments[podset.name]), podset)
+        (podset, placement.assignments[podset.name])
         for podset in podsets
         if podset.name in placement.assignments
     ]
-    known |= {
-        "refused": tuple(names),
-        "leader": leader.name if leader is not None else "",
-        "asked": describe_request(workers),
-        "message": placement.failure.message,
-        "fits_when_empty": trial.place(empty=True).failure is None,
-        "wanted": workers.count,
-    }
     try:
-        group_counts = count_group(flavor_topology, (workers, leader), context.features, before)
+        counts = _count_group(flavor_topology, group, context.features, before)
     except RequestError:
-        level_changes = _level_name_changes(flavor_topology.tree, workers)
-        return FlavorView(
-            **known, changes=level_changes, excluded=_excluded_outside(flavor_topology, context)
-        )
-    excluded_inside = excluded_tree_nodes(group_counts, workers)
-    changes = remedies(trial, not_fitting, list(excluded_inside))
-    excluded = exclusions(
-        [nodes_outside_tree(flavor_topology, context.nodes), excluded_inside], context.top
+        changes = _level_name_changes(flavor_topology.tree, group.workers)
+        return FlavorView(**known, changes=changes, excluded=_exclusions(outside, context.top))
+    inside = _excluded_tree_nodes(counts, group.workers)
+    levels = _level_capacities(counts, context.occupants, context.top)
+    request = counts.request
+    return FlavorView(
+        **{**known, "wanted": request.need},
+        fitting=counts.shortfall.fitting if counts.shortfall is not None else None,
+        unit="pod" if request.size == 1 else "slice",
+        slice_size=request.size,
+        levels=levels,
+        excluded=_exclusions({**outside, **inside}, context.top),
+        changes=(
+            *_missing_capacity_changes(levels, request.count, required=request.required),
+            *remedies(trial, not_fitting, list(inside)),
+        ),
     )
-    return _not_fitting_view(group_counts, context, {**known, "excluded": excluded}, changes)
 
 
 def _common_fields(
@@ -101,7 +163,6 @@ def _common_fields(
     placement: Placement,
     top: int,
 ) -> dict[str, Any]:
-    """What is told of a flavor whether or not it fits."""
     return {
         "flavor": flavor_topology.flavor.name,
         "topology": flavor_topology.flavor.topology or "",
@@ -115,50 +176,8 @@ def _common_fields(
     }
 
 
-def _not_fitting_view(
-    group_counts: GroupCounts,
-    context: ExplainContext,
-    known: dict[str, Any],
-    changes: tuple[Remedy, ...],
-) -> FlavorView:
-    levels = level_capacities(group_counts, context.occupants, context.top)
-    request, shortfall = group_counts.request, group_counts.shortfall
-    known["wanted"] = request.need
-    return FlavorView(
-        **known,
-        fitting=shortfall.fitting if shortfall is not None else None,
-        unit="pod" if request.size == 1 else "slice",
-        slice_size=request.size,
-        levels=levels,
-        changes=(
-            *_missing_capacity_changes(levels, request.count, required=request.required),
-            *changes,
-        ),
-    )
-
-
-def _excluded_outside(flavor_topology: FlavorTopology, context: ExplainContext) -> tuple[Any, ...]:
-    return exclusions([nodes_outside_tree(flavor_topology, context.nodes)], context.top)
-
-
-def workers_and_leader(
-    members: Sequence[PodSetRequest],
-) -> tuple[PodSetRequest, PodSetRequest | None]:
-    """Workers and leader of PodSets that are placed together, as placement tells them apart."""
-    if len(members) != 2:
-        return members[0], None
-    workers, leader = members
-    return (leader, workers) if leader.count > workers.count else (workers, leader)
-
-
-def pods_by_leaf_of(tree: TopologyTree, assignment: TopologyAssignment) -> dict[int, int]:
-    """Pods by leaf of an assignment made on this very tree."""
-    found = ((tree.leaf_of_values(values), count) for values, count in assignment.domains)
-    return {leaf: count for leaf, count in found if leaf is not None}
-
-
 def podset_placement(podset: str, assignment: TopologyAssignment, top: int) -> PodSetPlacement:
-    """An assignment, cut to its first domains."""
+    """The first domains of an assignment."""
     return PodSetPlacement(
         podset=podset,
         domains=len(assignment.domains),
@@ -183,8 +202,11 @@ def describe_request(podset: PodSetRequest) -> str:
     return request_text
 
 
+# Changes that follow from the request and the counts.
+
+
 def _level_name_changes(tree: TopologyTree, podset: PodSetRequest) -> tuple[Remedy, ...]:
-    """The levels there are, where the request names one that is not there."""
+    """The levels of the topology, when the request names an unknown one."""
     unknown = [key for key in requested_levels(podset.topology) if key not in tree.levels]
     if not unknown:
         return ()
@@ -199,7 +221,7 @@ def _level_name_changes(tree: TopologyTree, podset: PodSetRequest) -> tuple[Reme
 def _missing_capacity_changes(
     levels: Sequence[LevelCapacity], wanted: int, *, required: bool
 ) -> tuple[Remedy, ...]:
-    """The room that is lacking: in the best domain of a required level, else in all together."""
+    """What is missing: in the best domain of a required level, else in all domains together."""
     asked = next((level for level in levels if level.asked and level.best), None)
     if asked is None:
         return ()
@@ -214,3 +236,296 @@ def _missing_capacity_changes(
         pods += f" ({short[0].missing} {short[0].resource})"
     text = f"room for {pods} in {where}"
     return (Remedy(kind="room", value=str(more), when="perhaps", text=text),)
+
+
+# Counts of the group that does not fit.
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupCounts:
+    """One group, counted as the cluster is and as if it were empty.
+
+    Attributes:
+        worker: requests of one worker, with its 1 of `pods`.
+        leader: the same of the leader, or None.
+        free: by requested resource, shape (leaves,); less the PodSets that fit.
+        usable: shape (leaves,), leaves that taints, selectors and affinity allow.
+        shortfall: None when the group fits.
+    """
+
+    tree: TopologyTree
+    request: PlacementRequest
+    eligibility: Eligibility
+    worker: Mapping[str, int]
+    leader: Mapping[str, int] | None
+    free: Mapping[str, IntVector]
+    usable: BoolVector
+    counts: DomainCounts
+    empty: DomainCounts
+    shortfall: Shortfall | None
+
+
+def _count_group(
+    flavor_topology: FlavorTopology,
+    group: PodSetGroup,
+    features: Features,
+    before: Sequence[tuple[PodSetRequest, TopologyAssignment]],
+) -> _GroupCounts:
+    """Count a group after the PodSets `before`, which fit.
+
+    Raises:
+        RequestError: no capacity would be enough.
+    """
+    tree, flavor = flavor_topology.tree, flavor_topology.flavor
+    workers = group.workers
+    leader = group.leader if group.leader is not None and group.leader.count else None
+    search, search_empty = (
+        PlacementSearch(
+            tree,
+            flavor_topology.capacity,
+            flavor.topology or "",
+            flavor.tolerations,
+            features,
+            simulate_empty=empty,
+        )
+        for empty in (False, True)
+    )
+    request = search.read_request(workers, workers.count)
+    for podset, assignment in before:
+        leaves = ((tree.leaf_of_values(values), count) for values, count in assignment.domains)
+        pods_by_leaf = {leaf: count for leaf, count in leaves if leaf is not None}
+        search.assume(pods_by_leaf, podset)
+        search_empty.assume(pods_by_leaf, podset)
+    counts = search.count(request, workers, leader).counts
+    shares = search.assign(counts)
+    eligibility = match_nodes(
+        tree, workers, flavor.tolerations, soft_affinity=features.node_affinity_preferred
+    )
+    usable = np.ones(tree.leaf_count, dtype=np.bool_)
+    if eligibility.blocked is not None:
+        usable = ~eligibility.blocked
+    worker = single_pod_requests(workers.requests)
+    nothing = np.zeros(tree.leaf_count, dtype=np.int64)
+    free = {
+        resource: search.free.free_amounts(resource)
+        for resource in sorted(worker)
+        if worker[resource]
+    }
+    return _GroupCounts(
+        tree,
+        request,
+        eligibility,
+        worker,
+        single_pod_requests(leader.requests) if leader is not None else None,
+        {resource: nothing if amounts is None else amounts for resource, amounts in free.items()},
+        usable,
+        counts,
+        search_empty.count(request, workers, leader).counts,
+        shares if isinstance(shares, Shortfall) else None,
+    )
+
+
+# Domains that come closest.
+
+
+def _level_capacities(
+    group: _GroupCounts, occupants: Mapping[int, Sequence[Occupant]], top: int
+) -> tuple[LevelCapacity, ...]:
+    """Every level with its best domains, coarsest first."""
+    if not group.tree.leaf_count:
+        return ()
+    found = []
+    wanted = group.request.count
+    for index, level in enumerate(group.tree.levels):
+        pods = group.counts.level(index).pods
+        total = int(pods.sum())
+        found.append(
+            LevelCapacity(
+                level=level,
+                asked=index == group.request.level,
+                domains=len(pods),
+                pods=total,
+                best=tuple(
+                    _domain_capacity(group, index, domain, occupants, top)
+                    for domain in _best_domains(group, index, top)
+                ),
+                fragmented=total >= wanted > int(pods.max(initial=0)),
+            )
+        )
+    return tuple(found)
+
+
+def _best_domains(group: _GroupCounts, level: int, top: int) -> list[int]:
+    """The domains that take most pods, best first; ties go to the first path.
+
+    In placement's own order where a leader or a score counts: the first domain is the one whose
+    number the message of a required level names.
+    """
+    numbers = group.counts.level(level)
+    ids = np.arange(len(numbers.pods), dtype=np.int64)
+    if numbers.leader_fits is not None or numbers.score is not None:
+        ordered = sort_domains_with_leader(numbers, ids, least_free=False)
+    else:
+        ordered = np.lexsort([-numbers.pods, -numbers.slices])
+    best: list[int] = ordered[:top].tolist()
+    return best
+
+
+def _domain_capacity(
+    group: _GroupCounts,
+    level: int,
+    domain: int,
+    occupants: Mapping[int, Sequence[Occupant]],
+    top: int,
+) -> DomainCapacity:
+    tree, numbers, empty = group.tree, group.counts.level(level), group.empty.level(level)
+    start, end = tree.leaf_ranges[level][domain : domain + 2].tolist()
+    resources = _resource_capacities(group, start, end)
+    pods = int(numbers.pods[domain])
+    nodes = slice(*np.searchsorted(tree.node_leaves, (start, end)).tolist())
+    inside = group.usable[tree.node_leaves[nodes]]
+    held = _holders(
+        [found for leaf in range(start, end) for found in occupants.get(leaf, ())], group.worker
+    )
+    leader_fits = numbers.leader_fits is not None and bool(numbers.leader_fits[domain])
+    enough = all(found.missing == "0" for found in resources)
+    tightest = min(resources, key=lambda found: found.pods, default=None)
+    return DomainCapacity(
+        domain=tree.paths[level][domain],
+        pods=pods,
+        pods_when_empty=int(empty.pods[domain]),
+        slices=int(numbers.slices[domain]),
+        pods_with_leader=int(numbers.pods_with_leader[domain]) if leader_fits else None,
+        nodes=len(inside),
+        usable_nodes=int(inside.sum()),
+        tightest=tightest.resource if tightest is not None and inside.any() else "",
+        fragmented=enough and pods < group.request.count,
+        resources=resources,
+        holders=tuple(held[:top]),
+        more_holders=max(0, len(held) - top),
+    )
+
+
+def _resource_capacities(group: _GroupCounts, start: int, end: int) -> tuple[ResourceCapacity, ...]:
+    """Requested resources over the usable leaves from `start`, `end` exclusive."""
+    mask = group.usable[start:end]
+    found = []
+    for resource, over_all in group.free.items():
+        amount = group.worker[resource]
+        here = np.maximum(over_all[start:end][mask], 0)
+        free, fits = int(here.sum()), int(pods_that_fit(amount, here, len(here)).sum())
+        wanted = amount * group.request.count
+        if group.leader is not None:
+            wanted += group.leader.get(resource, 0)
+        found.append(
+            ResourceCapacity(
+                resource=resource,
+                per_pod=quantity(resource, amount),
+                wanted=quantity(resource, wanted),
+                free=quantity(resource, free),
+                pods=min(fits, NO_LIMIT),
+                missing=quantity(resource, max(0, wanted - free)),
+                stranded=quantity(resource, free - fits * amount),
+            )
+        )
+    return tuple(found)
+
+
+def _holders(found: Sequence[Occupant], resources: Mapping[str, int]) -> list[Holder]:
+    """Occupants added up by name, most pods first; amounts of `resources` alone."""
+    pods: dict[tuple[str, str], int] = {}
+    amounts: dict[tuple[str, str], dict[str, int]] = {}
+    for one in found:
+        who = (one.kind, one.name)
+        pods[who] = pods.get(who, 0) + one.pods
+        total = amounts.setdefault(who, {})
+        for resource, amount in one.requests.items():
+            if resource in resources:
+                total[resource] = total.get(resource, 0) + amount * one.pods
+    return [
+        Holder(
+            kind="Workload" if kind == "Workload" else "Pod",
+            name=name,
+            pods=pods[kind, name],
+            amounts={r: quantity(r, value) for r, value in sorted(amounts[kind, name].items())},
+        )
+        for kind, name in sorted(pods, key=lambda who: (-pods[who], who))
+    ]
+
+
+# Excluded nodes.
+
+
+def _nodes_outside_tree(flavor_topology: FlavorTopology, nodes: Iterable[NodeInfo]) -> _Names:
+    """Nodes that are not in the tree: names by rule and detail."""
+    found: _Names = {}
+    flavor, tree = flavor_topology.flavor, flavor_topology.tree
+    for node in nodes:
+        if tree.leaf_of_node(node.name) is not None:
+            continue
+        rule = skipping_rule(node, flavor)
+        detail = ""
+        if rule is None:
+            rule = "hostname"  # its labels are complete, and another node has its hostname
+        elif rule == "missingLevel":
+            detail = ", ".join(missing_levels(node, flavor))
+        elif rule == "flavorLabels":
+            detail = ", ".join(
+                f"{key}={value}" for key, value in sorted(flavor.node_labels.items())
+            )
+        found.setdefault((rule, detail), []).append(node.name)
+    return found
+
+
+def _excluded_tree_nodes(group: _GroupCounts, workers: PodSetRequest) -> _Names:
+    """Nodes of the tree that take no pod, by the rules that the message counts them by."""
+    found: _Names = {}
+    tree = group.tree
+    codes, reasons = group.eligibility.codes, group.eligibility.reasons
+    open_leaves = np.ones(tree.leaf_count, dtype=np.bool_)
+    if codes is not None:
+        open_leaves = codes == 0
+        for index in codes.nonzero()[0].tolist():
+            key = _rule_of(reasons[codes[index] - 1], tree.nodes[index], workers)
+            found.setdefault(key, []).append(tree.nodes[index].name)
+    resources = list(group.free)
+    fits = np.stack(  # never empty: every pod requests 1 of `pods`
+        [pods_that_fit(group.worker[r], group.free[r], tree.leaf_count) for r in resources]
+    ).clip(0)
+    tightest = fits.argmin(axis=0)
+    for leaf in (open_leaves & (fits.min(axis=0) <= 0)).nonzero()[0].tolist():
+        name = "/".join(tree.values_of_leaf(leaf))
+        if tree.lowest_is_hostname:
+            name = tree.nodes[leaf].name
+        found.setdefault(("resource", resources[tightest[leaf]]), []).append(name)
+    return found
+
+
+def _rule_of(reason: str, node: NodeInfo, workers: PodSetRequest) -> tuple[Rule, str]:
+    if reason == "nodeSelector":
+        differs = [
+            f"{key}={value}"
+            for key, value in sorted(workers.node_selector.items())
+            if node.labels.get(key) != value
+        ]
+        return "nodeSelector", ", ".join(differs)
+    if reason == "affinity":
+        return "affinity", ""
+    return "taint", reason.removeprefix('taint "').removesuffix('"')
+
+
+def _exclusions(found: _Names, top: int) -> tuple[Exclusion, ...]:
+    """In a fixed order of rules; within a rule those with most nodes first."""
+
+    def sort_key(key: tuple[Rule, str]) -> tuple[int, int, str]:
+        return (_ORDER.index(key[0]), -len(found[key]), key[1])
+
+    return tuple(
+        Exclusion(
+            rule=key[0],
+            detail=key[1],
+            nodes=len(found[key]),
+            names=tuple(sorted(found[key])[:top]),
+        )
+        for key in sorted(found, key=sort_key)
+    )

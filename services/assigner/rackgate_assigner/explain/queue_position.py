@@ -1,13 +1,13 @@
-"""Where a Workload stands: its queues, its place in them, and the quota it would need."""
+"""The queues of a Workload: its position, what keeps them from admitting it, and its quota."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rackgate.api.names import QueueReason
 from rackgate.features import Features
-from rackgate_assigner.explain.explanation import QueuePosition, QuotaLine, WorkloadAhead
-from rackgate_assigner.explain.holders import quota_holders
+from rackgate_assigner.explain.explanation import Holder, QueuePosition, QuotaLine, WorkloadAhead
 from rackgate_assigner.quota.active import cluster_queue_activity
 from rackgate_assigner.quota.queues import (
     ClusterQueueInfo,
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 
 def queue_position(cache: Cache, row: WorkloadInfo, features: Features, top: int) -> QueuePosition:
-    """The queues of a Workload and, while it waits, what is looked at before it.
-
-    Args:
-        cache: the cluster.
-        row: the Workload; need not be in the cache.
-        features: state of feature gates.
-        top: Workloads ahead to name.
-    """
+    """The queues of a Workload and, while it is pending, the last `top` Workloads before it."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else ""
     queue = cache.cluster_queues.get(name)
@@ -69,7 +62,7 @@ def queue_position(cache: Cache, row: WorkloadInfo, features: Features, top: int
 
 
 def pending_order(cache: Cache, row: WorkloadInfo) -> list[WorkloadInfo]:
-    """All that wait for the ClusterQueue of a Workload, itself among them, in cycle order."""
+    """Pending Workloads of the ClusterQueue of a Workload, with itself, in scheduling order."""
     local = cache.local_queues.get(row.queue)
     name = local.cluster_queue if local is not None else None
     queues = {key for key, found in cache.local_queues.items() if found.cluster_queue == name}
@@ -102,12 +95,18 @@ def _problems(
     if local.deleting:
         problems.append(f'LocalQueue "{short}" is terminating')
     if local.stop_policy != "None":
-        problems.append(f'LocalQueue "{short}" is stopped (stopPolicy {local.stop_policy})')
+        problems.append(f'LocalQueue "{short}" is stopped (stopPolicy: {local.stop_policy})')
     if queue is None:
         problems.append(f'ClusterQueue "{local.cluster_queue}" does not exist')
         return tuple(problems)
     activity = cluster_queue_activity(queue, cache.flavors, cache.checks, features)
-    problems += [f'ClusterQueue "{queue.name}": {text}' for _, text in activity.problems]
+    for reason, text in activity.problems:
+        if reason == QueueReason.STOPPED:
+            problems.append(
+                f'ClusterQueue "{queue.name}" is stopped (stopPolicy: {queue.stop_policy})'
+            )
+        else:
+            problems.append(f'ClusterQueue "{queue.name}": {text}')
     if not selects(queue.selector, cache.namespaces.get(row.namespace, {})):
         problems.append(
             f'ClusterQueue "{queue.name}": its namespaceSelector does not match the labels of '
@@ -119,7 +118,7 @@ def _problems(
 def quota_lines(
     cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, offer: Offer, top: int
 ) -> tuple[QuotaLine, ...]:
-    """Every flavor that some resource of the Workload could take, in the queue's order."""
+    """Every flavor that could take some resource of the Workload, in the queue's order."""
     requests = [podset.request for podset in row.podsets]
     asked: dict[str, int] = {}
     for request in requests:
@@ -133,7 +132,9 @@ def quota_lines(
             for resource in group.covered:
                 if asked.get(resource):
                     pair = (flavor, resource)
-                    known |= _holder_fields(cache, queue.name, pair, top)
+                    holders = _quota_holders(cache, queue.name, pair)
+                    known["holders"] = tuple(holders[:top])
+                    known["more_holders"] = max(0, len(holders) - top)
                     nominal = group.nominal.get(pair, 0)
                     used = offer.used.get(pair, 0)
                     lines.append(_quota_line(pair, asked[resource], nominal, used, known))
@@ -149,9 +150,26 @@ def problem_of(
     return next((problem for problem in found if problem), "")
 
 
-def _holder_fields(cache: Cache, queue: str, pair: FlavorResource, top: int) -> dict[str, Any]:
-    holders = quota_holders(cache, queue, pair)
-    return {"holders": tuple(holders[:top]), "more_holders": max(0, len(holders) - top)}
+def _quota_holders(cache: Cache, cluster_queue: str, pair: FlavorResource) -> list[Holder]:
+    """Workloads of a ClusterQueue that hold a resource of a flavor, the largest first.
+
+    Pods whose Workload is gone are listed under their LocalQueue.
+    """
+    held = {
+        key: holding.quota[pair]
+        for key, holding in cache.usages.items()
+        if holding.cluster_queue == cluster_queue and holding.quota.get(pair)
+    }
+    for root, excess in cache.excess_usage.found.items():
+        # Pods beyond what was admitted count for the Workload that they belong to.
+        if excess.cluster_queue == cluster_queue and (more := excess.amounts.get(pair)):
+            key = cache.excess_usage.workload_of(root) or excess.local_queue
+            held[key] = held.get(key, 0) + more
+    resource = pair[1]
+    return [
+        Holder(kind="Workload", name=key, amounts={resource: quantity(resource, held[key])})
+        for key in sorted(held, key=lambda key: (-held[key], key))
+    ]
 
 
 def _quota_line(
@@ -188,7 +206,7 @@ def _uncovered_quota_line(resource: str, asked: int) -> QuotaLine:
 
 
 def offer_of(cache: Cache, row: WorkloadInfo, queue: ClusterQueueInfo, features: Features) -> Offer:
-    """What a ClusterQueue offers to a Workload as things are."""
+    """What a ClusterQueue offers to a Workload now."""
     parent = cache.workloads.get(row.parent) if row.parent else None
     restricted_queue = (
         queue_with_parent_flavors(row, parent, queue) if parent is not None else queue

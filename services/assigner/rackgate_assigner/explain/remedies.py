@@ -1,16 +1,70 @@
-"""What would help refused PodSets: requests near the asked one, put to the same engine."""
+"""What would help PodSets that do not fit: changed requests, put to placement itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+from rackgate.features import Features
 from rackgate.wire.core import Toleration
+from rackgate_assigner.cache.flavor_topologies import FlavorTopology
 from rackgate_assigner.explain.explanation import Remedy, RemedyKind, When
-from rackgate_assigner.explain.what_if import Trial
-from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.model import Placement, PodSetRequest, TopologyRequest
+from rackgate_assigner.topology.placement.place import place
 
-_TOLERATE_ALL = Toleration(operator="Exists")
+WHEN_ORDER: Final[tuple[When, ...]] = ("now", "whenEmpty", "perhaps")
+_TOLERATE_ALL: Final = Toleration(operator="Exists")
+
+
+class Trial:
+    """Placements in one flavor, with changed requests.
+
+    Attributes:
+        podsets: those of the Workload that are placed in this flavor.
+    """
+
+    def __init__(
+        self, flavor_topology: FlavorTopology, podsets: Sequence[PodSetRequest], features: Features
+    ) -> None:
+        self.podsets = tuple(podsets)
+        self._flavor_topology, self._features = flavor_topology, features
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Level keys, coarsest first."""
+        return self._flavor_topology.tree.levels
+
+    def place(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> Placement:
+        """Place the PodSets, those of the same names replaced by `changed`.
+
+        Args:
+            changed: variants of some PodSets.
+            empty: as if nothing else were placed by topology.
+        """
+        variants = {podset.name: podset for podset in changed}
+        flavor_topology = self._flavor_topology
+        return place(
+            flavor_topology.tree,
+            flavor_topology.capacity,
+            [variants.get(podset.name, podset) for podset in self.podsets],
+            topology_name=flavor_topology.flavor.topology or "",
+            flavor_tolerations=flavor_topology.flavor.tolerations,
+            simulate_empty=empty,
+            features=self._features,
+        )
+
+    def fits(self, changed: Sequence[PodSetRequest] = (), *, empty: bool = False) -> bool:
+        """Whether the changed PodSets fit; later ones may still not fit."""
+        failure = self.place(changed, empty=empty).failure
+        names = {podset.name for podset in changed} or {podset.name for podset in self.podsets}
+        return failure is None or not names.intersection((failure.podset, *failure.members))
+
+    def when(self, changed: Sequence[PodSetRequest] = ()) -> When | None:
+        """Whether they fit now, only on an empty cluster, or (None) not at all."""
+        if self.fits(changed):
+            return "now"
+        return "whenEmpty" if self.fits(changed, empty=True) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,30 +72,29 @@ class _Idea:
     kind: RemedyKind
     value: str
     text: str
-    unit: tuple[PodSetRequest, ...]
+    changed: tuple[PodSetRequest, ...]
 
 
 def remedies(
     trial: Trial, not_fitting: Sequence[PodSetRequest], rules: Sequence[tuple[str, str]]
 ) -> tuple[Remedy, ...]:
-    """Changes to the refused PodSets that would each be enough alone, those that work now first.
+    """Changes of which each is enough alone; those that fit now come first.
 
     Args:
-        trial: puts questions to the engine.
-        not_fitting: the PodSets that the refusal speaks for.
-        rules: (rule, detail) of the nodes that were excluded.
+        trial: of the flavor.
+        not_fitting: the PodSets to change.
+        rules: (rule, detail) of the nodes that are excluded.
     """
     found: list[Remedy] = []
     kinds: set[tuple[RemedyKind, When]] = set()
     for idea in _ideas(trial, not_fitting, rules):
-        when = trial.when(idea.unit)
+        when = trial.when(idea.changed)
         if when is None or (idea.kind, when) in kinds or (idea.kind, "now") in kinds:
             continue
         kinds.add((idea.kind, when))
         found.append(Remedy(kind=idea.kind, value=idea.value, when=when, text=idea.text))
     found += _fewer_pods(trial, not_fitting)
-    order = ("now", "whenEmpty", "perhaps")
-    return tuple(sorted(found, key=lambda change: order.index(change.when)))
+    return tuple(sorted(found, key=lambda change: WHEN_ORDER.index(change.when)))
 
 
 def _ideas(
@@ -79,11 +132,11 @@ def _level_ideas(trial: Trial, not_fitting: Sequence[PodSetRequest]) -> Iterator
     if required not in levels:
         return
     for level in reversed(levels[: levels.index(required)]):
-        unit = tuple(_with_request(p, required=level) for p in not_fitting)
-        yield _Idea("coarserLevel", level, f"require the coarser level {level}", unit)
-    unit = tuple(_with_request(p, preferred=required) for p in not_fitting)
+        changed = tuple(_with_request(p, required=level) for p in not_fitting)
+        yield _Idea("coarserLevel", level, f"require the coarser level {level}", changed)
+    changed = tuple(_with_request(p, preferred=required) for p in not_fitting)
     text = f"prefer {required} instead of requiring it"
-    yield _Idea("preferred", required, text, unit)
+    yield _Idea("preferred", required, text, changed)
 
 
 def _with_request(
@@ -95,7 +148,7 @@ def _with_request(
 
 
 def _fewer_pods(trial: Trial, not_fitting: Sequence[PodSetRequest]) -> Iterator[Remedy]:
-    """The largest smaller size that fits now, or else the largest in an empty cluster."""
+    """The largest number of pods that fits now, or else on an empty cluster."""
     workers = max(not_fitting, key=lambda podset: podset.count)
     slices = workers.topology.slices if workers.topology else ()
     size = slices[0].size if slices else 1
@@ -106,13 +159,15 @@ def _fewer_pods(trial: Trial, not_fitting: Sequence[PodSetRequest]) -> Iterator[
         best, too_many = 0, -(-workers.count // size)
         while too_many - best > 1:
             middle = (best + too_many) // 2
-            unit = tuple(
+            changed = tuple(
                 replace(p, count=middle * size) if p is workers else p for p in not_fitting
             )
-            best, too_many = (middle, too_many) if trial.fits(unit, empty=empty) else (best, middle)
+            best, too_many = (
+                (middle, too_many) if trial.fits(changed, empty=empty) else (best, middle)
+            )
         if best:
             pods = best * size
             pods_text = "1 pod" if pods == 1 else f"{pods} pods"
-            text = f"ask for {pods_text} instead of {workers.count}"
+            text = f"request {pods_text} instead of {workers.count}"
             yield Remedy(kind="fewerPods", value=str(pods), when=when, text=text)
             return

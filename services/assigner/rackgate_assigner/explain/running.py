@@ -1,4 +1,4 @@
-"""What became of an admitted Workload's pods: which run, and why the others do not."""
+"""The pods of an admitted Workload: which run, and why the others do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rackgate_assigner.workload.info import HOST_LEVELS, WorkloadInfo
 
 
 def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Pods that claim a Workload, by PodSet; `workload` is its name, the namespace is the pods'."""
+    """Pods of a Workload, by PodSet; `workload` is its name, in the namespace of the pods."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         claim = podset_of_pod(pod.metadata.annotations, pod.metadata.labels)
@@ -25,11 +25,11 @@ def pods_of(workload: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def with_pod_status(run: PodSetStatus, pods: Sequence[Pod], top: int) -> PodSetStatus:
-    """With what the pods of the PodSet say.
+    """Add the status of the pods.
 
     Args:
-        run: what was granted.
-        pods: those that claim this PodSet.
+        run: what was admitted.
+        pods: those of this PodSet.
         top: names per reason.
     """
     alive = [pod for pod in pods if not pod.terminal]
@@ -57,21 +57,21 @@ def with_pod_status(run: PodSetStatus, pods: Sequence[Pod], top: int) -> PodSetS
 def reason_not_running(pod: Pod) -> str | None:
     """Why a pod that has not ended does not run, in words; None when it runs."""
     if pod.metadata.deletion_timestamp is not None:
-        return "being deleted; its place is free when it is gone"
+        return "being deleted"
     if pod.has_gate(ELASTIC_GATE):
-        return "gated: it waits for a grant, or the ungater has not released it"
+        return "gated: not admitted yet, or the ungater has not released it"
     if pod.has_gate(TOPOLOGY_GATE):
         return "gated: the ungater has not released it"
     if pod.spec.scheduling_gates:
         others = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        return f"released here, held by the scheduling gates of others: {others}"
+        return f"has scheduling gates of others: {others}"
     if not pod.spec.node_name:
         condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
         if condition is not None and condition.message:
             return f"not scheduled: {condition.message}"
-        return "released, not scheduled yet"
+        return "not scheduled yet"
     if pod.status.phase != "Running":
-        return f"on its node, phase {pod.status.phase or 'unknown'}"
+        return f"bound to its node, phase {pod.status.phase or 'unknown'}"
     return None
 
 
@@ -80,7 +80,7 @@ def find_unhealthy_nodes(
 ) -> tuple[str, ...]:
     """Assigned hosts that are gone, not ready, or marked unhealthy; with the reason.
 
-    Only where the assignment names hosts: a rack is not broken by one of its nodes.
+    Only where the assignment names hosts: a rack is healthy although one of its nodes is not.
     """
     assignment = row.reserved
     podset_assignment = (

@@ -1,4 +1,4 @@
-"""The one sentence of an explanation, and what would help, from all its parts."""
+"""The summary of an explanation in a sentence or two, and what would help, from all its parts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from rackgate_assigner.explain.explanation import (
     State,
     When,
 )
+from rackgate_assigner.explain.remedies import WHEN_ORDER
 from rackgate_assigner.workload.info import WorkloadInfo
 
 _STATE_TEXTS = {
-    "finished": "It has finished; it holds nothing and waits for nothing.",
-    "inactive": "It is inactive: it is not looked at until the Workload's spec.active is true.",
-    "deleting": "It is being deleted and asks for nothing any more.",
-    "unreadable": "Its admission cannot be read, so it neither waits nor counts as holding room.",
-    "evicted": "It was evicted: its job is being stopped, then its quota and room are released.",
-    "admitted": "It is admitted: quota and places are its own.",
+    "finished": "It has finished. Its quota is released.",
+    "inactive": "It is inactive. It is pending again when spec.active of the Workload is true.",
+    "deleting": "It is being deleted.",
+    "unreadable": "Its admission cannot be read, so it is not scheduled and holds no quota.",
+    "evicted": "It was evicted. Its quota is released when its job has stopped.",
+    "admitted": "It is admitted.",
 }
 _ENDING_TEXTS = {
-    "evicted": "It is evicted",
+    "evicted": "It was evicted",
     "deleting": "It is being deleted",
     "finished": "It has finished",
 }
@@ -35,20 +36,19 @@ _ENDING_TEXTS = {
 def summary_of(
     state: State, row: WorkloadInfo, found: Explanation | None = None, live_pods: int = 0
 ) -> str:
-    """One sentence: what the matter is.
+    """Say in a sentence or two where a Workload stands and why.
 
     Args:
-        state: where the Workload stands.
+        state: of the Workload.
         row: the Workload.
-        found: everything else that is known of one that waits.
+        found: the explanation of one that is pending or not submitted.
         live_pods: pods of its job that run or terminate.
     """
     if found is None and live_pods and state in ("evicted", "deleting", "finished"):
-        since = f" since {row.evicted_at}" if row.evicted_at else ""
+        at = f" at {row.evicted_at}" if state == "evicted" and row.evicted_at else ""
         return (
-            f"{_ENDING_TEXTS[state]}{since}. {live_pods} pods of its job still run or terminate: "
-            "their "
-            "quota is held until they are gone."
+            f"{_ENDING_TEXTS[state]}{at}. {live_pods} pods of its job still run or terminate. "
+            "Their quota is held until they are gone."
         )
     if found is None:
         more = _unready_text(row) if state == "admitted" else ""
@@ -56,10 +56,10 @@ def summary_of(
     if row.requeue_at:
         return f"{found.message[:1].upper()}{found.message[1:]}."
     if found.queue is not None and found.queue.problems:
-        return f"Nothing is admitted from its queue: {'; '.join(found.queue.problems)}."
+        return f"Its queue admits no Workloads: {'; '.join(found.queue.problems)}."
     if found.fits:
         if found.in_turn:
-            return "It would fit now, but those ahead of it come first."
+            return "It fits now, but the Workloads ahead of it come first."
         if state == "notSubmitted":
             return "It would be admitted at once."
         return "It fits now and should be admitted in the next cycle."
@@ -70,26 +70,26 @@ def summary_of(
         return f"{found.message[:1].upper()}{found.message[1:]}."
     parts = [*_quota_reasons(found), *_topology_reasons(found)]
     if found.reason == PendingReason.WAITING_FOR_PREEMPTED:
-        parts.append("Workloads that come after it are stopped to make room")
+        parts.append("Workloads with lower priority are preempted for it")
     return f"{'. '.join(parts)}." if parts else f"{found.message}."
 
 
 def _unready_text(row: WorkloadInfo) -> str:
-    """What an admitted Workload still waits for, or waits for again."""
+    """Whether an admitted Workload is not ready yet, or not any more."""
     if row.not_ready_reason == "WaitForRecovery":
-        return f" Not all of its pods are ready any more since {row.not_ready_since}."
+        return f" Since {row.not_ready_since} not all of its pods are ready."
     return " Not all of its pods are ready yet." if row.not_ready_reason else ""
 
 
 def _quota_reasons(found: Explanation) -> Iterator[str]:
-    """Quota, unless some flavor has enough of everything."""
+    """What quota is missing, unless some flavor has enough of everything."""
     for line in short_of_quota(found.quota):
         if line.problem:
             yield line.problem
         elif line.never:
             yield (
-                f"It asks for {line.requested} {line.resource}, more than the {line.nominal} that "
-                f"flavor {line.flavor} can ever grant"
+                f"It requests {line.requested} {line.resource}, more than the nominal quota of "
+                f"{line.nominal} in flavor {line.flavor}"
             )
         else:
             yield (
@@ -99,7 +99,7 @@ def _quota_reasons(found: Explanation) -> Iterator[str]:
 
 
 def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
-    """Lines that stand in the way: of a resource for which no usable flavor has enough."""
+    """Lines of resources for which no usable flavor has enough."""
     found = []
     for resource in dict.fromkeys(line.resource for line in lines):
         own = [line for line in lines if line.resource == resource]
@@ -111,7 +111,7 @@ def short_of_quota(lines: tuple[QuotaLine, ...]) -> list[QuotaLine]:
 
 
 def not_fitting_views(found: Explanation) -> list[FlavorView]:
-    """Flavors whose topology stands in the way: those that were tried, else all."""
+    """Flavors in whose topology it does not fit: those that were tried, else all."""
     views = [view for view in found.flavors if not view.fits]
     chosen = [view for view in views if view.chosen]
     usable = [view for view in views if not view.problem]
@@ -129,39 +129,39 @@ def _topology_reasons(found: Explanation) -> Iterator[str]:
         best = asked.best[0] if asked is not None and asked.best else None
         units = f"{view.unit}s"
         if best is None:
-            yield f"No node takes part in topology {view.topology}"
+            yield f"Topology {view.topology} has no nodes"
         elif view.asked.startswith("required"):
             yield (
-                f"No {_level_short_name(asked.level if asked else '')} holds all {view.wanted} "
-                f"{units}: the "
-                f"best, {'/'.join(best.domain)}, takes {view.fitting}"
+                f"{view.wanted} {units} do not fit in any single "
+                f"{_level_short_name(asked.level if asked else '')}: the best candidate, "
+                f"{'/'.join(best.domain)}, fits {view.fitting}"
             )
         else:
-            yield f"All domains together take {view.fitting} of {view.wanted} {units}"
+            yield f"{view.fitting} of {view.wanted} {units} fit in all domains together"
         if asked is not None and asked.fragmented:
-            yield f"There is room for {asked.pods} pods in all, but in pieces"
+            yield f"{asked.pods} pods would fit across {_level_short_name(asked.level)}s"
         lacking = sum(one.nodes for one in view.excluded if one.rule == "missingLevel")
         if lacking:
-            nodes = "1 node" if lacking == 1 else f"{lacking} nodes"
-            yield f"Not counted for want of level labels: {nodes}"
+            nodes = "1 node lacks" if lacking == 1 else f"{lacking} nodes lack"
+            yield f"{nodes} level labels"
 
 
 def _level_short_name(level: str) -> str:
-    return level.rpartition("/")[2]
+    return level.rpartition("/")[2].removeprefix("topology-")
 
 
 def changes_of(found: Explanation) -> tuple[Remedy, ...]:
-    """What would help, as far as it is known: now, after others have ended, perhaps.
+    """What would help: now, after others have ended, or perhaps.
 
-    Where quota and topology both stand in the way, none says more than it does for both.
+    Where neither quota nor topology is enough, no change promises more than it does for both.
     """
     if found.fits:
         return ()
     changes: list[Remedy] = []
     if found.queue is not None:
         changes += [
-            Remedy(kind="queue", value="", when="perhaps", text=f"mend the queue: {text}")
-            for text in found.queue.problems
+            Remedy(kind="queue", value="", when="perhaps", text=_queue_text(problem))
+            for problem in found.queue.problems
         ]
     short = short_of_quota(found.quota)
     placed = any(view.fits and not view.problem for view in found.flavors)
@@ -171,12 +171,17 @@ def changes_of(found: Explanation) -> tuple[Remedy, ...]:
         changes += _quota_changes(line, enough=enough)
     for view in views:
         changes += (_limited_by_quota(change, short) for change in view.changes)
-    order = ("now", "whenEmpty", "perhaps")
-    return tuple(sorted(dict.fromkeys(changes), key=lambda change: order.index(change.when)))
+    return tuple(sorted(dict.fromkeys(changes), key=lambda change: WHEN_ORDER.index(change.when)))
+
+
+def _queue_text(problem: str) -> str:
+    if "(stopPolicy: " in problem:
+        return f"{problem}. Ask its administrator to set spec.stopPolicy to None."
+    return f"fix the queue: {problem}"
 
 
 def _limited_by_quota(change: Remedy, short: Sequence[QuotaLine]) -> Remedy:
-    """A change that gives pods a place, which is of use only when their quota is free, too."""
+    """A change that makes pods fit, which helps only when their quota is free, too."""
     if not short or change.when == "perhaps":
         return change
     released_later = not any(line.never or line.problem for line in short)
@@ -188,7 +193,7 @@ def _quota_changes(line: QuotaLine, *, enough: bool) -> Iterator[Remedy]:
         return
     if not line.never and line.holders:
         names = ", ".join(holder.name for holder in line.holders)
-        text = f"wait until {line.missing} {line.resource} of quota are given back; held by {names}"
+        text = f"wait until {line.missing} {line.resource} of quota are released, held by {names}"
         when: When = "whenEmpty" if enough else "perhaps"
         yield Remedy(kind="quota", value=line.missing, when=when, text=text)
         return

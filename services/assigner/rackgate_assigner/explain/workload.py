@@ -1,4 +1,13 @@
-"""Facts for people: where a Workload stands and why, which nodes lack labels, what overlaps."""
+"""Explain a Workload: where it stands and why, and what would help.
+
+1. `decide` runs a scheduling cycle over this Workload alone: reason and message are those that the
+   scheduler would write. Where others are ahead of it, a second cycle includes them (`in_turn`).
+2. `queue_position` reads its queues and quota, `flavor_views` its flavors with a topology.
+3. `summary` says in a sentence or two what of this is the cause, and lists what would help.
+
+The cache is only read. Complexity: two cycles over the pending Workloads ahead, and one view per
+flavor with a topology.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +47,7 @@ SHOWN = 3
 
 
 def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Explanation | None:
-    """Why a Workload waits, or what it holds; None when it is not there.
+    """Why a Workload is pending, or what it holds; None when it does not exist.
 
     Args:
         cache: the cluster, not changed.
@@ -66,7 +75,7 @@ def explain(cache: Cache, key: str, features: Features, top: int = SHOWN) -> Exp
 def explain_row(
     cache: Cache, row: WorkloadInfo, state: State, features: Features, top: int = SHOWN
 ) -> Explanation:
-    """As `explain`, for a Workload that waits, or one that is not submitted.
+    """As `explain`, for a Workload that is pending or not submitted.
 
     Args:
         cache: the cluster.
@@ -132,7 +141,7 @@ def _reason_and_message(decision: Decision | None) -> tuple[str, str]:
 
 
 def _in_turn(cache: Cache, row: WorkloadInfo, alone: Decision | None, features: Features) -> str:
-    """What the next cycle says where those ahead make the difference."""
+    """The message of the next cycle, where the Workloads ahead make a difference."""
     if not isinstance(alone, Admit):
         return ""
     line = pending_order(cache, row)
@@ -160,7 +169,7 @@ def _admitted_podsets(row: WorkloadInfo) -> tuple[PodSetStatus, ...]:
 
 
 def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
-    """Nodes that match a flavor's labels but lack level labels, each with the keys it lacks."""
+    """The level labels that nodes of a flavor lack, by node name (C18)."""
     row = cache.flavors.get(flavor)
     if row is None:
         return {}
@@ -174,7 +183,7 @@ def missing_levels(cache: Cache, flavor: str) -> dict[str, tuple[str, ...]]:
 
 
 def overlaps(cache: Cache) -> list[tuple[str, str, int]]:
-    """Pairs of flavors with a topology that have nodes in common, and how many."""
+    """Pairs of flavors with a topology that share nodes, and how many (TAS-33)."""
     flavor_topologies = cache.flavor_topologies()
     names = list(flavor_topologies.by_flavor)
     return [

@@ -32,7 +32,7 @@ from rackgate_assigner.node_replacement.unhealthy import (
 )
 from rackgate_assigner.scheduler.cycle import evictions
 from rackgate_assigner.topology.model import PodSetRequest, Replacement
-from rackgate_assigner.topology.placement import place as placement
+from rackgate_assigner.topology.placement.replace import replace as replace_pods
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS, TopologyTree
 from rackgate_assigner.workload.decisions import (
     ClearUnhealthyNodes,
@@ -360,7 +360,7 @@ class _NodeReplacement:
             requests.append(
                 restrict_to_domain(request, flavor_topology.tree, known, away, self.hosts)
             )
-        answer = placement.replace(
+        answer = replace_pods(
             flavor_topology.tree,
             flavor_topology.capacity,
             requests,

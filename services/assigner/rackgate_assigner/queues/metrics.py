@@ -18,7 +18,7 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.usage import BACKING_OFF, QueueTotals
 from rackgate_assigner.quota.active import Activity, cluster_queue_activity, local_queue_activity
 from rackgate_assigner.quota.queues import FlavorResource
-from rackgate_assigner.topology.free_capacity import summarize_free_capacity
+from rackgate_assigner.topology.capacity import summarize_free_capacity
 
 Sample: TypeAlias = tuple[Sequence[str], float]
 

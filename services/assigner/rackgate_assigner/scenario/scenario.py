@@ -1,4 +1,4 @@
-"""Placement questions and answers as JSON: the `tas-scenario/1` format. Pure: text in, data out."""
+"""Answer the scenarios of a file with the placement engine: `tas-scenario/1` in, JSON out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 from rackgate.features import Features
 from rackgate.resources.quantity import QuantityError, amount
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.scenario.checks import check_scenario
 from rackgate_assigner.scenario.format import (
     FORMAT,
     Scenario,
     ScenarioAssignment,
     ScenarioError,
     ScenarioTopologyRequest,
-    decode_scenarios,
+    read_scenarios,
 )
 from rackgate_assigner.topology.capacity import Capacity
 from rackgate_assigner.topology.model import (
@@ -26,7 +25,8 @@ from rackgate_assigner.topology.model import (
     SliceLayer,
     TopologyRequest,
 )
-from rackgate_assigner.topology.placement.place import place, replace
+from rackgate_assigner.topology.placement.place import place
+from rackgate_assigner.topology.placement.replace import replace
 from rackgate_assigner.topology.tree import TopologyTree
 
 __all__ = [
@@ -43,31 +43,18 @@ __all__ = [
 ENDED_PHASES = ("Succeeded", "Failed")
 
 
-def read_scenarios(text: bytes) -> tuple[Scenario, ...]:
-    """Decode a scenario file; every scenario in it has an answer.
-
-    Raises:
-        ScenarioError: no JSON, another format, or a field that makes no sense: its path in the
-            document, the value found and what it must be.
-    """
-    scenarios = decode_scenarios(text)
-    for index, scenario in enumerate(scenarios):
-        check_scenario(scenario, f"scenarios[{index}]")
-    return scenarios
-
-
 def answer(scenario: Scenario, path: str = "scenario") -> dict[str, Any]:
     """Place a scenario's PodSets.
 
     Args:
-        scenario: as `read_scenarios` gives it.
-        path: where it stands, for messages.
+        scenario: from `read_scenarios`.
+        path: of the scenario in the document, for messages.
 
     Returns:
         PodSet name to `{"assignment": ...}` or `{"failure": text}`, as `expected` in the data.
 
     Raises:
-        ScenarioError: the engine cannot work with it.
+        ScenarioError: the engine rejects it.
     """
     try:
         return _to_expected(_place_podsets(scenario))
@@ -76,7 +63,7 @@ def answer(scenario: Scenario, path: str = "scenario") -> dict[str, Any]:
 
 
 def answers(text: bytes) -> Iterator[dict[str, Any]]:
-    """Answers to all scenarios of a file as `{"id", "expected"}`, in its order.
+    """Answer all scenarios of a file, as `{"id", "expected"}`, in its order.
 
     Raises:
         ScenarioError: as `read_scenarios` and `answer`.
@@ -112,7 +99,7 @@ def tree_and_capacity(scenario: Scenario) -> tuple[TopologyTree, Capacity]:
 
 
 def podset_requests(scenario: Scenario) -> list[PodSetRequest]:
-    """The scenario's PodSets as the engine takes them."""
+    """The scenario's PodSets."""
     return [
         PodSetRequest(
             name=podset.name,
@@ -123,7 +110,9 @@ def podset_requests(scenario: Scenario) -> list[PodSetRequest]:
             node_selector=podset.node_selector,
             tolerations=podset.tolerations,
             node_affinity=podset.node_affinity,
-            previous=_assignment(podset.previous_assignment),
+            previous=_assignment(podset.previous_assignment)
+            if podset.previous_assignment is not None
+            else None,
         )
         for podset in scenario.pod_sets
     ]
@@ -134,22 +123,12 @@ def _place_podsets(scenario: Scenario) -> Placement:
     podsets = podset_requests(scenario)
     replacement = scenario.replacement
     if replacement is not None and replacement.unhealthy_nodes:
-        current = {
-            name: _assignment(assignment) for name, assignment in replacement.assignments.items()
-        }
+        assignments = {name: _assignment(one) for name, one in replacement.assignments.items()}
         return replace(
             tree,
             capacity,
             podsets,
-            Replacement(
-                replacement.unhealthy_nodes,
-                {
-                    name: assignment
-                    for name, assignment in current.items()
-                    if assignment is not None
-                },
-                replacement.owned_by_single_pod,
-            ),
+            Replacement(replacement.unhealthy_nodes, assignments, replacement.owned_by_single_pod),
             topology_name=scenario.flavor.topology,
             flavor_tolerations=scenario.flavor.tolerations,
             features=Features.of(scenario.gates),
@@ -198,9 +177,7 @@ def _topology(request: ScenarioTopologyRequest | None) -> TopologyRequest | None
     )
 
 
-def _assignment(assignment: ScenarioAssignment | None) -> TopologyAssignment | None:
-    if assignment is None:
-        return None
+def _assignment(assignment: ScenarioAssignment) -> TopologyAssignment:
     return TopologyAssignment(
         assignment.levels, tuple((domain.values, domain.count) for domain in assignment.domains)
     )

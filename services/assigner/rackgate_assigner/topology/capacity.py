@@ -1,66 +1,62 @@
-"""The numbers that change: free room and usage per leaf, with cheap snapshots.
+"""Free capacity and usage per leaf of a tree, with cheap snapshots.
 
-Rows are stored per resource, so that one resource over all leaves is contiguous; the public
+- `Capacity` holds two numbers per resource and leaf: what is free, and what TAS placed. Charging a
+  pod subtracts from the first and adds to the second; pods that TAS did not place only subtract.
+- `Capacity.copy` is a snapshot: both sides share one block until one of them charges something.
+- `Capacity.move_to_tree` keeps the charges when nodes come and go (`update.update_tree`).
+- `CapacityCache` keeps what was derived from the free capacity, with the leaves charged since.
+
+Rows are stored per resource, so that one resource over all leaves is contiguous. The public
 matrices are their transposes, shape (leaves, resources).
+Invariants: amounts are clamped so that sums stay within int64; a snapshot never changes.
+Complexity: a charge costs O(resources), the first one after a copy also one copy of the block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.topology.capacity_cache import CapacityCache
-from rackgate_assigner.topology.leaf_array import LeafArray
+from rackgate_assigner.topology.model import IntMatrix, IntVector
 from rackgate_assigner.topology.reordering import Reordering
-from rackgate_assigner.topology.tree import (
-    AMOUNT_LIMIT,
-    PODS,
-    IntMatrix,
-    IntVector,
-    TopologyTree,
-    align_resource_rows,
-)
+from rackgate_assigner.topology.tree import AMOUNT_LIMIT, PODS, TopologyTree, align_resource_rows
+
+T = TypeVar("T")
 
 # One charge of one resource on one leaf; a thousand of them still fit into int64.
-CHARGE_LIMIT = 2**53
-# What one leaf can be charged with in all.
-SUM_LIMIT = 2**62
+CHARGE_LIMIT: Final = 2**53
+# All charges of one leaf.
+SUM_LIMIT: Final = 2**62
+# Changes of leaves that are kept apart before the numbers are copied.
+PENDING_LIMIT: Final = 32
+# Cached values of one capacity; each is a few arrays over the leaves.
+CACHE_SIZE: Final = 8
+# Leaves charged since; a value that lags further behind is dropped.
+CHANGES_LIMIT: Final = 8_192
 
 
 class Capacity:
-    """Allocatable, TAS usage and usage of other pods over the leaves of a tree.
+    """Free capacity and usage over the leaves of a tree.
 
-    A resource that is not among `resources` offers nothing: charging it changes nothing, and a
+    No node offers a resource that is not among `resources`: charging it changes nothing, and a
     request for it never fits.
 
     Attributes:
         tree: the tree whose leaves these are.
-        resources: column names, sorted; always with `pods`.
-        rows: resource name to column number.
-        cache: numbers derived from the free amounts, with the leaves that changed since. A
-            snapshot starts without.
+        resources: names, sorted; always with `pods`.
+        rows: row by resource name.
+        cache: what was derived from the free capacity; a snapshot starts without.
     """
 
-    __slots__ = (
-        "_array",
-        "_is_shared",
-        "cache",
-        "resources",
-        "rows",
-        "tree",
-    )
+    __slots__ = ("_array", "_is_shared", "cache", "resources", "rows", "tree")
 
     def __init__(self, tree: TopologyTree, resources: Iterable[str] | None = None) -> None:
-        """Start with everything free.
-
-        Args:
-            tree: the domains.
-            resources: columns to keep; by default all that some node of the tree offers.
-        """
+        """Start with everything free, for all resources that some node offers by default."""
         self.tree = tree
         self.resources = tree.resources if resources is None else tuple(sorted({PODS, *resources}))
         self.rows = {name: row for row, name in enumerate(self.resources)}
@@ -71,16 +67,6 @@ class Capacity:
         self.cache: CapacityCache[Any] = CapacityCache()
 
     @property
-    def _free(self) -> IntMatrix:
-        rows: IntMatrix = self._array.array()[0]
-        return rows
-
-    @property
-    def _usage(self) -> IntMatrix:
-        rows: IntMatrix = self._array.array()[1]
-        return rows
-
-    @property
     def allocatable(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what the nodes offer (CAP-01)."""
         return _read_only_view(_select_rows(self.tree, self.resources))
@@ -88,51 +74,40 @@ class Capacity:
     @property
     def usage(self) -> IntMatrix:
         """Shape (leaves, resources), read-only: what TAS placed."""
-        return _read_only_view(self._usage)
-
-    @property
-    def other_usage(self) -> IntMatrix:
-        """Shape (leaves, resources), a copy: what pods not placed by TAS take (CAP-03)."""
-        other: IntMatrix = self.allocatable - (self._free + self._usage).T
-        return other
+        return _read_only_view(self.free_and_usage()[1])
 
     @property
     def free(self) -> IntMatrix:
         """Shape (leaves, resources), read-only; negative where a leaf is over-committed."""
-        return _read_only_view(self._free)
+        return _read_only_view(self.free_and_usage()[0])
 
-    def free_row(self, row: int, *, simulate_empty: bool = False) -> IntVector:
-        """One resource over all leaves; with `simulate_empty` as if nothing were placed by TAS.
+    def free_and_usage(self) -> tuple[IntMatrix, IntMatrix]:
+        """Both shape (resources, leaves), not a copy: only to be read."""
+        free, usage = self._array.array()
+        return free, usage
 
-        Read-only without `simulate_empty`: the caller copies before it writes.
-        """
-        if simulate_empty:
-            empty: IntVector = self._free[row] + self._usage[row]
-            return empty
-        vector: IntVector = self._free[row]
+    def free_row(self, row: int) -> IntVector:
+        """Shape (leaves,), not a copy: what is free of one resource."""
+        vector: IntVector = self._array.array()[0, row]
         return vector
 
     def charge(self, leaf: int, requests: Mapping[str, int], count: int) -> None:
-        """Charge `count` pods placed by TAS: count x (requests + 1 pod).
+        """Charge `count` pods placed by TAS; a negative count releases them.
 
-        Args:
-            leaf: leaf id of the tree.
-            requests: per pod, whole numbers, without the implied 1 of `pods`.
-            count: pods; negative gives back.
+        `requests` are per pod, whole numbers, without the implied 1 of `pods`.
         """
         amounts = self._amounts(requests, count)
-        self._ensure_writable((leaf,))
-        self._usage[:, leaf] += amounts
-        self._free[:, leaf] -= amounts
+        free, usage = self._writable((leaf,))
+        free[:, leaf] -= amounts
+        usage[:, leaf] += amounts
 
     def charge_other(self, leaf: int, requests: Mapping[str, int], count: int = 1) -> None:
         """Charge pods that TAS did not place; they stay with `simulate_empty`.
 
-        Many pods at once are charged like one after another, so the limit is that of a sum.
+        The limit is that of a sum, because many pods may be charged at once.
         """
         amounts = self._amounts(requests, count, SUM_LIMIT)
-        self._ensure_writable((leaf,))
-        self._free[:, leaf] -= amounts
+        self._writable((leaf,))[0, :, leaf] -= amounts
 
     def charge_leaves(
         self, leaves: Sequence[int], requests: Mapping[str, int], counts: Sequence[int]
@@ -144,12 +119,12 @@ class Capacity:
         order = {count: i for i, count in enumerate(sorted(set(counts)))}
         amounts = np.stack(columns, axis=1)[:, [order[count] for count in counts]]
         where = np.array(leaves, dtype=np.int64)
-        self._ensure_writable(leaves)
-        np.add.at(self._usage.T, where, amounts.T)
-        np.subtract.at(self._free.T, where, amounts.T)
+        free, usage = self._writable(leaves)
+        np.subtract.at(free.T, where, amounts.T)
+        np.add.at(usage.T, where, amounts.T)
 
     def copy(self) -> Capacity:
-        """A snapshot: shares the numbers until either side charges something."""
+        """A snapshot; both sides share the numbers until one of them charges something."""
         clone = object.__new__(Capacity)
         clone.tree, clone.resources, clone.rows = self.tree, self.resources, self.rows
         clone._array = self._array
@@ -158,12 +133,12 @@ class Capacity:
         return clone
 
     def move_to_tree(self, tree: TopologyTree, leaves: Reordering | None) -> Capacity:
-        """The same charges on the next tree; then call `set_leaf` for every touched leaf.
+        """The same charges on the next tree; then call `set_leaf` for every changed leaf.
 
-        To go on with instead of this one, which gives its numbers away.
+        Do not use this capacity any more: the new one may write to its numbers.
 
         Args:
-            tree: amended from this one's; its resources become the columns.
+            tree: updated from this one's; its resources are kept.
             leaves: their order; None: the same leaves.
         """
         clone = object.__new__(Capacity)
@@ -179,32 +154,26 @@ class Capacity:
         return clone
 
     def set_leaf(self, leaf: int, usage: Mapping[str, int], other: Mapping[str, int]) -> None:
-        """Set what is charged to a leaf, whatever was charged before.
-
-        Args:
-            leaf: leaf id of the tree.
-            usage: by resource, what TAS placed.
-            other: by resource, what pods not placed by TAS take.
-        """
+        """Replace what is charged to a leaf, by resource: pods that TAS placed, and other pods."""
         allocatable_of_leaf = self.tree.allocatable_of_leaf(leaf)
         column = np.zeros((2, len(self.resources)), dtype=np.int64)
         for row, name in enumerate(self.resources):
             used, taken = _clamp_sum(usage.get(name, 0)), _clamp_sum(other.get(name, 0))
             column[:, row] = allocatable_of_leaf.get(name, 0) - used - taken, used
         if np.array_equal(self._array.column(leaf), column):
-            return  # nothing to copy a shared block for
+            return  # a shared block need not be copied
         if (self._is_shared or self._array.has_pending) and not self._array.is_pending_full:
             self.cache.mark_changed((leaf,))
             self._array, self._is_shared = self._array.with_column(leaf, column), False
             return
-        self._ensure_writable((leaf,))
-        self._array.array()[..., leaf] = column
+        self._writable((leaf,))[..., leaf] = column
 
-    def _ensure_writable(self, leaves: Iterable[int]) -> None:
-        """Before these leaves are written to."""
+    def _writable(self, leaves: Iterable[int]) -> IntMatrix:
+        """Shape (2, resources, leaves): a block of our own, before these leaves are written to."""
         self.cache.mark_changed(leaves)
         if self._is_shared:
             self._array, self._is_shared = LeafArray(self._array.array().copy()), False
+        return self._array.array()
 
     def _amounts(
         self, requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
@@ -227,7 +196,7 @@ def single_pod_requests(requests: Mapping[str, int]) -> dict[str, int]:
 def charge_amounts(
     requests: Mapping[str, int], count: int, limit: int = CHARGE_LIMIT
 ) -> dict[str, int]:
-    """What `count` pods take in one charge, by resource; negative gives back."""
+    """What `count` pods take in one charge, by resource."""
     return {
         name: max(-limit, min(limit, amount * count))
         for name, amount in single_pod_requests(requests).items()
@@ -240,14 +209,14 @@ def charge_assignment(
     assignment: TopologyAssignment,
     sign: int = 1,
 ) -> None:
-    """Charge (sign 1) or give back (sign -1) all pods of a PodSet's assignment.
+    """Charge (sign 1) or release (sign -1) all pods of a PodSet's assignment.
 
-    Domains that are no leaf of the tree any more are ignored.
+    Domains that are not a leaf of the tree any more are ignored.
 
     Args:
         capacity: changed in place.
         requests: per pod, without the implied 1 of `pods`.
-        assignment: as stored; a hostname-lowest one is charged to the leaf that holds the host,
+        assignment: as stored. With hostnames it is charged to the leaves that hold the hosts,
             whatever the lowest level of this tree is, so that flavors can share nodes.
         sign: 1 or -1.
     """
@@ -272,29 +241,6 @@ def leaf_of_assigned_domain(
     return None
 
 
-def charge_host(
-    capacities: Iterable[Capacity],
-    host: str,
-    requests: Mapping[str, int],
-    count: int,
-    *,
-    tas: bool = True,
-) -> None:
-    """Charge pods on one host to every tree that has it: flavors that share nodes share usage.
-
-    Args:
-        capacities: one per flavor; those without the host stay as they are.
-        host: value of the hostname label.
-        requests: per pod, without the implied 1 of `pods`.
-        count: pods; negative gives back.
-        tas: False for pods that TAS did not place.
-    """
-    for capacity in capacities:
-        leaf = capacity.tree.leaf_of_host(host)
-        if leaf is not None:
-            (capacity.charge if tas else capacity.charge_other)(leaf, requests, count)
-
-
 def _clamp_sum(amount: int) -> int:
     return max(-SUM_LIMIT, min(SUM_LIMIT, amount))
 
@@ -309,3 +255,193 @@ def _select_rows(tree: TopologyTree, resources: Sequence[str]) -> IntMatrix:
     if tuple(resources) == tree.resources:
         return tree.allocatable
     return align_resource_rows(tree.allocatable, tree.resources, resources)
+
+
+# Numbers over leaves that move, and the cache.
+
+
+class LeafArray:
+    """Numbers of shape (..., leaves) over leaves that move.
+
+    To copy all numbers for one added node would take longer than everything else. So moves and
+    changed leaves are kept apart, many of them as one, until somebody reads.
+
+    Attributes:
+        has_pending: `array` returns a new block.
+    """
+
+    __slots__ = ("_columns", "_numbers", "_reordering", "has_pending")
+
+    def __init__(self, numbers: IntMatrix, order: Reordering | None = None) -> None:
+        """Start from numbers (not copied), and how their leaves moved since."""
+        self._numbers, self._reordering = numbers, order
+        self._columns: dict[int, IntMatrix] = {}
+        self.has_pending = order is not None
+
+    def array(self) -> IntMatrix:
+        """The numbers over the leaves as they are now; not a copy."""
+        if self.has_pending:
+            numbers = self._numbers
+            numbers = (
+                numbers.copy()
+                if self._reordering is None
+                else self._reordering.reorder_array(numbers)
+            )
+            for leaf, column in self._columns.items():
+                numbers[..., leaf] = column
+            self._numbers, self._reordering, self._columns = numbers, None, {}
+            self.has_pending = False
+        return self._numbers
+
+    def column(self, leaf: int) -> IntMatrix:
+        """The numbers of one leaf, read-only."""
+        if leaf in self._columns:
+            return self._columns[leaf]
+        at = leaf if self._reordering is None else self._reordering.old_index(leaf)
+        if at is None:
+            return np.zeros(self._numbers.shape[:-1], dtype=np.int64)
+        found: IntMatrix = self._numbers[..., at]
+        return found
+
+    def reorder(self, order: Reordering) -> LeafArray:
+        """The same numbers over the leaves in their new order, 0 where new. This one stays."""
+        if not self.has_pending:
+            return LeafArray(self._numbers, order)
+        whole = order if self._reordering is None else self._reordering.compose(order)
+        places = {leaf: order.new_index(leaf) for leaf in self._columns}
+        if len(whole.removed) + len(whole.insertions) + len(places) > PENDING_LIMIT:
+            return LeafArray(self.array(), order)
+        clone = LeafArray(self._numbers, whole)
+        clone._columns = {
+            place: self._columns[leaf] for leaf, place in places.items() if place is not None
+        }
+        return clone
+
+    def with_column(self, leaf: int, column: IntMatrix) -> LeafArray:
+        """The same numbers but for one leaf. This one stays."""
+        clone = LeafArray(self._numbers, self._reordering)
+        clone._columns = {**self._columns, leaf: column}
+        clone.has_pending = True
+        return clone
+
+    @property
+    def is_pending_full(self) -> bool:
+        """Whether a write into the numbers is better than one more changed leaf."""
+        return len(self._columns) >= PENDING_LIMIT
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    value: T
+    seen: int
+
+
+class CapacityCache(Generic[T]):
+    """Values by key for one capacity; the least recently used are dropped.
+
+    While nothing is cached, charges are not recorded.
+    """
+
+    __slots__ = ("_changed", "_entries")
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, _Entry[T]] = {}
+        self._changed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def mark_changed(self, leaves: Iterable[int]) -> None:
+        """These leaves were charged."""
+        if self._entries:
+            self._changed.extend(leaves)
+            if len(self._changed) > CHANGES_LIMIT:
+                self._trim()
+
+    def clear(self) -> None:
+        """Everything may have changed."""
+        self._entries.clear()
+        self._changed.clear()
+
+    def pop(self, key: Hashable) -> tuple[T, IntVector] | None:
+        """Remove the value under `key`; with it the leaves charged since `put`, ascending.
+
+        The caller updates it and puts it back, so a failed update is not kept.
+        """
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+        changed = self._changed[entry.seen :]
+        return entry.value, np.array(sorted(set(changed)), dtype=np.int64)
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Keep a value that is correct now."""
+        self._entries.pop(key, None)
+        if len(self._entries) >= CACHE_SIZE:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = _Entry(value, len(self._changed))
+
+    def _trim(self) -> None:
+        cut = len(self._changed) // 2
+        self._entries = {key: one for key, one in self._entries.items() if one.seen >= cut}
+        for entry in self._entries.values():
+            entry.seen -= cut
+        del self._changed[:cut]
+
+
+# For metrics.
+
+
+@dataclass(frozen=True, slots=True)
+class LevelFreeCapacity:
+    """The domains of one level.
+
+    Attributes:
+        key: node label.
+        domains: how many there are.
+        idle: of these, those without a pod that TAS placed.
+        largest_free: by resource, the most that one domain has free; cpu in millicores.
+    """
+
+    key: str
+    domains: int
+    idle: int
+    largest_free: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeCapacitySummary:
+    """All levels of one flavor's topology.
+
+    Attributes:
+        levels: coarsest first.
+        free: by resource, over all leaves.
+    """
+
+    levels: tuple[LevelFreeCapacity, ...]
+    free: Mapping[str, int]
+
+
+def summarize_free_capacity(tree: TopologyTree, capacity: Capacity) -> FreeCapacitySummary:
+    """What is free in each domain; an over-committed leaf counts as 0."""
+    if not tree.leaf_count:
+        return FreeCapacitySummary(
+            tuple(LevelFreeCapacity(key, 0, 0, {}) for key in tree.levels),
+            dict.fromkeys(capacity.resources, 0),
+        )
+    free = np.maximum(capacity.free.T, 0)
+    placed = capacity.usage.T[capacity.rows[PODS]]
+    levels = []
+    for level, key in enumerate(tree.levels):
+        starts = tree.leaf_ranges[level][:-1]
+        sums = np.add.reduceat(free, starts, axis=1).max(axis=1).tolist()
+        levels.append(
+            LevelFreeCapacity(
+                key=key,
+                domains=len(starts),
+                idle=int((np.add.reduceat(placed, starts) == 0).sum()),
+                largest_free=dict(zip(capacity.resources, sums, strict=True)),
+            )
+        )
+    total = free.sum(axis=1).tolist()
+    return FreeCapacitySummary(tuple(levels), dict(zip(capacity.resources, total, strict=True)))

@@ -1,18 +1,25 @@
-"""Plain data that the placement engine takes and gives. No client, clock or log here."""
+"""What the placement engine takes and returns, as plain data; and its array types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.core import Taint, Toleration
 
+IntVector: TypeAlias = npt.NDArray[np.int64]
+IntMatrix: TypeAlias = npt.NDArray[np.int64]
+BoolVector: TypeAlias = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What placement needs to know of a node.
+    """A node, as placement sees it.
 
     Attributes:
         name: the Node object's name (its hostname label may differ).
@@ -41,11 +48,11 @@ class SliceLayer:
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """What a PodSet asks of the topology: at most one of required, preferred, unconstrained.
+    """A topology request: at most one of required, preferred, unconstrained.
 
     Attributes:
         slices: coarsest first.
-        layered: the slices were asked for as a list of layers; counts for field paths alone.
+        layered: the slices were requested as a list of layers; only field paths depend on it.
     """
 
     required: str | None = None
@@ -61,10 +68,10 @@ class PodSetRequest:
 
     Attributes:
         requests: per pod, whole numbers (cpu in millicores), without the implied 1 of `pods`.
-        topology: None when nothing was asked (implied: unconstrained at the lowest level).
+        topology: None without a request: implied unconstrained, at the lowest level.
         group: PodSets of one group are placed together as workers and leader.
         node_affinity: the Kubernetes NodeAffinity object, camelCase, or None.
-        previous: current assignment, used only for resizing behind a gate.
+        previous: current assignment; read only behind ElasticJobsViaWorkloadSlicesWithTAS.
     """
 
     name: str
@@ -80,12 +87,12 @@ class PodSetRequest:
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """A refusal, in the field's text.
+    """PodSets do not fit.
 
     Attributes:
-        podset: the first PodSet that could not be placed.
-        message: why; fixed byte for byte by the conformance data.
-        members: every PodSet the refusal speaks for (all of a podset group).
+        podset: the first PodSet that does not fit.
+        message: why, in Kueue's words; fixed byte for byte by the conformance data.
+        members: every PodSet that the message is about (all of a podset group).
     """
 
     podset: str
@@ -95,12 +102,12 @@ class NoFit:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A node broke under admitted PodSets.
+    """Nodes became unhealthy under admitted PodSets.
 
     Attributes:
         unhealthy_nodes: host names; only the first is replaced.
-        assignments: current assignment by PodSet name; PodSets without one are left alone.
-        owned_by_single_pod: the Workload belongs to one plain pod, which cannot move.
+        assignments: current assignment by PodSet name; PodSets without one are skipped.
+        owned_by_single_pod: the Workload belongs to one plain Pod, which cannot move.
     """
 
     unhealthy_nodes: tuple[str, ...]
@@ -110,7 +117,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Assignments by PodSet name; `failure` names the first PodSet that found no place."""
+    """Assignments by PodSet name; `failure` names the first PodSet that does not fit."""
 
     assignments: Mapping[str, TopologyAssignment]
     failure: NoFit | None = None

@@ -1,4 +1,4 @@
-"""The moves of a sorted sequence that loses and gains members, in blocks where it can be."""
+"""How a sorted sequence moves when members are removed and inserted, in whole blocks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 # With more blocks than this one gather is faster than copying them one by one.
 MANY_BLOCKS = 256
-# So many steps are taken over all numbers, one after another, before a table of them is made.
+# With more steps than this, a table of all places is faster than one pass for each step.
 FEW_STEPS = 3
 
 
 class Reordering:
-    """What happened to the places of a sorted sequence.
+    """Old and new places of the members.
 
-    Everything but `reorder_array` and `map_indices` takes time by what came and went, not by how
-    many members there are.
+    Complexity: `reorder_array`, `reorder_items` and `map_indices` are O(members), everything else
+    is O(removed + inserted).
 
     Attributes:
         count: members before.
-        removed: old places that are left, ascending.
-        insertions: old places before which something new stands, ascending.
-        inserted: new places of what was not there before, ascending; one for each of `insertions`.
+        removed: old places, ascending.
+        insertions: old places before which a new member stands, ascending.
+        inserted: new places of the new members, ascending; one for each of `insertions`.
     """
 
     __slots__ = ("_blocks", "_length", "count", "inserted", "insertions", "removed")
@@ -35,10 +35,10 @@ class Reordering:
     def __init__(self, count: int, removed: Sequence[int], insertions: Sequence[int]) -> None:
         self.count, self.removed, self.insertions = count, removed, insertions
         self.inserted: list[int] = []
-        # Of members that stay together: new place, how many, old place.
+        # Members that stay together: new place, how many, old place.
         self._blocks: list[tuple[int, int, int]] = []
         old = new = 0
-        # What is new at an old place stands before it, whether or not that one leaves.
+        # A new member stands before the old place, whether or not that one is removed.
         events = sorted(
             [*((place, True) for place in removed), *((place, False) for place in insertions)]
         )
@@ -59,7 +59,7 @@ class Reordering:
         return self._length
 
     def new_index(self, old: int) -> int | None:
-        """New place of a member, or None when it is gone."""
+        """New place of a member, or None when it is removed."""
         index = bisect_right(self._blocks, old, key=lambda block: block[2]) - 1
         if index < 0:
             return None
@@ -67,7 +67,7 @@ class Reordering:
         return new + old - start if old < start + length else None
 
     def old_index(self, new: int) -> int | None:
-        """Old place of a member, or None when it was not there before."""
+        """Old place of a member, or None when it is new."""
         index = bisect_right(self._blocks, new, key=lambda block: block[0]) - 1
         if index < 0:
             return None
@@ -75,7 +75,7 @@ class Reordering:
         return old + new - start if new < start + length else None
 
     def compose(self, after: Reordering) -> Reordering:
-        """Both as one: this order, and what happened to its members after it."""
+        """This reordering, and then the next one, as one."""
         removed, insertions = (
             list(self.removed),
             dict(zip(self.inserted, self.insertions, strict=True)),
@@ -90,14 +90,14 @@ class Reordering:
         return Reordering(self.count, sorted(removed), sorted([*insertions.values(), *more]))
 
     def _old_index_before(self, new: int) -> int:
-        """An old place before which something new stands when it stands before this new place."""
+        """The old place before which a member inserted before this new place stands."""
         if new == len(self):
             return self.count
         old = self.old_index(new)
         return self.insertions[bisect_left(self.inserted, new)] if old is None else old
 
     def reorder_items(self, items: Sequence[T], inserted: Sequence[T]) -> list[T]:
-        """A list in its new order; what was not there before is taken from `inserted`, in turn."""
+        """A list in its new order, with the new members from `inserted`."""
         found: list[T] = []
         filled = 0
         for new, length, old in self._blocks:
@@ -109,7 +109,7 @@ class Reordering:
         return found
 
     def reorder_array(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """An array whose last axis is in its new order; a copy. What is new is 0.
+        """A copy of an array with its last axis in the new order; 0 where new.
 
         Args:
             numbers: shape (..., members before).
@@ -126,7 +126,7 @@ class Reordering:
         return found
 
     def map_indices(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Old places as new ones, a copy; -1 stays. What a place that is left becomes is open."""
+        """Old places as new ones; -1 stays, and removed places become anything."""
         if len(self.removed) + len(self.insertions) > FEW_STEPS:
             table = np.full(self.count + 1, -1, dtype=np.int64)
             for new, length, old in self._blocks:

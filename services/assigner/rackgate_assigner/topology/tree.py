@@ -1,48 +1,48 @@
-"""The static side of placement: which domains exist, and which nodes make them up.
+"""The topology tree of one flavor: its domains, and the nodes they consist of.
 
-Nodes are sorted by path, so that every domain of every level is one contiguous run of leaves and
-its integer id is its rank in path order. Numbers that change live in `capacity`. A tree never
-changes: when nodes do, `amending` makes the next one, which shares all that stayed the same.
+1. `select_nodes` drops nodes that are not ready, cordoned, or lack labels.
+2. `TopologyTree.build` sorts the others by path, the values of the level labels.
+3. `build_structure` splits the sorted paths into domains, level by level.
+
+Invariants: every domain of every level is one contiguous range of leaves; its id is its rank in
+path order. A tree never changes: when nodes do, `update.update_tree` makes the next one, which
+shares everything that stays the same. Free capacity and usage are in `capacity`.
+Complexity: O(nodes x log nodes) to build, once; arrays that follow are derived when they are read.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain
-from typing import TypeAlias
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain, pairwise
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from rackgate.api.names import HOSTNAME_LABEL
 from rackgate.topology.assignment import Domain
-from rackgate_assigner.topology import structure
-from rackgate_assigner.topology.columns import Column, Memo, Overlay
-from rackgate_assigner.topology.leaf_index import LeafIndex
-from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.node_registry import NodeRegistry, NodeSelection
-from rackgate_assigner.topology.structure import Structure, index_range
+from rackgate_assigner.topology.model import IntMatrix, IntVector, NodeInfo
+from rackgate_assigner.topology.nodes import (
+    Column,
+    LeafIndex,
+    Memo,
+    NodeRegistry,
+    NodeSelection,
+    Overlay,
+)
 
-IntVector: TypeAlias = npt.NDArray[np.int64]
-IntMatrix: TypeAlias = npt.NDArray[np.int64]
-
-PODS = "pods"
+PODS: Final = "pods"
 # One amount of one node, so that sums over 2^17 nodes stay below 2^62.
-AMOUNT_LIMIT = 2**45
+AMOUNT_LIMIT: Final = 2**45
 
 
 def reason_to_skip(
     node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> str | None:
-    """Why a node does not take part in a flavor's topology, or None when it does.
-
-    Args:
-        node: the node.
-        node_labels: `spec.nodeLabels` of the flavor.
-        levels: level label keys, coarsest first.
-    """
+    """Why a node does not count for a flavor of these labels and levels, or None when it does."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:
@@ -65,10 +65,10 @@ def takes_part(node: NodeInfo, node_labels: Mapping[str, str], levels: Sequence[
 def select_nodes(
     nodes: Iterable[NodeInfo], node_labels: Mapping[str, str], levels: Sequence[str]
 ) -> tuple[list[NodeInfo], dict[str, str]]:
-    """Tell nodes that take part from those that do not, each of these with the reason.
+    """Separate nodes that count from those that do not; the reason by name of each of these.
 
-    Where the hostname is the lowest level, a second node with the same hostname does not: a pod
-    pinned to that name could land on either, and usage could not be told apart.
+    Where the hostname is the lowest level, a second node with the same hostname does not count: a
+    pod with that node selector could land on either, so its usage could not be assigned.
     """
     skipped: dict[str, str] = {}
     included: list[NodeInfo] = []
@@ -83,6 +83,81 @@ def select_nodes(
     return included, skipped
 
 
+# Domains.
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The domains of all levels; `TopologyTree` documents the attributes."""
+
+    paths: tuple[Sequence[Domain], ...]
+    leaf_ranges: tuple[IntVector, ...]
+    node_offsets: IntVector
+
+    @cached_property
+    def children(self) -> tuple[IntVector, ...]:
+        """Per level but the lowest, offsets (domains + 1) into the next level."""
+        lowest = len(self.paths) - 1
+        return tuple(
+            ranges if level + 1 == lowest else np.searchsorted(self.leaf_ranges[level + 1], ranges)
+            for level, ranges in enumerate(self.leaf_ranges[:-1])
+        )
+
+    @cached_property
+    def parents(self) -> tuple[IntVector, ...]:
+        """Per level, each domain's parent one level up; zeros at the highest level."""
+        below = [
+            np.repeat(index_range(len(offsets) - 1), np.diff(offsets)) for offsets in self.children
+        ]
+        return (np.zeros(len(self.paths[0]), dtype=np.int64), *below)
+
+    @cached_property
+    def node_leaves(self) -> IntVector:
+        """Shape (nodes,): leaf of every node."""
+        leaves = len(self.node_offsets) - 1
+        if int(self.node_offsets[-1]) == leaves:
+            return index_range(leaves)
+        return np.repeat(index_range(leaves), np.diff(self.node_offsets))
+
+
+def index_range(count: int) -> IntVector:
+    """0, 1, 2 and so on, read-only; all ranges share one array."""
+    global _shared_range  # noqa: PLW0603  # a table that only grows
+    if count > len(_shared_range):
+        _shared_range = np.arange(count + count // 8, dtype=np.int64)
+        _shared_range.flags.writeable = False
+    return _shared_range[:count]
+
+
+_shared_range: IntVector = np.arange(0, dtype=np.int64)
+
+
+def first_different_level(path: Domain, before: Domain) -> int:
+    """The first level at which two paths of one length differ; that length when they are equal."""
+    return next((i for i, value in enumerate(before) if value != path[i]), len(path))
+
+
+def build_structure(paths: Sequence[Domain], depth: int) -> Structure:
+    """Derive all domains from the sorted paths of all nodes."""
+    splits = [0, *(first_different_level(path, before) for before, path in pairwise(paths))][
+        : len(paths)
+    ]
+    firsts = [[at for at, split in enumerate(splits) if split <= level] for level in range(depth)]
+    offsets = np.array([*firsts[-1], len(paths)], dtype=np.int64)
+    upper = [np.searchsorted(offsets, np.array([*starts, len(paths)])) for starts in firsts[:-1]]
+    return Structure(
+        tuple([paths[at][: level + 1] for at in firsts[level]] for level in range(depth)),
+        (*upper, index_range(len(offsets))),
+        offsets,
+    )
+
+
+def find_path(paths: Sequence[Domain], path: Domain) -> int | None:
+    """Where a path stands in a sorted list, or None."""
+    at = bisect_left(paths, path)
+    return at if at < len(paths) and paths[at] == path else None
+
+
 class TopologyTree:
     """Domains of one flavor's nodes, immutable once built.
 
@@ -90,7 +165,7 @@ class TopologyTree:
         levels: node label keys, coarsest first.
         lowest_is_hostname: the lowest level is the hostname, so a leaf is one node.
         registry: every node with a number; shared with the trees before and after this one.
-        node_numbers: shape (nodes,): number of each node that takes part, sorted by path.
+        node_numbers: shape (nodes,): number of each node that counts, sorted by path.
         nodes: these nodes; in the host case `nodes[i]` is leaf `i`.
         structure: all domains.
         node_offsets: shape (leaves + 1,): first node of each leaf.
@@ -98,14 +173,14 @@ class TopologyTree:
         children: per level but the lowest, offsets (domains + 1) into the next level.
         leaf_ranges: per level, offsets (domains + 1) into the leaves.
         node_name_index: leaf by Node name; read it through `leaf_of_node`.
-        hostname_index: leaf by hostname label; read it through `leaf_of_host`. The very
-            `node_name_index` where all hostnames are the names of their nodes.
+        hostname_index: leaf by hostname label; read it through `leaf_of_host`. The same object as
+            `node_name_index` where every hostname is the node's name.
         resource_node_counts: by resource, how many nodes offer it.
         resources: every resource that some node offers, and always `pods`; sorted.
-        memo: judgements of nodes by their names, labels and taints, never by amounts.
+        memo: results that depend on names, labels and taints of the nodes, never on amounts.
         columns: labels by key, and taints under None; read them through `column`.
-        skip_reasons: texts behind `skipped`.
-        leaf_allocatable: what `allocatable` found out.
+        skip_reasons: reasons behind `skipped`.
+        leaf_allocatable: what `allocatable` computed.
     """
 
     def __init__(
@@ -119,7 +194,7 @@ class TopologyTree:
         self.columns = Memo()
         registry = NodeRegistry(self.levels, nodes)
         self.set_nodes(registry, index_range(len(nodes)))
-        self.set_structure(structure.build_structure(registry.paths, len(self.levels)))
+        self.set_structure(build_structure(registry.paths, len(self.levels)))
         self.node_name_index = LeafIndex.of(map(node_name, nodes), self.node_leaves)
         self.hostname_index = self.node_name_index
         if any(map(hostname_differs, nodes)):
@@ -138,7 +213,7 @@ class TopologyTree:
     ) -> TopologyTree:
         """Sort nodes into domains; the order of `nodes` has no influence.
 
-        Nodes that do not take part (see `select_nodes`) are left out and listed in `skipped`.
+        Nodes that do not count (see `select_nodes`) are listed in `skipped`.
 
         Raises:
             ValueError: no levels.
@@ -150,11 +225,11 @@ class TopologyTree:
         return cls(levels, included, skipped)
 
     def path_of(self, node: NodeInfo) -> Domain:
-        """Values of a node that takes part, one for each level."""
+        """Values of a node that counts, one for each level."""
         return self.registry.path_of(node)
 
     def leaf_of_node(self, name: str) -> int | None:
-        """Leaf that holds the node of this object name, or None when it does not take part."""
+        """Leaf that holds the node of this object name, or None when it does not count."""
         return self.node_name_index.get(name)
 
     def leaf_of_host(self, host: str) -> int | None:
@@ -165,7 +240,7 @@ class TopologyTree:
         """Leaf that an assignment's `values` name: by host alone, or by the whole path."""
         if self.lowest_is_hostname:
             return self.hostname_index.get(values[-1]) if values else None
-        return structure.find_path(self.paths[-1], tuple(values))
+        return find_path(self.paths[-1], tuple(values))
 
     def values_of_leaf(self, leaf: int) -> Domain:
         """The `values` of a leaf as an assignment stores them (TAS-13)."""
@@ -183,13 +258,8 @@ class TopologyTree:
         return self.levels[-1:] if self.lowest_is_hostname else self.levels
 
     @property
-    def leaf_count(self) -> int:
-        """Number of leaves."""
-        return len(self.paths[-1])
-
-    @property
     def skipped(self) -> dict[str, str]:
-        """Node name to the reason it does not take part; put together on each call."""
+        """Reason by name of the nodes that do not count; a new dict on each call."""
         return self.skip_reasons.to_dict()
 
     def domain_of_leaf(self, leaf: int, level: int) -> int:
@@ -197,11 +267,11 @@ class TopologyTree:
         return int(np.searchsorted(self.leaf_ranges[level], leaf, side="right")) - 1
 
     def column(self, key: str) -> Column:
-        """Values of one node label over `nodes`, made on first use."""
+        """Values of one node label over `nodes`."""
         return self._column(key)
 
     def taint_column(self) -> Column:
-        """Taint lists over `nodes` (None: no taints), made on first use."""
+        """Taints over `nodes` (None: no taints)."""
         return self._column(None)
 
     def _column(self, key: str | None) -> Column:
@@ -221,7 +291,7 @@ class TopologyTree:
 
     @property
     def allocatable(self) -> IntMatrix:
-        """Shape (resources, leaves), read-only: sums over the nodes of a leaf, made when asked."""
+        """Shape (resources, leaves), read-only: sums over the nodes of a leaf."""
         if self.leaf_allocatable is None:
             rows = np.zeros((len(self.resources), self.leaf_count), dtype=np.int64)
             for row, resource in zip(rows, self.resources, strict=True):
@@ -240,34 +310,26 @@ class TopologyTree:
         return total
 
     def set_nodes(self, registry: NodeRegistry, numbers: IntVector) -> None:
-        """Set the nodes; for the making of trees alone, as are the other setters."""
+        """Set the nodes. Only for building and updating, as are the other setters."""
         self.registry, self.node_numbers = registry, numbers
         self.nodes: Sequence[NodeInfo] = NodeSelection(registry.nodes, numbers)
 
-    def set_structure(self, found: Structure) -> None:
+    def set_structure(self, structure: Structure) -> None:
         """Set the domains."""
-        self.structure = found
-        self.paths, self.children = found.paths, found.children
-        self.leaf_ranges, self.node_offsets = found.leaf_ranges, found.node_offsets
+        self.structure = structure
+        self.paths, self.children = structure.paths, structure.children
+        self.leaf_ranges, self.node_offsets = structure.leaf_ranges, structure.node_offsets
+        self.leaf_count = len(self.paths[-1])
 
     def set_resource_node_counts(self, offers: Mapping[str, int]) -> None:
-        """Set how many nodes offer each resource; what they offer is summed up when asked for."""
+        """Set how many nodes offer each resource; `allocatable` sums up what they offer."""
         self.resource_node_counts = offers
         self.resources = tuple(sorted({PODS, *offers}))
         self.leaf_allocatable = None
 
 
 def align_resource_rows(rows: IntMatrix, names: Sequence[str], wanted: Sequence[str]) -> IntMatrix:
-    """Rows by resource for other resources; zeros for those that were not there.
-
-    Args:
-        rows: shape (..., resources, leaves).
-        names: resources before.
-        wanted: resources after.
-
-    Returns:
-        A new array of shape (..., wanted, leaves).
-    """
+    """A copy of rows, shape (..., names, leaves), as (..., wanted, leaves); zeros where new."""
     found = np.zeros((*rows.shape[:-2], len(wanted), rows.shape[-1]), dtype=np.int64)
     row_of = {name: row for row, name in enumerate(names)}
     for row, name in enumerate(wanted):
@@ -292,12 +354,12 @@ def hostname(node: NodeInfo) -> str | None:
 
 
 def hostname_differs(node: NodeInfo) -> bool:
-    """Whether a node's hostname label is missing, or not its name."""
+    """Whether a node's hostname label is missing, or differs from its name."""
     return hostname(node) != node.name
 
 
 def column_value(key: Hashable, node: NodeInfo) -> Hashable:
-    """What a column says of a node: a label's value, or its taints under the key None."""
+    """The value of a column for a node: a label's value, or its taints under the key None."""
     return (node.taints or None) if key is None else node.labels.get(str(key))
 
 

@@ -1,37 +1,53 @@
-"""The next tree after some nodes came, went or changed, without building it anew.
+"""The next tree after some nodes were added, removed or changed, without building it anew.
 
-A few nodes change a few places of every array; what shifts by it moves in whole blocks, and what
-follows from the arrays is derived when it is asked for. The result is the tree that
-`TopologyTree.build` would make of the same nodes, and the old one stays as it was.
+1. `_classify_changes` sorts the new states of nodes: removed, added, changed in place.
+2. Nodes that stay in place get new numbers (`_update_in_place`). Otherwise all that stand behind
+   an added or removed node shift, in whole blocks (`_update_with_reordering`).
+3. `_update_structure` counts the members of each domain anew, level by level from the leaves up: a
+   domain without members is removed.
+4. The indexes by name note how the leaves moved.
+
+Invariant: the result equals the tree that `TopologyTree.build` makes of the same nodes, and the
+old tree stays as it was.
+Complexity: O(changed nodes x log nodes), and a few block copies of O(nodes).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from rackgate_assigner.topology.columns import Memo
-from rackgate_assigner.topology.leaf_index import LeafIndex
-from rackgate_assigner.topology.model import NodeInfo
-from rackgate_assigner.topology.node_registry import NodeSelection
-from rackgate_assigner.topology.reordering import Reordering
-from rackgate_assigner.topology.structure import Structure, find_path, index_range, update_structure
-from rackgate_assigner.topology.tree import TopologyTree, hostname, hostname_differs, node_name
+import numpy as np
 
-# A node that takes part, or why it does not, or None for one that is removed.
+from rackgate.topology.assignment import Domain
+from rackgate_assigner.topology.model import IntVector, NodeInfo
+from rackgate_assigner.topology.nodes import LeafIndex, Memo, NodeSelection
+from rackgate_assigner.topology.reordering import Reordering
+from rackgate_assigner.topology.tree import (
+    Structure,
+    TopologyTree,
+    find_path,
+    hostname,
+    hostname_differs,
+    index_range,
+    node_name,
+)
+
+# A node that counts, or why it does not, or None for one that is removed.
 NodeState: TypeAlias = NodeInfo | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TreeUpdate:
-    """A tree and how it came from the one before.
+    """A tree, and how it differs from the one before.
 
     Attributes:
         leaves: their order; None: the same leaves as before.
-        changed_leaves: leaves with a node that came, went or changed; all new ones are among them.
+        changed_leaves: leaves with a node that was added, removed or changed.
     """
 
     tree: TopologyTree
@@ -44,11 +60,11 @@ class _Changes:
     """Nodes by what happens to them, with old positions.
 
     Attributes:
-        states: what was told, by Node name.
-        removed: positions that are left.
-        added: nodes at a new place.
-        changed: nodes that stay at their place, by position.
-        resource_node_counts: by resource, how many nodes more offer it.
+        states: as given to `update_tree`.
+        removed: positions.
+        added: nodes at a new position.
+        changed: nodes that stay in place, by position.
+        resource_node_counts: by resource, how many more nodes offer it.
     """
 
     states: Mapping[str, NodeState]
@@ -67,9 +83,9 @@ def update_tree(tree: TopologyTree, states: Mapping[str, NodeState]) -> TreeUpda
 
     Args:
         tree: stays as it is.
-        states: by Node name, all others stay the same. Where one node is given, all with its
-            hostname before or now are. Hostnames are unique among those that take part, where the
-            hostname is the lowest level.
+        states: by Node name; the other nodes stay the same. With a node, all nodes that have or
+            had its hostname must be given. Where the hostname is the lowest level, hostnames are
+            unique among the nodes that count.
     """
     changes = _classify_changes(tree, states)
     texts = {
@@ -140,7 +156,6 @@ def _resource_node_counts(tree: TopologyTree, changes: _Changes) -> dict[str, in
 
 
 def _update_in_place(tree: TopologyTree, next_tree: TopologyTree, changes: _Changes) -> TreeUpdate:
-    """All nodes stay at their place."""
     numbers = tree.node_numbers.copy()
     for at, node in changes.changed.items():
         numbers[at] = tree.registry.add(node)
@@ -159,8 +174,8 @@ def _update_in_place(tree: TopologyTree, next_tree: TopologyTree, changes: _Chan
 def _update_with_reordering(
     tree: TopologyTree, next_tree: TopologyTree, changes: _Changes
 ) -> TreeUpdate:
-    """Nodes come or go: everything behind them shifts."""
-    order = _reorder_nodes(tree, changes)
+    insertions = [_insertion_index(tree, node) for node in changes.added]
+    order = Reordering(len(tree.nodes), changes.removed, insertions)
     places = dict(zip(order.inserted, changes.added, strict=True))
     for old, node in changes.changed.items():
         at = order.new_index(old)
@@ -177,7 +192,7 @@ def _update_with_reordering(
     hosts = (
         (order, NodeSelection(tree.registry.paths, numbers)) if tree.lowest_is_hostname else None
     )
-    found, leaves = update_structure(tree.structure, removed_paths, added_paths, leaves=hosts)
+    found, leaves = _update_structure(tree.structure, removed_paths, added_paths, leaves=hosts)
     next_tree.set_structure(found)
     changed_leaves = {node.name: _leaf_at(next_tree, at) for at, node in places.items()}
     _update_indexes(tree, next_tree, leaves, changes, changed_leaves)
@@ -190,14 +205,8 @@ def _update_with_reordering(
     return TreeUpdate(next_tree, leaves, frozenset(kept.union(changed_leaves.values())))
 
 
-def _reorder_nodes(tree: TopologyTree, changes: _Changes) -> Reordering:
-    return Reordering(
-        len(tree.nodes), changes.removed, [_insertion_index(tree, node) for node in changes.added]
-    )
-
-
 def _insertion_index(tree: TopologyTree, node: NodeInfo) -> int:
-    """The old position before which a node goes that was not at its path."""
+    """The old position before which a new node goes."""
     leaf = bisect_left(tree.paths[-1], tree.path_of(node))
     if leaf == tree.leaf_count:
         return len(tree.nodes)
@@ -213,6 +222,96 @@ def _leaf_at(tree: TopologyTree, at: int) -> int:
     )
 
 
+def _update_structure(
+    before: Structure,
+    removed: Iterable[Domain],
+    added: Iterable[Domain],
+    *,
+    leaves: tuple[Reordering, Sequence[Domain]] | None = None,
+) -> tuple[Structure, Reordering | None]:
+    """The domains after an update, and the order of the leaves (None: as before).
+
+    Args:
+        before: stays as it is.
+        removed: path of each removed node.
+        added: path of each added node.
+        leaves: where every leaf is one node: the order of the nodes, and their paths now.
+    """
+    lowest = len(before.paths) - 1
+    order: Reordering | None
+    more: Mapping[Domain, int]
+    if leaves is not None:
+        order, paths = leaves
+        offsets = index_range(len(order) + 1)
+        more = _member_changes(added, removed)
+    else:
+        paths, offsets, order, more = _update_level(
+            before.paths[-1], before.node_offsets, _member_changes(added, removed)
+        )
+    upper = [(before.paths[level], before.leaf_ranges[level]) for level in range(lowest)]
+    for level in range(lowest):
+        inside: Counter[Domain] = Counter()
+        for path, number in more.items():
+            inside[path[: level + 1]] += number
+        same_paths, ranges = upper[level]
+        upper[level] = _update_level(same_paths, ranges, inside)[:2]
+    found = Structure(
+        (*(one for one, _ in upper), paths),
+        (*(ranges for _, ranges in upper), index_range(len(offsets))),
+        offsets,
+    )
+    return found, order
+
+
+def _member_changes(added: Iterable[Domain], removed: Iterable[Domain]) -> Counter[Domain]:
+    more = Counter(added)
+    more.subtract(removed)
+    return more
+
+
+def _update_level(
+    paths: Sequence[Domain], offsets: IntVector, more: Mapping[Domain, int]
+) -> tuple[Sequence[Domain], IntVector, Reordering | None, dict[Domain, int]]:
+    """One level after its domains added or removed members.
+
+    Args:
+        paths: of the domains before.
+        offsets: first member of each domain, and how many there are.
+        more: members that each domain has more now.
+
+    Returns:
+        The paths and offsets now, the order of the domains (None: as before), and the domains
+        that were added (1) and removed (-1).
+    """
+    changed = sorted(path for path, number in more.items() if number)
+    if not changed:
+        return paths, offsets, None, {}
+    sizes = np.diff(offsets)
+    gone: list[int] = []
+    at: list[int] = []
+    new_domains: dict[Domain, int] = {}
+    removed_domains: list[Domain] = []
+    for path in changed:
+        place = bisect_left(paths, path)
+        if place == len(paths) or paths[place] != path:
+            at.append(place)
+            new_domains[path] = more[path]
+            continue
+        sizes[place] += more[path]
+        if not sizes[place]:
+            gone.append(place)
+            removed_domains.append(path)
+    order = None
+    if gone or at:
+        order = Reordering(len(paths), gone, at)
+        sizes = order.reorder_array(sizes)
+        sizes[order.inserted] = list(new_domains.values())
+        paths = order.reorder_items(paths, list(new_domains))
+    found = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=found[1:])
+    return paths, found, order, dict.fromkeys(new_domains, 1) | dict.fromkeys(removed_domains, -1)
+
+
 def _update_indexes(
     tree: TopologyTree,
     next_tree: TopologyTree,
@@ -220,7 +319,7 @@ def _update_indexes(
     changes: _Changes,
     leaves: Mapping[str, int],
 ) -> None:
-    """Move the names to the leaves' new places; `leaves` are those of new and changed nodes."""
+    """Move the names to the new leaves; `leaves` are those of new and changed nodes."""
     added, changed = changes.added, list(changes.changed.values())
     names: dict[str, int | None] = {tree.nodes[at].name: None for at in changes.removed}
     names |= leaves
@@ -242,7 +341,7 @@ def _update_indexes(
         host = hostname(state) if isinstance(state, NodeInfo) else None
         if isinstance(state, NodeInfo) and host in hosts:
             leaf = find_path(next_tree.paths[-1], tree.path_of(state))
-            # Of nodes with one hostname the last one has it.
+            # Of nodes with one hostname the last one counts.
             hosts[host] = max((one for one in (hosts[host], leaf) if one is not None), default=None)
     next_tree.hostname_index = tree.hostname_index.with_changes(order, hosts)
     if next_tree.hostname_index.needs_compaction(len(next_tree.nodes)):
@@ -252,7 +351,7 @@ def _update_indexes(
 
 
 def _compact_registry(next_tree: TopologyTree) -> None:
-    """Forget nodes as no tree has them any more; older trees keep the registry they have."""
+    """Drop nodes that this tree does not have; older trees keep the registry they have."""
     registry, numbers = (
         next_tree.registry.compact(next_tree.node_numbers),
         index_range(len(next_tree.nodes)),

@@ -21,7 +21,7 @@ from rackgate.resources.quantity import QuantityError
 from rackgate.wire import core as wire
 from rackgate.wire import kueue
 from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, TopologyRequest
-from rackgate_assigner.topology.placement.node_affinity import node_affinity
+from rackgate_assigner.topology.placement.node_matching import node_affinity
 
 _SHARED_LIMIT: Final = 4096
 

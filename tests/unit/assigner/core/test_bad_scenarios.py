@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rackgate_assigner.scenario.checks import MAX_NODES
+from rackgate_assigner.scenario.format import MAX_NODES
 from rackgate_assigner.scenario.scenario import ScenarioError, answers
 
 HOST = "kubernetes.io/hostname"

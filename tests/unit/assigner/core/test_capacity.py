@@ -10,7 +10,6 @@ from rackgate_assigner.topology.capacity import (
     CHARGE_LIMIT,
     Capacity,
     charge_assignment,
-    charge_host,
 )
 from rackgate_assigner.topology.tree import TopologyTree
 from tests.unit.assigner.core.clusters import (
@@ -43,7 +42,7 @@ def test_other_pods_take_room_that_an_empty_simulation_does_not_give_back() -> N
     room = capacity({"b1/r1/x1": 8})
     room.charge(0, {"cpu": 4}, 1)
     room.charge_other(0, {"cpu": 3})
-    assert room.other_usage.tolist() == [[3, 1]]
+    assert (room.allocatable - room.free - room.usage).tolist() == [[3, 1]]
     assert ask(room, podset(2)).failure is not None
     assert spots(ask(room, podset(5), simulate_empty=True)) == {"x1": 5}
     assert ask(room, podset(6), simulate_empty=True).failure is not None
@@ -123,7 +122,10 @@ def test_flavors_that_share_a_host_share_its_usage_whatever_their_lowest_level()
     elsewhere = Capacity(TopologyTree.build(LEVELS, [node("b1/r1/x9")]))
     for room in (by_host, by_rack, elsewhere):
         charge_assignment(room, {"cpu": 1}, assignment(("x2", 3)))
-    charge_host((by_host, by_rack, elsewhere), "x1", {"cpu": 2}, 1, tas=False)
+    for room in (by_host, by_rack, elsewhere):
+        leaf = room.tree.leaf_of_host("x1")
+        if leaf is not None:
+            room.charge_other(leaf, {"cpu": 2})
     assert by_host.free.tolist() == by_rack.free.tolist() == [[2, 109], [1, 107]]
     assert by_host.usage.tolist() == by_rack.usage.tolist() == [[0, 0], [3, 3]]
     assert elsewhere.free.tolist() == [[4, 110]]

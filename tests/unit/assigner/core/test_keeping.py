@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rackgate_assigner.topology.capacity_cache import CACHE_SIZE, CHANGES_LIMIT, CapacityCache
+from rackgate_assigner.topology.capacity import CACHE_SIZE, CHANGES_LIMIT, CapacityCache
 
 
 def changed(cache: CapacityCache[str], key: str) -> list[int] | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.topology.experimental.balanced_selection import entropy
+from rackgate_assigner.topology.experimental.balanced import entropy
 from rackgate_assigner.topology.model import PodSetRequest
 from tests.unit.assigner.core.clusters import (
     BLOCK,

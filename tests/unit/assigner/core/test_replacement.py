@@ -11,7 +11,7 @@ from rackgate.features import Features
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate_assigner.topology.capacity import Capacity, charge_assignment
 from rackgate_assigner.topology.model import Placement, PodSetRequest, Replacement
-from rackgate_assigner.topology.placement.place import replace
+from rackgate_assigner.topology.placement.replace import replace
 from tests.unit.assigner.core.clusters import BLOCK, HOST, RACK, capacity, podset, refusal, spots
 
 # block   b1                  b2

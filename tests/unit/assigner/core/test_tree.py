@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rackgate_assigner.topology.capacity import Capacity
-from rackgate_assigner.topology.leaf_index import STALE_LIMIT
 from rackgate_assigner.topology.model import NodeInfo
+from rackgate_assigner.topology.nodes import STALE_LIMIT
 from rackgate_assigner.topology.tree import AMOUNT_LIMIT, TopologyTree, takes_part
 from rackgate_assigner.topology.update import update_tree
 from tests.unit.assigner.core.clusters import BLOCK, HOST, LEVELS, RACK, node

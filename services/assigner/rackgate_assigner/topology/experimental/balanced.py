@@ -1,28 +1,42 @@
-"""Even spread of preferred requests over as few domains as can be (gate TASBalancedPlacement).
+"""Spread preferred requests evenly over as few domains as possible (gate TASBalancedPlacement).
 
-Conformance text, section 12. Works on a copy of the numbers; when any step finds no way, the
-caller goes on with the untouched ones.
+1. For each group of domains that may be used together, `_balance_thresholds` says how many slices
+   every used domain should take at least.
+2. `_prune_and_count` empties the domains that cannot take so many, in a copy of the counts. The
+   group with the highest threshold wins, then the one with fewest domains.
+3. `select_domains` chooses among what is left: a dynamic program over domains used, leaders left
+   and pods left, which gives up after STEP_LIMIT steps so that no request can block a cycle.
+4. Each chosen domain is given the threshold, the rest is given in order, and the pods are
+   distributed down to the leaves.
+
+When a step fails, the result is None and placement goes on with the untouched counts.
+Source: conformance/tas, section 12; Kueue's tas_balanced_placement.go.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from rackgate_assigner.topology.experimental.balanced_selection import select_domains
-from rackgate_assigner.topology.placement.assign import children_of, distribute_to_children
-from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts, sum_children
-from rackgate_assigner.topology.placement.distribute import (
+from rackgate_assigner.topology.model import IntVector
+from rackgate_assigner.topology.placement.assign import (
     Shares,
+    children_of,
     distribute,
+    distribute_to_children,
     slice_amounts,
     sort_domains,
     sort_domains_with_leader,
 )
-from rackgate_assigner.topology.tree import IntVector
+from rackgate_assigner.topology.placement.count import DomainCounts, LevelCounts, sum_children
+
+# Steps of one dynamic program.
+STEP_LIMIT: Final = 2_000_000
 
 
 class GreedyAssignment(NamedTuple):
@@ -41,7 +55,7 @@ class GreedyAssignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BalancedPlan:
-    """Domains of the requested level whose pruned numbers allow a spread.
+    """Domains of the requested level whose pruned counts allow an even spread.
 
     Attributes:
         threshold: slices that every used domain takes at least.
@@ -55,7 +69,7 @@ class BalancedPlan:
 
 
 def balance_shares(counts: DomainCounts) -> Shares | None:
-    """Spread evenly, or None when that is not possible."""
+    """What every leaf is given in an even spread, or None."""
     request = counts.request
     if request.need <= 0:
         return None
@@ -92,7 +106,7 @@ def balance_shares(counts: DomainCounts) -> Shares | None:
 def evaluate_greedy_assignment(
     counts: DomainCounts, level: int, ids: IntVector
 ) -> GreedyAssignment | None:
-    """Take domains, most slices first, until everything has a place; None: it never has."""
+    """Take domains, most slices first, until everything fits; None: it does not."""
     numbers = counts.level(level)
     rest = counts.request.need
     leader = last = None
@@ -144,7 +158,7 @@ def _groups(counts: DomainCounts, level: int) -> list[IntVector]:
 
 
 def _balance_thresholds(counts: DomainCounts, level: int, ids: IntVector) -> tuple[int | None, int]:
-    """Slices per domain to aim at, and less where the last one would need room for the leader."""
+    """Slices per domain, and fewer where the last one also needs to take the leader."""
     below = level < counts.request.slice_level
     at = level + 1 if below else level
     found = evaluate_greedy_assignment(
@@ -210,7 +224,7 @@ def _clear(work: DomainCounts, level: int, ids: IntVector, *, wholly: bool) -> N
 
 
 def _place_slices(work: DomainCounts, level: int, start: IntVector, threshold: int) -> bool:
-    """Write what each start domain is to take into its numbers; False when not all finds room."""
+    """Set the counts of each start domain to what it is given; False when not all fits."""
     request = work.request
     numbers = work.level(level)
     rest = request.need - threshold * len(start)
@@ -218,8 +232,8 @@ def _place_slices(work: DomainCounts, level: int, start: IntVector, threshold: i
         return False
     for place, domain in enumerate(start.tolist()):
         leads = numbers.leader_fits is not None and place == 0
-        room = int((numbers.slices_with_leader if leads else numbers.slices)[domain])
-        extra = min(rest, room - threshold)
+        most = int((numbers.slices_with_leader if leads else numbers.slices)[domain])
+        extra = min(rest, most - threshold)
         rest -= extra
         slices_given = threshold + extra
         numbers.slices[domain] = numbers.slices_with_leader[domain] = slices_given
@@ -240,38 +254,124 @@ def _select_domains(
 
 
 def _copy_counts(counts: DomainCounts) -> DomainCounts:
-    """Numbers of the requested level and below, each array on its own."""
-    work = DomainCounts(
-        counts.tree, counts.request, _copy_level_counts(counts.level(len(counts.request.units) - 1))
-    )
-    for level in range(counts.request.level, len(counts.request.units) - 1):
-        work.put(level, _copy_level_counts(counts.level(level)))
-    return work
+    """Counts of the requested level and below, in arrays of their own.
 
-
-def _copy_level_counts(numbers: LevelCounts) -> LevelCounts:
-    return LevelCounts(
-        numbers.pods.copy(),
-        numbers.slices.copy(),
-        numbers.pods_with_leader.copy(),
-        numbers.slices_with_leader.copy(),
-        None if numbers.leader_fits is None else numbers.leader_fits.copy(),
-        numbers.score,
-    )
-
-
-def _copy_range(into: LevelCounts, numbers: LevelCounts, domain_range: slice) -> None:
-    into.pods[domain_range] = numbers.pods[domain_range]
-    into.slices[domain_range] = numbers.slices[domain_range]
-    into.pods_with_leader[domain_range] = numbers.pods_with_leader[domain_range]
-    into.slices_with_leader[domain_range] = numbers.slices_with_leader[domain_range]
-    if into.leader_fits is not None and numbers.leader_fits is not None:
-        into.leader_fits[domain_range] = numbers.leader_fits[domain_range]
+    Not `LevelCounts.map`: arrays that are one there differ once a leader is placed.
+    """
+    levels: list[LevelCounts | None] = [None] * len(counts.request.units)
+    for level in range(counts.request.level, len(levels)):
+        one = counts.level(level)
+        levels[level] = LevelCounts(
+            one.pods.copy(),
+            one.slices.copy(),
+            one.pods_with_leader.copy(),
+            one.slices_with_leader.copy(),
+            None if one.leader_fits is None else one.leader_fits.copy(),
+            one.score,
+        )
+    return DomainCounts(counts.tree, counts.request, counts.level(-1), levels)
 
 
 def _restore_counts(counts: DomainCounts, work: DomainCounts, level: int, ids: IntVector) -> None:
     start, end = int(ids[0]), int(ids[-1]) + 1
     for at in range(level, len(counts.request.units)):
-        _copy_range(work.level(at), counts.level(at), slice(start, end))
+        work.level(at).write(slice(start, end), counts.level(at).map(itemgetter(slice(start, end))))
         if at < len(counts.tree.children):
             start, end = counts.tree.children[at][[start, end]].tolist()
+
+
+# The dynamic program.
+
+
+class _State(NamedTuple):
+    leaders_left: int
+    pods_left: int
+
+
+class _Predecessor(NamedTuple):
+    """How a state was reached first: the domain added last, and the state before."""
+
+    domain: int
+    before: _State
+
+
+def select_domains(
+    counts: DomainCounts, level: int, ids: IntVector, number: int, *, by_evenness: bool
+) -> list[int] | None:
+    """Choose `number` domains that together take everything with least to spare.
+
+    Evenly filled domains come first, or all in path order. None when no choice is enough, or the
+    search takes too many steps.
+    """
+    request = counts.request
+    numbers = counts.level(level)
+    ordered = _by_evenness(counts, level, ids) if by_evenness else ids.tolist()
+    first = _State(int(counts.has_leader), request.need * request.size)
+    predecessors: list[dict[_State, _Predecessor | None]] = [{} for _ in range(number + 1)]
+    predecessors[0][first] = None
+    steps = 0
+    for domain in ordered:
+        for used in range(number - 1, -1, -1):
+            steps += len(predecessors[used])
+            if steps > STEP_LIMIT:
+                return None
+            for state in sorted(predecessors[used]):
+                for after in _next_states(numbers, domain, state):
+                    predecessors[used + 1].setdefault(after, _Predecessor(domain, state))
+    return _reconstruct(predecessors, number)
+
+
+def _next_states(numbers: LevelCounts, domain: int, state: _State) -> list[_State]:
+    """States after using one more domain, with the leader and without."""
+    if state.leaders_left <= 0 and state.pods_left <= 0:
+        return []
+    after = []
+    if state.leaders_left > 0 and numbers.leader_fits is not None and numbers.leader_fits[domain]:
+        after.append(
+            _State(
+                state.leaders_left - int(numbers.leader_fits[domain]),
+                state.pods_left - int(numbers.pods_with_leader[domain]),
+            )
+        )
+    if numbers.slices[domain] > 0:
+        after.append(_State(state.leaders_left, state.pods_left - int(numbers.pods[domain])))
+    return after
+
+
+def _reconstruct(
+    predecessors: list[dict[_State, _Predecessor | None]], number: int
+) -> list[int] | None:
+    ends = [s for s in predecessors[number] if s.leaders_left == 0 and s.pods_left <= 0]
+    if not ends:
+        return None
+    state = max(ends)
+    chosen: list[int] = []
+    for used in range(number, 0, -1):
+        predecessor = predecessors[used][state]
+        if predecessor is None:
+            break
+        chosen.append(predecessor.domain)
+        state = predecessor.before
+    return chosen
+
+
+def _by_evenness(counts: DomainCounts, level: int, ids: IntVector) -> list[int]:
+    numbers = counts.level(level)
+    offsets = counts.tree.children[level]
+    below = counts.level(level + 1).pods
+
+    def key(domain: int) -> tuple[int, int, float, int]:
+        leader_fits = 0 if numbers.leader_fits is None else int(numbers.leader_fits[domain])
+        pods = below[offsets[domain] : offsets[domain + 1]]
+        return (-leader_fits, -int(numbers.slices_with_leader[domain]), -entropy(pods), domain)
+
+    return sorted(ids.tolist(), key=key)
+
+
+def entropy(pods: IntVector) -> float:
+    """Base 2 entropy of how pods are spread; 0 when there are none."""
+    total = int(np.sum(pods))
+    if total <= 0:
+        return 0.0
+    shares = [count / total for count in pods.tolist() if count > 0]
+    return -math.fsum(part * math.log2(part) for part in shares)

@@ -1,17 +1,21 @@
-"""Which numbers together: the smallest set that is enough, exactly (gate RackgateFewestDomains).
+"""The smallest set of domains that is enough, exactly (gate RackgateFewestDomains).
 
-A set of domains is enough when their rooms add up to what is needed, one of them with the room it
-has beside the leader. Among all sets that are enough the best is, in this order, the one with
+A set of domains is enough when their amounts add up to what is needed, one of them with the amount
+that it has beside the leader. Among all sets that are enough the best is, in this order, the one
+with
 
 1. the fewest domains,
-2. the fewest whole domains (those in which nothing was placed yet),
-3. the least room left over,
-4. the least room lost to the leader,
+2. the fewest untouched domains (those in which nothing is placed yet),
+3. the least left over,
+4. the least lost to the leader,
 5. the first domains in path order (the set whose sorted ids come first).
 
-The first two follow from prefix sums of sorted rooms. The rest is a subset sum with two counts; it
-runs over bit sets kept in whole numbers, one bit for each reachable (touched domains used, whole
-domains used, room less than the largest would give).
+The first two follow from prefix sums of sorted amounts. The rest is a subset sum with two counts.
+It runs over bit sets kept in whole numbers, one bit for each reachable (touched domains used,
+untouched domains used, amount less than the largest would give).
+
+Complexity: O(domains x bits of one set). Beyond BIT_LIMIT there is no answer, and the caller keeps
+the default's choice. Source: ADR 13.
 """
 
 from __future__ import annotations
@@ -23,10 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rackgate_assigner.topology.tree import IntVector
+from rackgate_assigner.topology.model import BoolVector, IntVector
 
-BoolVector = npt.NDArray[np.bool_]
-# Candidates times bits of one set of states: beyond it a choice could hold up a cycle.
+# Candidates times bits of one set of states: beyond it a choice could delay a scheduling cycle.
 BIT_LIMIT = 2**26
 _UNREACHABLE = -(2**62)
 _NO_LOSS = 2**62
@@ -37,13 +40,13 @@ class CandidateDomains:
     """Domains to choose from, in path order; all vectors have shape (domains,).
 
     Attributes:
-        room: what fits into each.
-        untouched: nothing was placed there yet.
+        amounts: what fits into each.
+        untouched: nothing is placed there yet.
         with_leader: what fits beside the leader; None when there is no leader.
         leader_fits: whether the leader fits; None when there is no leader.
     """
 
-    room: IntVector
+    amounts: IntVector
     untouched: BoolVector
     with_leader: IntVector | None = None
     leader_fits: BoolVector | None = None
@@ -57,17 +60,17 @@ class Choice(NamedTuple):
 
 
 class _Prefixes(NamedTuple):
-    """Most room of 0, 1, 2, ... domains: without a leader, and with one among them."""
+    """Largest sums of 0, 1, 2, ... domains: without a leader, and with one among them."""
 
     plain: IntVector
     hosted: IntVector
 
 
 class _Candidate(NamedTuple):
-    """A domain that may be used; `less` is its room below the largest of its class."""
+    """A domain that may be used; `less` is its amount below the largest of its class."""
 
     place: int
-    whole: bool
+    untouched: bool
     less: int
     host: bool
 
@@ -78,8 +81,8 @@ class _OpenChoice(NamedTuple):
     Attributes:
         forced: positions that are in whatever else is chosen.
         free: positions to choose from, ascending.
-        less: room of each position below the largest of its class that is still free.
-        touched, whole: how many of each class to choose.
+        less: amount of each position below the largest of its class that is still free.
+        touched, untouched: how many of each class to choose.
         budget: how much less than the largest they may have together.
     """
 
@@ -87,27 +90,27 @@ class _OpenChoice(NamedTuple):
     free: IntVector
     less: IntVector
     touched: int
-    whole: int
+    untouched: int
     budget: int
 
 
 def min_domain_count(pool: CandidateDomains, need: int) -> int | None:
-    """How many domains the smallest set that is enough has; None when all are too few."""
+    """How many domains the smallest set has that is enough; None when all are too few."""
     if need <= 0 and pool.leader_fits is None:
         return 0
-    sums = _prefixes(pool, np.ones(len(pool.room), dtype=np.bool_))
+    sums = _prefixes(pool, np.ones(len(pool.amounts), dtype=np.bool_))
     enough = (sums.plain if pool.leader_fits is None else sums.hosted) >= need
     return int(enough.argmax()) if enough.any() else None
 
 
 def best_set_size(pool: CandidateDomains, need: int) -> tuple[int, int] | None:
-    """How many domains, and how many whole ones, the best set has; None when all are too few."""
+    """How many domains and untouched ones the best set has; None when all are too few."""
     number = min_domain_count(pool, need)
     if number is None:
         return None
-    touched, whole = _prefixes(pool, ~pool.untouched), _prefixes(pool, pool.untouched)
+    touched, untouched = _prefixes(pool, ~pool.untouched), _prefixes(pool, pool.untouched)
     return number, _min_untouched(
-        touched, whole, number, need, has_leader=pool.leader_fits is not None
+        touched, untouched, number, need, has_leader=pool.leader_fits is not None
     )
 
 
@@ -116,8 +119,8 @@ def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT)
 
     Args:
         pool: the domains.
-        need: what their rooms must add up to.
-        limit: most bits to walk through.
+        need: what their amounts must add up to.
+        limit: bits to go through at most.
 
     Returns:
         None when no set is enough, or when the exact choice would take more than `limit`.
@@ -136,11 +139,11 @@ def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT)
             break  # what a leader costs is left over: no set can be better now
         items = _candidates(pool, open_choice, loss)
         limit -= len(items) * _ReachableStates.bits(
-            open_choice.touched, open_choice.whole, open_choice.budget
+            open_choice.touched, open_choice.untouched, open_choice.budget
         )
         if limit < 0:
             return None
-        states = _ReachableStates(open_choice.touched, open_choice.whole, open_choice.budget)
+        states = _ReachableStates(open_choice.touched, open_choice.untouched, open_choice.budget)
         inside = any(_hosts_within_loss(pool, loss)[list(open_choice.forced)])
         found = states.best(items, loss, host=pool.leader_fits is not None and not inside)
         if found is not None and open_choice.budget - found[0] < left_over:
@@ -152,13 +155,13 @@ def choose_domains(pool: CandidateDomains, need: int, *, limit: int = BIT_LIMIT)
 def _prefixes(pool: CandidateDomains, mask: BoolVector) -> _Prefixes:
     """Best sums by number of domains, over the domains of `mask`; impossible ones are far below."""
     places = mask.nonzero()[0]
-    order = _largest_first(pool.room, places)
-    plain = np.concatenate([[0], np.cumsum(pool.room[order])])
+    order = _largest_first(pool.amounts, places)
+    plain = np.concatenate([[0], np.cumsum(pool.amounts[order])])
     hosted = np.full(len(plain), _UNREACHABLE, dtype=np.int64)
     if pool.leader_fits is None or pool.with_leader is None:
         return _Prefixes(plain, hosted)
     hosts = pool.leader_fits[order]
-    loss = np.where(hosts, pool.room[order] - pool.with_leader[order], _NO_LOSS)
+    loss = np.where(hosts, pool.amounts[order] - pool.with_leader[order], _NO_LOSS)
     later = np.where(hosts, pool.with_leader[order], _UNREACHABLE)
     # The leader sits in one of the largest, or in the best one that comes after all but one.
     cheapest = np.minimum.accumulate(loss)
@@ -169,9 +172,9 @@ def _prefixes(pool: CandidateDomains, mask: BoolVector) -> _Prefixes:
     return _Prefixes(plain, hosted)
 
 
-def _largest_first(room: IntVector, places: IntVector) -> IntVector:
-    """Positions by room, descending, then as they come."""
-    keys: npt.NDArray[np.integer] = -room[places]
+def _largest_first(amounts: IntVector, places: IntVector) -> IntVector:
+    """Positions by amount, descending, then as they come."""
+    keys: npt.NDArray[np.integer] = -amounts[places]
     if len(keys) and int(keys.min()) > -(2**15):
         keys = keys.astype(np.int16)  # a stable sort of short numbers takes linear time
     ordered: IntVector = places[np.argsort(keys, kind="stable")]
@@ -179,35 +182,36 @@ def _largest_first(room: IntVector, places: IntVector) -> IntVector:
 
 
 def _min_untouched(
-    touched: _Prefixes, whole: _Prefixes, number: int, need: int, *, has_leader: bool
+    touched: _Prefixes, untouched: _Prefixes, number: int, need: int, *, has_leader: bool
 ) -> int:
-    """Fewest whole domains among `number` that are enough."""
+    """Fewest untouched domains among `number` that are enough."""
     fresh = np.arange(
-        max(0, number - len(touched.plain) + 1), min(number, len(whole.plain) - 1) + 1
+        max(0, number - len(touched.plain) + 1), min(number, len(untouched.plain) - 1) + 1
     )
     old = number - fresh
     if has_leader:
         most = np.maximum(
-            touched.hosted[old] + whole.plain[fresh], touched.plain[old] + whole.hosted[fresh]
+            touched.hosted[old] + untouched.plain[fresh],
+            touched.plain[old] + untouched.hosted[fresh],
         )
     else:
-        most = touched.plain[old] + whole.plain[fresh]
+        most = touched.plain[old] + untouched.plain[fresh]
     return int(fresh[(most >= need).argmax()])
 
 
 def _leader_losses(pool: CandidateDomains, most: int) -> list[int]:
-    """What a leader may cost, ascending; one 0 without a leader."""
+    """What a leader may cost, ascending; [0] without a leader."""
     if pool.leader_fits is None or pool.with_leader is None:
         return [0]
-    losses = np.unique((pool.room - pool.with_leader)[pool.leader_fits])
+    losses = np.unique((pool.amounts - pool.with_leader)[pool.leader_fits])
     return [int(loss) for loss in losses if loss <= most]
 
 
 def _hosts_within_loss(pool: CandidateDomains, loss: int) -> BoolVector:
     """Where a leader fits and costs `loss` at most."""
     if pool.leader_fits is None or pool.with_leader is None:
-        return np.zeros(len(pool.room), dtype=np.bool_)
-    hosts: BoolVector = pool.leader_fits & (pool.room - pool.with_leader <= loss)
+        return np.zeros(len(pool.amounts), dtype=np.bool_)
+    hosts: BoolVector = pool.leader_fits & (pool.amounts - pool.with_leader <= loss)
     return hosts
 
 
@@ -215,34 +219,34 @@ def _leader_position(pool: CandidateDomains, chosen: Sequence[int]) -> int | Non
     """Where the leader of a set costs least, then comes first."""
     if pool.leader_fits is None or pool.with_leader is None:
         return None
-    leader_fits, loss = pool.leader_fits, pool.room - pool.with_leader
+    leader_fits, loss = pool.leader_fits, pool.amounts - pool.with_leader
     return min(
         (place for place in chosen if leader_fits[place]), key=lambda place: (loss[place], place)
     )
 
 
-def _reduce_choice(pool: CandidateDomains, touched: int, whole: int, need: int) -> _OpenChoice:
+def _reduce_choice(pool: CandidateDomains, touched: int, untouched: int, need: int) -> _OpenChoice:
     """Leave out what no set can have, and take in what every set has.
 
     The largest domains of each class have `spare` more than needed. A set that lacks one of them
     has another instead: the difference is paid from `spare`.
     """
-    classes = [((~pool.untouched).nonzero()[0], touched), (pool.untouched.nonzero()[0], whole)]
-    ranked = [(_largest_first(pool.room, places), q) for places, q in classes]
-    spare = sum(int(pool.room[order[:q]].sum()) for order, q in ranked) - need
+    classes = [((~pool.untouched).nonzero()[0], touched), (pool.untouched.nonzero()[0], untouched)]
+    ranked = [(_largest_first(pool.amounts, places), q) for places, q in classes]
+    spare = sum(int(pool.amounts[order[:q]].sum()) for order, q in ranked) - need
     forced: list[int] = []
     free: list[IntVector] = []
-    less = np.zeros(len(pool.room), dtype=np.int64)
+    less = np.zeros(len(pool.amounts), dtype=np.int64)
     open_counts, budget = [], spare
     for order, number in ranked:
-        room = pool.room[order]
-        least = int(room[number]) if number < len(room) else _UNREACHABLE
-        must = int((room[:number] - least > spare).sum())
+        amounts = pool.amounts[order]
+        least = int(amounts[number]) if number < len(amounts) else _UNREACHABLE
+        must = int((amounts[:number] - least > spare).sum())
         forced += order[:must].tolist()
         left = number - must
-        usable = order[must:][room[number - 1] - room[must:] <= spare] if left else order[:0]
+        usable = order[must:][amounts[number - 1] - amounts[must:] <= spare] if left else order[:0]
         if left:
-            less[usable] = pool.room[usable[0]] - pool.room[usable]
+            less[usable] = pool.amounts[usable[0]] - pool.amounts[usable]
             budget += int(less[order[must:number]].sum())
         free.append(usable)
         open_counts.append(left)
@@ -259,7 +263,9 @@ def _candidates(pool: CandidateDomains, open_choice: _OpenChoice, loss: int) -> 
     order = np.argsort(kind, kind="stable")
     ranked = kind[order]
     earlier = np.arange(len(free)) - np.searchsorted(ranked, ranked)
-    useful = earlier < np.where(pool.untouched[free[order]], open_choice.whole, open_choice.touched)
+    useful = earlier < np.where(
+        pool.untouched[free[order]], open_choice.untouched, open_choice.touched
+    )
     return [
         _Candidate(
             place, bool(pool.untouched[place]), int(open_choice.less[place]), bool(hosts[place])
@@ -269,25 +275,25 @@ def _candidates(pool: CandidateDomains, open_choice: _OpenChoice, loss: int) -> 
 
 
 class _ReachableStates:
-    """Sets of (touched used, whole used, less) as bits of a whole number.
+    """Sets of (touched used, untouched used, less) as bits of a whole number.
 
     Each count has a row of `2 * budget + 1` bits and a spare row, so that one shift adds a domain
     and one mask takes away what overflowed.
     """
 
-    def __init__(self, touched: int, whole: int, budget: int) -> None:
+    def __init__(self, touched: int, untouched: int, budget: int) -> None:
         self.budget = budget
         self.row = 2 * budget + 1
-        self.group = (whole + 2) * self.row
-        self.end = touched * self.group + whole * self.row
+        self.group = (untouched + 2) * self.row
+        self.end = touched * self.group + untouched * self.row
         line = (1 << (budget + 1)) - 1
-        group = sum(line << (number * self.row) for number in range(whole + 1))
+        group = sum(line << (number * self.row) for number in range(untouched + 1))
         self.mask = sum(group << (number * self.group) for number in range(touched + 1))
 
     @staticmethod
-    def bits(touched: int, whole: int, budget: int) -> int:
+    def bits(touched: int, untouched: int, budget: int) -> int:
         """Length of one set of states."""
-        return (touched + 1) * (whole + 2) * (2 * budget + 1)
+        return (touched + 1) * (untouched + 2) * (2 * budget + 1)
 
     def best(
         self, items: Sequence[_Candidate], loss: int, *, host: bool
@@ -326,7 +332,7 @@ class _ReachableStates:
 
     def step(self, item: _Candidate) -> int:
         """Bits that a domain moves a state by."""
-        return (self.row if item.whole else self.group) + item.less
+        return (self.row if item.untouched else self.group) + item.less
 
     def _reconstruct(
         self,

@@ -1,78 +1,70 @@
-"""Start and way down behind gates of ours: both levels of a request, exact choice, best fit.
+"""Phase 2 behind gates of ours: both levels of a request, fewest domains, best fit below slices.
 
-Counts, texts and whatever a gate does not speak of are those of the default; see ADR 13.
+- RackgateRequiredAndPreferred: one domain of the required level holds everything, and a finer
+  level is preferred.
+- RackgateFewestDomains: several domains are chosen exactly (`fewest_domains`) instead of one by
+  one. The result is compared with the default's, because each choice looks at one level only, and
+  what it saves there can cost domains further down.
+- RackgateBestFitBelowSlices: below the slice level hosts are filled by best fit, instead of the
+  smallest first.
+
+Counts, messages and everything that a gate does not name are the default's; see ADR 13. Whatever
+fits without the gates fits with them.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from rackgate.features import Features
 from rackgate_assigner.topology.experimental.fewest_domains import (
-    BoolVector,
     CandidateDomains,
     Choice,
     best_set_size,
     choose_domains,
     min_domain_count,
 )
+from rackgate_assigner.topology.model import BoolVector, IntVector
 from rackgate_assigner.topology.placement.assign import (
     FitDomains,
+    Share,
+    Shares,
     Shortfall,
     assign_to_leaves,
     children_of,
+    distribute,
     distribute_to_children,
     find_fit_domains,
-)
-from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity, LevelCounts
-from rackgate_assigner.topology.placement.distribute import (
-    Share,
-    Shares,
-    distribute,
     slice_amounts,
     sort_domains,
     unit_amounts,
 )
-from rackgate_assigner.topology.tree import PODS, IntVector
+from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity, LevelCounts
+from rackgate_assigner.topology.tree import PODS
 
-# Domains of a coarser level that are compared by what they would need below.
-COMPARED = 256
-
-
-def changes_packing(features: Features) -> bool:
-    """Whether a gate of ours changes where pods go."""
-    return (
-        features.required_and_preferred or features.fewest_domains or features.best_fit_below_slices
-    )
+# Domains of a coarser level that are compared by what they need one level down.
+COMPARED: Final = 256
 
 
-def pack_shares(counts: DomainCounts, room: FreeCapacity, features: Features) -> Shares | Shortfall:
-    """What every leaf is given, or what is missing; it fits whenever the default fits.
-
-    Args:
-        counts: phase 1.
-        room: says which leaves are untouched.
-        features: which of the rules below count.
-    """
-    return _Packing(counts, room, features).shares()
+def pack_shares(counts: DomainCounts, free: FreeCapacity, features: Features) -> Shares | Shortfall:
+    """What every leaf is given, or what is missing; `free` says which leaves are untouched."""
+    return _Packing(counts, free, features).shares()
 
 
 class _Packing:
-    """One search behind gates of ours."""
-
-    def __init__(self, counts: DomainCounts, room: FreeCapacity, features: Features) -> None:
-        self.counts, self.room, self.request = counts, room, counts.request
+    def __init__(self, counts: DomainCounts, free: FreeCapacity, features: Features) -> None:
+        self.counts, self.free, self.request = counts, free, counts.request
         scored = counts.level(self.request.level).score is not None
-        # A soft preference comes before fewest domains, as it comes before best fit.
+        # Preferred node affinity comes before fewest domains, as it comes before best fit.
         self.exact = features.fewest_domains and not scored
         self.best_fit = features.best_fit_below_slices and not self.request.least_free
         self._untouched_by_level: dict[int, BoolVector] = {}
 
     def shares(self) -> Shares | Shortfall:
-        """Both halves of phase 2."""
         counts = self.counts
         start = (
             find_fit_domains(counts)
@@ -87,18 +79,17 @@ class _Packing:
                 self._distribute_down(chosen) if self.best_fit else assign_to_leaves(counts, chosen)
             )
         packed, default = self._distribute_down(chosen), assign_to_leaves(counts, start)
-        # Each choice looks at one level: what it spares there can cost domains further down.
         worse = self._count_domains(packed, start.level) > self._count_domains(default, start.level)
         return default if worse else packed
 
     def _count_domains(self, shares: Shares, level: int) -> list[int]:
-        """How many domains leaves lie in, from a level down, coarsest first."""
+        """How many domains the leaves are in, from a level down, coarsest first."""
         leaves = [share.domain for share in shares if share.pods or share.leaders]
         ranges = self.counts.tree.leaf_ranges[level:]
         return [len(np.unique(np.searchsorted(row, leaves, side="right"))) for row in ranges]
 
     def _improve_start(self, start: FitDomains) -> FitDomains:
-        """The start of our own choice, instead of the default's."""
+        """The domains to start from, instead of the default's."""
         both = self.request.required_level is not None
         if len(start.domains) == 1:
             climbed = start.level < self.request.level
@@ -123,7 +114,7 @@ class _Packing:
         return FitDomains(level, np.array([min(found)[-1]], dtype=np.int64)) if found else start
 
     def _choose_several(self, start: FitDomains) -> FitDomains:
-        """The exact choice among all domains of the level; the default's when it is too large."""
+        """The exact choice among all domains of the level; the default's when it takes too long."""
         level = start.level
         numbers = self.counts.level(level)
         ids = np.arange(len(numbers.slices), dtype=np.int64)
@@ -133,14 +124,14 @@ class _Packing:
         return start if choice is None else FitDomains(level, ids[list(choice.chosen)])
 
     def _prefer_touched_parents(self, level: int, ids: IntVector) -> IntVector:
-        """Leave out domains below untouched ones of the next coarser level, as far as it goes.
+        """Leave out domains below untouched ones of the next coarser level, as far as possible.
 
-        As few of those as can be are opened for the fewest domains: first those that are not below
-        an untouched domain themselves, then the larger, then by path.
+        As few of those as possible are opened for the fewest domains: first those that are not
+        below an untouched domain themselves, then the larger, then by path.
         """
-        need, rooms = self.request.need, self.counts.level(level).slices
+        need, offered = self.request.need, self.counts.level(level).slices
         fresh = self._untouched_domains(level - 1).nonzero()[0]
-        number = min_domain_count(self._pool(level, ids, rooms), need)
+        number = min_domain_count(self._pool(level, ids, offered), need)
         keys: list[IntVector | BoolVector] = [-self.counts.level(level - 1).slices[fresh]]
         keys += [
             self._untouched_domains(at)[self._above(level - 1, at)[fresh]]
@@ -152,7 +143,7 @@ class _Packing:
         low, high = 0, len(fresh)
         while low < high:
             middle = (low + high) // 2
-            if min_domain_count(self._pool(level, ids[turn <= middle], rooms), need) == number:
+            if min_domain_count(self._pool(level, ids[turn <= middle], offered), need) == number:
                 high = middle
             else:
                 low = middle + 1
@@ -165,7 +156,7 @@ class _Packing:
         return above
 
     def _distribute_down(self, start: FitDomains) -> Shares:
-        """Hand out level by level: over all children first, below the slices within each."""
+        """Level by level: over all children first, below the slice level within each domain."""
         request, counts = self.request, self.counts
         level = start.level
         shares = self._distribute_over(level, start.domains)
@@ -183,7 +174,7 @@ class _Packing:
         return shares
 
     def _distribute_over(self, level: int, ids: IntVector) -> Shares:
-        """Hand all slices out to some domains of a level."""
+        """Distribute all slices over some domains of a level."""
         request, numbers = self.request, self.counts.level(level)
         if len(ids) == 1 and level < request.slice_level:
             return [Share(int(ids[0]), request.count, int(self.counts.has_leader))]
@@ -202,7 +193,7 @@ class _Packing:
         )
 
     def _distribute_below(self, level: int, share: Share, unit: int) -> Shares:
-        """Hand what one domain was given out to its children."""
+        """Distribute what one domain was given over its children."""
         if not share.pods and not share.leaders:
             return []
         numbers = self.counts.level(level)
@@ -227,7 +218,7 @@ class _Packing:
         self,
         level: int,
         ids: IntVector,
-        rooms: IntVector,
+        offered: IntVector,
         *,
         unit: int = 0,
         has_leader: bool = True,
@@ -236,23 +227,23 @@ class _Packing:
         numbers: LevelCounts = self.counts.level(level)
         whole = self._untouched_domains(level)[ids]
         if numbers.leader_fits is None or not has_leader:
-            return CandidateDomains(rooms[ids], whole)
+            return CandidateDomains(offered[ids], whole)
         beside = numbers.pods_with_leader // unit if unit else numbers.slices_with_leader
-        return CandidateDomains(rooms[ids], whole, beside[ids], numbers.leader_fits[ids] >= 1)
+        return CandidateDomains(offered[ids], whole, beside[ids], numbers.leader_fits[ids] >= 1)
 
     def _untouched_domains(self, level: int) -> BoolVector:
-        """Domains of a level in which nothing was placed yet."""
+        """Domains of a level in which nothing is placed yet."""
         found = self._untouched_by_level.get(level)
         if found is None:
             starts = self.counts.tree.leaf_ranges[level][:-1]
             found = self._untouched_by_level[level] = ~np.logical_or.reduceat(
-                _touched_leaves(self.room), starts
+                _touched_leaves(self.free), starts
             )
         return found
 
 
 def _find_within_required_level(counts: DomainCounts) -> FitDomains | Shortfall:
-    """One domain, of the preferred level or the next coarser one, never above `within`."""
+    """One domain, of the preferred level or the next coarser one, never above the required one."""
     request = counts.request
     last = request.level if request.required_level is None else request.required_level
     view = copy.copy(counts)
@@ -264,13 +255,13 @@ def _find_within_required_level(counts: DomainCounts) -> FitDomains | Shortfall:
     raise AssertionError("the required level is not above the preferred one")
 
 
-def _touched_leaves(room: FreeCapacity) -> BoolVector:
-    """Leaves on which this system placed something; pods of others do not count."""
-    capacity = room.capacity
+def _touched_leaves(free: FreeCapacity) -> BoolVector:
+    """Leaves with pods that were placed by topology."""
+    capacity = free.capacity
     touched = np.zeros(capacity.tree.leaf_count, dtype=np.bool_)
-    if not room.simulate_empty:
+    if not free.simulate_empty:
         touched |= capacity.usage[:, capacity.rows[PODS]] > 0
-    for assumed in room.assumed:
+    for assumed in free.assumed:
         touched[assumed.leaves] = True
     return touched
 
@@ -281,17 +272,13 @@ def _fill_choice(
     """Fill the leader's domain, then the others, largest first; the last gets the rest."""
 
     def turn(place: int) -> tuple[bool, int, int]:
-        return (place != choice.host, -int(pool.room[place]), place)
+        return (place != choice.host, -int(pool.amounts[place]), place)
 
     shares: Shares = []
     for place in sorted(choice.chosen, key=turn):
-        leader_fits = place == choice.host and pool.with_leader is not None
-        room = int(
-            pool.with_leader[place]
-            if leader_fits and pool.with_leader is not None
-            else pool.room[place]
-        )
-        amount = min(room, need)
+        leads = place == choice.host
+        offered = pool.with_leader if leads and pool.with_leader is not None else pool.amounts
+        amount = min(int(offered[place]), need)
         need -= amount
-        shares.append(Share(int(ids[place]), amount * size, int(leader_fits)))
+        shares.append(Share(int(ids[place]), amount * size, int(leads)))
     return shares

@@ -1,8 +1,18 @@
-"""One search behind the gates that look closer at leaders and nodes: numbers, and the refusal."""
+"""Phase 1 behind gates of ours: leaders by their own rules, and nodes below leaves.
+
+By default a leader counts by the workers' selector, affinity and tolerations, and without a
+hostname level no node is looked at; ADR 13 says what that lets through. Here
+
+- RackgateLeaderRules matches the leader by its own selector, affinity and tolerations,
+- RackgateLeaderRefusals makes the message of a shortfall name the leader,
+- RackgateNodesBelowLeaves matches the nodes of a leaf one by one.
+
+The counts are not kept: each request counts all leaves, in O(nodes x resources).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,43 +20,52 @@ import numpy as np
 from rackgate.features import Features
 from rackgate.wire.core import Toleration
 from rackgate_assigner.topology.capacity import single_pod_requests
-from rackgate_assigner.topology.experimental.fewest_domains import BoolVector
-from rackgate_assigner.topology.experimental.refined_leaves import (
-    SinglePodShape,
-    count_refined_leaves,
-    node_exclusions,
+from rackgate_assigner.topology.model import BoolVector, IntVector, PodSetRequest
+from rackgate_assigner.topology.placement.assign import Shortfall, not_fit_message
+from rackgate_assigner.topology.placement.count import (
+    UNREACHABLE,
+    DomainCounts,
+    FreeCapacity,
+    LevelCounts,
+    any_pod_fits,
+    exclusion_text,
+    fit,
+    fit_with_leader,
+    format_exclusions,
+    pods_that_fit,
+    slices_of_leaves,
 )
-from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.topology.placement.assign import Shortfall
-from rackgate_assigner.topology.placement.count import DomainCounts, FreeCapacity
-from rackgate_assigner.topology.placement.messages import exclusion_text, not_fit_message
-from rackgate_assigner.topology.placement.node_matching import match_nodes
+from rackgate_assigner.topology.placement.node_matching import Eligibility, match_nodes
 from rackgate_assigner.topology.placement.request import PlacementRequest
+from rackgate_assigner.topology.tree import TopologyTree
 
 
-def needs_refined_counts(
-    features: Features, room: FreeCapacity, leader: PodSetRequest | None
-) -> bool:
-    """Whether a gate of ours changes what leaves can take, or how a refusal is told."""
-    if features.nodes_below_leaves and not room.capacity.tree.lowest_is_hostname:
-        return True
-    return leader is not None and (features.leader_rules or features.leader_messages)
+@dataclass(frozen=True, slots=True)
+class SinglePodShape:
+    """One pod: its requests, with its 1 of `pods`, and the nodes it may run on."""
+
+    amounts: Mapping[str, int]
+    eligibility: Eligibility
+
+    def allowed(self, number: int) -> BoolVector:
+        """Shape (number,): nodes that taints, selector and affinity allow."""
+        blocked = self.eligibility.blocked
+        return np.ones(number, dtype=np.bool_) if blocked is None else ~blocked
 
 
 @dataclass(frozen=True, slots=True)
 class RefinedCounts:
-    """One request with its numbers.
+    """The counts of one request.
 
     Attributes:
-        counts: phase 1.
-        worker, leader: shapes that were counted.
+        worker, leader: what was counted.
         leader_name: PodSet of the leader.
-        outside_leaf_range: leaves outside the domain that new pods must be in; None: no leaf_range.
-        by_node: leaves are many nodes, which were judged one by one.
+        outside_leaf_range: shape (leaves,), leaves that a replacement must not use, or None.
+        by_node: leaves are many nodes, which were matched one by one.
     """
 
     counts: DomainCounts
-    room: FreeCapacity
+    free: FreeCapacity
     worker: SinglePodShape
     leader: SinglePodShape | None
     leader_name: str
@@ -55,7 +74,7 @@ class RefinedCounts:
     features: Features
 
     def not_fit_message(self, topology: str, shortfall: Shortfall) -> str:
-        """The refusal's text; behind its gate it speaks of the leader."""
+        """The message of a shortfall; behind its gate it names the leader."""
         counts = self.counts
         if shortfall.absent:
             return not_fit_message(topology, counts, shortfall, "")
@@ -66,14 +85,12 @@ class RefinedCounts:
         if leader_fits is None or not leader_fits.any():
             text = f'topology "{topology}" doesn\'t allow to fit {leader}'
             return text + self._exclusions(self.leader)
-        shortfall_with_leader = replace(
-            shortfall, fitting=self._slices_with_leader(shortfall.level)
-        )
+        with_leader = replace(shortfall, fitting=self._slices_with_leader(shortfall.level))
         excluded = f" together with {leader}{self._exclusions(self.worker)}"
-        return not_fit_message(topology, counts, shortfall_with_leader, excluded)
+        return not_fit_message(topology, counts, with_leader, excluded)
 
     def _slices_with_leader(self, level: int) -> int:
-        """Slices that fit with the leader: into the best domain, or into all of the level."""
+        """Slices that fit with the leader: into the best domain, or into the whole level."""
         request, numbers = self.counts.request, self.counts.level(level)
         if numbers.leader_fits is None or not numbers.leader_fits.any():
             return 0
@@ -85,33 +102,22 @@ class RefinedCounts:
 
     def _exclusions(self, shape: SinglePodShape) -> str:
         if self.by_node:
-            return node_exclusions(self.counts.tree, self.room, shape, self.outside_leaf_range)
-        return exclusion_text(self.room, shape.amounts, shape.eligibility, self.outside_leaf_range)
+            return _node_exclusions(self.free, shape, self.outside_leaf_range)
+        return exclusion_text(self.free, shape.amounts, shape.eligibility, self.outside_leaf_range)
 
 
 def count_refined(
     request: PlacementRequest,
-    room: FreeCapacity,
+    free: FreeCapacity,
     workers: PodSetRequest,
     leader: PodSetRequest | None,
     *,
     flavor_tolerations: Sequence[Toleration],
-    leaf_range: tuple[int, int] | None,
+    outside_leaf_range: BoolVector | None,
     features: Features,
 ) -> RefinedCounts:
-    """Count what every leaf can take, each pod by its own rules where the gates say so.
-
-    Args:
-        request: what is asked.
-        room: free amounts.
-        workers: their selector, affinity and tolerations count for the leader too, unless the
-            gate gives it its own.
-        leader: one pod of this PodSet, or None.
-        flavor_tolerations: added by the flavor.
-        leaf_range: leaf range that the pods must stay in.
-        features: which rules count.
-    """
-    tree = room.capacity.tree
+    """Count what every leaf can take; leaves of `outside_leaf_range` take nothing."""
+    tree = free.capacity.tree
     by_node = features.nodes_below_leaves and not tree.lowest_is_hostname
 
     def shape(podset: PodSetRequest, rules: PodSetRequest) -> SinglePodShape:
@@ -124,20 +130,28 @@ def count_refined(
         )
         return SinglePodShape(single_pod_requests(podset.requests), eligibility)
 
-    outside_leaf_range = None
-    if leaf_range is not None:
-        outside_leaf_range = np.ones(tree.leaf_count, dtype=np.bool_)
-        outside_leaf_range[leaf_range[0] : leaf_range[1]] = False
     worker = shape(workers, workers)
     leader_shape = None
     if leader is not None:
         leader_shape = shape(leader, leader if features.leader_rules else workers)
-    leaves = count_refined_leaves(
-        request, room, worker, leader_shape, outside_leaf_range=outside_leaf_range, by_node=by_node
+    pods, leader_fits, pods_with_leader = (_count_by_node if by_node else _count_by_leaf)(
+        free, worker, leader_shape
     )
+    score = None if by_node else worker.eligibility.scores
+    if outside_leaf_range is not None:
+        pods[outside_leaf_range] = 0
+        pods_with_leader[outside_leaf_range] = 0
+        leader_fits &= ~outside_leaf_range
+        score = None if score is None else np.where(outside_leaf_range, 0, score)
+    slices = slices_of_leaves(request, pods)
+    leaves = LevelCounts(pods, slices, pods, slices, None, score)
+    if leader is not None:
+        slices_with_leader = slices_of_leaves(request, pods_with_leader)
+        fits = leader_fits.astype(np.int64)
+        leaves = LevelCounts(pods, slices, pods_with_leader, slices_with_leader, fits, score)
     return RefinedCounts(
         DomainCounts(tree, request, leaves),
-        room,
+        free,
         worker,
         leader_shape,
         leader.name if leader is not None else "",
@@ -145,3 +159,106 @@ def count_refined(
         by_node,
         features,
     )
+
+
+def _count_by_leaf(
+    free: FreeCapacity, worker: SinglePodShape, leader: SinglePodShape | None
+) -> tuple[IntVector, BoolVector, IntVector]:
+    """Shapes (leaves,): workers, whether the leader fits, and workers beside it.
+
+    Where workers may not run, the leader still may.
+    """
+    leaf_count = free.capacity.tree.leaf_count
+    pods = fit(worker.amounts, free) * worker.allowed(leaf_count)
+    if leader is None:
+        return pods, np.zeros(leaf_count, dtype=np.bool_), pods.copy()
+    hosts = leader.allowed(leaf_count) & any_pod_fits(leader.amounts, free)
+    return pods, hosts, fit_with_leader(worker.amounts, leader.amounts, pods, hosts * 1, free)
+
+
+def _count_by_node(
+    free: FreeCapacity, worker: SinglePodShape, leader: SinglePodShape | None
+) -> tuple[IntVector, BoolVector, IntVector]:
+    """As `_count_by_leaf`, where a leaf is many nodes: no more than they take one by one.
+
+    Usage is known per leaf only. So the nodes are taken as empty, and the free capacity of the
+    leaf is the upper limit: nothing that could fit is rejected, and no pod is larger than its node.
+    """
+    tree = free.capacity.tree
+    allowed = worker.allowed(len(tree.nodes))
+    one_by_one = np.where(allowed, _node_fit(tree, worker.amounts), 0)
+    most = _sum_per_leaf(tree, one_by_one)
+    by_leaf = fit(worker.amounts, free)
+    pods = np.minimum(by_leaf, most)
+    if leader is None:
+        return pods, np.zeros(len(pods), dtype=np.bool_), pods.copy()
+    hosts = leader.allowed(len(tree.nodes)) & (_node_fit(tree, leader.amounts) > 0)
+    leader_fits = any_pod_fits(leader.amounts, free) & (
+        _sum_per_leaf(tree, hosts.astype(np.int64)) > 0
+    )
+    taken = np.where(allowed, _node_fit(tree, worker.amounts, less=leader.amounts), 0)
+    loss = np.full(tree.leaf_count, UNREACHABLE, dtype=np.int64)
+    np.minimum.at(loss, tree.node_leaves[hosts], (one_by_one - taken)[hosts])
+    most_beside = np.where(leader_fits, most - loss, most)
+    beside = fit_with_leader(worker.amounts, leader.amounts, by_leaf, leader_fits * 1, free)
+    return pods, leader_fits, np.minimum(beside, most_beside)
+
+
+def _node_fit(
+    tree: TopologyTree, amounts: Mapping[str, int], less: Mapping[str, int] | None = None
+) -> IntVector:
+    """Shape (nodes,): pods that each node takes when it is empty, or holds `less`."""
+    best: IntVector | None = None
+    for resource, amount in amounts.items():
+        allocatable = _node_allocatable(tree, resource)
+        if less is not None:
+            allocatable = allocatable - less.get(resource, 0)
+        fits = np.maximum(pods_that_fit(amount, allocatable, len(allocatable)), 0)
+        best = fits if best is None else np.minimum(best, fits)
+    return np.zeros(len(tree.nodes), dtype=np.int64) if best is None else best
+
+
+def _node_exclusions(
+    free: FreeCapacity, shape: SinglePodShape, outside_leaf_range: BoolVector | None
+) -> str:
+    """As `exclusion_text`, counted in nodes.
+
+    A node is excluded by a resource when it is too small for one pod, or its leaf too full.
+    """
+    tree = free.capacity.tree
+    left = shape.allowed(len(tree.nodes))
+    excluded: dict[str, int] = {}
+    if shape.eligibility.codes is not None:
+        excluded.update(zip(shape.eligibility.reasons, shape.eligibility.numbers, strict=True))
+    if outside_leaf_range is not None:
+        outside = outside_leaf_range[tree.node_leaves]
+        excluded["topologyDomain"] = int((left & outside).sum())
+        left &= ~outside
+    resources = sorted(shape.amounts)
+    rows = [_pods_by_resource(free, shape.amounts[resource], resource) for resource in resources]
+    fits = np.stack(rows)  # never empty: every pod requests 1 of `pods`
+    tightest, full = fits.argmin(axis=0), fits.min(axis=0) <= 0
+    numbers = np.bincount(tightest[left & full], minlength=len(resources))
+    for resource, number in zip(resources, numbers.tolist(), strict=True):
+        excluded[f'resource "{resource}"'] = number
+    return format_exclusions(len(tree.nodes), excluded)
+
+
+def _pods_by_resource(free: FreeCapacity, amount: int, resource: str) -> IntVector:
+    """Shape (nodes,): pods by one resource, of the empty node and of what its leaf has free."""
+    tree = free.capacity.tree
+    allocatable = _node_allocatable(tree, resource)
+    leaf = pods_that_fit(amount, free.free_amounts(resource), tree.leaf_count)
+    return np.minimum(pods_that_fit(amount, allocatable, len(allocatable)), leaf[tree.node_leaves])
+
+
+def _node_allocatable(tree: TopologyTree, resource: str) -> IntVector:
+    """Shape (nodes,)."""
+    return np.array([node.allocatable.get(resource, 0) for node in tree.nodes], dtype=np.int64)
+
+
+def _sum_per_leaf(tree: TopologyTree, numbers: IntVector) -> IntVector:
+    """Shape (leaves,)."""
+    sums = np.zeros(tree.leaf_count, dtype=np.int64)
+    np.add.at(sums, tree.node_leaves, numbers)
+    return sums

@@ -1,30 +1,54 @@
-"""Phase 1: how many pods and podset slices fit into every domain (conformance text, section 7)."""
+"""Phase 1 of placement: how many pods and PodSet slices fit into every domain.
+
+1. `count_leaves` divides the free capacity of each leaf by the requests of one pod, resource by
+   resource. Blocked leaves count 0.
+2. `sum_children` adds the leaves up to their parents. A level is summed up when phase 2 reads it.
+3. `count_domains` keeps the counts with the capacity, because many Workloads of one scheduling
+   cycle request the same. Between two of them only the leaves of one placement change. Those
+   leaves and the domains above them are counted again, by the functions that count all of them.
+
+Input: the capacity of a snapshot, less what earlier PodSets of the same Workload were assigned.
+Invariants: counts are never negative; a domain's `pods_with_leader` is at most its `pods`;
+without a leader the two are the same array, as are `pods` and `slices` without slices.
+Complexity: O(leaves x resources), or O(changed leaves x resources) with kept counts.
+Source: conformance/tas, section 7; `fillInCounts` of Kueue's tas_flavor_snapshot.go.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from rackgate_assigner.topology.capacity import CHARGE_LIMIT, Capacity
+from rackgate_assigner.topology.capacity import CHARGE_LIMIT, Capacity, CapacityCache
+from rackgate_assigner.topology.model import BoolVector, IntVector
+from rackgate_assigner.topology.placement.node_matching import Eligibility
 from rackgate_assigner.topology.placement.request import PlacementRequest
-from rackgate_assigner.topology.tree import IntVector, TopologyTree
+from rackgate_assigner.topology.tree import TopologyTree
 
-# What a requested 0 allows.
-NO_LIMIT = 2**31 - 1
-_UNREACHABLE = 2**62
+# Pods that fit where a pod requests 0 of a resource.
+NO_LIMIT: Final = 2**31 - 1
+UNREACHABLE: Final = 2**62
+# To count a few leaves takes as long as to count this many, and 8 more for each of them.
+# Nothing is kept for smaller trees.
+MIN_LEAVES: Final = 6_000
+COST_PER_LEAF: Final = 8
+_NO_LEAVES: Final[IntVector] = np.zeros(0, dtype=np.int64)
+
+
+# Free capacity.
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedUsage:
-    """Pods placed earlier in the same walk: taken from the room of later PodSets.
+    """Pods that an earlier PodSet of the Workload was assigned.
 
     Attributes:
         leaves: distinct leaf ids.
         counts: pods per leaf.
-        amounts: of one pod, with its 1 of `pods`.
+        amounts: requests of one pod, with its 1 of `pods`.
     """
 
     leaves: IntVector
@@ -33,45 +57,40 @@ class AssumedUsage:
 
 
 class FreeCapacity:
-    """Free room of one walk: the capacity less what was assumed so far. Never writes to it."""
+    """What is free for the next PodSet: the capacity less the assumed usage. Only read."""
 
-    __slots__ = ("assumed", "capacity", "simulate_empty")
+    __slots__ = ("_free", "_usage", "assumed", "capacity", "simulate_empty")
 
     def __init__(self, capacity: Capacity, *, simulate_empty: bool) -> None:
         self.capacity = capacity
         self.simulate_empty = simulate_empty
         self.assumed: list[AssumedUsage] = []
+        self._free, self._usage = capacity.free_and_usage()
 
     def without_assumed(self) -> FreeCapacity:
-        """What is free by the capacity alone."""
-        return (
-            FreeCapacity(self.capacity, simulate_empty=self.simulate_empty)
-            if self.assumed
-            else self
-        )
+        """The free capacity before any PodSet of this Workload."""
+        if not self.assumed:
+            return self
+        return FreeCapacity(self.capacity, simulate_empty=self.simulate_empty)
 
-    def assume(self, leaves: Sequence[int], counts: Sequence[int], amounts: dict[str, int]) -> None:
-        """Take pods on distinct leaves; `amounts` are of one pod with its 1 of `pods`."""
-        if leaves:
-            self.assumed.append(
-                AssumedUsage(
-                    np.array(leaves, dtype=np.int64),
-                    np.array([min(count, CHARGE_LIMIT) for count in counts], dtype=np.int64),
-                    amounts,
-                )
-            )
+    def assume(self, pods_by_leaf: Mapping[int, int], amounts: Mapping[str, int]) -> None:
+        """Subtract pods; `amounts` are the requests of one pod, with its 1 of `pods`."""
+        if pods_by_leaf:
+            counts = [min(count, CHARGE_LIMIT) for count in pods_by_leaf.values()]
+            leaves = np.array(list(pods_by_leaf), dtype=np.int64)
+            self.assumed.append(AssumedUsage(leaves, np.array(counts, dtype=np.int64), amounts))
 
     def free_amounts(self, resource: str, at: IntVector | None = None) -> IntVector | None:
-        """Free amount of a resource, not to be written to; None: no such one.
+        """Free amount of a resource, read-only; None when no node offers it.
 
-        Args:
-            resource: name.
-            at: ids of the leaves that are asked about, ascending; None: all.
+        Of all leaves, shape (leaves,), or of those of the ids `at` (ascending), shape (len(at),).
         """
         row = self.capacity.rows.get(resource)
         if row is None:
             return None
-        free = self.capacity.free_row(row, simulate_empty=self.simulate_empty)
+        free: IntVector = self._free[row]
+        if self.simulate_empty:
+            free = free + self._usage[row]
         taking = [one for one in self.assumed if one.amounts.get(resource)]
         if at is not None:
             free = free[at]
@@ -83,21 +102,21 @@ class FreeCapacity:
             if at is None:
                 free[one.leaves] -= taken
             else:
-                places, found = _places(one.leaves, at)
-                free[places] -= taken[found]
+                positions, found = _positions(one.leaves, at)
+                free[positions] -= taken[found]
         return free
 
 
-def _places(leaves: IntVector, among: IntVector) -> tuple[IntVector, npt.NDArray[np.bool_]]:
-    """Positions in `among` (ascending) of those `leaves` that are there, and which these are."""
-    places = among.searchsorted(leaves)
-    found = places < len(among)
-    found[found] = among[places[found]] == leaves[found]
-    return places[found], found
+def _positions(leaves: IntVector, among: IntVector) -> tuple[IntVector, BoolVector]:
+    """Positions in `among` (ascending) of the `leaves` that are there, and which these are."""
+    positions = among.searchsorted(leaves)
+    found = positions < len(among)
+    found[found] = among[positions[found]] == leaves[found]
+    return positions[found], found
 
 
 def pods_that_fit(amount: int, free: IntVector | None, leaf_count: int) -> IntVector:
-    """Whole pods by one resource over all leaves; may be negative where over-committed."""
+    """Whole pods by one resource, shape (leaf_count,); negative where a leaf is over-committed."""
     if amount == 0:
         return np.full(leaf_count, NO_LIMIT, dtype=np.int64)
     if free is None:
@@ -109,85 +128,84 @@ def pods_that_fit(amount: int, free: IntVector | None, leaf_count: int) -> IntVe
 
 
 def fit(
-    amounts: Mapping[str, int], room: FreeCapacity, *, at: IntVector | None = None
+    amounts: Mapping[str, int], free: FreeCapacity, *, at: IntVector | None = None
 ) -> IntVector:
-    """Pods of one shape that leaves can still take.
+    """Pods that all leaves, or those of the ids `at`, can still take.
 
-    Args:
-        amounts: of one pod, with its 1 of `pods`.
-        room: free amounts.
-        at: ids of the leaves that are asked about; None: all.
-
-    Returns:
-        Shape (leaves asked about,), never negative, the caller's own.
+    `amounts` are the requests of one pod, with its 1 of `pods`. Shape (leaves,) or (len(at),),
+    never negative; the caller may write to it.
     """
-    leaf_count = room.capacity.tree.leaf_count if at is None else len(at)
+    leaf_count = free.capacity.tree.leaf_count if at is None else len(at)
     best: IntVector | None = None
     for resource, amount in amounts.items():
-        free = room.free_amounts(resource, at)
-        fits = pods_that_fit(amount, free, leaf_count)
+        free_amounts = free.free_amounts(resource, at)
+        fits = pods_that_fit(amount, free_amounts, leaf_count)
         if best is None:
-            best = fits.copy() if fits is free else fits
+            best = fits.copy() if fits is free_amounts else fits
         else:
             np.minimum(best, fits, out=best)
     return np.maximum(best, 0, out=best) if best is not None else np.zeros(leaf_count, np.int64)
 
 
 def any_pod_fits(
-    amounts: Mapping[str, int], room: FreeCapacity, *, at: IntVector | None = None
-) -> npt.NDArray[np.bool_]:
-    """Where at least one pod of a shape fits; as `fit(...) > 0`, without dividing."""
-    fits = np.ones(room.capacity.tree.leaf_count if at is None else len(at), dtype=np.bool_)
+    amounts: Mapping[str, int], free: FreeCapacity, *, at: IntVector | None = None
+) -> BoolVector:
+    """As `fit(...) > 0`, without dividing."""
+    fits = np.ones(free.capacity.tree.leaf_count if at is None else len(at), dtype=np.bool_)
     for resource, amount in amounts.items():
         if amount:
-            free = room.free_amounts(resource, at)
-            fits &= False if free is None else free >= amount
+            free_amounts = free.free_amounts(resource, at)
+            fits &= False if free_amounts is None else free_amounts >= amount
     return fits
 
 
-def _fit_with_leader(
-    leader: Mapping[str, int],
+def fit_with_leader(
     worker: Mapping[str, int],
+    leader: Mapping[str, int],
     pods: IntVector,
     leader_fits: IntVector,
-    room: FreeCapacity,
+    free: FreeCapacity,
     *,
-    at: IntVector | None,
+    at: IntVector | None = None,
 ) -> IntVector:
-    """Workers that fit where the leader sits as well; `pods` where it does not fit.
+    """Workers that fit beside the leader; `pods` where the leader does not fit.
 
-    Only what the leader takes can leave less room than `pods` says, and only where the workers
-    spare too little of it: mostly few leaves, or none.
+    Only resources of the leader can leave less than `pods`, and only where the workers spare too
+    little of them: mostly few leaves, or none.
     """
     best = pods.copy()
     for resource, amount in worker.items():
         taken = leader.get(resource, 0)
-        free = room.free_amounts(resource, at) if taken and amount else None
-        if free is None:
+        free_amounts = free.free_amounts(resource, at) if taken and amount else None
+        if free_amounts is None:
             continue
-        short = free - pods * amount < taken
+        short = free_amounts - pods * amount < taken
         number = np.count_nonzero(short)
         if number * 8 > len(short):
-            np.minimum(best, np.maximum(free - leader_fits * taken, 0) // amount, out=best)
+            left = np.maximum(free_amounts - leader_fits * taken, 0)
+            np.minimum(best, left // amount, out=best)
         elif number:
             few = short.nonzero()[0]
-            left = np.maximum(free[few] - leader_fits[few] * taken, 0)
+            left = np.maximum(free_amounts[few] - leader_fits[few] * taken, 0)
             best[few] = np.minimum(best[few], left // amount)
     return best
 
 
+# Counts of domains.
+
+
 @dataclass(slots=True)
 class LevelCounts:
-    """The numbers of all domains of one level, each of shape (domains,).
+    """Counts of all domains of one level; each array has shape (domains,).
 
     Attributes:
         pods: workers that fit.
-        slices: podset slices that fit; 0 below the slice level.
-        pods_with_leader: as `pods`, if the leader also sits in this domain. The same array without
+        slices: PodSet slices that fit; 0 below the slice level.
+        pods_with_leader: as `pods`, if the leader is in this domain. The same array without
             leader.
         slices_with_leader: as `slices`, likewise.
         leader_fits: 1 where the leader fits; None without a leader.
-        score: soft preference; None when it does not count.
+        score: preferred node affinity; None when it does not count.
     """
 
     pods: IntVector
@@ -198,7 +216,7 @@ class LevelCounts:
     score: IntVector | None = None
 
     def map(self, change: Callable[[IntVector], IntVector]) -> LevelCounts:
-        """Every vector mapped, for example picked from or copied; what is one stays one."""
+        """Every array changed, for example sliced or copied; arrays that are one stay one."""
         mapped: dict[int, IntVector] = {}
 
         def once(values: IntVector) -> IntVector:
@@ -215,28 +233,28 @@ class LevelCounts:
             None if self.score is None else once(self.score),
         )
 
-    def write(self, ids: IntVector, numbers: LevelCounts) -> None:
-        """Put the numbers of some domains in their places; scores stay."""
-        self.pods[ids] = numbers.pods
+    def write(self, ids: IntVector | slice, counts: LevelCounts) -> None:
+        """Set the counts of some domains; scores stay."""
+        self.pods[ids] = counts.pods
         if self.slices is not self.pods:
-            self.slices[ids] = numbers.slices
+            self.slices[ids] = counts.slices
         if self.pods_with_leader is not self.pods:
-            self.pods_with_leader[ids] = numbers.pods_with_leader
+            self.pods_with_leader[ids] = counts.pods_with_leader
         if (
             self.slices_with_leader is not self.slices
             and self.slices_with_leader is not self.pods_with_leader
         ):
-            self.slices_with_leader[ids] = numbers.slices_with_leader
-        if self.leader_fits is not None and numbers.leader_fits is not None:
-            self.leader_fits[ids] = numbers.leader_fits
+            self.slices_with_leader[ids] = counts.slices_with_leader
+        if self.leader_fits is not None and counts.leader_fits is not None:
+            self.leader_fits[ids] = counts.leader_fits
 
 
 class DomainCounts:
-    """Phase 1 of one request, summed up level by level on demand.
+    """Counts of all levels for one request.
 
     Attributes:
-        has_leader: whether a leader is placed as well.
-        levels: per level the numbers, None where they are not summed up yet.
+        has_leader: whether a leader is placed with the workers.
+        levels: counts per level; None where they are not summed up yet.
     """
 
     __slots__ = ("has_leader", "levels", "request", "tree")
@@ -248,104 +266,91 @@ class DomainCounts:
         leaves: LevelCounts,
         levels: list[LevelCounts | None] | None = None,
     ) -> None:
-        """Start from the leaves.
-
-        Args:
-            tree: the domains.
-            request: slice level, size and units.
-            leaves: numbers of the lowest level.
-            levels: per level what is summed up already; what is summed up later is put there.
-        """
+        """Start from the leaves, or from `levels`, a list to which later sums are added."""
         self.tree = tree
         self.request = request
         self.has_leader = leaves.leader_fits is not None
         self.levels = [*[None] * (len(tree.levels) - 1), leaves] if levels is None else levels
 
     def level(self, index: int) -> LevelCounts:
-        """Numbers of the domains of one level."""
+        """Counts of one level."""
         counts = self.levels[index]
         if counts is None:
-            counts = sum_up(self.tree, self.request, index, self.level(index + 1))
+            starts = self.tree.children[index][:-1]
+            counts = sum_children(self.request, index, self.level(index + 1), starts)
             self.levels[index] = counts
         return counts
 
     def for_request(self, request: PlacementRequest) -> DomainCounts:
-        """The same numbers, shared, for a request that differs in nothing they depend on."""
+        """The same counts, shared, for a request that differs in nothing they depend on."""
         return DomainCounts(self.tree, request, self.level(-1), self.levels)
 
     def copy(self) -> DomainCounts:
-        """The same numbers, to be written to."""
-        own = [one and one.map(np.copy) for one in self.levels]
-        return DomainCounts(self.tree, self.request, self.level(-1), own)
+        """The same counts; the caller may write to them."""
+        levels = [one and one.map(np.copy) for one in self.levels]
+        return DomainCounts(self.tree, self.request, self.level(-1), levels)
 
-    def put(self, index: int, counts: LevelCounts) -> None:
-        """Set the numbers of one level, instead of summing them up."""
-        self.levels[index] = counts
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """What the counts of the leaves depend on besides request and capacity.
+
+    Attributes:
+        worker: requests of one worker, with its 1 of `pods`.
+        leader: the same of the leader, or None.
+        eligibility: blocked leaves and preferred node affinity.
+        outside_leaf_range: shape (leaves,), leaves that are blocked besides, or None.
+    """
+
+    worker: Mapping[str, int]
+    leader: Mapping[str, int] | None
+    eligibility: Eligibility
+    outside_leaf_range: BoolVector | None = None
+
+    def blocked(self) -> BoolVector | None:
+        """Shape (leaves,): leaves that take nothing, or None."""
+        if self.outside_leaf_range is None:
+            return self.eligibility.blocked
+        if self.eligibility.blocked is None:
+            return self.outside_leaf_range
+        blocked: BoolVector = self.eligibility.blocked | self.outside_leaf_range
+        return blocked
+
+    def score(self) -> IntVector | None:
+        """Shape (leaves,): preferred node affinity, 0 where blocked, or None."""
+        if self.eligibility.scores is None or self.outside_leaf_range is None:
+            return self.eligibility.scores
+        return np.where(self.outside_leaf_range, 0, self.eligibility.scores)
 
 
 def count_leaves(
-    request: PlacementRequest,
-    room: FreeCapacity,
-    worker: Mapping[str, int],
-    leader: Mapping[str, int] | None,
-    *,
-    blocked: npt.NDArray[np.bool_] | None,
-    score: IntVector | None,
-    at: IntVector | None = None,
+    request: PlacementRequest, free: FreeCapacity, shape: GroupShape, at: IntVector | None = None
 ) -> LevelCounts:
-    """Numbers of the leaves.
-
-    Args:
-        request: what is asked.
-        room: free amounts.
-        worker: amounts of one worker, with its 1 of `pods`.
-        leader: the same of the leader, or None.
-        blocked: leaves that take nothing, or None.
-        score: soft preference per leaf, or None.
-        at: ids of the leaves to count; None: all.
-    """
+    """Count all leaves, or those of the ids `at`."""
+    blocked, score = shape.blocked(), shape.score()
     if at is not None:
         blocked = None if blocked is None else blocked[at]
         score = None if score is None else score[at]
-    pods = fit(worker, room, at=at)
+    pods = fit(shape.worker, free, at=at)
     if blocked is not None:
         pods *= ~blocked  # a product takes a tenth of the time of writing zeros under a mask
-    if leader is None:
-        slices = _leaf_slices(request, pods)
+    slices = slices_of_leaves(request, pods)
+    if shape.leader is None:
         return LevelCounts(pods, slices, pods, slices, None, score)
-    fits_leader = any_pod_fits(leader, room, at=at)
+    fits = any_pod_fits(shape.leader, free, at=at)
     if blocked is not None:
-        fits_leader &= ~blocked
-    leader_fits = fits_leader.astype(np.int64)
-    pods_with_leader = _fit_with_leader(leader, worker, pods, leader_fits, room, at=at)
-    return LevelCounts(
-        pods,
-        _leaf_slices(request, pods),
-        pods_with_leader,
-        _leaf_slices(request, pods_with_leader),
-        leader_fits,
-        score,
-    )
+        fits &= ~blocked
+    leader_fits = fits.astype(np.int64)
+    with_leader = fit_with_leader(shape.worker, shape.leader, pods, leader_fits, free, at=at)
+    slices_with_leader = slices_of_leaves(request, with_leader)
+    return LevelCounts(pods, slices, with_leader, slices_with_leader, leader_fits, score)
 
 
-def sum_up(
-    tree: TopologyTree,
-    request: PlacementRequest,
-    level: int,
-    below: LevelCounts,
-    *,
-    ignore_units: bool = False,
-) -> LevelCounts:
-    """Numbers of a level from those of the level below.
-
-    Args:
-        tree: the domains.
-        request: slice level, size and units.
-        level: level to fill.
-        below: numbers of the next level.
-        ignore_units: ignore the units of inner layers.
-    """
-    return sum_children(request, level, below, tree.children[level][:-1], ignore_units=ignore_units)
+def slices_of_leaves(request: PlacementRequest, pods: IntVector) -> IntVector:
+    """PodSet slices of leaves that `pods` fit into; 0 when the slice level is a higher one."""
+    if request.slice_level != len(request.units) - 1:
+        return np.zeros_like(pods)
+    return pods if request.size == 1 else pods // request.size
 
 
 def sum_children(
@@ -356,14 +361,10 @@ def sum_children(
     *,
     ignore_units: bool = False,
 ) -> LevelCounts:
-    """Numbers of some domains of a level from those of their children.
+    """Counts of some domains of a level from those of their children.
 
-    Args:
-        request: slice level, size and units.
-        level: of the domains.
-        below: numbers of all children, domain by domain.
-        starts: where each domain's children begin in `below`.
-        ignore_units: ignore the units of inner layers.
+    `below` has the counts of all children, domain by domain, and `starts` where each domain's
+    children begin there. Units are those of inner slice layers.
     """
     unit = 1 if ignore_units else request.units[level + 1]
     child_pods = below.pods if unit == 1 else below.pods // unit * unit
@@ -384,9 +385,10 @@ def sum_children(
     child_pods_with_leader = (
         below.pods_with_leader if unit == 1 else below.pods_with_leader // unit * unit
     )
-    without = (below.leader_fits - 1) & _UNREACHABLE  # far away where the leader does not fit
+    # The leader goes to the child where it costs least; a child where it does not fit costs most.
+    without = (below.leader_fits - 1) & UNREACHABLE
     least = _minimums(child_pods - child_pods_with_leader + without, starts)
-    leader_fits = (least < _UNREACHABLE).astype(np.int64)
+    leader_fits = (least < UNREACHABLE).astype(np.int64)
     pods_with_leader = (pods - least) * leader_fits
     if level == request.slice_level:
         slices_with_leader = (
@@ -402,12 +404,6 @@ def sum_children(
     return LevelCounts(pods, slices, pods_with_leader, slices_with_leader, leader_fits, score)
 
 
-def _leaf_slices(request: PlacementRequest, pods: IntVector) -> IntVector:
-    if request.slice_level != len(request.units) - 1:
-        return np.zeros_like(pods)
-    return pods if request.size == 1 else pods // request.size
-
-
 def _sums(values: IntVector, starts: IntVector) -> IntVector:
     if not len(starts):
         return np.zeros(0, dtype=np.int64)
@@ -420,3 +416,121 @@ def _minimums(values: IntVector, starts: IntVector) -> IntVector:
         return np.zeros(0, dtype=np.int64)
     least: IntVector = np.minimum.reduceat(values, starts)
     return least
+
+
+# The count cache.
+
+
+def count_domains(request: PlacementRequest, free: FreeCapacity, shape: GroupShape) -> DomainCounts:
+    """Count all domains; kept counts of the same shape are brought up to date and used.
+
+    The counts are lent: they change when the capacity is charged and counted again.
+    """
+    tree = free.capacity.tree
+    assumed = _NO_LEAVES
+    if free.assumed:
+        assumed = np.unique(np.concatenate([one.leaves for one in free.assumed]))
+    if (
+        free.simulate_empty
+        or shape.outside_leaf_range is not None
+        or not _is_recount_cheaper(tree, len(assumed))
+    ):
+        return DomainCounts(tree, request, count_leaves(request, free, shape))
+    cache: CapacityCache[DomainCounts] = free.capacity.cache
+    key = _key(request, shape)
+    kept = cache.pop(key)
+    if kept is not None and _is_recount_cheaper(tree, len(kept[1])):
+        counts = kept[0].for_request(request)
+        _recount(counts, kept[1], free.without_assumed(), shape)
+    else:
+        leaves = count_leaves(request, free.without_assumed(), shape)
+        counts = DomainCounts(tree, request, leaves)
+    cache.put(key, counts)
+    if not len(assumed):
+        return counts
+    counts = counts.copy()
+    _recount(counts, assumed, free, shape)
+    return counts
+
+
+def _key(request: PlacementRequest, shape: GroupShape) -> Hashable:
+    """Everything that the counts depend on, except for the capacity."""
+    leader = None if shape.leader is None else tuple(shape.leader.items())
+    worker = tuple(shape.worker.items())
+    return worker, leader, shape.eligibility, request.size, request.slice_level, request.units
+
+
+def _is_recount_cheaper(tree: TopologyTree, leaves: int) -> bool:
+    """Whether to count some leaves again, instead of all; never in a small tree."""
+    return MIN_LEAVES + COST_PER_LEAF * leaves < tree.leaf_count
+
+
+def _recount(
+    counts: DomainCounts, leaves: IntVector, free: FreeCapacity, shape: GroupShape
+) -> None:
+    """Count some leaves (ascending) again, and the domains above that are summed up already."""
+    if not len(leaves):
+        return
+    ids, some = leaves, count_leaves(counts.request, free, shape, leaves)
+    for level in range(len(counts.levels) - 1, -1, -1):
+        at = counts.levels[level]
+        if at is None:
+            return
+        if level < len(counts.levels) - 1:
+            ids, some = _count_parents(counts, level, ids)
+        at.write(ids, some)
+
+
+def _count_parents(
+    counts: DomainCounts, level: int, below: IntVector
+) -> tuple[IntVector, LevelCounts]:
+    """Domains of a level that hold some of the level below, and their counts."""
+    tree, children = counts.tree, counts.level(level + 1)
+    ids = np.array(sorted(set(tree.parents[level + 1][below].tolist())), dtype=np.int64)
+    offsets = tree.children[level]
+    first, sizes = offsets[ids], offsets[ids + 1] - offsets[ids]
+    starts = np.cumsum(sizes) - sizes
+    picked: IntVector | slice = slice(int(first[0]), int(first[0] + sizes[0]))
+    if len(ids) > 1:
+        picked = np.arange(sizes.sum()) + np.repeat(first - starts, sizes)
+    some = children.map(lambda values: values[picked])
+    return ids, sum_children(counts.request, level, some, starts)
+
+
+# Why leaves count 0.
+
+
+def exclusion_text(
+    free: FreeCapacity,
+    worker: Mapping[str, int],
+    eligibility: Eligibility,
+    outside_leaf_range: BoolVector | None,
+) -> str:
+    """`. Total nodes: T; excluded: ...`; empty when every leaf takes at least one pod.
+
+    The words are Kueue's (conformance/tas, section 10).
+    """
+    leaf_count = free.capacity.tree.leaf_count
+    excluded: dict[str, int] = {}
+    left = np.ones(leaf_count, dtype=np.bool_)
+    if eligibility.blocked is not None:
+        excluded.update(zip(eligibility.reasons, eligibility.numbers, strict=True))
+        left &= ~eligibility.blocked
+    if outside_leaf_range is not None:
+        excluded["topologyDomain"] = int(np.count_nonzero(left & outside_leaf_range))
+        left &= ~outside_leaf_range
+    # A leaf counts for the first resource, by name, of which it has too little for one pod.
+    for resource in sorted(worker):
+        if not worker[resource]:
+            continue
+        free_amounts = free.free_amounts(resource)
+        short = left if free_amounts is None else left & (free_amounts < worker[resource])
+        excluded[f'resource "{resource}"'] = int(np.count_nonzero(short))
+        left ^= short
+    return format_exclusions(leaf_count, excluded)
+
+
+def format_exclusions(total: int, excluded: Mapping[str, int]) -> str:
+    """Numbers by reason, those that are 0 left out."""
+    parts: Sequence[str] = sorted(f"{reason}: {n}" for reason, n in excluded.items() if n)
+    return f". Total nodes: {total}; excluded: {', '.join(parts)}" if parts else ""

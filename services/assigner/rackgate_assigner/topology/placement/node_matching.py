@@ -1,7 +1,7 @@
 """Which nodes a pod may run on: taints, node selector, node affinity.
 
-Only looked at where the lowest level is the hostname: elsewhere a leaf is many nodes, and the
-answers this engine agrees with check none of the three there (CAP-06).
+Only where the lowest level is the hostname. Elsewhere a leaf is many nodes, and Kueue checks none
+of the three there (CAP-06; conformance/tas, section 7).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from rackgate.wire.core import Taint, Toleration
-from rackgate_assigner.topology.model import PodSetRequest
-from rackgate_assigner.topology.tree import IntVector, TopologyTree
+from rackgate.wire.core import PodSpec, Taint, Toleration, View
+from rackgate_assigner.topology.model import BoolVector, IntVector, PodSetRequest
+from rackgate_assigner.topology.tree import TopologyTree
 
 MAX_WEIGHT = 100
 BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -31,18 +30,18 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Eligibility:
-    """Which nodes one pod shape may use. Two are equal when they are one.
+    """Which nodes the pods of one template may use; compared by identity.
 
     Attributes:
         blocked: shape (nodes,), True where a pod may not run; None when nowhere.
         codes: shape (nodes,): 0 where it may run, else 1 + index into `reasons`.
-        reasons: texts as in a refusal: `affinity`, `nodeSelector`, `taint "..."`.
-        numbers: nodes that each reason speaks of; a node has one reason at most.
+        reasons: as in a message: `affinity`, `nodeSelector`, `taint "..."`.
+        numbers: nodes per reason; a node counts for the first one.
         scores: shape (nodes,): sum of the weights of matching preferred terms, 0 where blocked;
-            None when no soft preference counts.
+            None when they do not count.
     """
 
-    blocked: npt.NDArray[np.bool_] | None = None
+    blocked: BoolVector | None = None
     codes: IntVector | None = None
     reasons: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
@@ -60,14 +59,14 @@ def match_nodes(
     soft_affinity: bool,
     match_every_node: bool = False,
 ) -> Eligibility:
-    """Judge all nodes of the tree for a PodSet's template; remembered per tree and shape.
+    """Match all nodes of the tree against a PodSet's template; the result is kept with the tree.
 
     Args:
-        tree: only one with hostname-lowest levels excludes anything.
+        tree: excludes nothing unless its lowest level is the hostname.
         podset: its selector, tolerations and affinity count.
         flavor_tolerations: added by the flavor.
-        soft_affinity: whether preferred terms are scored.
-        match_every_node: judge nodes also where a leaf is many of them.
+        soft_affinity: score the preferred terms.
+        match_every_node: also where a leaf is many nodes.
     """
     if not tree.lowest_is_hostname and not match_every_node:
         return ALL_ELIGIBLE
@@ -195,12 +194,12 @@ def _taint_codes(
 
 
 def _objects(holder: object, key: str) -> list[Mapping[str, Any]]:
-    """The objects of a list field. A template comes from users: what is none is left out."""
+    """The objects of a list field; a template comes from users, so anything else is left out."""
     found = holder.get(key) if isinstance(holder, Mapping) else None
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
-def _term_mask(tree: TopologyTree, term: object) -> npt.NDArray[np.bool_]:
+def _term_mask(tree: TopologyTree, term: object) -> BoolVector:
     """Nodes for which every expression of a term holds; an empty term matches none."""
     expressions = _objects(term, "matchExpressions")
     fields = _objects(term, "matchFields")
@@ -221,7 +220,7 @@ def _term_mask(tree: TopologyTree, term: object) -> npt.NDArray[np.bool_]:
 
 
 def _scores(
-    tree: TopologyTree, affinity: Mapping[str, Any], blocked: npt.NDArray[np.bool_]
+    tree: TopologyTree, affinity: Mapping[str, Any], blocked: BoolVector
 ) -> IntVector | None:
     terms = _objects(affinity, _PREFERRED)
     if not terms:
@@ -245,3 +244,49 @@ def _compare(left: object, right: object) -> int:
     if not (-_INT64_LIMIT <= a < _INT64_LIMIT and -_INT64_LIMIT <= b < _INT64_LIMIT):
         return 0
     return (a > b) - (a < b)
+
+
+# The typed form of a template's node affinity.
+
+
+class _Expression(View, frozen=True, omit_defaults=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class _Term(View, frozen=True, omit_defaults=True):
+    match_expressions: tuple[_Expression, ...] | None = None
+    match_fields: tuple[_Expression, ...] | None = None
+
+
+class _Selector(View, frozen=True, omit_defaults=True):
+    node_selector_terms: tuple[_Term, ...] | None = None
+
+
+class _Preference(View, frozen=True, omit_defaults=True):
+    weight: int = 0
+    preference: _Term | None = None
+
+
+class _NodeAffinity(View, frozen=True, omit_defaults=True):
+    required_during_scheduling_ignored_during_execution: _Selector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[_Preference, ...] | None = None
+
+
+class _Affinity(View, frozen=True):
+    node_affinity: _NodeAffinity | None = None
+
+
+def node_affinity(spec: PodSpec) -> dict[str, Any] | None:
+    """The NodeAffinity of a pod, without unknown fields; None without one.
+
+    Raises:
+        msgspec.ValidationError: the API server would reject it in a pod.
+    """
+    found = None if spec.affinity is None else msgspec.convert(spec.affinity, _Affinity)
+    if found is None or found.node_affinity is None:
+        return None
+    # Unknown fields may be nested without end, and later code walks through everything.
+    known: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.node_affinity))
+    return known or None

@@ -1,33 +1,60 @@
-"""Where do these pods go? The entry points of the placement engine.
+"""Where do these pods go? The placement engine, as a library.
 
-The rules are those of the conformance data (`tests/conformance`), whose sections are named here.
+`place` puts the PodSets of one Workload on one snapshot, one after another; PodSets of one group
+(workers and a leader) go together. For each of them, `PlacementSearch.find_topology_assignment`
+
+1. reads the topology request against the levels of the tree (`request`),
+2. judges the nodes by taints, selector and affinity (`node_matching`),
+3. counts what fits into every domain (`count`, phase 1),
+4. chooses domains and assigns the pods down to the leaves (`assign`, phase 2),
+
+and its pods are assumed: they are subtracted for the PodSets that follow. `replace.replace` does
+the same for the pods of an unhealthy node. Rules that are off by default are in `experimental`.
+
+Inputs: an immutable tree and the capacity of a snapshot, which is only read.
+Invariants: the same input gives the same answer; an assignment lists leaves in path order; the
+messages are Kueue's, byte for byte.
+Source: conformance/tas; `FindTopologyAssignmentsForFlavor` of Kueue's tas_flavor_snapshot.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from rackgate.features import DEFAULTS, Features
-from rackgate.topology.assignment import TopologyAssignment
+from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.core import Toleration
-from rackgate_assigner.topology.capacity import Capacity, charge_assignment
-from rackgate_assigner.topology.model import NoFit, Placement, PodSetRequest, Replacement
-from rackgate_assigner.topology.placement.find import LeafAssignment, PlacementSearch, to_assignment
-from rackgate_assigner.topology.placement.replace import replace_podset
-from rackgate_assigner.topology.placement.resize import resize_group
+from rackgate_assigner.topology.capacity import Capacity, charge_assignment, single_pod_requests
+from rackgate_assigner.topology.experimental.balanced import balance_shares
+from rackgate_assigner.topology.experimental.packing import pack_shares
+from rackgate_assigner.topology.experimental.refined_counts import RefinedCounts, count_refined
+from rackgate_assigner.topology.model import BoolVector, NoFit, Placement, PodSetRequest, SliceLayer
+from rackgate_assigner.topology.placement.assign import (
+    Shares,
+    Shortfall,
+    assign_to_leaves,
+    find_fit_domains,
+    not_fit_message,
+)
+from rackgate_assigner.topology.placement.count import (
+    DomainCounts,
+    FreeCapacity,
+    GroupShape,
+    count_domains,
+    exclusion_text,
+)
+from rackgate_assigner.topology.placement.node_matching import match_nodes
+from rackgate_assigner.topology.placement.request import (
+    PlacementRequest,
+    RequestError,
+    read_placement_request,
+)
 from rackgate_assigner.topology.tree import TopologyTree
 
-__all__ = ["charge_assignment", "place", "replace"]
-
-
-@dataclass(frozen=True, slots=True)
-class PodSetGroup:
-    """PodSets that are placed together: workers, and the one pod of a leader or none."""
-
-    members: tuple[PodSetRequest, ...]
-    workers: PodSetRequest
-    leader: PodSetRequest | None = None
+__all__ = ["PlacementSearch", "charge_assignment", "group_podsets", "place"]
 
 
 def place(
@@ -41,86 +68,47 @@ def place(
     features: Features = DEFAULTS,
     leaf_range: tuple[int, int] | None = None,
 ) -> Placement:
-    """Place PodSets one after another on one snapshot; earlier ones take room from later ones.
-
-    Pure: `capacity` is only read, and the same input gives the same answer.
+    """Place PodSets one after another on one snapshot.
 
     Args:
         tree: domains of the flavor.
-        capacity: numbers over the leaves of this very tree.
+        capacity: of this very tree; only read.
         podsets: in the Workload's order.
-        topology_name: used in refusals.
+        topology_name: for messages.
         flavor_tolerations: tolerations that the flavor adds to every pod.
-        simulate_empty: as if nothing were placed by TAS (pods of others still count).
+        simulate_empty: as if no pods were placed by topology (other pods still count).
         features: feature gates.
-        leaf_range: leaf range that all pods must stay in, end exclusive.
+        leaf_range: leaves that all pods must stay in, end exclusive.
 
     Returns:
-        Assignments of all PodSets, or of those before the first one without a place and `failure`.
+        Assignments of all PodSets, or of those before the first that does not fit, and `failure`.
 
     Raises:
-        ValueError: negative count, or `capacity` of another tree.
+        ValueError: a negative count, or the capacity of another tree.
     """
     search = PlacementSearch(
-        tree,
-        capacity,
-        topology_name,
-        flavor_tolerations,
-        features,
-        simulate_empty=simulate_empty,
+        tree, capacity, topology_name, flavor_tolerations, features, simulate_empty=simulate_empty
     )
     assignments: dict[str, TopologyAssignment] = {}
-    for podset_group in _group_podsets(podsets):
-        answer = _place_group(search, podset_group, leaf_range)
-        if isinstance(answer, NoFit):
-            return Placement(assignments, answer)
-        assignments.update(answer)
+    for group in group_podsets(podsets):
+        found = _place_group(search, group, leaf_range)
+        if isinstance(found, NoFit):
+            return Placement(assignments, found)
+        assignments.update(found)
     return Placement(assignments)
 
 
-def replace(
-    tree: TopologyTree,
-    capacity: Capacity,
-    podsets: Sequence[PodSetRequest],
-    replacement: Replacement,
-    *,
-    topology_name: str,
-    flavor_tolerations: Sequence[Toleration] = (),
-    features: Features = DEFAULTS,
-) -> Placement:
-    """Replace the pods of the first unhealthy node and keep the others where they are.
+@dataclass(frozen=True, slots=True)
+class PodSetGroup:
+    """PodSets that are placed together: workers, and at most the one pod of a leader."""
 
-    `capacity` is charged with the current assignments (the unhealthy node's pods included, as they
-    are still admitted). Pure, like `place`. PodSets are walked in its order, each of them alone.
-    Without unhealthy nodes everything stays.
-
-    Returns:
-        New assignments of the PodSets that had one; `failure` for the first that finds no place.
-
-    Raises:
-        ValueError: as `place`.
-    """
-    search = PlacementSearch(tree, capacity, topology_name, flavor_tolerations, features)
-    assignments: dict[str, TopologyAssignment] = {}
-    for podset in (
-        member for podset_group in _group_podsets(podsets) for member in podset_group.members
-    ):
-        current_assignment = replacement.assignments.get(podset.name)
-        if current_assignment is None:
-            continue
-        stays = replacement.owned_by_single_pod and features.skip_reassignment_for_pod_owned
-        if stays or not replacement.unhealthy_nodes:
-            assignments[podset.name] = current_assignment
-            continue
-        answer = replace_podset(search, podset, current_assignment, replacement.unhealthy_nodes[0])
-        if isinstance(answer, str):
-            return Placement(assignments, NoFit(podset.name, answer, (podset.name,)))
-        assignments[podset.name] = answer
-    return Placement(assignments)
+    members: tuple[PodSetRequest, ...]
+    workers: PodSetRequest
+    leader: PodSetRequest | None = None
 
 
-def _group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
-    """PodSets without a group alone, groups at the place of their first member (section 5)."""
+def group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
+    """Yield PodSets without a group alone, and a group where its first member stands."""
     groups: dict[str, list[PodSetRequest]] = {}
     for podset in podsets:
         if podset.count < 0:
@@ -141,52 +129,303 @@ def _group_podsets(podsets: Sequence[PodSetRequest]) -> Iterator[PodSetGroup]:
 
 
 def _place_group(
-    search: PlacementSearch, podset_group: PodSetGroup, leaf_range: tuple[int, int] | None
+    search: PlacementSearch, group: PodSetGroup, leaf_range: tuple[int, int] | None
 ) -> dict[str, TopologyAssignment] | NoFit:
-    names = tuple(member.name for member in podset_group.members)
-    problem = _group_problem(podset_group)
+    names = tuple([member.name for member in group.members])
+    problem = _group_problem(group)
     if problem is not None:
         return NoFit(names[0], problem, names)
-    workers = podset_group.workers
-    leader = (
-        podset_group.leader
-        if podset_group.leader is not None and podset_group.leader.count
-        else None
-    )
+    workers = group.workers
+    leader = group.leader if group.leader is not None and group.leader.count else None
     if search.features.resize_in_place and workers.previous is not None:
-        resized = resize_group(search, workers, leader)
+        resized = _resize_group(search, workers, workers.previous, leader)
         if resized is not None:
             return resized
-    leaf_assignment = search.find_topology_assignment(
-        workers, workers.count, leader, leaf_range=leaf_range
-    )
-    if isinstance(leaf_assignment, str):
-        return NoFit(names[0], leaf_assignment, names)
-    return _assume_assignments(search, podset_group, leaf_assignment)
-
-
-def _assume_assignments(
-    search: PlacementSearch, podset_group: PodSetGroup, leaf_assignment: LeafAssignment
-) -> dict[str, TopologyAssignment]:
-    search.assume(leaf_assignment.workers, podset_group.workers)
-    assignments = {podset_group.workers.name: to_assignment(search.tree, leaf_assignment.workers)}
-    if podset_group.leader is not None:
-        search.assume(leaf_assignment.leader, podset_group.leader)
-        assignments[podset_group.leader.name] = to_assignment(search.tree, leaf_assignment.leader)
+    found = search.find_topology_assignment(workers, workers.count, leader, leaf_range=leaf_range)
+    if isinstance(found, str):
+        return NoFit(names[0], found, names)
+    search.assume(found.workers, group.workers)
+    assignments = {workers.name: to_assignment(search.tree, found.workers)}
+    if group.leader is not None:
+        search.assume(found.leader, group.leader)
+        assignments[group.leader.name] = to_assignment(search.tree, found.leader)
     return assignments
 
 
-def _group_problem(podset_group: PodSetGroup) -> str | None:
-    """What no capacity can fix and the topology request does not show."""
-    if len(podset_group.members) > 2:
+def _group_problem(group: PodSetGroup) -> str | None:
+    """What is wrong with a group, whatever the capacity and the topology request."""
+    if len(group.members) > 2:
         return (
-            f'podset group "{podset_group.workers.group}" has {len(podset_group.members)} podsets, '
+            f'podset group "{group.workers.group}" has {len(group.members)} podsets, '
             "at most 2 (leader and workers) can be placed together"
         )
-    if podset_group.leader is not None and podset_group.leader.count > 1:
+    if group.leader is not None and group.leader.count > 1:
         return (
-            f'podset group "{podset_group.workers.group}": '
-            f'the leader podset "{podset_group.leader.name}" '
-            f"has count {podset_group.leader.count}, it can only be 1"
+            f'podset group "{group.workers.group}": the leader podset "{group.leader.name}" '
+            f"has count {group.leader.count}, it can only be 1"
         )
     return None
+
+
+# One search: both phases for one group.
+
+
+@dataclass(frozen=True, slots=True)
+class LeafAssignment:
+    """Positive numbers of pods by leaf id, in path order."""
+
+    workers: Mapping[int, int] = field(default_factory=dict)
+    leader: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedGroup:
+    """The counts of phase 1, and what they were counted from."""
+
+    counts: DomainCounts
+    free: FreeCapacity
+    shape: GroupShape
+
+    def not_fit_message(self, topology: str, shortfall: Shortfall) -> str:
+        """The message of a shortfall."""
+        excluded = ""
+        if not shortfall.absent:
+            shape = self.shape
+            excluded = exclusion_text(
+                self.free, shape.worker, shape.eligibility, shape.outside_leaf_range
+            )
+        return not_fit_message(topology, self.counts, shortfall, excluded)
+
+
+class PlacementSearch:
+    """A walk over the PodSets of one Workload.
+
+    Attributes:
+        free: the capacity less what was assumed during this walk.
+    """
+
+    def __init__(
+        self,
+        tree: TopologyTree,
+        capacity: Capacity,
+        topology: str,
+        flavor_tolerations: Sequence[Toleration],
+        features: Features,
+        *,
+        simulate_empty: bool = False,
+    ) -> None:
+        if capacity.tree is not tree:
+            raise ValueError("capacity belongs to another tree")
+        self.tree = tree
+        self.topology = topology
+        self.flavor_tolerations = tuple(flavor_tolerations)
+        self.features = features
+        self.free = FreeCapacity(capacity, simulate_empty=simulate_empty)
+
+    def assume(self, pods_by_leaf: Mapping[int, int], podset: PodSetRequest) -> None:
+        """Subtract the pods of a PodSet for those that follow."""
+        if pods_by_leaf:
+            self.free.assume(pods_by_leaf, single_pod_requests(podset.requests))
+
+    def find_topology_assignment(
+        self,
+        workers: PodSetRequest,
+        count: int,
+        leader: PodSetRequest | None = None,
+        *,
+        layers: Sequence[SliceLayer] | None = None,
+        leaf_range: tuple[int, int] | None = None,
+    ) -> LeafAssignment | str:
+        """Find where the pods of one group go; assumes nothing.
+
+        Args:
+            workers: whose topology request, selector, affinity and tolerations count.
+            count: workers to place.
+            leader: one pod of this PodSet goes with them.
+            layers: slice layers instead of those of the request.
+            leaf_range: leaves that the pods must stay in, end exclusive.
+
+        Returns:
+            The assignment, or why there is none.
+        """
+        try:
+            request = self.read_request(workers, count, layers)
+        except RequestError as error:
+            return str(error)
+        if layers is None and count % request.size:
+            return (
+                f'podset "{workers.name}": count {count} is not a multiple of '
+                f"the slice size {request.size}"
+            )
+        group = self.count(request, workers, leader, leaf_range)
+        shares = self.assign(group.counts)
+        if isinstance(shares, Shortfall):
+            return group.not_fit_message(self.topology, shares)
+        shares.sort()
+        return LeafAssignment(
+            {leaf: pods for leaf, pods, _ in shares if pods > 0},
+            {leaf: leaders for leaf, _, leaders in shares if leaders > 0}
+            if leader is not None
+            else {},
+        )
+
+    def read_request(
+        self, workers: PodSetRequest, count: int, layers: Sequence[SliceLayer] | None = None
+    ) -> PlacementRequest:
+        """Read the request; `layers` replace its own.
+
+        Raises:
+            RequestError: no capacity would be enough.
+        """
+        if layers is None:
+            layers = workers.topology.slices if workers.topology else ()
+        return read_placement_request(
+            self.tree.levels,
+            workers,
+            count,
+            layers,
+            mixed_profile=self.features.profile_mixed,
+            both_levels=self.features.required_and_preferred,
+        )
+
+    def count(
+        self,
+        request: PlacementRequest,
+        workers: PodSetRequest,
+        leader: PodSetRequest | None,
+        leaf_range: tuple[int, int] | None = None,
+    ) -> CountedGroup | RefinedCounts:
+        """Phase 1: what fits into every domain."""
+        features = self.features
+        outside_leaf_range: BoolVector | None = None
+        if leaf_range is not None:
+            outside_leaf_range = np.ones(self.tree.leaf_count, dtype=np.bool_)
+            outside_leaf_range[leaf_range[0] : leaf_range[1]] = False
+        if (features.nodes_below_leaves and not self.tree.lowest_is_hostname) or (
+            leader is not None and (features.leader_rules or features.leader_messages)
+        ):
+            return count_refined(
+                request,
+                self.free,
+                workers,
+                leader,
+                flavor_tolerations=self.flavor_tolerations,
+                outside_leaf_range=outside_leaf_range,
+                features=features,
+            )
+        eligibility = match_nodes(
+            self.tree,
+            workers,
+            self.flavor_tolerations,
+            soft_affinity=features.node_affinity_preferred,
+        )
+        shape = GroupShape(
+            single_pod_requests(workers.requests),
+            single_pod_requests(leader.requests) if leader is not None else None,
+            eligibility,
+            outside_leaf_range,
+        )
+        return CountedGroup(count_domains(request, self.free, shape), self.free, shape)
+
+    def assign(self, counts: DomainCounts) -> Shares | Shortfall:
+        """Phase 2: what every leaf is given."""
+        request, features = counts.request, self.features
+        if features.balanced_placement and not (
+            request.required or request.unconstrained or request.required_level is not None
+        ):
+            shares = balance_shares(counts)
+            if shares is not None:
+                return shares
+        if (
+            features.required_and_preferred
+            or features.fewest_domains
+            or features.best_fit_below_slices
+        ):
+            return pack_shares(counts, self.free, features)
+        start = find_fit_domains(counts)
+        return start if isinstance(start, Shortfall) else assign_to_leaves(counts, start)
+
+
+def to_assignment(tree: TopologyTree, pods_by_leaf: Mapping[int, int]) -> TopologyAssignment:
+    """The stored form of pods by leaf: in path order, hostname alone in the host case."""
+    paths = tree.paths[-1]
+    path_values = slice(-1 if tree.lowest_is_hostname else 0, None)
+    return TopologyAssignment(
+        tree.assignment_levels,
+        tuple([(paths[leaf][path_values], pods_by_leaf[leaf]) for leaf in sorted(pods_by_leaf)]),
+    )
+
+
+def merge_pods_by_leaf(before: Mapping[int, int], new: Mapping[int, int]) -> dict[int, int]:
+    """Add up pods by leaf."""
+    pods = dict(before)
+    for leaf, count in new.items():
+        pods[leaf] = pods.get(leaf, 0) + count
+    return pods
+
+
+# Resize around a previous assignment (gate ElasticJobsViaWorkloadSlicesWithTAS).
+
+
+def _resize_group(
+    search: PlacementSearch,
+    workers: PodSetRequest,
+    previous: TopologyAssignment,
+    leader: PodSetRequest | None,
+) -> dict[str, TopologyAssignment] | NoFit | None:
+    """Keep what is placed, and place only the pods that are more than before.
+
+    Returns:
+        Assignments, a failure (of the workers alone), or None when a previous domain is gone:
+        then the group is placed as if there were no previous assignment.
+    """
+    tree = search.tree
+    before = _pods_by_leaf(tree, previous)
+    leader_previous = leader.previous if leader is not None else None
+    leader_before = _pods_by_leaf(tree, leader_previous) if leader_previous is not None else {}
+    if before is None or leader_before is None:
+        return None
+    kept = _truncate_assignment(previous, workers.count)
+    search.assume(_pods_by_leaf(tree, kept) or {}, workers)
+    result = {workers.name: kept}
+    if leader is not None and leader_previous is not None:
+        search.assume(leader_before, leader)
+        result[leader.name] = leader_previous
+        leader = None
+    additional_pods = workers.count - kept.count
+    if additional_pods == 0 and leader is None:
+        return result
+    found = search.find_topology_assignment(workers, additional_pods, leader)
+    if isinstance(found, str):
+        return NoFit(workers.name, found, (workers.name,))
+    search.assume(found.workers, workers)
+    if found.workers:
+        result[workers.name] = to_assignment(tree, merge_pods_by_leaf(before, found.workers))
+    if leader is not None:
+        search.assume(found.leader, leader)
+        result[leader.name] = to_assignment(tree, found.leader)
+    return result
+
+
+def _pods_by_leaf(tree: TopologyTree, assignment: TopologyAssignment) -> dict[int, int] | None:
+    """Pods by leaf; None when a domain is not a leaf any more."""
+    pods: dict[int, int] = {}
+    for values, count in assignment.domains:
+        leaf = tree.leaf_of_values(values)
+        if leaf is None:
+            return None
+        pods[leaf] = pods.get(leaf, 0) + count
+    return pods
+
+
+def _truncate_assignment(assignment: TopologyAssignment, count: int) -> TopologyAssignment:
+    """The domains from the front until `count` pods are reached."""
+    if assignment.count <= count:
+        return assignment
+    domains: list[tuple[Domain, int]] = []
+    for values, pods in assignment.domains:
+        if count <= 0:
+            break
+        domains.append((values, min(pods, count)))
+        count -= pods
+    return TopologyAssignment(assignment.levels, tuple(domains))

@@ -1,35 +1,80 @@
-"""A node broke: its pods get a new place, the others stay (conformance text, section 11)."""
+"""Replace the pods of an unhealthy node; the other pods of the Workload stay where they are.
+
+1. The domains of the current assignment that are not the unhealthy node's are kept. Each must
+   still be a leaf of the tree.
+2. The new pods may be restricted to a domain: to the one whose PodSet slice lost only some of its
+   pods, else to the required domain that holds the kept pods.
+3. The pods of the unhealthy node are placed there as `place` does it, and merged with the kept
+   ones.
+
+Inputs: a capacity that is charged with the current assignments, those on the unhealthy node
+included. Only the first unhealthy node is replaced; PodSets are handled one by one.
+Source: conformance/tas, section 11; `findReplacementAssignment` of Kueue's tas_flavor_snapshot.go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from rackgate.features import DEFAULTS, Features
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.topology.model import PodSetRequest, SliceLayer
-from rackgate_assigner.topology.placement.find import (
+from rackgate.wire.core import Toleration
+from rackgate_assigner.topology.capacity import Capacity
+from rackgate_assigner.topology.model import (
+    NoFit,
+    Placement,
+    PodSetRequest,
+    Replacement,
+    SliceLayer,
+)
+from rackgate_assigner.topology.placement.place import (
     PlacementSearch,
+    group_podsets,
     merge_pods_by_leaf,
     to_assignment,
 )
 from rackgate_assigner.topology.tree import TopologyTree
 
 
-def replace_podset(
-    search: PlacementSearch, podset: PodSetRequest, current: TopologyAssignment, unhealthy_node: str
-) -> TopologyAssignment | str:
-    """Find a new place for the pods of one PodSet on one unhealthy node.
-
-    Args:
-        search: its room counts the current assignment as usage; new pods are assumed in it.
-        podset: handled alone, also in a group.
-        current: its assignment.
-        unhealthy_node: host name.
+def replace(
+    tree: TopologyTree,
+    capacity: Capacity,
+    podsets: Sequence[PodSetRequest],
+    replacement: Replacement,
+    *,
+    topology_name: str,
+    flavor_tolerations: Sequence[Toleration] = (),
+    features: Features = DEFAULTS,
+) -> Placement:
+    """Place the pods of the first unhealthy node; all others stay. `capacity` is only read.
 
     Returns:
-        The merged assignment, or the refusal's text.
+        New assignments of the PodSets that had one, up to the first that does not fit: `failure`.
+
+    Raises:
+        ValueError: as `place`.
     """
+    search = PlacementSearch(tree, capacity, topology_name, flavor_tolerations, features)
+    assignments: dict[str, TopologyAssignment] = {}
+    for podset in (member for group in group_podsets(podsets) for member in group.members):
+        current = replacement.assignments.get(podset.name)
+        if current is None:
+            continue
+        stays = replacement.owned_by_single_pod and features.skip_reassignment_for_pod_owned
+        if stays or not replacement.unhealthy_nodes:
+            assignments[podset.name] = current
+            continue
+        found = _replace_podset(search, podset, current, replacement.unhealthy_nodes[0])
+        if isinstance(found, str):
+            return Placement(assignments, NoFit(podset.name, found, (podset.name,)))
+        assignments[podset.name] = found
+    return Placement(assignments)
+
+
+def _replace_podset(
+    search: PlacementSearch, podset: PodSetRequest, current: TopologyAssignment, unhealthy_node: str
+) -> TopologyAssignment | str:
+    """The merged assignment, or why there is none; new pods are assumed."""
     tree = search.tree
     remaining: dict[int, int] = {}
     pods_to_replace = 0
@@ -46,50 +91,36 @@ def replace_podset(
         remaining[leaf] = remaining.get(leaf, 0) + count
     layers: Sequence[SliceLayer] = podset.topology.slices if podset.topology else ()
     partial = bool(layers) and layers[0].size > 0 and pods_to_replace % layers[0].size != 0
-    leaf_range = _required_replacement_domain(
-        tree, podset, remaining, pods_to_replace, layers if partial else ()
-    )
+    leaf_range = None
+    if remaining and partial:
+        leaf_range = _incomplete_slice_domain(tree, remaining, pods_to_replace, layers)
+    elif remaining:
+        leaf_range = _required_domain(tree, podset, next(iter(remaining)))
     if partial and leaf_range is not None:
         fitting = [
             layer for layer in layers if layer.size > 0 and pods_to_replace % layer.size == 0
         ]
         layers = fitting[-1:]
-    leaf_assignment = search.find_topology_assignment(
+    found = search.find_topology_assignment(
         podset, pods_to_replace, layers=layers, leaf_range=leaf_range
     )
-    if isinstance(leaf_assignment, str):
-        return leaf_assignment
-    if not leaf_assignment.workers:
+    if isinstance(found, str):
+        return found
+    if not found.workers:
         return f"cannot find replacement assignment for unhealthy node: {unhealthy_node}"
-    search.assume(leaf_assignment.workers, podset)
-    return to_assignment(tree, merge_pods_by_leaf(remaining, leaf_assignment.workers))
+    search.assume(found.workers, podset)
+    return to_assignment(tree, merge_pods_by_leaf(remaining, found.workers))
 
 
-def _required_replacement_domain(
-    tree: TopologyTree,
-    podset: PodSetRequest,
-    remaining: Mapping[int, int],
-    pods_to_replace: int,
-    partial_layers: Sequence[SliceLayer],
+def _required_domain(
+    tree: TopologyTree, podset: PodSetRequest, leaf: int
 ) -> tuple[int, int] | None:
-    """Leaf range that the new pods must stay in, or None.
-
-    Args:
-        tree: the domains.
-        podset: its required level counts.
-        remaining: pods per leaf that stay.
-        pods_to_replace: pods that need a place.
-        partial_layers: slice layers when an outer slice lost only some of its pods, else empty.
-    """
-    if not remaining:
-        return None
-    if partial_layers:
-        return _incomplete_slice_domain(tree, remaining, pods_to_replace, partial_layers)
+    """Leaves of the required domain that holds a leaf; None without a required level."""
     required = podset.topology.required if podset.topology else None
     if required is None or required not in tree.levels:
         return None
     level = tree.levels.index(required)
-    return _leaf_range(tree, level, tree.domain_of_leaf(next(iter(remaining)), level))
+    return _leaf_range(tree, level, tree.domain_of_leaf(leaf, level))
 
 
 def _incomplete_slice_domain(
@@ -98,7 +129,7 @@ def _incomplete_slice_domain(
     pods_to_replace: int,
     layers: Sequence[SliceLayer],
 ) -> tuple[int, int] | None:
-    """The domain whose pods make up whole slices again together with the lost ones."""
+    """Leaves of the domain whose pods make up whole slices again with the new ones, or None."""
     incomplete = [layer for layer in layers if layer.size > 0 and pods_to_replace % layer.size]
     if not incomplete or incomplete[-1].topology not in tree.levels:
         return None
@@ -115,5 +146,5 @@ def _incomplete_slice_domain(
 
 
 def _leaf_range(tree: TopologyTree, level: int, domain: int) -> tuple[int, int]:
-    start, end = np.asarray(tree.leaf_ranges[level])[domain : domain + 2].tolist()
+    start, end = tree.leaf_ranges[level][domain : domain + 2].tolist()
     return start, end

@@ -1,14 +1,17 @@
-"""What a topology request means on given levels: requested level, slices, units, mode."""
+"""Read a topology request against the levels of a tree.
+
+The order of the checks decides which problem is reported first (conformance/tas, section 6).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rackgate_assigner.topology.model import PodSetRequest, SliceLayer, TopologyRequest
 
-# The API's int32; what is larger never fits either.
+# The API has int32; larger sizes never fit either.
 SIZE_LIMIT = 2**31 - 1
 
 
@@ -24,10 +27,11 @@ class PlacementRequest:
         units: per level, pods that stay together there because of inner layers; 1 elsewhere.
         layers: slice layers as requested, outermost first.
         required: one domain of the requested level, or nothing.
-        unconstrained: nothing was requested, or only slices, or explicitly nothing.
-        least_free: smallest sufficient room first (least free) instead of best fit.
-        required_level: index of a level of which one domain must hold everything although `level`
-            is only preferred; None where the request names one level.
+        unconstrained: nothing is requested, or only slices, or `unconstrained: true`.
+        least_free: domains with least free capacity first, instead of best fit.
+        required_level: with gate RackgateRequiredAndPreferred, the level of which one domain must
+            hold everything while `level` is preferred; else None.
+        need: slices to place (pods without slices).
     """
 
     count: int
@@ -40,15 +44,14 @@ class PlacementRequest:
     unconstrained: bool
     least_free: bool
     required_level: int | None = None
+    need: int = field(init=False)
 
-    @property
-    def need(self) -> int:
-        """Slices to place (pods without slices)."""
-        return self.count // self.size
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "need", self.count // self.size)
 
 
 class RequestError(ValueError):
-    """The request cannot be met on these levels whatever the capacity; the text says why."""
+    """No capacity would be enough for this request on these levels; see the text."""
 
 
 def read_placement_request(
@@ -60,18 +63,18 @@ def read_placement_request(
     mixed_profile: bool,
     both_levels: bool = False,
 ) -> PlacementRequest:
-    """Read a PodSet's request (conformance text, section 6).
+    """Read a PodSet's request, with `count` and `layers` instead of its own.
 
     Args:
         levels: of the tree, coarsest first.
         podset: the workers.
-        count: pods to place now.
-        layers: slice layers to apply now, outermost first.
+        count: pods to place.
+        layers: slice layers, outermost first.
         mixed_profile: least free for unconstrained requests, best fit for the others.
-        both_levels: a preferred level counts beside a required one; it is ignored otherwise.
+        both_levels: a preferred level counts beside a required one; else it is ignored.
 
     Raises:
-        RequestError: with the refusal's text.
+        RequestError: the request does not make sense on these levels.
     """
     topology_request = podset.topology
     layers = [SliceLayer(layer.topology, min(layer.size, SIZE_LIMIT)) for layer in layers]

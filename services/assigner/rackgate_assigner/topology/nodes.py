@@ -1,0 +1,366 @@
+"""Nodes, their labels and their names by number, shared by trees that follow one another.
+
+A node has a number for good (`NodeRegistry`), and a tree is a sequence of such numbers. So when
+nodes come and go, only numbers move:
+
+- `Column`: one label of all nodes as codes; a rule is evaluated once per distinct value,
+- `LeafIndex`: leaf by node name or hostname,
+- `Overlay`: texts by name, for trees that differ in a few of them,
+- `Memo`: results that depend on one tree and a key.
+
+Invariant: what is shared is only ever added to. Complexity: an update costs O(changed nodes), and
+one copy of the numbers when many of them changed or are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, starmap
+from operator import eq
+from typing import Any, Final, TypeVar, overload
+
+import numpy as np
+
+from rackgate.topology.assignment import Domain
+from rackgate_assigner.topology.model import BoolVector, IntVector, NodeInfo
+from rackgate_assigner.topology.reordering import Reordering
+
+T = TypeVar("T")
+
+# Templates and label keys come from users: results that are kept for them are limited.
+MEMO_LIMIT: Final = 64
+# Nodes and names that are gone are kept up to this number, beyond a share of the others.
+STALE_LIMIT: Final = 1024
+STALE_SHARE: Final = 4
+# When so many leaves or names changed, or names were looked up, all leaves are numbered anew.
+MOVES_LIMIT: Final = 32
+LOOKUP_LIMIT: Final = 64
+
+
+# Labels.
+
+
+class Column:
+    """One property over all nodes.
+
+    Attributes:
+        codes: shape (nodes,): index into `values`.
+        values: distinct values; None means absent. Shared: some may be of no node of this tree.
+    """
+
+    __slots__ = ("codes", "values")
+
+    def __init__(self, codes: IntVector, values: list[Any]) -> None:
+        self.codes, self.values = codes, values
+
+    def where(self, rule: Callable[[Any], bool]) -> BoolVector:
+        """Shape (nodes,): the rule for every node, called once per distinct value."""
+        table = np.fromiter(map(rule, self.values), dtype=np.bool_, count=len(self.values))
+        return table[self.codes]
+
+    def map(self, number: Callable[[Any], int]) -> IntVector:
+        """Shape (nodes,): the number of every node, called once per distinct value."""
+        table = np.fromiter(map(number, self.values), dtype=np.int64, count=len(self.values))
+        return table[self.codes]
+
+
+class EncodedValues:
+    """Values as small integers, for a list that only grows.
+
+    Attributes:
+        values: distinct values, by code.
+    """
+
+    __slots__ = ("_block", "_count", "_index", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._index: dict[Hashable, int] = {}
+        self._block = np.zeros(0, dtype=np.int64)
+        self._count = 0
+
+    @classmethod
+    def of(cls, codes: IntVector, values: Sequence[Any]) -> EncodedValues:
+        """Values that have codes already; unused values are dropped."""
+        found = cls()
+        used, found._block = np.unique(codes, return_inverse=True)
+        found._count = len(codes)
+        found.values = [values[code] for code in used.tolist()]
+        found._index = {value: code for code, value in enumerate(found.values)}
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def codes(self) -> IntVector:
+        """Index into `values` of every member, read-only."""
+        return self._block[: self._count]
+
+    def extend(self, items: Iterable[Hashable]) -> None:
+        """Add members at the end."""
+        index = self._index
+        more = [index.setdefault(item, len(index)) for item in items]
+        self.values.extend(islice(index, len(self.values), None))
+        count = self._count + len(more)
+        if count > len(self._block):
+            block = np.zeros(count + count // 8, dtype=np.int64)
+            block[: self._count] = self._block[: self._count]
+            self._block = block
+        self._block[self._count : count] = more
+        self._count = count
+
+
+class Memo:
+    """Results that depend only on an immutable tree and a key; clears itself when full."""
+
+    __slots__ = ("_results",)
+
+    def __init__(self) -> None:
+        self._results: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The result kept under `key`, made on first use."""
+        try:
+            result: T = self._results[key]
+        except KeyError:
+            if len(self._results) >= MEMO_LIMIT:
+                self._results.clear()
+            result = self._results[key] = compute()
+        return result
+
+    def put(self, key: Hashable, result: object) -> None:
+        """Keep a result."""
+        self._results[key] = result
+
+    def items(self) -> ItemsView[Hashable, Any]:
+        """Everything that is kept, by key."""
+        return self._results.items()
+
+
+class Overlay:
+    """Texts by name; versions that differ in a few of them share the others."""
+
+    __slots__ = ("_base", "_patch")
+
+    # Differences that are kept apart before they are merged.
+    LIMIT = 256
+
+    def __init__(
+        self, base: Mapping[str, str], patch: Mapping[str, str | None] | None = None
+    ) -> None:
+        self._base, self._patch = base, patch or {}
+
+    def with_changes(self, changes: Mapping[str, str | None]) -> Overlay:
+        """The next version; None removes a text."""
+        patch = {**self._patch, **changes}
+        if len(patch) <= self.LIMIT:
+            return Overlay(self._base, patch)
+        return Overlay(Overlay(self._base, patch).to_dict())
+
+    def get(self, name: str) -> str | None:
+        """The text of a name, if there is one."""
+        return self._patch[name] if name in self._patch else self._base.get(name)
+
+    def to_dict(self) -> dict[str, str]:
+        """All texts by name."""
+        found: dict[str, str | None] = {**self._base, **self._patch}
+        return {name: text for name, text in found.items() if text is not None}
+
+
+# Nodes.
+
+
+class NodeSelection(Sequence[T]):
+    """Members of a list, by number; equal to a list of the same members."""
+
+    __slots__ = ("_all", "_numbers")
+    __hash__ = None  # type: ignore[assignment]  # as that of a list
+
+    def __init__(self, members: list[T], numbers: IntVector) -> None:
+        self._all, self._numbers = members, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, slice):
+            return [self._all[number] for number in self._numbers[at].tolist()]
+        return self._all[self._numbers.item(at)]
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._all.__getitem__, self._numbers.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NodeSelection | list):
+            return NotImplemented
+        return len(self) == len(other) and all(starmap(eq, zip(self, other, strict=True)))
+
+
+class NodeRegistry:
+    """Nodes as they are or were, by number.
+
+    Attributes:
+        levels: node label keys, coarsest first; every node has them all.
+        nodes: by number.
+        paths: values of the levels, by number.
+    """
+
+    __slots__ = ("_columns", "_latest", "levels", "nodes", "paths")
+
+    def __init__(self, levels: Sequence[str], nodes: Iterable[NodeInfo]) -> None:
+        """Number nodes of different names from 0 on."""
+        self.levels = levels
+        self.nodes = list(nodes)
+        self.paths: list[Domain] = list(map(self.path_of, self.nodes))
+        self._latest = {node.name: number for number, node in enumerate(self.nodes)}
+        self._columns = Memo()
+
+    def path_of(self, node: NodeInfo) -> Domain:
+        """Values of a node, one for each level."""
+        return tuple(map(node.labels.__getitem__, self.levels))
+
+    def add(self, node: NodeInfo) -> int:
+        """The number of a node; one that comes back unchanged has the number it had."""
+        number = self._latest.get(node.name)
+        if number is None or self.nodes[number] != node:
+            number = self._latest[node.name] = len(self.nodes)
+            self.nodes.append(node)
+            self.paths.append(self.path_of(node))
+        return number
+
+    def needs_compaction(self, used: int) -> bool:
+        """Whether too many nodes are not among the `used` ones."""
+        return len(self.nodes) > used + used // STALE_SHARE + STALE_LIMIT
+
+    def column(
+        self, key: Hashable, value_of: Callable[[NodeInfo], Hashable], numbers: IntVector
+    ) -> Column:
+        """One property of the nodes of these numbers, kept under `key`; computed once for each."""
+        coded = self._columns.get(key, EncodedValues)
+        coded.extend(map(value_of, self.nodes[len(coded) :]))
+        return Column(coded.codes.take(numbers), coded.values)
+
+    def compact(self, numbers: IntVector) -> NodeRegistry:
+        """A registry of these nodes alone, numbered from 0 on; complete columns are kept."""
+        clone = NodeRegistry(self.levels, (self.nodes[number] for number in numbers.tolist()))
+        for key, coded in self._columns.items():
+            if len(coded) == len(self.nodes):
+                clone._columns.put(key, EncodedValues.of(coded.codes.take(numbers), coded.values))
+        return clone
+
+
+# Names.
+
+
+class LeafIndex:
+    """Leaf by name, for one version of a tree.
+
+    A dict of every node's leaf would have to be rebuilt whenever one node comes or goes, because
+    all leaves behind it move. Here each name has a number for good, and a version has only an
+    array by that number and how its leaves moved since.
+    """
+
+    __slots__ = ("_leaves", "_lookups", "_numbers", "_patch", "_reordering")
+
+    def __init__(self, numbers: dict[str, int], leaves: IntVector) -> None:
+        """Start without moves.
+
+        `numbers` are shared with other versions. `leaves` are by number, -1 where no node has the
+        name; larger numbers are of later versions.
+        """
+        self._numbers, self._leaves = numbers, leaves
+        self._reordering: Reordering | None = None
+        self._patch: dict[str, int | None] = {}
+        self._lookups = 0
+
+    @classmethod
+    def of(cls, names: Iterable[str | None], leaves: IntVector) -> LeafIndex:
+        """Number the names of all nodes (None: no name); of nodes with one name the last counts.
+
+        `leaves` has shape (nodes,): the leaf of each node.
+        """
+        pairs = zip(names, leaves.tolist(), strict=True)
+        last = {name: leaf for name, leaf in pairs if name is not None}
+        numbers = {name: number for number, name in enumerate(last)}
+        return cls(numbers, np.fromiter(last.values(), dtype=np.int64, count=len(last)))
+
+    def get(self, name: str) -> int | None:
+        """The leaf, or None when no node of this version has the name."""
+        if self._reordering is not None or self._patch:
+            self._lookups += 1
+            if self._lookups <= LOOKUP_LIMIT:
+                return self._patch[name] if name in self._patch else self._moved_leaf(name)
+            self._apply_pending()
+        return self._stored_leaf(name)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def needs_compaction(self, nodes: int) -> bool:
+        """Whether most names are of nodes that are gone."""
+        return len(self._numbers) > 2 * nodes + STALE_LIMIT
+
+    def with_changes(self, order: Reordering | None, leaves: Mapping[str, int | None]) -> LeafIndex:
+        """The index of the next version.
+
+        Args:
+            order: of the leaves; None: all stay where they are.
+            leaves: new leaf by name, where another node has the name now, or the node is on
+                another leaf; None: no node has it.
+        """
+        for name in leaves:
+            self._numbers.setdefault(name, len(self._numbers))
+        before = self._reordering
+        steps = sum(
+            len(one.removed) + len(one.insertions) for one in (before, order) if one is not None
+        )
+        if steps + len(self._patch) + len(leaves) > MOVES_LIMIT:
+            self._apply_pending()
+            before = None
+        clone = LeafIndex(self._numbers, self._leaves)
+        clone._reordering = before if order is None else order
+        if before is not None and order is not None:
+            clone._reordering = before.compose(order)
+        clone._patch = {
+            name: leaf if leaf is None or order is None else order.new_index(leaf)
+            for name, leaf in self._patch.items()
+        }
+        clone._patch |= leaves
+        return clone
+
+    def _stored_leaf(self, name: str) -> int | None:
+        number = self._numbers.get(name)
+        if number is None or number >= len(self._leaves):
+            return None
+        leaf = self._leaves.item(number)
+        return leaf if leaf >= 0 else None
+
+    def _moved_leaf(self, name: str) -> int | None:
+        leaf = self._stored_leaf(name)
+        return (
+            leaf if leaf is None or self._reordering is None else self._reordering.new_index(leaf)
+        )
+
+    def _apply_pending(self) -> None:
+        """Number the leaves anew; no lookup changes."""
+        if self._reordering is None and not self._patch:
+            return
+        found = (
+            self._leaves.copy()
+            if self._reordering is None
+            else self._reordering.map_indices(self._leaves)
+        )
+        at = {self._numbers[name]: leaf for name, leaf in self._patch.items()}
+        more = max(at, default=0) + 1 - len(found)
+        if more > 0:
+            found = np.append(found, np.full(more, -1, dtype=np.int64))
+        for number, leaf in at.items():
+            found[number] = -1 if leaf is None else leaf
+        self._leaves, self._reordering, self._patch = found, None, {}
