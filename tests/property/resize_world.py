@@ -11,17 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
-from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-    admitted_pods,
-)
+from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice, admitted_pods
 from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.workload_slices.progress import progress
 

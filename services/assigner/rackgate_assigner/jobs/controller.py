@@ -18,6 +18,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rackgate.api import names
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
+from rackgate.jobframework.generic_job import GenericJob, JobLike
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.podsets import pods_without_gate, total_pods
+from rackgate.jobframework.registry import KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -25,24 +29,17 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.live_pods import LivePodCount
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs.actions import CreateWorkload, NoAction, RequestReconcile
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
-from rackgate_assigner.jobs.kinds import (
-    KINDS,
-    GenericJob,
-    JobLike,
-    is_child_of_job,
-    kind_of,
-    owner_of,
-)
-from rackgate_assigner.jobs.kinds.podsets import pods_without_gate, total_pods
+from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
+    CreateWorkload,
+    NoAction,
+    RequestReconcile,
     plan_job,
     plan_orphaned_workload,
     plan_ownerless_workload,
     plan_unmanaged_job,
 )
-from rackgate_assigner.jobs.start import find_applied_podset_infos, has_lost_flavor
 from rackgate_assigner.jobs.state import (
     JobState,
     Priority,
@@ -51,7 +48,6 @@ from rackgate_assigner.jobs.state import (
     is_owned_by,
     read_job_state,
     resolve_priority,
-    spec_ops,
     unmanaged_namespaces,
     workload_name_of,
 )
@@ -594,15 +590,13 @@ class JobController:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
-        podset_infos = find_applied_podset_infos(job, workload, self._stores.flavors)
         return read_job_state(
             job,
             workload,
             priority,
             children=self._children_of(job),
             features=self._features,
-            podset_infos=podset_infos,
-            flavor_lost=has_lost_flavor(job, workload, self._stores.flavors),
+            flavors=self._stores.flavors,
             live_pods=self._remaining_pods(job),
             beyond_admission=beyond_admission,
         )
@@ -638,7 +632,7 @@ def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:
     return count.running + count.has_long_grace_period > admitted or count.total > 2 * admitted
 
 
-def _remove_from_index(index: dict[str, set[str]], item: JobLike) -> None:
+def _remove_from_index(index: dict[str, set[str]], item: Job | Workload) -> None:
     """Take an object out of an index by the uid of its controller."""
     owner = item.metadata.controller
     if owner is not None:

@@ -22,15 +22,15 @@ import structlog
 from rackgate.api import names
 from rackgate.api.resources import CLUSTER_QUEUES, FLAVORS, JOBS, TOPOLOGIES, WORKLOADS, Resource
 from rackgate.installation.uninstall import Failures, remove_finalizer_patch, run_concurrently
+from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.registry import JOB, KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
-from rackgate_assigner.jobs.kinds import KINDS, JobLike, is_child_of_job, kind_of
-from rackgate_assigner.jobs.kinds.job import decode_job
-from rackgate_assigner.jobs.start import find_applied_podset_infos
 from rackgate_assigner.jobs.state import (
     Priority,
     is_eligible,
@@ -201,7 +201,7 @@ def _plan(
         workload,
         Priority(),
         children=found.children.get(job.metadata.uid, ()),
-        podset_infos=find_applied_podset_infos(job, workload, found.flavors),
+        flavors=found.flavors,
     )
     if is_untouched(job, job_state, queued=workload is not None):
         return None
@@ -219,7 +219,7 @@ async def _read(client: Client) -> _ClusterState:
         if owner is not None:
             workloads[owner.uid, workload.metadata.name] = workload
     children: dict[str, list[Job]] = defaultdict(list)
-    for child in await _list(client, JOBS, decode_job, CHILD_JOBS):
+    for child in await _list(client, JOBS, JOB.decode, CHILD_JOBS):
         controller = child.metadata.controller
         if controller is not None:
             children[controller.uid].append(child)

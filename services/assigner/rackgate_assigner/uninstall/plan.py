@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopPhase, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import kind_of
 from rackgate.jobframework.templates import RESERVED_GATES, gates_of
-from rackgate_assigner.jobs.kinds import JobLike, StaleChildJob, kind_of
-from rackgate_assigner.jobs.state import JobState, remove_creation_injection_ops
+from rackgate_assigner.jobs.patches import remove_creation_injection_ops
+from rackgate_assigner.jobs.state import JobState
 
 
 class RunningJobsPolicy(StrEnum):
@@ -97,12 +99,14 @@ def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:
     """
     if queued or job_state.suspended or job_state.started:
         return False
-    return not remove_injection_ops(kind_of(job).templates(job))
+    kind = kind_of(job)
+    return not remove_injection_ops(kind.templates(kind.manifest(job)))
 
 
 def _is_gated(job: JobLike) -> bool:
+    kind = kind_of(job)
     return any(
         gate in RESERVED_GATES
-        for part in kind_of(job).templates(job)
-        for gate in gates_of(part.template)
+        for pod_template in kind.templates(kind.manifest(job))
+        for gate in gates_of(pod_template.template)
     )

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rackgate.api import names
 from rackgate.api.names import ResizeReason, WorkloadCondition
 from rackgate.api.resources import WORKLOADS
+from rackgate.jobframework.generic_job import JobLike, RequestedCount
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
 from rackgate.topology.assignment import Domain
@@ -23,11 +24,10 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedWrites
 from rackgate_assigner.cache.cache import Cache
-from rackgate_assigner.jobs.kinds import JobLike
-from rackgate_assigner.jobs.state import finalizer_ops
+from rackgate_assigner.jobs.patches import finalizer_ops
 from rackgate_assigner.scheduler.message_rate import MessageRateLimiter
 from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload_slices.model import RequestedCount, Slice
+from rackgate_assigner.workload_slices.model import Slice
 from rackgate_assigner.workload_slices.objects import assumed_slice, parent_of, slice_of
 from rackgate_assigner.workload_slices.plan import NewSlice, Plan, plan_resize
 from rackgate_assigner.workload_slices.progress import Progress, progress

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import Domain
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge import (
@@ -19,13 +20,7 @@ from rackgate_assigner.workload_slices.merge import (
     merge_slice,
     scale_down,
 )
-from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-)
+from rackgate_assigner.workload_slices.model import MergedSlice, Parent, Phase, Slice
 
 Live = Callable[[str], Mapping[Domain, int]]
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate.api.workload_names import slice_name
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate_assigner.workload_slices.merge_plan import Live, ParentUpdate, open_slices, plan_merge
-from rackgate_assigner.workload_slices.model import Parent, Phase, RequestedCount, Slice
+from rackgate_assigner.workload_slices.model import Parent, Phase, Slice
 
 # Slices made at one look: they are seen one by one, and the next look makes the rest.
 BATCH: Final = 64

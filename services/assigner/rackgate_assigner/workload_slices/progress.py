@@ -6,13 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rackgate.api.names import ResizeReason
-from rackgate_assigner.workload_slices.model import (
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-    admitted_pods,
-)
+from rackgate.jobframework.generic_job import RequestedCount
+from rackgate_assigner.workload_slices.model import Parent, Phase, Slice, admitted_pods
 
 
 @dataclass(frozen=True, slots=True)

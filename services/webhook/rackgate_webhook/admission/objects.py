@@ -19,9 +19,8 @@ from rackgate.api.queues import ClusterQueue, LocalQueue
 from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.request_validation import exclusive_errors, request_errors
 from rackgate.jobframework.templates import items, section
-from rackgate.jobframework.topology_request import topology_errors
+from rackgate.jobframework.topology_request import exclusive_errors, request_errors, topology_errors
 
 Object = Mapping[str, Any]
 MAX_ERRORS: Final = 16

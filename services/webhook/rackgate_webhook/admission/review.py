@@ -10,7 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.generic_job import GenericJob
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import find_kind
 
 API_VERSION: Final = "admission.k8s.io/v1"
 MAX_MESSAGE: Final = 1024
@@ -63,6 +65,12 @@ class AdmissionResponse:
     def allowed(self) -> bool:
         """Whether nothing stands against the request."""
         return not self.errors
+
+
+def kind_of_review(review: Review) -> GenericJob[Any] | None:
+    """The kind of job that a review is about; None for other objects."""
+    group, _, kind = review.kind.partition("/")
+    return find_kind(f"{group}/", kind)
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import TopologyAssignment
-from rackgate_assigner.workload_slices.model import (
-    MergedSlice,
-    Phase,
-    RequestedCount,
-    admitted_pods,
-)
+from rackgate_assigner.workload_slices.model import MergedSlice, Phase, admitted_pods
 from rackgate_assigner.workload_slices.plan import BATCH, NewSlice, Plan, plan_resize
 from tests.unit.assigner.slices.builders import admitted, parent, part, places, waiting
 
