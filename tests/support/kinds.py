@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from rackgate.jobframework.injection import PodTemplate, StopAction
-from rackgate.jobframework.job.batch_job import PODSET, TEMPLATE_PATH, TEMPLATE_POINTER
+from rackgate.jobframework.job.batch_job import TEMPLATE_PATH, TEMPLATE_POINTER
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.managed import inject, remove_injection
+from rackgate.jobframework.podsets import PODSET
 from rackgate.jobframework.registry import JOB, JOBSET, RAYCLUSTER
 from rackgate.wire.batch import Job
 

@@ -33,7 +33,7 @@ from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
 from rackgate_cli.explain.resize import with_resize
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
-_KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
+_KINDS = (*map(str.lower, KINDS), "workload", "kwl")
 
 
 class WorkloadExplainer:

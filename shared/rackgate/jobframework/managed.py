@@ -12,7 +12,7 @@ from rackgate.api.names import PODSET_LABEL, QUEUE_LABEL, WORKLOAD_ANNOTATION
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.registry import KINDS, find_kind
+from rackgate.jobframework.registry import cleanup_labels, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
 from rackgate.wire.core import Meta
 
@@ -87,8 +87,7 @@ def cleanup_label_of(pod: Manifest) -> tuple[str, str] | None:
     finalizer.
     """
     labels = labels_of(pod)
-    found = (kind.cleanup_label for kind in KINDS.values())
-    return next((label for label in found if label and labels.get(label[0]) == label[1]), None)
+    return next((label for label in cleanup_labels() if labels.get(label[0]) == label[1]), None)
 
 
 def is_cleanup_pod(pod: Manifest) -> bool:

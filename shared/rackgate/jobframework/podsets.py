@@ -14,6 +14,7 @@ from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.templates import Template, annotations_of, items, section
 from rackgate.wire.kueue import PodSet, Workload
 
+PODSET: Final = "main"  # of a job with one template
 MAX_PODSETS: Final = 18  # of a Workload
 _DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 

@@ -45,6 +45,17 @@ def find_kind(api_version: str, kind: str) -> GenericJob[Any] | None:
     return found if found is not None and slash and group == found.resource.group else None
 
 
+def has_child_jobs(api_version: str, kind: str) -> bool:
+    """Whether the pods of such a job belong to Jobs that it makes."""
+    found = find_kind(api_version, kind)
+    return found is not None and found.child_job_label != ""
+
+
+def cleanup_labels() -> list[tuple[str, str]]:
+    """Label and value of pods that clean up behind a job, for the kinds that have such pods."""
+    return [kind.cleanup_label for kind in KINDS.values() if kind.cleanup_label is not None]
+
+
 def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
     """Kind and `namespace/name` of the job that controls a Workload.
 

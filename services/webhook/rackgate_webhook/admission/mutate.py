@@ -20,7 +20,6 @@ from rackgate.api.names import (
 )
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest, TemplateEdits
 from rackgate.jobframework.injection import keep_injection_ops, reinjection_ops
-from rackgate.jobframework.job.batch_job import PODSET
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.kai import RenderOptions, is_for_kai, render
 from rackgate.jobframework.managed import (
@@ -31,6 +30,7 @@ from rackgate.jobframework.managed import (
     queue_of,
     remove_injection,
 )
+from rackgate.jobframework.podsets import PODSET
 from rackgate.jobframework.registry import JOB
 from rackgate.jobframework.templates import (
     RESERVED_GATES,

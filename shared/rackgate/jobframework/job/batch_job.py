@@ -14,7 +14,13 @@ from rackgate.jobframework.errors import FieldError
 from rackgate.jobframework.generic_job import GenericJob, JobOutcome, Manifest, TemplateEdits
 from rackgate.jobframework.injection import PodSetInfo, PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.podsets import group_errors, has_topology, podset_json, total_pods
+from rackgate.jobframework.podsets import (
+    PODSET,
+    group_errors,
+    has_topology,
+    podset_json,
+    total_pods,
+)
 from rackgate.jobframework.templates import (
     Template,
     annotations_of,
@@ -28,7 +34,6 @@ from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
 
-PODSET: Final = "main"
 TEMPLATE_PATH: Final = "spec.template"
 TEMPLATE_POINTER: Final = "/spec/template"
 _FAILED: Final = "Failed"
