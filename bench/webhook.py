@@ -38,8 +38,8 @@ from bench.world import playground, quiet, say
 from rackgate.api import resources as kinds
 from rackgate.jobframework.managed import inject
 from rackgate.jobframework.registry import JOB
-from rackgate_webhook.admission.answer import answer_review
 from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import answer_review
 from rackgate_webhook.admission.validate import validate
 from tests.support.playground import Playground
 

@@ -38,7 +38,9 @@ def restore_patch(template: Object, original: Object) -> list[JsonPatchOp] | Non
 
 def next_stop_action(job: Object | Job, original: Object) -> StopAction:
     decoded = job if isinstance(job, Job) else JOB.decode(msgspec.json.encode(job))
-    return JOB.next_stop_action(decoded, {PODSET: original}, (), {})
+    return JOB.next_stop_action(
+        decoded, JOB.templates(JOB.manifest(decoded)), {PODSET: original}, (), {}
+    )
 
 
 def inject_jobset(jobset: Object) -> list[JsonPatchOp]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from rackgate.api import names
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
-from rackgate.jobframework.registry import cleanup_labels
+from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.informer.informer import Informer
 from rackgate.runtime.tasks import spawn
@@ -27,10 +27,10 @@ from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_no
 
 # Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
 # job come from its templates, with all that is injected there, but are not the ungater's.
-_NOT_CLEANUP = "".join(f",{label}!={value}" for label, value in cleanup_labels())
-SELECTOR = {"labelSelector": f"{names.TAS_LABEL}{_NOT_CLEANUP}"}
+_NOT_CLEANUP = ",".join(f"{label}!={value}" for label, value in CLEANUP_LABELS.items())
+SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
 # Pods of elastic jobs may have no topology, and then not that label.
-ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL}{_NOT_CLEANUP}"}
+ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}
 
 # Longer than a healthy watch is ever silent.
 NODES_STALE_AFTER_S: Final = 2 * WATCH_IDLE_S

@@ -128,8 +128,8 @@ class GenericJob(ABC, Generic[V]):
             themselves.
         child_job_label: of the child Jobs that its pods belong to; "" where the job itself controls
             its pods.
-        cleanup_label: label and value of pods that clean up behind a job that is being deleted.
-            They are made from its templates, belong to no PodSet, and must run.
+        cleanup_labels: of pods that clean up behind a job that is being deleted: one of them
+            says so. They are made from its templates, belong to no PodSet, and must run.
         elastic_path: the field by which a job asks to be resized while it runs.
         elastic_advice: how to ask for that, for messages.
         reconcile_after_s: its operator may wait in vain for pods of its own that were deleted
@@ -145,7 +145,7 @@ class GenericJob(ABC, Generic[V]):
     templates_path: ClassVar[str]
     controls_jobs: ClassVar[bool] = True
     child_job_label: ClassVar[str] = ""
-    cleanup_label: ClassVar[tuple[str, str] | None] = None
+    cleanup_labels: ClassVar[Mapping[str, str]] = {}
     elastic_path: ClassVar[str] = ""
     elastic_advice: ClassVar[str] = ""
     reconcile_after_s: ClassVar[float | None] = None
@@ -171,10 +171,12 @@ class GenericJob(ABC, Generic[V]):
         Raises:
             msgspec.DecodeError: it is none of this kind.
         """
-        job = self._decode(raw)
-        copies = {name: msgspec.Raw(bytes(getattr(job.spec, name))) for name in self._raw_fields}
-        found: V = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, **copies))
-        return found
+        job: V = self._decode(raw)
+        spec: Any = job.spec
+        for name in self._raw_fields:
+            # Nobody else has seen the object yet.
+            msgspec.structs.force_setattr(spec, name, msgspec.Raw(bytes(getattr(spec, name))))
+        return job
 
     # Read from the manifest: PodSets and what is wrong with them.
 
@@ -313,6 +315,7 @@ class GenericJob(ABC, Generic[V]):
     def next_stop_action(
         self,
         job: V,
+        templates: Sequence[PodTemplate],
         originals: Mapping[str, Template],
         children: Sequence[Job],
         podset_infos: Mapping[str, PodSetInfo],
@@ -323,6 +326,7 @@ class GenericJob(ABC, Generic[V]):
 
         Args:
             job: as stored.
+            templates: its pod templates.
             originals: its user's templates by PodSet, as the Workload keeps them.
             children: its child Jobs.
             podset_infos: what the start added to templates, where that is certain; by PodSet.
@@ -331,7 +335,6 @@ class GenericJob(ABC, Generic[V]):
             return StopAction(StopPhase.SUSPEND, [dict(SUSPEND)])
         if not self.is_inactive(job, children):
             return StopAction(StopPhase.WAIT, [])
-        templates = self.templates(self.manifest(job))
         operations = self.restore_ops(templates, originals, podset_infos)
         return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
 

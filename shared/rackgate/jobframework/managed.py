@@ -12,7 +12,7 @@ from rackgate.api.names import PODSET_LABEL, QUEUE_LABEL, WORKLOAD_ANNOTATION
 from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
 from rackgate.jobframework.injection import injection_ops, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
-from rackgate.jobframework.registry import cleanup_labels, find_kind
+from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
 from rackgate.jobframework.templates import is_suspended, items, labels_of, section
 from rackgate.wire.core import Meta
 
@@ -79,15 +79,18 @@ def remove_injection(kind: GenericJob[Any], job: Manifest) -> list[JsonPatchOp]:
     return remove_injection_ops(kind.templates(job))
 
 
-def cleanup_label_of(pod: Manifest) -> tuple[str, str] | None:
-    """The label, with its value, by which a pod says that it cleans up behind a job.
+def cleanup_label_of(pod: Manifest) -> str | None:
+    """The label by which a pod says that it cleans up behind a job; None without one.
 
     Such a pod is made from a template of a job that is being deleted and inherits its labels, but
     comes after the job: it belongs to no PodSet, and must run, or the job would stay behind its
     finalizer.
     """
     labels = labels_of(pod)
-    return next((label for label in cleanup_labels() if labels.get(label[0]) == label[1]), None)
+    for label, value in CLEANUP_LABELS.items():
+        if labels.get(label) == value:
+            return label
+    return None
 
 
 def is_cleanup_pod(pod: Manifest) -> bool:

@@ -17,12 +17,15 @@ RAYCLUSTER: Final = RayClusterJob()
 
 KINDS: Final[dict[str, GenericJob[Any]]] = {}
 """By name of the kind, as on the wire."""
+CLEANUP_LABELS: Final[dict[str, str]] = {}
+"""Of pods that clean up behind a job, for the kinds that have such pods."""
 _BY_TYPE: Final[dict[type, GenericJob[Any]]] = {}
 
 
 def register(kind: GenericJob[Any]) -> None:
     """Have jobs of a kind managed."""
     KINDS[kind.name] = _BY_TYPE[kind.object_type] = kind
+    CLEANUP_LABELS.update(kind.cleanup_labels)
 
 
 for _kind in (JOB, JOBSET, RAYCLUSTER):
@@ -49,11 +52,6 @@ def has_child_jobs(api_version: str, kind: str) -> bool:
     """Whether the pods of such a job belong to Jobs that it makes."""
     found = find_kind(api_version, kind)
     return found is not None and found.child_job_label != ""
-
-
-def cleanup_labels() -> list[tuple[str, str]]:
-    """Label and value of pods that clean up behind a job, for the kinds that have such pods."""
-    return [kind.cleanup_label for kind in KINDS.values() if kind.cleanup_label is not None]
 
 
 def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:

@@ -147,7 +147,7 @@ def read_job_state(
     started = is_started(job, templates)
     stop = _skip_needless_restore(
         kind.next_stop_action(
-            job, originals, children, _applied_podset_infos(templates, podset_infos)
+            job, templates, originals, children, _applied_podset_infos(templates, podset_infos)
         ),
         job,
         started=started,

@@ -20,6 +20,7 @@ from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.generic_job import GenericJob, Manifest, TemplateEdits
 from rackgate.jobframework.injection import PodTemplate, injection_errors
 from rackgate.jobframework.managed import cleanup_label_of, is_child, is_managed, queue_of
+from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
@@ -193,8 +194,8 @@ def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
     label = cleanup_label_of(pod_template.template)
     if label is None:
         return []
-    path = f"{pod_template.path}.metadata.labels[{label[0]}]"
-    problem = f"{shown(label[1])} is reserved for clean-up pods"
+    path = f"{pod_template.path}.metadata.labels[{label}]"
+    problem = f"{shown(CLEANUP_LABELS[label])} is reserved for clean-up pods"
     return [FieldError(path, problem, "remove this label")]
 
 

@@ -79,7 +79,7 @@ class RayClusterJob(GenericJob[RayCluster]):
     templates_path: ClassVar[str] = (
         "spec.headGroupSpec.template and spec.workerGroupSpecs[*].template"
     )
-    cleanup_label: ClassVar[tuple[str, str] | None] = (RAY_NODE_TYPE_LABEL, RAY_CLEANUP_TYPE)
+    cleanup_labels: ClassVar[Mapping[str, str]] = {RAY_NODE_TYPE_LABEL: RAY_CLEANUP_TYPE}
     elastic_path: ClassVar[str] = "spec.enableInTreeAutoscaling"
     elastic_advice: ClassVar[str] = "set spec.enableInTreeAutoscaling"
     reconcile_after_s: ClassVar[float | None] = _EXPECTS_S
