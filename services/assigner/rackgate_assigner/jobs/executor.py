@@ -266,7 +266,7 @@ class ActionExecutor:
         try:
             await self._patch_job(job, ops)
         except UnprocessableError as error:
-            # A failed `test` says the same: only an unchanged job was refused for what we wrote.
+            # A failed `test` says the same: only an unchanged job was rejected for what we wrote.
             live = await self.read_job(kind_of(job), job.metadata.key)
             if live is None or live.metadata.resource_version != job.metadata.resource_version:
                 raise

@@ -25,7 +25,7 @@ MAX_USERS_SHOWN: Final = 3
 
 
 def is_osmo_write(review: Review) -> bool:
-    """Whether a review may be refused here: a write of one of the two kinds that is to stay."""
+    """Whether a review may be rejected here: a write of one of the two kinds that is to stay."""
     return (
         review.kind in (POOL, WORKFLOW)
         and not review.sub_resource
@@ -137,7 +137,7 @@ def _field_error(rejection: Rejection) -> FieldError:
 
 
 def _path(rejection: Rejection) -> str:
-    """A refusal's path in the object: all but the name is below spec."""
+    """A rejection's path in the object: all but the name is below spec."""
     path = rejection.path
     if path == "name" and rejection.at == "pool":
         return "metadata.name"

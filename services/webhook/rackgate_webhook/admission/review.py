@@ -54,7 +54,7 @@ class AdmissionResponse:
     Attributes:
         operations: JSON patch, empty for none; only from a mutation.
         warnings: shown to the user by the client.
-        errors: why it is refused.
+        errors: why it is rejected.
     """
 
     operations: list[JsonPatchOp] = field(default_factory=list)
@@ -183,7 +183,7 @@ class Answer:
     Attributes:
         status: 200 with an AdmissionReview as body, 400 with a reason in plain text.
         operation: of the request, "none" when it could not be read.
-        reason: why it was refused; empty when allowed.
+        reason: why it was rejected; empty when allowed.
     """
 
     status: int

@@ -207,10 +207,10 @@ class JobSetJob(GenericJob[JobSet]):
         return done
 
     def stale_child_jobs(self, job: JobSet, children: Sequence[Job]) -> list[StaleChildJob]:
-        """Child Jobs that carry marks, selector keys or tolerations which the JobSet has not.
+        """Child Jobs with injected keys, selector keys or tolerations which the JobSet has not.
 
         The JobSet controller merges templates into the child Jobs there are, and takes nothing
-        out: what an earlier admission brought would stay for good.
+        out: what an earlier admission injected would stay for good.
         """
         templates = {
             name: section(_job_spec(replicated, index), "template")
@@ -288,7 +288,7 @@ def _may_restart(job: JobSet) -> bool:
 def _without_stale_injection(have: Template, wanted: Template) -> dict[str, Any]:
     """A child's template without what only an earlier form of the JobSet's template had.
 
-    A start adds marks of ours, selector keys and tolerations, nothing else. Keys of the JobSet
+    A start adds our own keys, selector keys and tolerations, nothing else. Keys of the JobSet
     controller stay; so does what others added to labels and annotations.
     """
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)
