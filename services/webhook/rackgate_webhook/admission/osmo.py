@@ -103,7 +103,7 @@ def workflow_response(review: Review, pool: Object | None) -> AdmissionResponse:
     except RejectedError as error:
         problem = f"pool {shown(name)} is itself not valid: {error.rejections[0]}"
         return AdmissionResponse(
-            errors=[FieldError("spec.pool", problem, "have the pool mended first")]
+            errors=[FieldError("spec.pool", problem, "fix the pool first")]
         )
     return AdmissionResponse(errors=workflow_errors(review.object, found))
 
