@@ -36,9 +36,10 @@ from bench.timing import best_us
 from bench.webhook_creates import creates
 from bench.world import playground, quiet, say
 from rackgate.api import resources as kinds
-from rackgate.jobframework.job.podsets import inject_job
-from rackgate_webhook.admission.answer import answer_review
+from rackgate.jobframework.managed import inject
+from rackgate.jobframework.registry import JOB
 from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import answer_review
 from rackgate_webhook.admission.validate import validate
 from tests.support.playground import Playground
 
@@ -75,7 +76,7 @@ def in_process() -> dict[str, float]:
     found = best_us(
         {
             "json.loads of the Job's review": repeat(lambda: json.loads(job)),
-            "inject_job": repeat(lambda: inject_job(manifest)),
+            "inject_job": repeat(lambda: inject(JOB, manifest)),
             "whole mutating review, Job": repeat(lambda: answer_review(job, mutate)),
             "whole mutating review, pod": repeat(lambda: answer_review(pod, mutate)),
             "whole validating review, Job": repeat(lambda: answer_review(job, validate)),

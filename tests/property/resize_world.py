@@ -11,18 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload_slices.merge_plan import ParentUpdate
-from rackgate_assigner.workload_slices.model import (
-    NewSlice,
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-    admitted_pods,
-)
+from rackgate_assigner.workload_slices.model import NewSlice, Parent, Phase, Slice, admitted_pods
 from rackgate_assigner.workload_slices.plan import Plan, plan_resize, progress
 
 HEAD, TAS, PLAIN = "head", "a", "b"

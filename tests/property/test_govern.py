@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from rackgate.api import names
 from rackgate.api.workload import PodSetTopologyRequest
 from rackgate.jobframework.injection import StartConflict
-from rackgate.jobframework.job.podsets import inject_job, podsets_of, restore_patch
 from rackgate.jobframework.templates import strip_reserved
 from rackgate.jobframework.topology_request import topology_errors, topology_request
-from rackgate_webhook.admission.answer import answer_review
 from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import answer_review
 from rackgate_webhook.admission.validate import validate
+from tests.support.kinds import inject_job, podsets_of, restore_patch
 from tests.support.starting import start_patch
 from tests.unit.govern.patching import apply_patch
 from tests.unit.webhook.reviews import review

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackgate.api import names
+from rackgate.jobframework import registry
 from rackgate.jobframework.injection import (
     PodSetInfo,
     PodTemplate,
@@ -17,10 +18,6 @@ from rackgate.jobframework.injection import (
     restore_ops,
     start_ops,
 )
-from rackgate.jobframework.jobset.podsets import podsets_of as podsets_of_jobset
-from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
-from rackgate.jobframework.raycluster.podsets import podsets_of as podsets_of_raycluster
-from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import AdmissionResponse
 from rackgate_webhook.admission.validate import validate
@@ -82,13 +79,13 @@ def told(kind: str, found: Object, stored: Object | None = None) -> AdmissionRes
 
 def parts_of(kind: str, found: Object) -> list[PodTemplate]:
     if kind == JOBSET:
-        return templates_of_jobset(found)
+        return registry.JOBSET.templates(found)
     elastic = found["spec"]["enableInTreeAutoscaling"]
-    return templates_of_raycluster(found, elastic=elastic)
+    return registry.RAYCLUSTER.templates(found, elastic=elastic)
 
 
 def podsets_of(kind: str, found: Object) -> list[Object]:
-    return podsets_of_jobset(found) if kind == JOBSET else podsets_of_raycluster(found)
+    return registry.JOBSET.podsets(found) if kind == JOBSET else registry.RAYCLUSTER.podsets(found)
 
 
 def meant(template: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rackgate.jobframework.generic_job import UNSUSPEND
 from rackgate.jobframework.injection import (
     PodSetInfo,
     PodTemplate,
@@ -12,7 +13,7 @@ from rackgate.jobframework.injection import (
     TolerationLike,
     start_ops,
 )
-from rackgate.jobframework.job.podsets import TEMPLATE_PATH, TEMPLATE_POINTER, UNSUSPEND
+from rackgate.jobframework.job.batch_job import TEMPLATE_PATH, TEMPLATE_POINTER
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 
 

@@ -12,9 +12,9 @@ import structlog
 from rackgate.api import names
 from rackgate.api import resources as kinds
 from rackgate.features import ELASTIC_JOBS
+from rackgate.jobframework.raycluster.raycluster import RayClusterJob
 from rackgate.runtime.backoff import Backoff
 from rackgate_assigner.assigner import Assigner
-from rackgate_assigner.jobs.kinds.raycluster import RayClusterJob
 from rackgate_assigner.scheduler import controller
 from rackgate_assigner.settings import AssignerSettings
 from tests.support import composite_jobs as composite

@@ -10,6 +10,8 @@ import msgspec
 
 from rackgate.api.names import WorkloadCondition
 from rackgate.features import Features
+from rackgate.jobframework.generic_job import GenericJob
+from rackgate.jobframework.registry import KINDS, owner_of
 from rackgate.kube.client import Client
 from rackgate.kube.errors import ForbiddenError, NotFoundError
 from rackgate.wire.kueue import Workload
@@ -17,7 +19,6 @@ from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.explain import workload as workload_explanation
 from rackgate_assigner.explain.explanation import Explanation, FieldProblem
 from rackgate_assigner.explain.running import find_unhealthy_nodes, pods_of, with_pod_status
-from rackgate_assigner.jobs.kinds import KINDS, GenericJob, owner_of
 from rackgate_assigner.jobs.state import is_managed
 from rackgate_assigner.workload.info import workload_info
 from rackgate_cli.errors import CommandError
@@ -32,7 +33,7 @@ from rackgate_cli.explain.reading import ClusterReading, podset_pods, read
 from rackgate_cli.explain.resize import with_resize
 
 _NOT_EXPLAINED = ("inactive", "deleting", "evicted")
-_KINDS = ("job", "jobset", "raycluster", "workload", "kwl")
+_KINDS = (*map(str.lower, KINDS), "workload", "kwl")
 
 
 class WorkloadExplainer:

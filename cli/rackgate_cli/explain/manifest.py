@@ -12,19 +12,20 @@ import msgspec
 from rackgate.api.names import GROUP, QUEUE_LABEL, TOPOLOGY_ANNOTATIONS
 from rackgate.features import RENDER_FOR_KAI
 from rackgate.jobframework.errors import FieldError, MalformedError
+from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.injection import PodTemplate
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.kai import KAI_SCHEDULER, is_for_kai
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.registry import JOB, KINDS, enabled_elastic_kinds, kind_of
 from rackgate.jobframework.templates import annotations_of
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.executor import workload_body
-from rackgate_assigner.jobs.kinds import KINDS, GenericJob, JobLike, is_child_of_job, kind_of
+from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.state import Priority, is_managed, resolve_priority
 from rackgate_cli.errors import UsageError
 from rackgate_cli.explain.reading import ClusterReading
 from rackgate_cli.input_files import read_upto
 from rackgate_cli.plain_yaml import plain_documents
-from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import Review
 from rackgate_webhook.admission.validate import validate
@@ -45,8 +46,8 @@ class SubmissionPreview:
 
     Attributes:
         name: `namespace/name` of the job or Workload.
-        workload: as it would be looked at; None when it is refused, or left alone.
-        errors: why it would be refused.
+        workload: as it would be queued; None when it is rejected, or left alone.
+        errors: why it would be rejected.
         warnings: what its user would be told.
         unmanaged_reason: why Rackgate would not touch it; "" when it would.
     """
@@ -72,14 +73,14 @@ def load(path: str, name: str | None) -> Document:
     if not found:
         which = f' named "{name}"' if name is not None else ""
         others = dict.fromkeys(f"{doc.get('apiVersion')} {doc.get('kind')}" for doc in documents)
-        instead = f"; it holds {', '.join(list(others)[:5])}"[:200] if others and not which else ""
-        raise UsageError(
-            f'"{path}" holds no Job, JobSet, RayCluster and no Workload{which}{instead}'
+        instead = (
+            f"; it contains {', '.join(list(others)[:5])}"[:200] if others and not which else ""
         )
+        raise UsageError(f'"{path}" contains no {", ".join(KINDS)} or Workload{which}{instead}')
     if len(found) > 1:
         names = ", ".join(_name(doc) or "?" for doc in found[:10])
         raise UsageError(
-            f'"{path}" holds {len(found)} jobs and Workloads; add the name of one: {names}'
+            f'"{path}" contains {len(found)} jobs and Workloads; add the name of one: {names}'
         )
     return _as_json(found[0], path)
 
@@ -111,9 +112,8 @@ def _kind(document: Mapping[str, Any]) -> str:
     known = KINDS.get(kind) if isinstance(kind, str) else None
     if known is not None and version == known.resource.api_version:
         return known.name
-    if kind == WORKLOAD and isinstance(version, str) and version.startswith(f"{GROUP}/"):
-        return WORKLOAD
-    return ""
+    is_ours = isinstance(version, str) and version.startswith(f"{GROUP}/")
+    return WORKLOAD if kind == WORKLOAD and is_ours else ""
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def preview_submission(
         namespace: from the command line, or None.
         found: the cluster: for priority classes and feature gates.
         default: namespace where neither names one.
-        stored: it is a job that is there, and governed already.
+        stored: it is a job that exists, and is managed already.
 
     Raises:
         UsageError: the manifest names another namespace than the command line.
@@ -176,7 +176,7 @@ def _job(
     features = found.cache.features
     elastic_kinds = enabled_elastic_kinds(features)
     name = f"{kind.resource.group}/{kind.name}"
-    for_kai = kind.name == "Job" and not stored and is_for_kai(document, {})
+    for_kai = kind is JOB and not stored and is_for_kai(document, {})
     if for_kai and features.render_for_kai:
         return SubmissionPreview(
             key, kind.name, unmanaged_reason=f"{_KAI_KINDS} hands it over to KAI"
@@ -185,14 +185,14 @@ def _job(
     change = mutate(review, elastic_kinds=elastic_kinds)
     if for_kai:
         change.warnings.append(f"{_KAI_KINDS}, where it is on, hands the Job over to KAI instead")
-    governed = applied(document, change.operations)
+    mutated = applied(document, change.operations)
     both = features.required_and_preferred
-    judged = replace(review, object=governed)
+    judged = replace(review, object=mutated)
     errors = validate(judged, both_levels=both, elastic_kinds=elastic_kinds).errors
     if errors:
         return SubmissionPreview(key, kind.name, errors=errors, warnings=change.warnings)
-    job = kind.decode(msgspec.json.encode(governed))
-    templates = kind.templates(job)
+    job = kind.decode(msgspec.json.encode(mutated))
+    templates = kind.templates(kind.manifest(job))
     missing = list(_without_template(kind, templates))
     if missing:
         return SubmissionPreview(key, kind.name, errors=missing)
@@ -210,10 +210,10 @@ def _job(
     if priority.missing is not None:
         class_kind, _, named = priority.missing.partition("/")
         warnings.append(
-            f'{class_kind} "{named}" does not exist: no Workload is made before it does'
+            f'{class_kind} "{named}" does not exist: no Workload is created before it does'
         )
         priority = Priority()
-    elastic = kind.is_elastic(job, features)
+    elastic = kind.name in elastic_kinds and kind.is_elastic(kind.manifest(job))
     body = workload_body(job, job.metadata.name or "job", priority, elastic=elastic)
     return _workload(body, key, warnings, kind=kind.name, both_levels=both)
 
@@ -221,17 +221,17 @@ def _job(
 def _without_template(
     kind: GenericJob[Any], templates: Sequence[PodTemplate]
 ) -> Iterator[FieldError]:
-    """What no API server would take: templates that are missing."""
+    """Templates that are missing: the API server would reject that."""
     if not templates:
         yield FieldError("spec", f"a {kind.name} needs at least one pod template")
-    for part in templates:
-        if not part.template:
-            yield FieldError(part.path, f"a {kind.name} needs a pod template")
+    for one in templates:
+        if not one.template:
+            yield FieldError(one.path, f"a {kind.name} needs a pod template")
 
 
 def _misspelled_annotations(templates: Sequence[PodTemplate]) -> Iterator[str]:
-    """Annotations that look like a topology request and are none: nothing else tells of them."""
-    found = {key for part in templates for key in annotations_of(part.template)}
+    """Annotations that look like a topology request and are none: nothing else warns of them."""
+    found = {key for one in templates for key in annotations_of(one.template)}
     for key in sorted(found):
         if key in TOPOLOGY_ANNOTATIONS or not key.startswith(f"{GROUP}/"):
             continue
@@ -247,12 +247,12 @@ def why_job_not_managed(job: JobLike) -> str:
     if owner is not None and is_child_of_job(job.metadata):
         return f'it is part of {owner.kind} "{owner.name}", which is queued as a whole'
     if not job.metadata.labels.get(QUEUE_LABEL):
-        who = "Kubernetes" if kind.name == "Job" else "its own controller"
+        who = "Kubernetes" if kind.built_in else "its own controller"
         return f"it has no label {QUEUE_LABEL}: {who} runs it as any other {kind.name}"
-    managed_by = kind.managed_by(job)
+    managed_by = job.spec.managed_by
     if managed_by not in (None, kind.controller):
         return f'spec.managedBy names another controller, "{managed_by}"'
-    return f'{kind.name}s in namespace "{job.metadata.namespace}" are never governed'
+    return f'{kind.name}s in namespace "{job.metadata.namespace}" are never managed'
 
 
 def why_namespace_not_managed(job: JobLike, found: ClusterReading) -> str:
@@ -273,12 +273,12 @@ def _workload(
 ) -> SubmissionPreview:
     review = Review("explain", f"{GROUP}/Workload", "CREATE", document, {})
     change = mutate(review)
-    governed = applied(document, change.operations)
-    errors = validate(replace(review, object=governed), both_levels=both_levels).errors
+    mutated = applied(document, change.operations)
+    errors = validate(replace(review, object=mutated), both_levels=both_levels).errors
     if errors:
         return SubmissionPreview(key, kind, errors=errors, warnings=warnings)
-    meta = {**governed["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
-    body = {**governed, "metadata": meta, "status": {}}
+    meta = {**mutated["metadata"], "creationTimestamp": LAST, "name": key.partition("/")[2]}
+    body = {**mutated, "metadata": meta, "status": {}}
     workload = msgspec.json.decode(msgspec.json.encode(body), type=Workload)
     return SubmissionPreview(key, kind, workload, warnings=[*warnings, *change.warnings])
 

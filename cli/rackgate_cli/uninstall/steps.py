@@ -13,6 +13,7 @@ from rackgate.api import resources as kinds
 from rackgate.api.resources import Resource
 from rackgate.installation.marker import MARK
 from rackgate.installation.uninstall import FINALIZER, remove_finalizer_patch, run_concurrently
+from rackgate.jobframework.registry import KINDS
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, NotFoundError, UnprocessableError
 from rackgate.wire.core import Meta
@@ -127,8 +128,8 @@ class Uninstaller:
         if not self._scope.is_active:
             return found
         found.gated = await gated_pods(self._client)
-        for kind in (kinds.JOBS, kinds.JOBSETS, kinds.RAY_CLUSTERS):
-            for job in await self._found(kind, labelSelector=names.QUEUE_LABEL):
+        for job_kind in KINDS.values():
+            for job in await self._found(job_kind.resource, labelSelector=names.QUEUE_LABEL):
                 if job["spec"].get("suspend"):
                     found.waiting += 1
                 elif not _has_ended(job):

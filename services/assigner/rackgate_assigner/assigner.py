@@ -17,6 +17,8 @@ from prometheus_client.core import GaugeMetricFamily
 from rackgate.api import names, resources
 from rackgate.api.resources import Resource
 from rackgate.api.unsupported import unsupported_fields
+from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.managed import is_child_of_job
 from rackgate.kube.client import Client
 from rackgate.kube.events import EventRecorder
 from rackgate.runtime.metrics import freeze_heap, scraping
@@ -29,7 +31,6 @@ from rackgate_assigner.cache.verification_controller import Verification
 from rackgate_assigner.events import Reporter
 from rackgate_assigner.jobs import executor as job_executor
 from rackgate_assigner.jobs.controller import JobController
-from rackgate_assigner.jobs.kinds import JobLike, is_child_of_job
 from rackgate_assigner.node_replacement.controller import NodeReplacementController
 from rackgate_assigner.node_replacement.second_pass import second_pass
 from rackgate_assigner.node_replacement.writer import NodeWriter

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from rackgate.api.resources import OSMO_POOLS, PODS, WORKLOADS, Resource
+from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.registry import kind_of
 from rackgate.kube.events import EventRecorder, EventType, Regarding
 from rackgate.wire.core import Meta
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.kinds import JobLike, kind_of
 
 _ADMISSION: Final = "Admission"
 _RECONCILE: Final = "Reconcile"

@@ -12,13 +12,13 @@ import structlog
 
 from rackgate.api import names, resources
 from rackgate.api.resources import Resource
+from rackgate.jobframework.generic_job import GenericJob
+from rackgate.jobframework.registry import JOB, KINDS
 from rackgate.kube.client import Client
 from rackgate.kube.errors import KubeError, NotFoundError
 from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
 from rackgate.wire import core, kueue, osmo
-from rackgate_assigner.jobs.kinds import KINDS, GenericJob
-from rackgate_assigner.jobs.kinds.job import decode_job
 
 MANAGED_JOBS: Final = {"labelSelector": names.QUEUE_LABEL}
 CHILD_JOBS: Final = {"labelSelector": names.JOBSET_NAME_LABEL}
@@ -371,7 +371,7 @@ class Watches:
         self.local_queues = Watch(client, resources.LOCAL_QUEUES, decoder(kueue.LocalQueue))
         self.workloads = Watch(client, resources.WORKLOADS, decode_workload)
         # First of the two that follow Jobs, so that the lag shown for them is that of the governed.
-        self.child_jobs = Watch(client, resources.JOBS, decode_job, CHILD_JOBS)
+        self.child_jobs = Watch(client, resources.JOBS, JOB.decode, CHILD_JOBS)
         self.kinds = {kind.name: _managed_job_watch(client, kind) for kind in KINDS.values()}
         self.osmo = PoolWatches(client) if osmo else None
 

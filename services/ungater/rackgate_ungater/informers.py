@@ -9,6 +9,7 @@ from typing import Final
 
 from rackgate.api import names
 from rackgate.api.resources import JOBS, NODES, PODS, WORKLOADS
+from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.kube.client import WATCH_IDLE_S, Client
 from rackgate.kube.informer import Informer
 from rackgate.runtime.tasks import spawn
@@ -25,8 +26,8 @@ from rackgate_ungater.state_machine.gated_objects import GatedWorkload, decode_p
 from rackgate_ungater.state_machine.node_names import NodesByHostname, decode_node
 
 # Value not trusted, its presence only keeps other pods off the wire. Pods that clean up behind a
-# RayCluster come from its head's template, with all marks: they are nobody's business here.
-_NOT_CLEANUP = f"{names.RAY_NODE_TYPE_LABEL}!={names.RAY_CLEANUP_TYPE}"
+# job come from its templates, with all that is injected there, but are not the ungater's.
+_NOT_CLEANUP = ",".join(f"{label}!={value}" for label, value in CLEANUP_LABELS.items())
 SELECTOR = {"labelSelector": f"{names.TAS_LABEL},{_NOT_CLEANUP}"}
 # Pods of elastic jobs may have no topology, and then not that label.
 ELASTIC_SELECTOR = {"labelSelector": f"{names.PODSET_LABEL},{_NOT_CLEANUP}"}

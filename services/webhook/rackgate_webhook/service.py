@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rackgate.installation.marker import Installation
+from rackgate.jobframework.registry import enabled_elastic_kinds
 from rackgate.kube.config import connect
 from rackgate.runtime.health import HealthServer
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
-from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.certificates.manager import CertificateManager
 from rackgate_webhook.certificates.provided import ProvidedCertificateManager
 from rackgate_webhook.certificates.rotation import IssuedCertificateManager

@@ -1,4 +1,4 @@
-"""What a refusal says, and what a malformed object raises."""
+"""What a rejection says, and what a malformed object raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One refused field.
+    """One rejected field.
 
     Attributes:
         path: as in the manifest, for example `spec.template.metadata.labels[k]`.

@@ -1,14 +1,18 @@
-"""What is written into the pod templates of a job over its life; the same for every kind.
+"""What Rackgate writes into the pod templates of a job; the same for every kind.
 
-A template is the user's, then *created* (marks that the webhook sets), then *started* (marks and
-flavor of an admission), then *restored* to the user's. Each form is a function of the template
-alone, so every step can be repeated, and a crash between any two be resumed.
+A template has four forms. The user writes it. The webhook *injects* labels, an annotation and
+gates at creation, so that no pod runs before it has a place. A start adds what the admission gave
+(`PodSetInfo`). A stop *restores* the user's template. Each form is a function of the template
+alone, so that every write can be repeated, and a crash between any two be resumed.
+
+While a job is managed, others write its templates, too: tools that apply a whole manifest drop what
+was injected. `keep_injection_ops` and `reinjection_ops` put it back in the same write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -21,27 +25,38 @@ from rackgate.api.names import (
     TOPOLOGY_GATE,
     WORKLOAD_ANNOTATION,
 )
-from rackgate.jobframework.errors import shown
+from rackgate.jobframework.errors import FieldError, shown
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.jobframework.templates import (
+    RESERVED_ANNOTATIONS,
+    RESERVED_GATES,
+    RESERVED_LABELS,
     Template,
     annotations_of,
+    gates_of,
     items,
     labels_of,
+    reserved_errors,
     section,
     strip_reserved,
     template_patch,
     with_entries,
     with_field,
     with_gate,
+    without_entries,
+    without_gates,
 )
 from rackgate.jobframework.topology_request import requests_topology
 from rackgate.wire.core import Toleration
 
 TolerationLike = Mapping[str, Any] | Toleration
 
-# Tells a pod of an elastic job from one of a topology job that lost its marks.
+# Tells a pod of an elastic job from one of a topology job whose labels were removed.
 _ELASTIC: Final = {ELASTIC_ANNOTATION: "true"}
+_INJECTED_MAPS: Final = (
+    ("labels", labels_of, RESERVED_LABELS),
+    ("annotations", annotations_of, RESERVED_ANNOTATIONS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,7 @@ class PodSetInfo:
 
 @dataclass(frozen=True, slots=True)
 class StartConflict:
-    """A key of the user that a flavor wants to have another value: the job cannot start.
+    """A key of the user that a flavor needs to have another value: the job cannot start.
 
     Attributes:
         path: of the map in the manifest, `spec.template.spec.nodeSelector`.
@@ -114,31 +129,155 @@ class StopPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopAction:
-    """One step of a stop; `operations` is empty while waiting and when done."""
+    """One write of a stop; `operations` is empty while waiting and when done."""
 
     phase: StopPhase
     operations: list[JsonPatchOp]
 
 
+# At creation.
+
+
 def injected_template(template: Template, podset: str, *, elastic: bool = False) -> dict[str, Any]:
     """A template as the webhook leaves it at creation.
 
-    One that asks for topology gets the topology gate and the podset label; one of an elastic
-    job gets the elastic gate, the annotation that says so and the podset label, since pods that
-    come later must be held, too.
+    One that requests topology gets the topology gate and the podset label. One of an elastic job
+    gets the elastic gate, the annotation that says so and the podset label, since pods that come
+    later must be held, too.
     """
     topology = requests_topology(template)
     if not (topology or elastic):
         return dict(template)
-    # A mark of the user's own stays as it is, so that it is refused and not papered over.
-    marks = {} if PODSET_LABEL in labels_of(template) else {PODSET_LABEL: podset}
-    created = with_entries(template, "metadata", "labels", marks)
+    # A label of the user's own stays as it is, so that validation rejects it.
+    labels = {} if PODSET_LABEL in labels_of(template) else {PODSET_LABEL: podset}
+    created = with_entries(template, "metadata", "labels", labels)
     if topology:
         created = with_gate(created, TOPOLOGY_GATE)
     if not elastic:
         return created
     annotations = {} if ELASTIC_ANNOTATION in annotations_of(template) else _ELASTIC
     return with_gate(with_entries(created, "metadata", "annotations", annotations), ELASTIC_GATE)
+
+
+def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
+    """Operations that bring templates to their created form."""
+    return [
+        op
+        for one in pod_templates
+        for op in template_patch(
+            one.template,
+            injected_template(one.template, one.podset, elastic=one.elastic),
+            one.pointer,
+        )
+    ]
+
+
+def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
+    """Operations that take all our own keys out of templates."""
+    return [
+        op
+        for one in pod_templates
+        for op in template_patch(one.template, strip_reserved(one.template), one.pointer)
+    ]
+
+
+def injection_errors(pod_template: PodTemplate) -> list[FieldError]:
+    """Reject reserved keys that are not what the webhook itself injects at creation.
+
+    Args:
+        pod_template: in its created form, or as it came when no webhook answered.
+    """
+    plain = strip_reserved(pod_template.template)
+    injected_form = injected_template(plain, pod_template.podset, elastic=pod_template.elastic)
+    return reserved_errors(pod_template.template, pod_template.path, injected_form=injected_form)
+
+
+# Templates that somebody else writes while the job is managed.
+
+
+def keep_injection_ops(
+    pod_templates: Iterable[PodTemplate], stored: Iterable[PodTemplate], *, frozen: bool = False
+) -> list[JsonPatchOp]:
+    """Operations that keep what was injected into templates before somebody wrote them.
+
+    Args:
+        pod_templates: the templates as written.
+        stored: as they were; a template of a new PodSet has nothing to keep.
+        frozen: nobody may change these templates now, so that what the flavor added, and the
+            writer does not know of, is kept, too.
+    """
+    return [
+        op
+        for one, injected in _pair_by_podset(pod_templates, stored)
+        for op in template_patch(
+            one.template, _with_injection_of(one.template, injected, frozen=frozen), one.pointer
+        )
+    ]
+
+
+def reinjection_ops(
+    pod_templates: Iterable[PodTemplate], stored: Iterable[PodTemplate]
+) -> list[JsonPatchOp]:
+    """Operations that bring templates edited while pending to their created form again.
+
+    Keys injected before are made anew from what the templates request now; others, which the
+    writer added, stay, so that validation rejects them.
+    """
+    return [
+        op
+        for one, injected in _pair_by_podset(pod_templates, stored)
+        for op in template_patch(
+            one.template,
+            injected_template(
+                _without_injection_of(one.template, injected), one.podset, elastic=one.elastic
+            ),
+            one.pointer,
+        )
+    ]
+
+
+def _pair_by_podset(
+    pod_templates: Iterable[PodTemplate], stored: Iterable[PodTemplate]
+) -> Iterator[tuple[PodTemplate, Template]]:
+    before = {one.podset: one.template for one in stored}
+    return ((one, before.get(one.podset, {})) for one in pod_templates)
+
+
+def _with_injection_of(template: Template, injected: Template, *, frozen: bool) -> dict[str, Any]:
+    """A template with those of our keys that it lacks and `injected` has."""
+    kept = dict(template)
+    for name, of, reserved in _INJECTED_MAPS:
+        have, had = of(template), of(injected)
+        lost = {key: had[key] for key in reserved if key in had and key not in have}
+        kept = with_entries(kept, "metadata", name, lost)
+    for gate in gates_of(injected):
+        if gate in RESERVED_GATES:
+            kept = with_gate(kept, gate)
+    return _with_placement_of(kept, injected) if frozen else kept
+
+
+def _with_placement_of(template: Template, running: Template) -> dict[str, Any]:
+    """A template with the selector keys and tolerations that it lacks and `running` has."""
+    spec, before = section(template, "spec"), section(running, "spec")
+    have = section(spec, "nodeSelector")
+    lost = {key: value for key, value in section(before, "nodeSelector").items() if key not in have}
+    kept = with_entries(template, "spec", "nodeSelector", lost)
+    known = items(spec, "tolerations")
+    missing = [entry for entry in items(before, "tolerations") if entry not in known]
+    return with_field(kept, "spec", "tolerations", [*known, *missing]) if missing else kept
+
+
+def _without_injection_of(template: Template, injected: Template) -> dict[str, Any]:
+    """A template without those of our keys that `injected` has, too."""
+    plain = dict(template)
+    for name, of, reserved in _INJECTED_MAPS:
+        have, had = of(template), of(injected)
+        same = [key for key in reserved if key in had and have.get(key) == had[key]]
+        plain = without_entries(plain, "metadata", name, same)
+    return without_gates(plain, [gate for gate in gates_of(injected) if gate in RESERVED_GATES])
+
+
+# At the start.
 
 
 def started_template(
@@ -151,12 +290,12 @@ def started_template(
         info: what its PodSet was given.
         workload: name of the Workload that was admitted.
         path: of the template in the manifest, for messages.
-        elastic: new pods wait for a grant of their own behind the elastic gate.
+        elastic: new pods wait for a slice of their own behind the elastic gate.
 
     Returns:
         The workload annotation always: it tells whose pods these are, whatever becomes of their
         controller. With a topology assignment, or elastic, also the podset label, and the label,
-        annotation and gates that go with each. Or the key that stands in the way.
+        annotation and gates that go with each. Or the key on which user and flavor disagree.
     """
     selector = section(section(template, "spec"), "nodeSelector")
     for key, want in sorted(info.node_labels.items()):
@@ -166,13 +305,44 @@ def started_template(
     annotations = {WORKLOAD_ANNOTATION: workload, **(_ELASTIC if elastic else {})}
     started = with_entries(started, "metadata", "annotations", annotations)
     if info.tas or elastic:
-        marks = {PODSET_LABEL: info.podset}
+        labels = {PODSET_LABEL: info.podset}
         if info.tas:
-            marks[TAS_LABEL] = TAS_LABEL_VALUE
-        started = with_entries(started, "metadata", "labels", marks)
+            labels[TAS_LABEL] = TAS_LABEL_VALUE
+        started = with_entries(started, "metadata", "labels", labels)
         started = _with_gates(started, template, tas=info.tas, elastic=elastic)
     started = with_entries(started, "spec", "nodeSelector", info.node_labels)
     return _with_tolerations(started, info.tolerations)
+
+
+def start_ops(
+    pod_templates: Iterable[PodTemplate], podset_infos: Mapping[str, PodSetInfo], *, workload: str
+) -> list[JsonPatchOp] | StartConflict:
+    """Operations that bring templates to their started form.
+
+    Args:
+        pod_templates: all templates of the job, each in its created or restored form.
+        podset_infos: by PodSet name; a template whose PodSet was given nothing stays as it is.
+        workload: name of the Workload that was admitted.
+
+    Returns:
+        Nothing for templates that are started already; or the key on which user and flavor
+        disagree.
+    """
+    operations: list[JsonPatchOp] = []
+    for one in pod_templates:
+        if one.podset not in podset_infos:
+            continue
+        started = started_template(
+            one.template,
+            podset_infos[one.podset],
+            workload=workload,
+            path=one.path,
+            elastic=one.elastic,
+        )
+        if isinstance(started, StartConflict):
+            return started
+        operations += template_patch(one.template, started, one.pointer)
+    return operations
 
 
 def _with_gates(
@@ -213,60 +383,38 @@ def _toleration_json(toleration: TolerationLike) -> dict[str, Any]:
     return {key: value for key, value in toleration.items() if value not in ("", None)}
 
 
-def injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
-    """Operations that bring templates to their created form."""
-    return [
-        op
-        for pod_template in pod_templates
-        for op in template_patch(
-            pod_template.template,
-            injected_template(
-                pod_template.template, pod_template.podset, elastic=pod_template.elastic
-            ),
-            pod_template.pointer,
-        )
-    ]
+def has_podset_info(template: Template, info: PodSetInfo) -> bool:
+    """Whether a template has all that an admission adds to its spec."""
+    spec = section(template, "spec")
+    selector = section(spec, "nodeSelector")
+    have = [dict(entry) for entry in items(spec, "tolerations")]
+    return all(selector.get(key) == value for key, value in info.node_labels.items()) and all(
+        _toleration_json(toleration) in have for toleration in info.tolerations
+    )
 
 
-def remove_injection_ops(pod_templates: Iterable[PodTemplate]) -> list[JsonPatchOp]:
-    """Operations that take all our own keys out of templates."""
-    return [
-        op
-        for pod_template in pod_templates
-        for op in template_patch(
-            pod_template.template, strip_reserved(pod_template.template), pod_template.pointer
-        )
-    ]
+def has_template_lost_flavor(template: Template, original: Template, info: PodSetInfo) -> bool:
+    """Whether a running job's template lost what its flavor had added to a field of it.
 
-
-def start_ops(
-    pod_templates: Iterable[PodTemplate], podset_infos: Mapping[str, PodSetInfo], *, workload: str
-) -> list[JsonPatchOp] | StartConflict:
-    """Operations that bring templates to their started form.
+    A field that holds more than its user wrote may show an earlier form of the flavor, and is
+    left alone.
 
     Args:
-        pod_templates: all templates of the job, each in its created or restored form.
-        podset_infos: by PodSet name; a template whose PodSet was given nothing stays as it is.
-        workload: name of the Workload that was admitted.
-
-    Returns:
-        Nothing for templates that are started already; or the key that stands in the way.
+        template: as stored, of a job that was started.
+        original: the user's, as the Workload keeps it.
+        info: what the admission adds now.
     """
-    operations: list[JsonPatchOp] = []
-    for pod_template in pod_templates:
-        if pod_template.podset not in podset_infos:
-            continue
-        started = started_template(
-            pod_template.template,
-            podset_infos[pod_template.podset],
-            workload=workload,
-            path=pod_template.path,
-            elastic=pod_template.elastic,
-        )
-        if isinstance(started, StartConflict):
-            return started
-        operations += template_patch(pod_template.template, started, pod_template.pointer)
-    return operations
+    spec, before = section(template, "spec"), section(original, "spec")
+    known = section(before, "nodeSelector")
+    plain = all(key in known for key in section(spec, "nodeSelector"))
+    if plain and not has_podset_info(template, replace(info, tolerations=())):
+        return True
+    was = items(before, "tolerations")
+    plain = all(entry in was for entry in items(spec, "tolerations"))
+    return plain and not has_podset_info(template, replace(info, node_labels={}))
+
+
+# After the stop.
 
 
 def restored_template(
@@ -279,94 +427,32 @@ def restored_template(
         original: the user's, as the Workload keeps it; None when it keeps none.
         info: what the admission gave. With it, all node selectors and tolerations that the user
             wrote while the job ran are kept; without, changes of those that `original` has,
-            since what came besides may be the flavor's.
+            since others may be the flavor's.
 
     Returns:
-        The template without our own keys and, with an original, without what the flavor brought.
+        The template without our own keys and, with an original, without what the flavor added.
     """
     plain = strip_reserved(template)
     if original is None:
         return plain
     spec, before = section(plain, "spec"), section(original, "spec")
-    kept: dict[str, object]
-    if info is None:
-        kept = {
-            "nodeSelector": _original_labels(spec, before),
-            "tolerations": _original_tolerations(spec, before),
-        }
-    else:
-        kept = {
-            "nodeSelector": _without_injected_labels(spec, before, info.node_labels),
-            "tolerations": _without_injected_tolerations(spec, before, info.tolerations),
-        }
-    for field_name, value in kept.items():
+    for name, value in (
+        ("nodeSelector", _users_labels(spec, before, info)),
+        ("tolerations", _users_tolerations(spec, before, info)),
+    ):
+        plain = with_field(plain, "spec", name, value or _keep_if_empty(before.get(name)))
+    for part, name in (
+        ("metadata", "labels"),
+        ("metadata", "annotations"),
+        ("spec", "schedulingGates"),
+    ):
         # An empty value that the user wrote comes back as it was.
-        plain = with_field(
-            plain, "spec", field_name, value or _keep_if_empty(before.get(field_name))
-        )
-    for field_name in ("labels", "annotations"):
-        plain = _restore_empty(plain, original, "metadata", field_name)
-    plain = _restore_empty(plain, original, "spec", "schedulingGates")
+        empty = section(original, part).get(name)
+        if name not in section(plain, part) and empty is not None and not empty:
+            plain = with_field(plain, part, name, empty)
     if "metadata" not in original and not section(plain, "metadata"):
         plain.pop("metadata", None)
     return plain
-
-
-def _keep_if_empty(value: object) -> object:
-    """The value if it holds nothing, else nothing at all."""
-    return None if value else value
-
-
-def has_podset_info(template: Template, info: PodSetInfo) -> bool:
-    """Whether a template has all that an admission brings into its spec."""
-    spec = section(template, "spec")
-    selector = section(spec, "nodeSelector")
-    have = [dict(entry) for entry in items(spec, "tolerations")]
-    return all(selector.get(key) == value for key, value in info.node_labels.items()) and all(
-        _toleration_json(toleration) in have for toleration in info.tolerations
-    )
-
-
-def _original_labels(spec: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    now = section(spec, "nodeSelector")
-    return {key: now[key] for key in section(before, "nodeSelector") if key in now}
-
-
-def _original_tolerations(
-    spec: Mapping[str, Any], before: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    was = [_toleration_json(entry) for entry in items(before, "tolerations")]
-    return [entry for entry in items(spec, "tolerations") if _toleration_json(entry) in was]
-
-
-def _without_injected_labels(
-    spec: Mapping[str, Any], before: Mapping[str, Any], brought: Mapping[str, str]
-) -> dict[str, Any]:
-    was = section(before, "nodeSelector")
-    return {
-        key: value
-        for key, value in section(spec, "nodeSelector").items()
-        if key in was or brought.get(key) != value
-    }
-
-
-def _without_injected_tolerations(
-    spec: Mapping[str, Any], before: Mapping[str, Any], brought: Sequence[TolerationLike]
-) -> list[Mapping[str, Any]]:
-    was = items(before, "tolerations")
-    injected_entries = [_toleration_json(toleration) for toleration in brought]
-    have = items(spec, "tolerations")
-    return [entry for entry in have if entry in was or entry not in injected_entries]
-
-
-def _restore_empty(
-    template: dict[str, Any], original: Template, pod_template: str, name: str
-) -> dict[str, Any]:
-    """With the empty map or list of the original where stripping left nothing."""
-    empty = section(original, pod_template).get(name)
-    if name in section(template, pod_template) or empty is None or empty:
-        return template
-    return with_field(template, pod_template, name, empty)
 
 
 def restore_ops(
@@ -386,14 +472,37 @@ def restore_ops(
     known = podset_infos or {}
     return [
         op
-        for pod_template in pod_templates
+        for one in pod_templates
         for op in template_patch(
-            pod_template.template,
-            restored_template(
-                pod_template.template,
-                originals.get(pod_template.podset),
-                known.get(pod_template.podset),
-            ),
-            pod_template.pointer,
+            one.template,
+            restored_template(one.template, originals.get(one.podset), known.get(one.podset)),
+            one.pointer,
         )
     ]
+
+
+def _keep_if_empty(value: object) -> object:
+    return None if value else value
+
+
+def _users_labels(
+    spec: Mapping[str, Any], before: Mapping[str, Any], info: PodSetInfo | None
+) -> dict[str, Any]:
+    """Entries of the nodeSelector that are not the flavor's; see `restored_template`."""
+    now, was = section(spec, "nodeSelector"), section(before, "nodeSelector")
+    if info is None:
+        return {key: now[key] for key in was if key in now}
+    injected = info.node_labels
+    return {key: value for key, value in now.items() if key in was or injected.get(key) != value}
+
+
+def _users_tolerations(
+    spec: Mapping[str, Any], before: Mapping[str, Any], info: PodSetInfo | None
+) -> list[Mapping[str, Any]]:
+    """Tolerations that are not the flavor's; see `restored_template`."""
+    now, was = items(spec, "tolerations"), items(before, "tolerations")
+    if info is None:
+        known = [_toleration_json(entry) for entry in was]
+        return [entry for entry in now if _toleration_json(entry) in known]
+    injected = [_toleration_json(toleration) for toleration in info.tolerations]
+    return [entry for entry in now if entry in was or entry not in injected]

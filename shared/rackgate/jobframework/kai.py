@@ -1,8 +1,8 @@
-"""Jobs that go to the KAI scheduler: the owner annotations that say what their templates ask.
+"""Jobs for the KAI scheduler: annotations of the Job that say what its template requests.
 
 KAI makes the PodGroup of a Job itself, from labels and annotations on the Job. So the Job alone is
-written, never its template: the queue label of ours becomes KAI's, by the same name, and with it
-goes all governing. From then on the Job is KAI's.
+written, never its template: our queue label becomes KAI's, with the same queue name. From then on
+Rackgate does not manage the Job.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from rackgate.api.names import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.job.podsets import TEMPLATE_PATH, is_suspended, pod_count, template_of
+from rackgate.jobframework.job.batch_job import TEMPLATE_PATH, max_running_pods, template_of
 from rackgate.jobframework.jsonpatch import JsonPatchOp, map_patch
 from rackgate.jobframework.managed import is_managed, queue_of
 from rackgate.jobframework.templates import (
     annotations_of,
+    is_suspended,
     items,
     labels_of,
     section,
@@ -85,8 +86,8 @@ class RenderResult:
 def is_for_kai(job: Job, stored: Job) -> bool:
     """Whether this write brings a Job under the queue label whose pods are KAI's to place.
 
-    A Job that Rackgate governs already stays Rackgate's. One that runs may not enter a queue,
-    but for one that is KAI's: its user has applied the same manifest anew.
+    A Job that Rackgate manages already stays Rackgate's. One that runs may not enter a queue,
+    except one that is KAI's: its user has applied the same manifest anew.
 
     Args:
         job: as written.
@@ -129,7 +130,9 @@ def render(job: Job, options: RenderOptions) -> RenderResult:
         *topology_errors(template, TEMPLATE_PATH, both_levels=options.both_levels),
         *_unsupported_requests(job, template_annotations),
         *_conflicting_annotations(job, labels, kai_annotations),
-        *_ineffective_levels({**have, **kai_annotations}, pod_count(job), options),
+        *_ineffective_levels(
+            {**have, **kai_annotations}, max_running_pods(section(job, "spec")), options
+        ),
     ]
     if errors:
         return RenderResult(errors=errors)
@@ -152,7 +155,7 @@ def _levels(kai_annotations: Mapping[str, str], have: Mapping[str, Any]) -> list
 def _unsupported_requests(
     job: Job, template_annotations: Mapping[str, Any]
 ) -> Iterator[FieldError]:
-    """Refuse what Rackgate can promise, and no annotation on a Job can tell KAI."""
+    """Reject what Rackgate can promise, and no annotation on a Job can tell KAI."""
     request = topology_request({"metadata": {"annotations": dict(template_annotations)}}) or {}
     for key in _SLICES:
         if key in template_annotations:
@@ -195,7 +198,7 @@ def _unsupported_annotation(key: str, value: object, what: str, advice: str) -> 
 def _conflicting_annotations(
     job: Job, labels: Mapping[str, str], kai_annotations: Mapping[str, str]
 ) -> Iterator[FieldError]:
-    """Refuse a Job that tells KAI one thing itself, and another by its queue or template."""
+    """Reject a Job that tells KAI one thing itself, and another by its queue or template."""
     sources = {KAI_QUEUE: f"metadata.labels[{QUEUE_LABEL}]"}
     sources |= {kai: f"{_ANNOTATIONS_PATH}[{kueue_key}]" for kai, kueue_key in _LEVELS}
     for where, have, want in (
@@ -212,7 +215,7 @@ def _conflicting_annotations(
 def _ineffective_levels(
     kai_annotations: Mapping[str, Any], pods: int, options: RenderOptions
 ) -> Iterator[FieldError]:
-    """Refuse levels that KAI would not keep, and what would let its pods wait for ever."""
+    """Reject levels that KAI would not keep, and what would let its pods wait for ever."""
     levels = _levels({}, kai_annotations)
     path = f"metadata.annotations[{KAI_TOPOLOGY}]"
     if levels and not kai_annotations.get(KAI_TOPOLOGY):
@@ -240,7 +243,7 @@ def _ineffective_levels(
 def _warnings(job: Job) -> Iterator[str]:
     """What is allowed, and not what it may seem to be."""
     if is_suspended(job):
-        yield ("spec.suspend is true: this Job is KAI's to place, and nobody unsuspends it but you")
+        yield "spec.suspend is true: the Job stays suspended until you unsuspend it"
     for index, owner in enumerate(items(section(job, "metadata"), "ownerReferences", "metadata")):
         if owner.get("controller") is True and owner.get("kind") != "CronJob":
             yield (

@@ -1,32 +1,29 @@
-"""Who is governed, and whose pod is it: the same answers for webhook, assigner and ungater."""
+"""Which objects are managed, what they get at creation, and whose pod is it.
+
+The same answers for webhook, assigner and ungater.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from rackgate.api.names import (
-    JOBSET_GROUP,
-    PODSET_LABEL,
-    QUEUE_LABEL,
-    RAY_CLEANUP_TYPE,
-    RAY_GROUP,
-    RAY_NODE_TYPE_LABEL,
-    WORKLOAD_ANNOTATION,
-)
-from rackgate.jobframework.templates import items, labels_of, section
-
-# Kinds whose children Rackgate never governs on their own: (group, kind) of the controller.
-PARENT_KINDS: Final = frozenset({(JOBSET_GROUP, "JobSet"), (RAY_GROUP, "RayCluster")})
+from rackgate.api.names import PODSET_LABEL, QUEUE_LABEL, WORKLOAD_ANNOTATION
+from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest
+from rackgate.jobframework.injection import injection_ops, remove_injection_ops
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import CLEANUP_LABELS, find_kind
+from rackgate.jobframework.templates import is_suspended, items, labels_of, section
+from rackgate.wire.core import Meta
 
 
-def queue_of(job: Mapping[str, Any]) -> str | None:
+def queue_of(job: Manifest) -> str | None:
     """The LocalQueue that the job's queue label names; None without the label."""
     value = labels_of(job).get(QUEUE_LABEL)
     return None if value is None else str(value)
 
 
-def is_managed(job: Mapping[str, Any]) -> bool:
+def is_managed(job: Manifest) -> bool:
     """Whether the job carries the queue label and is nobody's child; all others are left alone.
 
     The Jobs of a JobSet and the clean-up Job of a RayCluster start and stop with their owner,
@@ -35,29 +32,70 @@ def is_managed(job: Mapping[str, Any]) -> bool:
     return QUEUE_LABEL in labels_of(job) and not is_child(job)
 
 
-def is_child(job: Mapping[str, Any]) -> bool:
-    """Whether the controller of this object is a JobSet or a RayCluster."""
+def is_child(job: Manifest) -> bool:
+    """Whether the controller of this object is a job that is queued as a whole."""
     owners = items(section(job, "metadata"), "ownerReferences", "metadata")
     return any(
         owner.get("controller") is True
-        and is_parent_kind(str(owner.get("apiVersion", "")), str(owner.get("kind", "")))
+        and _controls_jobs(str(owner.get("apiVersion", "")), str(owner.get("kind", "")))
         for owner in owners
     )
 
 
-def is_parent_kind(api_version: str, kind: str) -> bool:
-    """Whether objects of this kind are governed together with all that they make."""
-    group, slash, _ = api_version.partition("/")
-    return slash == "/" and (group, kind) in PARENT_KINDS
+def is_child_of_job(meta: Meta) -> bool:
+    """As `is_child`, for decoded metadata."""
+    owner = meta.controller
+    return owner is not None and _controls_jobs(owner.api_version, owner.kind)
 
 
-def is_cleanup_pod(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod cleans up behind a RayCluster that is being deleted.
+def _controls_jobs(api_version: str, kind: str) -> bool:
+    found = find_kind(api_version, kind)
+    return found is not None and found.controls_jobs
 
-    It is made from the head's template and inherits its marks, but comes after the cluster: it
-    belongs to no PodSet, and must run, or the cluster would stay behind its finalizer.
+
+def inject(
+    kind: GenericJob[Any], job: Manifest, *, elastic_enabled: bool = False
+) -> list[JsonPatchOp]:
+    """What a job is given at creation, or when it gets its queue label while suspended.
+
+    A managed job is suspended, and its templates are injected. The result of this, and jobs that
+    are not managed, need no operation.
+
+    Args:
+        kind: of the job.
+        job: as it came.
+        elastic_enabled: jobs of the kind may be resized in slices: pods of one that asks for it
+            are held.
     """
-    return labels_of(pod).get(RAY_NODE_TYPE_LABEL) == RAY_CLEANUP_TYPE
+    if not is_managed(job):
+        return []
+    operations = [] if is_suspended(job) else [dict(SUSPEND)]
+    templates = kind.injected_templates(job, elastic_enabled=elastic_enabled)
+    return operations + injection_ops(templates)
+
+
+def remove_injection(kind: GenericJob[Any], job: Manifest) -> list[JsonPatchOp]:
+    """Takes Rackgate's keys out of a suspended job that lost its queue label."""
+    return remove_injection_ops(kind.templates(job))
+
+
+def cleanup_label_of(pod: Manifest) -> str | None:
+    """The label by which a pod says that it cleans up behind a job; None without one.
+
+    Such a pod is made from a template of a job that is being deleted and inherits its labels, but
+    comes after the job: it belongs to no PodSet, and must run, or the job would stay behind its
+    finalizer.
+    """
+    labels = labels_of(pod)
+    for label, value in CLEANUP_LABELS.items():
+        if labels.get(label) == value:
+            return label
+    return None
+
+
+def is_cleanup_pod(pod: Manifest) -> bool:
+    """Whether a pod says that it cleans up behind a job."""
+    return cleanup_label_of(pod) is not None
 
 
 def podset_of_pod(

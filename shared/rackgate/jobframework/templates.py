@@ -1,4 +1,4 @@
-"""Pod templates as plain JSON: reading, marking and comparing the fields Rackgate may write.
+"""Manifests and pod templates as plain JSON: reading, changing, comparing the fields we may write.
 
 Only five fields of a template are ever touched: labels, annotations, nodeSelector, tolerations
 and schedulingGates. Everything else is passed on by reference, unread.
@@ -56,6 +56,16 @@ def items(holder: Mapping[str, Any], key: str, path: str = "") -> Sequence[Mappi
         if not isinstance(entry, Mapping):
             raise MalformedError(f"{_join_path(path, key)}[{index}]", "an object", entry)
     return value
+
+
+def is_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether `spec.suspend` of a job is true."""
+    return section(job, "spec").get("suspend") is True
+
+
+def int_or_default(value: object, default: int) -> int:
+    """A whole number of a manifest; `default` for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def _join_path(path: str, key: str) -> str:
@@ -194,7 +204,7 @@ def _section_patch(
 def reserved_errors(
     template: Template, path: str, *, injected_form: Template | None = None
 ) -> list[FieldError]:
-    """Refuse Rackgate's own keys in what a user writes.
+    """Reject Rackgate's own keys in what a user writes.
 
     Args:
         template: a pod template or a pod.

@@ -1,4 +1,10 @@
-"""Topology annotations of a pod template: the request they mean, and what is wrong with them."""
+"""Topology requests: as annotations of a pod template, and as `topologyRequest` of a PodSet.
+
+Users write annotations; `topology_request` turns them into the field that a Workload carries. Both
+forms are validated here, for webhook and scheduler alike. The API server's schema rejects most of
+the same already. The scheduler asks again, since Workloads are also written by hand, by older
+versions, and while every webhook replica is down (P5).
+"""
 
 from __future__ import annotations
 
@@ -26,6 +32,16 @@ MAX_CONSTRAINTS: Final = 3
 MAX_REQUESTED_KEY: Final = 63  # longest level key a Workload can carry
 LEVEL_HELP: Final = "use the nodeLabel of a level of the topology, as in its spec.levels"
 
+# As the schema of the API says it.
+ONE_REQUEST: Final = "at most one of required, preferred and unconstrained may be set"
+SLICE_PAIR: Final = "podSetSliceRequiredTopology and podSetSliceSize need each other"
+SLICE_FORMS: Final = (
+    "podsetSliceRequiredTopologyConstraints cannot be used with podSetSliceRequiredTopology"
+    " and podSetSliceSize"
+)
+LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
+PLACEMENTS: Final = ("required", "preferred", "unconstrained")
+
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _DIGITS: Final = re.compile(r"\A[0-9]{1,10}\Z")
@@ -35,6 +51,7 @@ _SUBDOMAIN: Final = re.compile(
 )
 
 Annotations = Mapping[str, Any]
+Request = Mapping[str, Any]
 Rule = Callable[[Annotations, str, int | None], list[FieldError]]
 
 
@@ -49,7 +66,7 @@ def is_label_key(key: str) -> bool:
 
 
 def requests_topology(template: Template) -> bool:
-    """Whether an annotation of the template asks for a topology placement."""
+    """Whether an annotation of the template requests topology."""
     annotations = annotations_of(template)
     wanted = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_REQUIRED_TOPOLOGY, SLICE_CONSTRAINTS)
     if any(key in annotations for key in wanted):
@@ -70,7 +87,7 @@ def topology_request(
         index_label: label that carries a pod's rank, None when pods have none.
 
     Returns:
-        None when the template asks for nothing.
+        None for a template without requests.
     """
     if not requests_topology(template):
         return None
@@ -112,7 +129,7 @@ def topology_errors(
         both_levels: a required and a preferred level may be asked for together.
 
     Returns:
-        Field errors in a fixed order; none for a template that asks for nothing.
+        Field errors in a fixed order; none for a template without requests.
     """
     annotations = annotations_of(template, path)
     annotations_path = f"{path}.metadata.annotations" if path else "metadata.annotations"
@@ -148,7 +165,7 @@ def _level_key_errors(
 
 
 def level_key_errors(key: str, path: str) -> list[FieldError]:
-    """Refuse what cannot name a level: no node label key, or longer than a request carries."""
+    """Reject what cannot name a level: no node label key, or longer than a request carries."""
     if not is_label_key(key):
         return [FieldError(path, f"{shown(key)} is not a node label key", LEVEL_HELP)]
     if len(key) > MAX_REQUESTED_KEY:
@@ -197,7 +214,7 @@ def _slice_size_errors(
 
 
 def size_errors(value: object, path: str, count: int | None) -> list[FieldError]:
-    """Refuse what is no number of pods of a slice, or does not divide the podset's `count`."""
+    """Reject what is no number of pods of a slice, or does not divide the podset's `count`."""
     size = _parse_size(value)
     if size is None:
         problem = f"{shown(value)} is not a whole number of pods"
@@ -249,7 +266,7 @@ def _constraint_errors(
 
 
 def layer_errors(layers: Sequence[Mapping[str, Any]], path: str) -> list[FieldError]:
-    """Refuse slice layers that do not lie within those above them.
+    """Reject slice layers that do not lie within those above them.
 
     Args:
         layers: coarsest first, each with `topology` and `size`; what is no size is passed over.
@@ -324,3 +341,77 @@ def _parse_constraints(value: object) -> list[dict[str, Any]] | None:
             return None
         read.append({"topology": layer["topology"], "size": size})
     return read
+
+
+# The `topologyRequest` of a Workload.
+
+
+def request_errors(request: Request, path: str, *, count: int | None) -> list[FieldError]:
+    """What is wrong with a `topologyRequest` besides `exclusive_errors`, in a fixed order.
+
+    Args:
+        request: in camelCase; null and empty fields count as absent.
+        path: its path in the manifest, `spec.podSets[0].topologyRequest`.
+        count: pods of the PodSet, None when not known; slices must divide it.
+    """
+    if not request:
+        return []
+    return [
+        *_requested_level_errors(request, path),
+        *_pair_errors(request, path),
+        *_slice_errors(request, path, count),
+        *_layer_errors(request, path, count),
+    ]
+
+
+def exclusive_errors(request: Request, path: str, *, both_levels: bool = False) -> list[FieldError]:
+    """Reject more than one kind of placement; with `both_levels` two levels count as one."""
+    kinds = [field for field in PLACEMENTS if request.get(field)]
+    if len(kinds) < 2 or (both_levels and "unconstrained" not in kinds):
+        return []
+    return [FieldError(path, ONE_REQUEST)]
+
+
+def _requested_level_errors(request: Request, path: str) -> list[FieldError]:
+    fields = ("required", "preferred", "podSetSliceRequiredTopology")
+    return [
+        error
+        for field in fields
+        if request.get(field) is not None
+        for error in level_key_errors(str(request[field]), f"{path}.{field}")
+    ]
+
+
+def _pair_errors(request: Request, path: str) -> list[FieldError]:
+    level, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
+    errors = []
+    if (level is None) != (size is None):
+        errors.append(FieldError(f"{path}.podSetSliceSize", SLICE_PAIR))
+    if request.get(LAYERS) and (level is not None or size is not None):
+        errors.append(FieldError(f"{path}.{LAYERS}", SLICE_FORMS))
+    return errors
+
+
+def _slice_errors(request: Request, path: str, count: int | None) -> list[FieldError]:
+    size = request.get("podSetSliceSize")
+    return [] if size is None else size_errors(size, f"{path}.podSetSliceSize", count)
+
+
+def _layer_errors(request: Request, path: str, count: int | None) -> list[FieldError]:
+    layers = _layer_objects(request.get(LAYERS))
+    where = f"{path}.{LAYERS}"
+    if len(layers) > MAX_CONSTRAINTS:
+        problem = f"{len(layers)} layers, at most {MAX_CONSTRAINTS} can be asked for"
+        return [FieldError(where, problem, "keep the outermost layers that matter")]
+    errors = []
+    for index, layer in enumerate(layers):
+        level, size = str(layer.get("topology", "")), layer.get("size")
+        errors += level_key_errors(level, f"{where}[{index}].topology")
+        errors += size_errors(size, f"{where}[{index}].size", None if index else count)
+    return errors + layer_errors(layers, where)
+
+
+def _layer_objects(found: object) -> list[Request]:
+    if not isinstance(found, (list, tuple)):
+        return []
+    return [layer for layer in found if isinstance(layer, Mapping)]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rackgate.api import names
+from rackgate.jobframework.registry import JOB
 from rackgate.wire.batch import Job
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.kinds.job import decode_job
 from rackgate_assigner.jobs.state import JobState, Priority, read_job_state, workload_name_of
 from rackgate_assigner.watches import decode_workload
 
@@ -71,7 +71,7 @@ def job(
             "conditions": conditions,
         },
     }
-    return decode_job(json.dumps(body).encode())
+    return JOB.decode(json.dumps(body).encode())
 
 
 def workload(

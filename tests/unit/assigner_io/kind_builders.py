@@ -8,12 +8,13 @@ from typing import Any
 
 from rackgate.api import names
 from rackgate.features import Features
+from rackgate.jobframework.generic_job import JobLike
+from rackgate.jobframework.jobset.wire import JobSet
+from rackgate.jobframework.raycluster.wire import RayCluster
+from rackgate.jobframework.registry import JOB, JOBSET, RAYCLUSTER
 from rackgate.wire.batch import Job
-from rackgate.wire.jobset import JobSet
 from rackgate.wire.kueue import Workload
-from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs.executor import workload_body
-from rackgate_assigner.jobs.kinds import JOB, JOBSET, RAYCLUSTER, JobLike
+from rackgate_assigner.jobs.patches import workload_body
 from rackgate_assigner.jobs.state import JobState, Priority, read_job_state, workload_name_of
 from rackgate_assigner.watches import decode_workload
 from tests.support import composite_jobs as composite

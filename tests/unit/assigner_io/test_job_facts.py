@@ -4,12 +4,13 @@ import msgspec
 import pytest
 
 from rackgate.api import names
+from rackgate.jobframework.podsets import podsets_differ
+from rackgate.jobframework.registry import kind_of
 from rackgate.wire.batch import UncountedPods
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import WorkloadPriorityClass
-from rackgate_assigner.jobs.kinds import kind_of
-from rackgate_assigner.jobs.kinds.podsets import podsets_differ
-from rackgate_assigner.jobs.state import Priority, resolve_priority, workload_annotation_ops
+from rackgate_assigner.jobs.patches import workload_annotation_ops
+from rackgate_assigner.jobs.state import Priority, resolve_priority
 from tests.unit.assigner_io.builders import TEMPLATE, job, template, workload
 
 WORKLOAD_CLASSES = {

@@ -11,7 +11,7 @@ from rackgate.api import names
 from rackgate.jobframework.injection import StopPhase
 from rackgate.wire.batch import Job, UncountedPods
 from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs import actions
+from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import (
     plan_job,
     plan_orphaned_workload,

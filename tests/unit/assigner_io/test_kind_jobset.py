@@ -8,14 +8,18 @@ import pytest
 from rackgate.api import names
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS, Features
 from rackgate.jobframework.injection import StopPhase
+from rackgate.jobframework.registry import JOBSET, owner_of
 from rackgate.wire.batch import Job
 from rackgate.wire.core import PriorityClass
 from rackgate.wire.kueue import FlavorSpec, ResourceFlavor
-from rackgate_assigner.jobs import actions
-from rackgate_assigner.jobs.kinds import JOBSET, owner_of
+from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
-from rackgate_assigner.jobs.start import find_applied_podset_infos
-from rackgate_assigner.jobs.state import Priority, is_managed, read_job_state, resolve_priority
+from rackgate_assigner.jobs.state import (
+    Priority,
+    is_managed,
+    read_job_state,
+    resolve_priority,
+)
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import workload
 from tests.unit.assigner_io.kind_builders import child, facts, jobset, own_workload
@@ -122,9 +126,7 @@ def test_what_a_user_writes_while_his_jobset_stops_outlives_the_stop() -> None:
     ):
         spec["nodeSelector"] = written
         of = jobset([part], started=True)
-        stop = read_job_state(
-            of, own, Priority(), podset_infos=find_applied_podset_infos(of, own, flavors)
-        ).stop
+        stop = read_job_state(of, own, Priority(), flavors=flavors).stop
         assert stop.phase is StopPhase.RESTORE
         kept = dict(written)
         for op in stop.operations:
@@ -250,4 +252,5 @@ def test_a_jobset_is_never_resized_whatever_it_asks_for_and_gates_allow() -> Non
     gates = dict.fromkeys((ELASTIC_JOBS, ELASTIC_INDEXED_JOBS), True)
     for of in (jobset(), jobset(enableInTreeAutoscaling=True)):
         assert not facts(of, gates=gates).elastic
-        assert not JOBSET.is_elastic(of, Features.of(gates))
+        assert not JOBSET.is_elastic(JOBSET.manifest(of))
+        assert not JOBSET.elastic_enabled(Features.of(gates))

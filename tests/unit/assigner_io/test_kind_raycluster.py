@@ -8,14 +8,14 @@ import pytest
 
 from rackgate.api import names
 from rackgate.features import ELASTIC_INDEXED_JOBS, ELASTIC_JOBS
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.jobframework.injection import StopPhase
+from rackgate.jobframework.raycluster.wire import RayCluster
+from rackgate.jobframework.registry import RAYCLUSTER
 from rackgate.wire.kueue import Workload
-from rackgate.wire.ray import RayCluster
-from rackgate_assigner.jobs import actions
-from rackgate_assigner.jobs.kinds import RAYCLUSTER
+from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.jobs.state import is_managed
-from rackgate_assigner.workload_slices.model import RequestedCount
 from tests.support import composite_jobs as composite
 from tests.unit.assigner_io.builders import facts as job_facts
 from tests.unit.assigner_io.builders import job, workload
@@ -244,12 +244,13 @@ def test_a_cluster_tells_what_it_asks_for_and_which_pods_leave() -> None:
         "Small", 9, most=4, hosts=2, scaleStrategy={"workersToDelete": ["a", "b"]}
     )
     of = cluster([small, composite.worker_group("big", 0, least=1)])
-    assert RAYCLUSTER.requested_counts(of) == {
+    manifest = RAYCLUSTER.manifest(of)
+    assert RAYCLUSTER.requested_counts(manifest) == {
         "head": RequestedCount(1),
         "small": RequestedCount(8, 2),
         "big": RequestedCount(1),
     }
-    assert RAYCLUSTER.pods_to_delete(of) == {"a", "b"}
+    assert RAYCLUSTER.pods_to_delete(manifest) == {"a", "b"}
     assert facts(of).pod_count == 10
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rackgate.wire.kueue import RequeueState, Workload
-from rackgate_assigner.jobs import actions
+from rackgate_assigner.jobs import plan as actions
 from rackgate_assigner.jobs.plan import plan_job
 from rackgate_assigner.node_replacement.recovery_timeout import RecoveryTimeout, backoff_remaining_s
 from rackgate_assigner.workload import conditions

@@ -8,7 +8,7 @@ import pytest
 from rackgate.jobframework.injection import StartConflict
 from rackgate.topology.assignment import TopologyAssignment, decode
 from rackgate.wire.kueue import Admission, QueueStatus, RequeueState, ResourceFlavor
-from rackgate_assigner.jobs.start import merge_node_labels
+from rackgate_assigner.jobs.state import merge_node_labels
 from rackgate_assigner.queues.status import status_body, status_differs
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
 from rackgate_assigner.workload.status import (

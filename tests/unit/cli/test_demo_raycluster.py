@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rackgate.api import names
-from rackgate.jobframework.raycluster.podsets import is_elastic, podset_errors, podsets_of
+from rackgate.jobframework.registry import RAYCLUSTER
 from rackgate_cli.controlplane.defaults import NODES_PER_RACK, PER_NODE, RACKS_PER_BLOCK
 from rackgate_cli.demo.raycluster import ASKED, FIRST, MOST, WORKERS, manifest
 from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE
@@ -11,9 +11,9 @@ from rackgate_cli.demo.story import BLOCK, GPU, GPUS_PER_NODE
 
 def test_the_demos_cluster_may_be_resized_and_asks_for_one_block() -> None:
     cluster = manifest()
-    assert is_elastic(cluster)
-    assert podset_errors(cluster) == []
-    head, workers = podsets_of(cluster)
+    assert RAYCLUSTER.is_elastic(cluster)
+    assert RAYCLUSTER.shape_errors(cluster) == []
+    head, workers = RAYCLUSTER.podsets(cluster)
     assert (head["count"], workers["name"], workers["count"]) == (1, WORKERS, FIRST)
     annotations = workers["template"]["metadata"]["annotations"]
     assert annotations[names.REQUIRED_TOPOLOGY] == BLOCK

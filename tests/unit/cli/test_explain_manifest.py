@@ -88,7 +88,7 @@ def test_of_a_field_that_is_there_twice_neither_is_taken(tmp_path: Path) -> None
 
 def test_a_file_of_other_kinds_is_told_by_them(tmp_path: Path) -> None:
     path = manifest(tmp_path / "ray.yaml", {"apiVersion": "ray.io/v1", "kind": "RayJob"})
-    with pytest.raises(UsageError, match=r"no Workload; it holds ray\.io/v1 RayJob"):
+    with pytest.raises(UsageError, match=r"or Workload; it contains ray\.io/v1 RayJob"):
         load(path, None)
 
 
@@ -246,7 +246,7 @@ def test_two_namespaces_contradict_each_other() -> None:
 def test_a_priority_class_that_does_not_exist_is_a_warning() -> None:
     made = of(job("train", 1, labels={names.PRIORITY_CLASS_LABEL: "urgent"}))
     assert made.warnings == [
-        'WorkloadPriorityClass "urgent" does not exist: no Workload is made before it does'
+        'WorkloadPriorityClass "urgent" does not exist: no Workload is created before it does'
     ]
 
 

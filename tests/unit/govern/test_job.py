@@ -9,18 +9,18 @@ import pytest
 
 from rackgate.api import names
 from rackgate.jobframework.injection import StartConflict, StopPhase
-from rackgate.jobframework.job.podsets import (
+from rackgate.jobframework.job.batch_job import template_of
+from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.templates import annotations_of, gates_of, labels_of, strip_reserved
+from rackgate.wire.batch import Job
+from rackgate.wire.core import Toleration
+from tests.support.kinds import (
     inject_job,
     next_stop_action,
     podsets_of,
     remove_job_injection,
     restore_patch,
-    template_of,
 )
-from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
-from rackgate.jobframework.templates import annotations_of, gates_of, labels_of, strip_reserved
-from rackgate.wire.batch import Job
-from rackgate.wire.core import Toleration
 from tests.support.objects import RACK, job
 from tests.support.starting import start_patch
 from tests.unit.govern.patching import PatchError, apply_patch

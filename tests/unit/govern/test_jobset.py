@@ -9,16 +9,11 @@ import pytest
 from rackgate.api import names
 from rackgate.api.workload import MAX_PODSETS as CARRIED
 from rackgate.jobframework.errors import MalformedError
-from rackgate.jobframework.jobset.podsets import (
-    inject_jobset,
-    podset_errors,
-    podsets_of,
-    remove_jobset_injection,
-    templates_of,
-)
-from rackgate.jobframework.podset_groups import MAX_PODSETS
+from rackgate.jobframework.podsets import MAX_PODSETS
+from rackgate.jobframework.registry import JOBSET
 from rackgate.jobframework.templates import gates_of, labels_of
 from tests.support.composite_jobs import jobset, marks, replicated_job
+from tests.support.kinds import inject_jobset, remove_jobset_injection
 from tests.support.objects import RACK
 from tests.unit.govern.patching import apply_patch
 
@@ -44,14 +39,14 @@ def governed(asked: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.requirement("TAS-28", "HOOK-03")
 def test_each_replicated_job_is_a_podset_of_all_its_pods() -> None:
-    leader, workers = podsets_of(seed())
+    leader, workers = JOBSET.podsets(seed())
     assert (leader["name"], leader["count"]) == ("leader", 1)
     assert (workers["name"], workers["count"]) == ("workers", 12)
 
 
 @pytest.mark.requirement("TAS-10", "RNK-02")
 def test_ranks_run_over_the_jobs_and_the_pods_of_each() -> None:
-    request = podsets_of(seed())[1]["topologyRequest"]
+    request = JOBSET.podsets(seed())[1]["topologyRequest"]
     assert request == {
         "required": RACK,
         "podIndexLabel": "batch.kubernetes.io/job-completion-index",
@@ -62,12 +57,12 @@ def test_ranks_run_over_the_jobs_and_the_pods_of_each() -> None:
 
 def test_jobs_without_indices_have_no_ranks() -> None:
     part = replicated_job("w", 4, annotations=ASKS, spec={"completionMode": "NonIndexed"})
-    assert podsets_of(jobset("train", [part]))[0]["topologyRequest"] == {"required": RACK}
+    assert JOBSET.podsets(jobset("train", [part]))[0]["topologyRequest"] == {"required": RACK}
 
 
 def test_more_pods_than_completions_are_never_made() -> None:
     part = replicated_job("w", 4, replicas=2, spec={"completions": 3})
-    assert podsets_of(jobset("train", [part]))[0]["count"] == 6
+    assert JOBSET.podsets(jobset("train", [part]))[0]["count"] == 6
 
 
 @pytest.mark.requirement("HOOK-04", "HOOK-10")
@@ -76,8 +71,8 @@ def test_a_governed_jobset_is_suspended_and_each_asking_template_marked() -> Non
     del asked["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
     result = governed(asked)
     assert result["spec"]["suspend"] is True
-    leader, workers = templates_of(result)
-    assert leader.template == templates_of(asked)[0].template, "it asks for nothing"
+    leader, workers = JOBSET.templates(result)
+    assert leader.template == JOBSET.templates(asked)[0].template, "it asks for nothing"
     assert labels_of(workers.template) == {names.PODSET_LABEL: "workers"}
     assert gates_of(workers.template) == [names.TOPOLOGY_GATE]
     assert inject_jobset(result) == []
@@ -97,13 +92,13 @@ def test_a_jobset_that_is_not_governed_is_left_alone() -> None:
 def test_a_released_jobset_is_its_users_again() -> None:
     result = governed(seed())
     released = apply_patch(result, remove_jobset_injection(result))
-    assert [part.template for part in templates_of(released)] == [
-        part.template for part in templates_of(seed())
+    assert [part.template for part in JOBSET.templates(released)] == [
+        part.template for part in JOBSET.templates(seed())
     ]
 
 
 def errors(*parts: dict[str, Any]) -> list[str]:
-    return [str(error) for error in podset_errors(jobset("train", parts))]
+    return [str(error) for error in JOBSET.shape_errors(jobset("train", parts))]
 
 
 def test_a_workload_carries_as_many_podsets_as_its_schema_says() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from rackgate.api import names
 from rackgate.jobframework.errors import MalformedError
-from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.injection import PodTemplate, injection_errors
 from rackgate.jobframework.managed import is_managed, is_tas_pod, podset_of_pod, queue_of
-from rackgate.jobframework.reinjection import injection_errors
 from rackgate.jobframework.templates import reserved_errors, strip_reserved
 from tests.support.objects import RACK
 

@@ -9,18 +9,11 @@ import pytest
 from rackgate.api import names
 from rackgate.jobframework.errors import MalformedError
 from rackgate.jobframework.injection import restored_template
-from rackgate.jobframework.raycluster.podsets import (
-    counts_of,
-    inject_raycluster,
-    podset_errors,
-    podsets_of,
-    remove_raycluster_injection,
-    replicas_of,
-    scaling_units_of,
-    templates_of,
-)
+from rackgate.jobframework.raycluster.raycluster import replicas_of
+from rackgate.jobframework.registry import RAYCLUSTER
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
 from tests.support.composite_jobs import marks, raycluster, worker_group
+from tests.support.kinds import inject_raycluster, remove_raycluster_injection
 from tests.support.objects import RACK
 from tests.unit.govern.patching import apply_patch
 
@@ -36,7 +29,10 @@ def governed(asked: dict[str, Any], *, slices: bool = True) -> dict[str, Any]:
 @pytest.mark.requirement("SLC-04", "TAS-28", "HOOK-03")
 def test_the_head_and_each_worker_group_are_podsets() -> None:
     groups = [worker_group("Small", 2), worker_group("tpu", 3, hosts=4)]
-    found = [(podset["name"], podset["count"]) for podset in podsets_of(raycluster("ray", groups))]
+    found = [
+        (podset["name"], podset["count"])
+        for podset in RAYCLUSTER.podsets(raycluster("ray", groups))
+    ]
     assert found == [("head", 1), ("small", 2), ("tpu", 12)]
 
 
@@ -61,7 +57,7 @@ def test_replicas_are_those_that_kuberay_makes(group: dict[str, Any], replicas: 
 @pytest.mark.field_note("E20")
 def test_the_sidecar_and_the_wait_for_the_head_count() -> None:
     found = raycluster("ray", [worker_group("w", 1)], autoscaling=True)
-    head, workers = podsets_of(found)
+    head, workers = RAYCLUSTER.podsets(found)
     containers = head["template"]["spec"]["containers"]
     assert [container["name"] for container in containers] == ["main", "autoscaler"]
     asked = {"cpu": "500m", "memory": "512Mi"}
@@ -71,16 +67,16 @@ def test_the_sidecar_and_the_wait_for_the_head_count() -> None:
     assert wait["resources"] == {"requests": asked, "limits": asked}, "of what workers ask for"
     worker = found["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
     worker["resources"] = {"limits": {"memory": "1Gi"}}
-    (wait,) = podsets_of(found)[1]["template"]["spec"]["initContainers"]
+    (wait,) = RAYCLUSTER.podsets(found)[1]["template"]["spec"]["initContainers"]
     assert wait["resources"]["requests"] == {"memory": "256Mi"}
     worker["resources"] = {}
-    assert "initContainers" not in podsets_of(found)[1]["template"]["spec"]
+    assert "initContainers" not in RAYCLUSTER.podsets(found)[1]["template"]["spec"]
     for resources in ({}, {"requests": {"cpu": "1"}}):
         found["spec"]["autoscalerOptions"] = {"resources": resources}
-        sidecar = podsets_of(found)[0]["template"]["spec"]["containers"][1]
+        sidecar = RAYCLUSTER.podsets(found)[0]["template"]["spec"]["containers"][1]
         assert sidecar["resources"] == resources
     found["spec"]["enableInTreeAutoscaling"] = False
-    assert len(podsets_of(found)[0]["template"]["spec"]["containers"]) == 1
+    assert len(RAYCLUSTER.podsets(found)[0]["template"]["spec"]["containers"]) == 1
 
 
 @pytest.mark.requirement("RNK-02")
@@ -89,7 +85,7 @@ def test_ranks_are_those_of_kuberays_index_labels_unless_replicas_come_and_go() 
         worker_group("one", 2, annotations=ASKS),
         worker_group("tpu", 3, hosts=4, annotations=ASKS),
     ]
-    head, one, tpu = podsets_of(raycluster("ray", groups, head_annotations=ASKS))
+    head, one, tpu = RAYCLUSTER.podsets(raycluster("ray", groups, head_annotations=ASKS))
     assert head["topologyRequest"] == {"required": RACK}
     replica, host = "ray.io/worker-group-replica-index", "ray.io/replica-host-index"
     assert one["topologyRequest"] == {"required": RACK, "podIndexLabel": replica}
@@ -99,7 +95,7 @@ def test_ranks_are_those_of_kuberays_index_labels_unless_replicas_come_and_go() 
         "subGroupIndexLabel": replica,
         "subGroupCount": 3,
     }
-    elastic = podsets_of(raycluster("ray", groups, autoscaling=True))
+    elastic = RAYCLUSTER.podsets(raycluster("ray", groups, autoscaling=True))
     assert "topologyRequest" not in elastic[0]
     assert [podset["topologyRequest"] for podset in elastic[1:]] == [{"required": RACK}] * 2
 
@@ -109,7 +105,7 @@ def test_every_template_of_an_elastic_cluster_is_held_the_heads_too() -> None:
     groups = [worker_group("w", 1), worker_group("racked", 1, annotations=ASKS)]
     result = governed(raycluster("ray", groups, autoscaling=True))
     assert result["spec"]["suspend"] is True
-    head, plain, racked = templates_of(result)
+    head, plain, racked = RAYCLUSTER.templates(result)
     for part in (head, plain):
         assert gates_of(part.template) == [names.ELASTIC_GATE]
         assert labels_of(part.template) == {names.PODSET_LABEL: part.podset}
@@ -141,8 +137,8 @@ def test_nothing_writes_replicas() -> None:
 def test_a_released_cluster_has_its_users_templates_but_for_empty_maps() -> None:
     asked = raycluster("ray", [worker_group("w", 1, annotations=ASKS)], autoscaling=True)
     result = governed(asked)
-    released = templates_of(apply_patch(result, remove_raycluster_injection(result)))
-    for part, wished in zip(released, templates_of(asked), strict=True):
+    released = RAYCLUSTER.templates(apply_patch(result, remove_raycluster_injection(result)))
+    for part, wished in zip(released, RAYCLUSTER.templates(asked), strict=True):
         left = dict(part.template)
         if "metadata" not in wished.template:
             assert not left.pop("metadata", {})
@@ -151,14 +147,14 @@ def test_a_released_cluster_has_its_users_templates_but_for_empty_maps() -> None
 
 def test_slices_divide_what_always_comes_together() -> None:
     groups = [worker_group("w", 6), worker_group("tpu", 3, hosts=4)]
-    assert scaling_units_of(raycluster("ray", groups)) == {"head": 1, "w": 6, "tpu": 12}
+    assert RAYCLUSTER.count_units(raycluster("ray", groups)) == {"head": 1, "w": 6, "tpu": 12}
     scaled = raycluster("ray", groups, autoscaling=True)
-    assert scaling_units_of(scaled) == {"head": 1, "w": 1, "tpu": 4}
-    assert counts_of(scaled) == {"head": 1, "w": 6, "tpu": 12}
+    assert RAYCLUSTER.count_units(scaled) == {"head": 1, "w": 1, "tpu": 4}
+    assert RAYCLUSTER.counts(scaled) == {"head": 1, "w": 6, "tpu": 12}
 
 
 def errors(*groups: dict[str, Any]) -> list[str]:
-    return [str(error) for error in podset_errors(raycluster("ray", groups))]
+    return [str(error) for error in RAYCLUSTER.shape_errors(raycluster("ray", groups))]
 
 
 def test_a_group_that_no_podset_can_be_is_refused() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rackgate.api import workload as model
-from rackgate.jobframework import request_validation as requests
-from rackgate.jobframework.request_validation import exclusive_errors, request_errors
+from rackgate.jobframework import topology_request as requests
+from rackgate.jobframework.topology_request import exclusive_errors, request_errors
 from tests.support.bad_requests import BAD_REQUESTS, GOOD_REQUESTS, BadRequest
 
 PATH = "spec.podSets[0].topologyRequest"

@@ -9,10 +9,9 @@ import pytest
 
 from rackgate.api import names
 from rackgate.features import Features
-from rackgate.jobframework.jobset.podsets import templates_of as templates_of_jobset
-from rackgate.jobframework.raycluster.podsets import templates_of as templates_of_raycluster
+from rackgate.jobframework import registry
+from rackgate.jobframework.registry import enabled_elastic_kinds
 from rackgate.jobframework.templates import annotations_of, gates_of, labels_of
-from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import AdmissionResponse
 from tests.support.composite_jobs import jobset, marks, raycluster, replicated_job, worker_group
@@ -62,7 +61,7 @@ def with_spec(found: Object, **spec: Any) -> Object:
 
 
 def templates(found: Object) -> list[Object]:
-    of = templates_of_jobset if found["kind"] == "JobSet" else templates_of_raycluster
+    of = registry.JOBSET.templates if found["kind"] == "JobSet" else registry.RAYCLUSTER.templates
     return [dict(part.template) for part in of(found)]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rackgate.jobframework.errors import FieldError
-from rackgate_webhook.admission.answer import answer_review
 from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.review import (
     AdmissionResponse,
     ReviewError,
+    answer_review,
     decode_review,
     encode_response,
 )

@@ -1,11 +1,11 @@
-"""Jobs and their Workloads, kept together: looks at both, asks `jobs_plan`, takes one action.
+"""The job controller: reads a job and its Workload, asks `plan`, has one action executed.
 
-Level-triggered: an action is judged from what the watches show now, bound to the versions it was
-judged by, and repeated with growing pauses when rejected. In addition to indexes of what the
-watches show, only this is remembered between steps, and nothing of it is needed to go on: which
-keys wait for a flavor to appear, which of our own writes and creations the watch has yet to show,
-which claims to an owner were found true, which owners were found to be gone, and since when a
-Workload is left to the garbage collector or a job is waited for.
+Level-triggered: an action is planned from what the watches show now, bound to the versions it was
+planned by, and retried with backoff when rejected. Besides indexes of what the watches show, only
+this is remembered between actions, and a restart may lose all of it: which keys wait for a flavor,
+which of our own writes and creations are assumed, which claims to an owner were verified, which
+owners are missing, and since when a Workload is left to the garbage collector or a job waits for
+its pods.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rackgate.api import names
 from rackgate.api.resources import JOBS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 from rackgate.features import DEFAULTS, Features
+from rackgate.jobframework.generic_job import GenericJob, JobLike
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.podsets import pods_without_gate, total_pods
+from rackgate.jobframework.registry import KINDS, kind_of, owner_of
 from rackgate.kube.client import Client
 from rackgate.runtime import clock
 from rackgate.wire.batch import Job
@@ -25,24 +29,17 @@ from rackgate.wire.kueue import Workload
 from rackgate_assigner.assumed_writes import AssumedCreations
 from rackgate_assigner.cache.live_pods import LivePodCount
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs.actions import CreateWorkload, NoAction, RequestReconcile
 from rackgate_assigner.jobs.executor import ActionExecutor, Stores
-from rackgate_assigner.jobs.kinds import (
-    KINDS,
-    GenericJob,
-    JobLike,
-    is_child_of_job,
-    kind_of,
-    owner_of,
-)
-from rackgate_assigner.jobs.kinds.podsets import pods_without_gate, total_pods
+from rackgate_assigner.jobs.patches import spec_ops
 from rackgate_assigner.jobs.plan import (
+    CreateWorkload,
+    NoAction,
+    RequestReconcile,
     plan_job,
     plan_orphaned_workload,
     plan_ownerless_workload,
     plan_unmanaged_job,
 )
-from rackgate_assigner.jobs.start import find_applied_podset_infos, has_lost_flavor
 from rackgate_assigner.jobs.state import (
     JobState,
     Priority,
@@ -51,7 +48,6 @@ from rackgate_assigner.jobs.state import (
     is_owned_by,
     read_job_state,
     resolve_priority,
-    spec_ops,
     unmanaged_namespaces,
     workload_name_of,
 )
@@ -70,7 +66,7 @@ K = TypeVar("K")
 
 
 class Key(NamedTuple):
-    """What to look at: a job by kind and `namespace/name`, or a Workload without one."""
+    """What to reconcile: a job by kind and `namespace/name`, or a Workload without a job."""
 
     kind: str
     name: str
@@ -106,13 +102,14 @@ class JobController:
             client: for jobs.
             writer: for Workloads.
             reporter: for Events.
-            workers: keys looked at at the same time.
-            system_namespace: where the services are installed; nothing is governed there.
+            workers: keys reconciled at the same time.
+            system_namespace: where the services are installed; nothing is managed there.
             features: feature gates.
-            on_in_sync: told the key of a Workload that is in sync now, after `is_in_sync` said no.
+            on_in_sync: called with the key of a Workload that is in sync now, after `is_in_sync`
+                said no.
             live_pods: how many pods of a job live, by its uid.
-            on_managed: told each job that is managed although it claims to belong to another
-                object.
+            on_managed: called with each job that is managed although it claims to belong to
+                another object.
             recovery: how long pods may be missing that were ready.
             is_namespace_selected: whether jobs of a namespace are managed; None: they are in all.
         """
@@ -144,12 +141,11 @@ class JobController:
         self._left_to_collector_until: dict[str, float] = {}
         # Workloads whose owner was found to be gone, each with its uid: no uid ever comes back.
         self._missing_owners: dict[str, str] = {}
-        self._waiting_for_pods_since: dict[
-            Key, tuple[int, float]
-        ] = {}  # generation, and since when
+        # Generation of the job, and since when it waits.
+        self._waiting_for_pods_since: dict[Key, tuple[int, float]] = {}
 
     async def run(self) -> None:
-        """Look at everything once, then at whatever changes, until cancelled."""
+        """Reconcile everything once, then whatever changes, until cancelled."""
         self._assumed_writes.clear()
         self._assumed_creations.clear()
         self._left_to_collector_until.clear()
@@ -157,7 +153,7 @@ class JobController:
         workloads = [Key(WORKLOADS.kind, name) for name in self._stores.workloads]
         await self.queue.run([*jobs, *workloads])
 
-    # What the watches tell.
+    # Events of the watches.
 
     def on_job_upsert(self, _before: JobLike | None, job: JobLike) -> None:
         """A job was added or changed."""
@@ -178,7 +174,7 @@ class JobController:
             self.queue.add(Key(WORKLOADS.kind, name))
 
     def on_child_upsert(self, before: Job | None, child: Job) -> None:
-        """A child Job of a JobSet was added or changed."""
+        """A child Job was added or changed."""
         if before is not None and before.metadata.controller != child.metadata.controller:
             _remove_from_index(self._children, before)
         owner = child.metadata.controller
@@ -187,7 +183,7 @@ class JobController:
         self._enqueue_owner(child)
 
     def on_child_delete(self, child: Job) -> None:
-        """A child Job of a JobSet was deleted."""
+        """A child Job was deleted."""
         self._assumed_writes.forget(JOBS.kind, child.metadata.key)
         _remove_from_index(self._children, child)
         self._enqueue_owner(child)
@@ -199,7 +195,7 @@ class JobController:
         if before is not None and before.metadata.controller != owner:
             _remove_from_index(self._workloads_by_owner, before)
             if owner_of(before) is not None:
-                # Whoever took it from its job: the job has no Workload now, and has to stop.
+                # Somebody took it from its job, which has no Workload now and has to stop.
                 self._owner_removed.add(key)
                 self._enqueue_for_workload(before)
         if before is not None and before.job_uid != workload.job_uid:
@@ -223,7 +219,7 @@ class JobController:
         self._enqueue_for_workload(workload)
 
     def on_pods_change(self, job_uid: str) -> None:
-        """Pods of a job came, went or are being deleted; most of that is nothing to act on."""
+        """Pods of a job came, went or are being deleted; few of these events need an action."""
         keys = self._workloads_by_job.get(job_uid)
         if not keys:
             return
@@ -240,7 +236,7 @@ class JobController:
             self.queue.add(key)
 
     def on_priority_class_change(self, kind: str, name: str) -> None:
-        """A priority class came, went or has another value: look at all jobs it may count for.
+        """A priority class came, went or has another value: reconcile all jobs it may apply to.
 
         The jobs that name no WorkloadPriorityClass follow PriorityClasses, one of which may be
         the default.
@@ -251,7 +247,7 @@ class JobController:
             if named == name if is_workload_class else not named:
                 self.queue.add(_key(job))
 
-    # What others ask.
+    # Asked by the scheduler and the watches.
 
     def job_for(self, workload: Workload) -> JobLike | None:
         """The job that controls a Workload, None when none is followed that does."""
@@ -266,7 +262,7 @@ class JobController:
         """Whether a job is managed, whatever controller it claims to have.
 
         One that has a Workload stays managed until that is gone, also when its namespace is not
-        selected any more: it runs to its end, or is stopped, under what it was granted.
+        selected any more: it runs to its end, or is stopped, under its admission.
         """
         if not is_eligible(job, self._unmanaged):
             return False
@@ -278,7 +274,7 @@ class JobController:
         )
 
     def on_namespace_change(self, namespace: str) -> list[JobLike]:
-        """The labels of a namespace changed: look at its jobs, and return them."""
+        """The labels of a namespace changed: reconcile its jobs, and return them."""
         jobs: list[JobLike] = []
         for key in sorted(self._jobs_by_namespace.get(namespace, ())):
             job = self._stores.jobs[key.kind].get(key.name)
@@ -288,10 +284,10 @@ class JobController:
         return jobs
 
     def is_in_sync(self, workload: Workload) -> bool:
-        """Whether a pending Workload asks for what its job asks for now, and the job is at rest.
+        """Whether a pending Workload requests what its job requests now, and the job is stopped.
 
-        What it says of pods of an earlier run has to be gone, too: admitted with it, it would count
-        the pods of the next run as lost, since the loss of that earlier one.
+        PodsReady of an earlier run has to be gone, too: admitted with it, the pods of the next run
+        would count as lost since that earlier run.
         """
         job = self.job_for(workload)
         if job is None:
@@ -301,11 +297,10 @@ class JobController:
         if has_no_pods_ready and job_state.stopped and not spec_ops(job, workload, job_state):
             return True
         self._out_of_sync.add(workload.metadata.key)
-        # Should nothing else bring the two together, this does.
         self.queue.add(_key(job))
         return False
 
-    # What is done about it.
+    # Reconciling.
 
     def _wait_for_flavor(self, job: JobLike, what: str) -> None:
         self.waiting[_key(job)] = what
@@ -318,7 +313,7 @@ class JobController:
             self.queue.add(Key(WORKLOADS.kind, workload.metadata.key))
 
     def _enqueue_owner(self, child: Job) -> None:
-        """Look at the owner of a child, if it is stopping: a running one does not depend on it."""
+        """Reconcile the owner of a child if it is stopping: a running one does not depend on it."""
         owner = child.metadata.controller
         store = self._stores.jobs.get(owner.kind, {}) if owner is not None else {}
         job = store.get(f"{child.metadata.namespace}/{owner.name}") if owner is not None else None
@@ -340,8 +335,8 @@ class JobController:
     async def _is_reconciled(self, job: JobLike) -> bool:
         """Whether Rackgate acts on this job itself, and not only on what it belongs to.
 
-        Any user may claim that a JobSet or RayCluster controls his Job. Such a Job is a child only
-        if that object exists with that uid; else it is a job like any other.
+        Any user may claim that a JobSet or RayCluster controls their Job. Such a Job is a child
+        only if that object exists with that uid; else it is a job like any other.
         """
         if not self.is_followed(job):
             return False
@@ -376,7 +371,7 @@ class JobController:
         return True
 
     async def _reconcile_unmanaged_job(self, key: Key, job: JobLike) -> None:
-        """Clear away the Workloads of a job that belongs to another owner now."""
+        """Delete the Workloads of a job that belongs to another owner now."""
         owned = self._workloads_by_owner.get(job.metadata.uid, ())
         workloads = [w for name in sorted(owned) if (w := self._stores.workloads.get(name))]
         if not workloads or self._is_cache_behind(key, job, workloads):
@@ -421,7 +416,7 @@ class JobController:
             raise
 
     def _read_timed_state(self, key: Key, job: JobLike, workload: Workload | None) -> JobState:
-        """All facts, those that time alone changes included: the key comes back for these."""
+        """The state with what time alone changes: the key is queued again for that."""
         beyond_admission = self._pods_beyond_admission(job, workload)
         if workload is None:
             return self._job_state(job, workload, beyond_admission=beyond_admission)
@@ -455,7 +450,7 @@ class JobController:
         )
 
     def _is_overdue(self, key: Key, job: JobLike, after_s: float) -> bool:
-        """Whether a job waits for its pods for `after_s` by now; if not, the key comes back."""
+        """Whether a job waits for its pods for `after_s` by now; else the key is queued again."""
         now, start = clock.monotonic(), job.metadata.generation
         generation, since = self._waiting_for_pods_since.get(key, (None, 0.0))
         if generation != start:
@@ -469,7 +464,7 @@ class JobController:
         return True
 
     def _notify_in_sync(self, workload: str) -> None:
-        """A job that was not at rest may be now, and nothing of its Workload changed with that."""
+        """A job that was not stopped is now, and its Workload did not change with that."""
         if workload in self._out_of_sync:
             self._out_of_sync.discard(workload)
             self._on_in_sync(workload)
@@ -529,7 +524,7 @@ class JobController:
     async def _reconcile_missing_owner(
         self, key: Key, workload: Workload, kind: GenericJob[Any], owner: str
     ) -> None:
-        """Jobs without the queue label are not followed, and a watch may lag behind: ask."""
+        """Reads the owner: jobs without the queue label are not watched, and a watch may lag."""
         live = (
             None if self._is_owner_missing(workload) else await self._executor.read_job(kind, owner)
         )
@@ -564,7 +559,7 @@ class JobController:
             self._missing_owners[meta.key] = meta.controller.uid
 
     def _is_owner_foreign(self, workload: Workload) -> bool:
-        """Whether a Workload of a job was given another owner, which answers for no pods."""
+        """Whether a Workload of a job was given another owner, which has none of its pods."""
         if workload.metadata.key in self._owner_removed and self.job_for(workload) is None:
             return True
         named = workload.parent
@@ -594,15 +589,13 @@ class JobController:
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
         )
-        podset_infos = find_applied_podset_infos(job, workload, self._stores.flavors)
         return read_job_state(
             job,
             workload,
             priority,
             children=self._children_of(job),
             features=self._features,
-            podset_infos=podset_infos,
-            flavor_lost=has_lost_flavor(job, workload, self._stores.flavors),
+            flavors=self._stores.flavors,
             live_pods=self._remaining_pods(job),
             beyond_admission=beyond_admission,
         )
@@ -638,7 +631,7 @@ def _exceeds_admission(workload: Workload, count: LivePodCount) -> bool:
     return count.running + count.has_long_grace_period > admitted or count.total > 2 * admitted
 
 
-def _remove_from_index(index: dict[str, set[str]], item: JobLike) -> None:
+def _remove_from_index(index: dict[str, set[str]], item: Job | Workload) -> None:
     """Take an object out of an index by the uid of its controller."""
     owner = item.metadata.controller
     if owner is not None:

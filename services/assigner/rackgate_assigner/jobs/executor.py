@@ -1,4 +1,4 @@
-"""The steps of `jobs_plan` as writes on jobs and Workloads, each bound to the version judged."""
+"""Carries out the actions of `plan`: writes bound to the version that was read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from rackgate.api import names
 from rackgate.api.names import FinishedReason
 from rackgate.api.resources import FLAVORS, JOBS, WORKLOADS, Resource
+from rackgate.jobframework.generic_job import GenericJob, JobLike
 from rackgate.jobframework.injection import StartConflict, StopPhase
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.registry import kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import (
     AlreadyExistsError,
@@ -29,15 +30,14 @@ from rackgate.wire.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedWrites
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs import actions
-from rackgate_assigner.jobs.kinds import GenericJob, JobLike, kind_of
-from rackgate_assigner.jobs.start import FlavorMissingError, start_patch, started_template_ops
-from rackgate_assigner.jobs.state import (
-    Priority,
-    is_owned_by,
+from rackgate_assigner.jobs import plan
+from rackgate_assigner.jobs.patches import (
     request_reconcile_ops,
-    resolve_priority,
+    start_patch,
+    started_template_ops,
+    workload_body,
 )
+from rackgate_assigner.jobs.state import FlavorMissingError, is_owned_by, resolve_priority
 from rackgate_assigner.scheduler.writer import WorkloadWriter
 
 _PatchBuilder = Callable[
@@ -59,7 +59,7 @@ class Stores:
     """Live views of what the informers follow.
 
     Attributes:
-        jobs: governed jobs by kind, then by `namespace/name`.
+        jobs: managed jobs by kind, then by `namespace/name`.
         child_jobs: child Jobs of JobSets.
     """
 
@@ -83,15 +83,7 @@ class ActionExecutor:
         *,
         on_missing: Callable[[JobLike, str], None],
     ) -> None:
-        """Prepare.
-
-        Args:
-            stores: what the watches show.
-            client: for jobs.
-            writer: for Workloads.
-            reporter: for Events.
-            on_missing: told that a job waits for `kind/name` to appear.
-        """
+        """Prepare; `on_missing` is told that a job waits for `kind/name` to appear."""
         self._stores, self._client = stores, client
         self._writer, self._report = writer, reporter
         self._on_missing = on_missing
@@ -109,9 +101,9 @@ class ActionExecutor:
         job: JobLike = kind.decode(raw)
         return job
 
-    async def execute(self, job: JobLike | None, action: actions.Action) -> None:
-        """Carry out one action. Steps about a Workload alone come without a job."""
-        if isinstance(action, actions.NoAction):
+    async def execute(self, job: JobLike | None, action: plan.Action) -> None:
+        """Carry out one action; those on a Workload alone come without a job."""
+        if isinstance(action, plan.NoAction):
             return
         name = type(action).__name__
         try:
@@ -122,40 +114,40 @@ class ActionExecutor:
             raise
         metrics.JOB_ACTIONS.labels(step=name, result="done").inc()
 
-    async def _execute_workload_action(self, job: JobLike | None, action: actions.Action) -> bool:
-        """Steps that write the Workload; False for the others."""
+    async def _execute_workload_action(self, job: JobLike | None, action: plan.Action) -> bool:
+        """Actions that write the Workload; False for the others."""
         match action:
-            case actions.DeleteWorkload(workload, why):
+            case plan.DeleteWorkload(workload, why):
                 self._assume_write(workload, await self._writer.delete(workload))
                 log.info("workload_deleted", workload=workload.metadata.key, reason=why)
                 self._report_event(
                     job, "DeletedWorkload", f"deleted {workload.metadata.key}: {why}"
                 )
-            case actions.ReleaseFinalizer(workload):
+            case plan.ReleaseFinalizer(workload):
                 await self._writer.release_finalizer(workload)
-            case actions.FinishWorkload(workload, reason, message):
+            case plan.FinishWorkload(workload, reason, message):
                 answer = await self._writer.finish(workload, reason, message)
                 self._assume_write(workload, answer.metadata)
-            case actions.UpdateWorkload(workload, ops):
+            case plan.UpdateWorkload(workload, ops):
                 answer = await self._writer.patch(workload, ops)
                 self._assume_write(workload, answer.metadata)
                 self._report_event(job, "UpdatedWorkload", f"updated {workload.metadata.key}")
-            case actions.EvictWorkload(workload, reason, message, requeue):
+            case plan.EvictWorkload(workload, reason, message, requeue):
                 await self._writer.evict(workload, reason, message, requeue=requeue)
-            case actions.RequeueWorkload(workload):
+            case plan.RequeueWorkload(workload):
                 answer = await self._writer.requeue_after_backoff(workload)
                 self._assume_write(workload, answer.metadata)
                 log.info("workload_backoff_finished", workload=workload.metadata.key)
-            case actions.ReleaseQuota(workload):
+            case plan.ReleaseQuota(workload):
                 answer = await self._writer.release(workload)
                 self._assume_write(workload, answer.metadata)
-            case actions.UpdatePodsReady(workload, ready):
+            case plan.UpdatePodsReady(workload, ready):
                 answer = await self._writer.set_pods_ready(workload, ready=ready)
                 self._assume_write(workload, answer.metadata)
-            case actions.RemovePodsReady(workload):
+            case plan.RemovePodsReady(workload):
                 answer = await self._writer.remove_pods_ready(workload)
                 self._assume_write(workload, answer.metadata)
-            case actions.UpdateReclaimablePods(workload, counts):
+            case plan.UpdateReclaimablePods(workload, counts):
                 answer = await self._writer.update_reclaimable_pods(workload, counts)
                 self._assume_write(workload, answer.metadata)
             case _:
@@ -167,24 +159,24 @@ class ActionExecutor:
         if workload.metadata.key in self._stores.workloads:
             self.assumed_writes.written(WORKLOADS.kind, workload.metadata, answer)
 
-    async def _execute_job_action(self, job: JobLike, action: actions.Action) -> None:
+    async def _execute_job_action(self, job: JobLike, action: plan.Action) -> None:
         match action:
-            case actions.CreateWorkload():
+            case plan.CreateWorkload():
                 await self._create(job, action)
-            case actions.StopJob(stop, why):
+            case plan.StopJob(stop, why):
                 await self._patch_job(job, stop.operations)
                 log.info("job_stopping", job=job.metadata.key, phase=stop.phase, reason=why)
                 if stop.phase is StopPhase.SUSPEND:
                     self._report.job(job, "Stopped", why)
-            case actions.RestoreChildJobs():
+            case plan.RestoreChildJobs():
                 await self._restore_child_jobs(job, action)
-            case actions.StartJob(workload):
+            case plan.StartJob(workload):
                 await self._start(job, workload)
-            case actions.ReapplyInjection(workload):
+            case plan.ReapplyInjection(workload):
                 await self._reapply_injection(job, workload)
-            case actions.RequestReconcile(workload, after_s):
+            case plan.RequestReconcile(workload, after_s):
                 await self._request_reconcile(job, workload, after_s)
-            case actions.WarnResize(_, requested, admitted):
+            case plan.WarnResize(_, requested, admitted):
                 kind = kind_of(job).name
                 note = (
                     f"the {kind} asks for {requested} pods, {admitted} were admitted: "
@@ -198,7 +190,7 @@ class ActionExecutor:
         if job is not None:
             self._report.job(job, reason, note)
 
-    async def _create(self, job: JobLike, action: actions.CreateWorkload) -> None:
+    async def _create(self, job: JobLike, action: plan.CreateWorkload) -> None:
         name, namespace = action.name, job.metadata.namespace
         priority = resolve_priority(
             job, self._stores.workload_priority_classes, self._stores.priority_classes
@@ -221,7 +213,7 @@ class ActionExecutor:
             ForbiddenError,
             PayloadTooLargeError,
         ) as error:
-            note = f"the Workload was refused: {error.message}"
+            note = f"the Workload was rejected: {error.message}"
             self._report.job(job, "ErrWorkloadCompose", note, warning=True)
             raise
         log.info("workload_created", workload=f"{namespace}/{name}", job=job.metadata.key)
@@ -274,7 +266,7 @@ class ActionExecutor:
         try:
             await self._patch_job(job, ops)
         except UnprocessableError as error:
-            # A failed `test` says the same: only an unchanged job was refused for what we wrote.
+            # A failed `test` says the same: only an unchanged job was rejected for what we wrote.
             live = await self.read_job(kind_of(job), job.metadata.key)
             if live is None or live.metadata.resource_version != job.metadata.resource_version:
                 raise
@@ -293,7 +285,7 @@ class ActionExecutor:
             self._report.job(job, f"{kind_of(job).name}UpdateRefused", error.message, warning=True)
             raise
 
-    async def _restore_child_jobs(self, job: JobLike, action: actions.RestoreChildJobs) -> None:
+    async def _restore_child_jobs(self, job: JobLike, action: plan.RestoreChildJobs) -> None:
         """Patch the children one by one; those that changed meanwhile are looked at again."""
         for child in action.children:
             await self._patch(JOBS, child.job.metadata, child.operations)
@@ -308,49 +300,3 @@ class ActionExecutor:
         jobs = self._stores.jobs.get(resource.kind, {})
         if meta.key in jobs or (resource.kind == JOBS.kind and meta.key in self._stores.child_jobs):
             self.assumed_writes.written(resource.kind, meta, _decode_metadata(answer).metadata)
-
-
-def workload_body(
-    job: JobLike, name: str, priority: Priority, *, elastic: bool = False
-) -> dict[str, Any]:
-    """A job's Workload as it is created.
-
-    Args:
-        job: of any kind; it carries the queue label.
-        name: of the Workload, see `workload_name_of`.
-        priority: as resolved.
-        elastic: it may be resized while its job runs.
-    """
-    kind = kind_of(job)
-    spec: dict[str, Any] = {
-        "queueName": job.metadata.labels[names.QUEUE_LABEL],
-        "active": True,
-        "priority": priority.value,
-        "podSets": kind.podsets(job),
-    }
-    if priority.ref is not None:
-        spec["priorityClassRef"] = dict(priority.ref)
-    metadata: dict[str, Any] = {
-        "name": name,
-        "namespace": job.metadata.namespace,
-        "labels": {names.JOB_UID_LABEL: job.metadata.uid},
-        "finalizers": [names.IN_USE_FINALIZER],
-        "ownerReferences": [
-            {
-                "apiVersion": kind.resource.api_version,
-                "kind": kind.name,
-                "name": job.metadata.name,
-                "uid": job.metadata.uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ],
-    }
-    if elastic:
-        metadata["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
-    return {
-        "apiVersion": WORKLOADS.api_version,
-        "kind": WORKLOADS.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }

@@ -1,54 +1,206 @@
-"""What to do next about one job and its Workload: one table for all kinds, no I/O.
+"""What the job controller does next about one job and its Workload; the same for all kinds. Pure.
 
-`plan_job` looks at both as they are now and names one step. Every step changes an object, the
-change comes back as a watch event, and the table is asked again; so nothing is remembered between
-steps and a process may die after any of them.
+`plan_job` looks at both as they are now and names one action. Every action changes an object, the
+change comes back as a watch event, and the plan is asked again; so nothing is remembered between
+actions and a process may die after any of them.
+
+In order of precedence: surplus Workloads go; a Workload that is missing is created; one that is
+deleted or finished is let go once the job has stopped; a pending one follows its job; an admitted
+one is evicted, started, or kept up to date.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from rackgate.api import names
 from rackgate.api.names import EvictionReason, FinishedReason, WorkloadCondition
+from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopAction, StopPhase
-from rackgate.wire.kueue import Workload
-from rackgate_assigner.jobs.actions import (
-    Action,
-    CreateWorkload,
-    DeleteWorkload,
-    EvictWorkload,
-    FinishWorkload,
-    NoAction,
-    ReapplyInjection,
-    ReleaseFinalizer,
-    ReleaseQuota,
-    RemovePodsReady,
-    RequestReconcile,
-    RequeueWorkload,
-    RestoreChildJobs,
-    StartJob,
-    StopJob,
-    UpdatePodsReady,
-    UpdateReclaimablePods,
-    UpdateWorkload,
-    WarnResize,
-)
-from rackgate_assigner.jobs.kinds import JobLike
-from rackgate_assigner.jobs.kinds.podsets import has_topology, podsets_differ, total_pods
-from rackgate_assigner.jobs.state import (
-    JobState,
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.podsets import has_topology, podsets_differ, total_pods
+from rackgate.wire.kueue import RequeueState, Workload
+from rackgate_assigner.jobs.patches import (
     finalizer_ops,
     priority_ops,
     remove_creation_injection_ops,
     spec_ops,
-    workload_name_of,
 )
+from rackgate_assigner.jobs.state import JobState, workload_name_of
 from rackgate_assigner.workload import conditions
 
 
+@dataclass(frozen=True, slots=True)
+class NoAction:
+    """Nothing to do, or somebody else acts."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """Create the job's Workload; `elastic`: it may be resized while its job runs."""
+
+    name: str
+    elastic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """Delete a Workload that the job does not need (any more)."""
+
+    workload: Workload
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFinalizer:
+    """Remove the finalizer of a Workload: no job of it runs."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWorkload:
+    """Write condition Finished."""
+
+    workload: Workload
+    reason: FinishedReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWorkload:
+    """Bring the Workload up to date."""
+
+    workload: Workload
+    ops: tuple[JsonPatchOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvictWorkload:
+    """Write condition Evicted.
+
+    Attributes:
+        requeue: when it is queued again; None: as soon as its job has stopped.
+    """
+
+    workload: Workload
+    reason: str
+    message: str
+    requeue: RequeueState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueWorkload:
+    """Queue an evicted Workload again: its backoff is over, or counts no more."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePodsReady:
+    """Remove PodsReady, which says that the job was started under the present admission."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseQuota:
+    """Clear the admission: the job has stopped."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePodsReady:
+    """Write whether all pods are ready."""
+
+    workload: Workload
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReclaimablePods:
+    """Write which pods are done and come no more, by PodSet: others may use their quota."""
+
+    workload: Workload
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Take the next write of a stop."""
+
+    action: StopAction
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreChildJobs:
+    """Take out of children of a stopped job what an earlier admission injected."""
+
+    children: Sequence[StaleChildJob]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Let the job run under the Workload's admission."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ReapplyInjection:
+    """Inject again what templates of a running job lost of their start."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReconcile:
+    """Ask the operator of a running job to reconcile, once its pods take longer than `after_s`."""
+
+    workload: Workload
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WarnResize:
+    """Warn the user that a running job requests more pods than were admitted."""
+
+    workload: Workload
+    requested: int
+    admitted: int
+
+
+Action: TypeAlias = (
+    NoAction
+    | CreateWorkload
+    | DeleteWorkload
+    | ReleaseFinalizer
+    | FinishWorkload
+    | UpdateWorkload
+    | EvictWorkload
+    | RequeueWorkload
+    | RemovePodsReady
+    | ReleaseQuota
+    | UpdatePodsReady
+    | UpdateReclaimablePods
+    | StopJob
+    | RestoreChildJobs
+    | StartJob
+    | ReapplyInjection
+    | RequestReconcile
+    | WarnResize
+)
+
+
 def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -> Action:
-    """The next step for a governed job.
+    """The next action for a managed job.
 
     Args:
         job: as stored now; `is_managed(job)` holds.
@@ -78,7 +230,7 @@ def plan_job(job: JobLike, workloads: Sequence[Workload], job_state: JobState) -
 
 
 def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) -> Action:
-    """The next step for a job that lost its queue label: it stays suspended, as its user wrote."""
+    """The next action for a job that lost its queue label: it is stopped and restored."""
     if job_state.finished is not None:
         if not workload.is_true(WorkloadCondition.FINISHED):
             return _plan_finished_job(workload, job_state)
@@ -102,7 +254,7 @@ def plan_unmanaged_job(job: JobLike, workload: Workload, job_state: JobState) ->
 def plan_orphaned_workload(
     workload: Workload, live_pods: int = 0, why: str = "its Job does not exist"
 ) -> Action:
-    """The next step for a Workload whose job does not exist any more, or is not its owner.
+    """The next action for a Workload whose job does not exist any more, or is not its owner.
 
     Args:
         workload: as stored.
@@ -113,10 +265,10 @@ def plan_orphaned_workload(
 
 
 def plan_ownerless_workload(workload: Workload, live_pods: int = 0) -> Action:
-    """The next step for a Workload without a controller: there is no job to wait for."""
+    """The next action for a Workload without a controller: there is no job to wait for."""
     if names.JOB_UID_LABEL in workload.metadata.labels:
-        # Made for a job that was deleted with its dependents left behind, or stripped of its
-        # owner. It holds its quota until the pods of that job are gone.
+        # Created for a job that was deleted without its dependents, or whose owner reference was
+        # removed. It holds its quota until the pods of that job are gone.
         return _delete_workload(workload, "it has no owner any more", live_pods)
     if workload.metadata.deletion_timestamp is not None:
         return _delete_workload(workload, "")
@@ -281,7 +433,7 @@ def _plan_running(workload: Workload, job_state: JobState) -> Action:
 
 
 def _find_eviction(job: JobLike, workload: Workload, job_state: JobState) -> EvictWorkload | None:
-    """Why an admission has to be taken back from here, if it has to."""
+    """The eviction that the job or its pods make necessary; None without one."""
     queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
     if queue != workload.spec.queue_name:
         message = f'the {job_state.kind} moved to queue "{queue}"'
@@ -321,7 +473,7 @@ def _reclaimed_pods(workload: Workload) -> dict[str, int]:
 
 
 def _describe_restarted_pods(workload: Workload, job_state: JobState) -> str:
-    """PodSets in which fewer pods are done than were given back, each with both numbers."""
+    """PodSets in which fewer pods are done than were reclaimed, each with both numbers."""
     return ", ".join(
         f"pod set {name}: {job_state.reclaimable_pods.get(name, 0)} of {count} are done"
         for name, count in sorted(_reclaimed_pods(workload).items())
@@ -342,9 +494,9 @@ def _pods_ready_changed(workload: Workload, job_state: JobState) -> bool:
 
 
 def _updated_reclaimable_pods(workload: Workload, job_state: JobState) -> dict[str, int] | None:
-    """What is to be written of pods that are done; None when nothing changes.
+    """The new `reclaimablePods`; None when nothing changes.
 
-    While quota is held the numbers only grow: what was given back may belong to others by now.
+    While quota is reserved the numbers only grow: others may use what was reclaimed by now.
     """
     current = {found.name: found.count for found in workload.status.reclaimable_pods}
     expected = dict(current)

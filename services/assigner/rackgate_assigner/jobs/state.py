@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from rackgate.api import names
 from rackgate.api.names import workload_name
 from rackgate.features import DEFAULTS, Features
-from rackgate.jobframework.injection import (
-    PodSetInfo,
-    PodTemplate,
-    StopAction,
-    StopPhase,
-    remove_injection_ops,
-)
-from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
-from rackgate.jobframework.templates import annotations_of, gates_of, section
-from rackgate.wire.batch import Job
-from rackgate.wire.core import PriorityClass
-from rackgate.wire.kueue import (
-    PriorityClassRef,
-    RequeueState,
-    Workload,
-    WorkloadPriorityClass,
-)
-from rackgate_assigner.jobs.kinds import (
+from rackgate.jobframework.generic_job import (
     GenericJob,
     JobLike,
     JobOutcome,
     StaleChildJob,
-    is_child_of_job,
-    kind_of,
+    TemplateEdits,
 )
-from rackgate_assigner.jobs.kinds.podsets import counts_of, original_templates, podsets_differ
+from rackgate.jobframework.injection import (
+    PodSetInfo,
+    PodTemplate,
+    StartConflict,
+    StopAction,
+    StopPhase,
+    has_podset_info,
+    has_template_lost_flavor,
+)
+from rackgate.jobframework.jsonpatch import pointer
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.podsets import counts_of, original_templates, topology_by_podset
+from rackgate.jobframework.registry import kind_of
+from rackgate.jobframework.templates import Template, annotations_of, gates_of, section
+from rackgate.wire.batch import Job
+from rackgate.wire.core import PriorityClass
+from rackgate.wire.kueue import RequeueState, ResourceFlavor, Workload, WorkloadPriorityClass
 
-_WORKLOAD_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
-_ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
+_WORKLOAD_ANNOTATION_PATH = "/metadata/annotations" + pointer(names.WORKLOAD_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +53,11 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What the table of `jobs_plan` looks at: one job of any kind, beside its Workload.
+    """What `plan_job` decides by: one job of any kind, beside its Workload.
 
     Attributes:
         kind: the kind of the job, for messages.
-        podsets: what the job asks for now, as a Workload stores it.
+        podsets: what the job requests now, as a Workload stores it.
         pod_count: pods of all of them.
         priority: resolved from the job's labels and first template.
         suspended: `spec.suspend`.
@@ -68,11 +65,11 @@ class JobState:
         started: the start patch was applied and not yet undone, see `is_started`.
         stop: what a stop of the job would do next.
         stale_child_jobs: children of the stopped job that still carry what an earlier admission
-            brought.
+            injected.
         elastic: with other counts than its Workload's the job is resized, not queued again. The
             Workload of such a job carries the annotation `names.ELASTIC_ANNOTATION`.
         change: why the running job has to be queued again, None when it has not.
-        injection_lost: templates of the running job lost what its start brought.
+        injection_lost: templates of the running job lost what its start injected.
         ready: all pods of the running job that are due are ready or have succeeded.
         recovery_requeue: when its Workload is queued again after an eviction, because pods that
             were lost were not all ready again in time; None while they may be.
@@ -80,7 +77,7 @@ class JobState:
             wait.
         reconcile_after_s: seconds after which the operator of the running job, whose pods are not
             all ready, is to be asked to look again; None when it is not, or was since the last
-        change.
+            change.
         reclaimable_pods: pods that are done and come no more, by PodSet.
         live_pods: pods that hold quota until they are gone, those that are being deleted included.
         beyond_admission: pods that run beyond those admitted, in PodSets where no gate holds them.
@@ -113,7 +110,7 @@ class JobState:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job is at rest, its pods are gone, and all its templates are the user's."""
+        """Whether the job is inactive, its pods are gone, and all its templates are the user's."""
         return (
             self.stop.phase is StopPhase.DONE and not self.stale_child_jobs and not self.live_pods
         )
@@ -126,8 +123,7 @@ def read_job_state(
     *,
     children: Sequence[Job] = (),
     features: Features = DEFAULTS,
-    podset_infos: Mapping[str, PodSetInfo] | None = None,
-    flavor_lost: bool = False,
+    flavors: Mapping[str, ResourceFlavor] | None = None,
     live_pods: int = 0,
     beyond_admission: int = 0,
 ) -> JobState:
@@ -139,33 +135,42 @@ def read_job_state(
         priority: as resolved.
         children: its child Jobs, for kinds that have any.
         features: feature gates.
-        podset_infos: what its start brought into its templates, where that is certain; by PodSet.
-        flavor_lost: templates of the running job lost what its flavors brought.
+        flavors: by name, to tell what the start added to templates; None: unknown.
         live_pods: bound pods that have not ended; 0 where they do not hold quota.
         beyond_admission: see `JobState`.
     """
     kind = kind_of(job)
-    started = is_started(job, kind.templates(job))
+    manifest = kind.manifest(job)
+    templates, podsets = kind.templates(manifest), kind.podsets(manifest)
+    originals = original_templates(workload)
+    podset_infos = _known_podset_infos(kind, workload, flavors, templates)
+    started = is_started(job, templates)
     stop = _skip_needless_restore(
-        kind.next_stop_action(job, original_templates(workload), children, podset_infos or {}),
+        kind.next_stop_action(
+            job, templates, originals, children, _applied_podset_infos(templates, podset_infos)
+        ),
         job,
         started=started,
     )
     inactive = stop.phase in (StopPhase.RESTORE, StopPhase.DONE)
-    podsets = kind.podsets(job)
-    elastic, suspended = kind.is_elastic(job, features), kind.is_suspended(job)
-    active_workload = None if suspended else workload
-    resizable = elastic and active_workload is not None and active_workload.elastic
-    change = (
-        kind.find_change(job, active_workload, podsets, elastic=resizable)
-        if active_workload is not None
-        else None
-    )
-    ready = active_workload is not None and kind.pods_ready(job, counts_of(active_workload))
+    elastic = kind.elastic_enabled(features) and kind.is_elastic(manifest)
+    suspended, change, ready, injection_lost = kind.is_suspended(job), None, False, False
+    if workload is not None and not suspended:
+        resizable = elastic and workload.elastic
+        change = kind.find_change(podsets, workload, elastic=resizable)
+        ready = kind.pods_ready(job, counts_of(workload))
+        injection_lost = (
+            started
+            and kind.template_edits is TemplateEdits.ANY_TIME
+            and (
+                _has_lost_flavor(templates, originals, podset_infos)
+                or _has_lost_injection(templates, workload)
+            )
+        )
     return JobState(
         kind=kind.name,
         podsets=podsets,
-        pod_count=kind.pod_count(job),
+        pod_count=sum(podset["count"] for podset in podsets),
         priority=priority,
         suspended=suspended,
         finished=kind.finished(job),
@@ -174,9 +179,7 @@ def read_job_state(
         stale_child_jobs=kind.stale_child_jobs(job, children) if inactive else (),
         elastic=elastic,
         change=change,
-        injection_lost=active_workload is not None
-        and started
-        and (flavor_lost or has_lost_injection(kind, job, active_workload)),
+        injection_lost=injection_lost,
         ready=ready,
         reconcile_after_s=None
         if suspended or ready or _is_reconcile_requested(job)
@@ -194,7 +197,7 @@ def workload_name_of(job: JobLike) -> str:
 
 
 def unmanaged_namespaces(system: str) -> frozenset[str]:
-    """Where nothing is governed, with the services installed in namespace `system`."""
+    """Where nothing is managed, with the services installed in namespace `system`."""
     return frozenset(names.UNMANAGED_NAMESPACES) - {names.SYSTEM_NAMESPACE} | {system}
 
 
@@ -211,10 +214,9 @@ def is_eligible(job: JobLike, unmanaged: Collection[str] = names.UNMANAGED_NAMES
     """As `is_managed`, whatever controller the job claims to have."""
     if job.metadata.namespace in unmanaged:
         return False
-    kind = kind_of(job)
-    return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and kind.managed_by(job) in (
+    return bool(job.metadata.labels.get(names.QUEUE_LABEL)) and job.spec.managed_by in (
         None,
-        kind.controller,
+        kind_of(job).controller,
     )
 
 
@@ -246,7 +248,7 @@ def is_owned_by(workload: Workload, uid: str) -> bool:
     return owner is not None and owner.uid == uid
 
 
-def is_started(job: JobLike, templates: Iterable[PodTemplate]) -> bool:
+def is_started(job: JobLike, templates: Sequence[PodTemplate]) -> bool:
     """Whether the start patch was applied and not yet undone.
 
     The start patch names the Workload in an annotation of the job itself, and the restoring patch
@@ -260,16 +262,147 @@ def is_started(job: JobLike, templates: Iterable[PodTemplate]) -> bool:
     )
 
 
-def has_lost_injection(kind: GenericJob[Any], job: JobLike, workload: Workload) -> bool:
-    """Whether a template that was marked at the start lost a mark of it.
+def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -> StopAction:
+    """What a stop does next, given what its kind would do.
+
+    RESTORE only for a job that was started: a template that was never ours to change keeps what
+    its user edits while it is pending.
+    """
+    if action.phase not in (StopPhase.RESTORE, StopPhase.DONE):
+        return action
+    if not started:
+        return StopAction(StopPhase.DONE, [])
+    operations = list(action.operations)
+    if names.WORKLOAD_ANNOTATION in job.metadata.annotations:
+        operations.append({"op": "remove", "path": _WORKLOAD_ANNOTATION_PATH})
+    return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
+
+
+def _is_reconcile_requested(job: JobLike) -> bool:
+    """Whether the job's operator was asked to look again since its spec was last written."""
+    requested_at = job.metadata.annotations.get(names.RECONCILE_REQUESTED_ANNOTATION)
+    return requested_at == str(job.metadata.generation)
+
+
+# What an admission gives, and what templates show of it.
+
+
+class FlavorMissingError(Exception):
+    """A flavor that was assigned does not exist (yet).
+
+    Attributes:
+        name: of the flavor.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"ResourceFlavor {name} does not exist")
+        self.name = name
+
+
+def podset_infos_of(
+    workload: Workload, flavors: Mapping[str, ResourceFlavor], templates: Sequence[PodTemplate]
+) -> dict[str, PodSetInfo] | StartConflict:
+    """What each PodSet was given, or the flavors that no template can be given together.
+
+    Raises:
+        FlavorMissingError: an assigned flavor does not exist.
+    """
+    admission = workload.status.admission
+    paths = {pod_template.podset: pod_template.path for pod_template in templates}
+    podset_infos: dict[str, PodSetInfo] = {}
+    for assignment in admission.pod_set_assignments if admission is not None else ():
+        assigned = [
+            _get_flavor(name, flavors) for name in dict.fromkeys(assignment.flavors.values())
+        ]
+        labels = merge_node_labels(assigned, paths.get(assignment.name, "spec.template"))
+        if isinstance(labels, StartConflict):
+            return labels
+        tolerations = [item for flavor in assigned for item in flavor.spec.tolerations]
+        tas = assignment.topology_assignment is not None
+        podset_infos[assignment.name] = PodSetInfo(assignment.name, tas, labels, tolerations)
+    return podset_infos
+
+
+def _get_flavor(name: str, flavors: Mapping[str, ResourceFlavor]) -> ResourceFlavor:
+    flavor = flavors.get(name)
+    if flavor is None:
+        raise FlavorMissingError(name)
+    return flavor
+
+
+def merge_node_labels(
+    flavors: Sequence[ResourceFlavor], path: str = "spec.template"
+) -> dict[str, str] | StartConflict:
+    """The node labels that all these flavors have, or the key on which they disagree."""
+    labels: dict[str, str] = {}
+    for flavor in flavors:
+        for key, wanted_value in flavor.spec.node_labels.items():
+            known_value = labels.setdefault(key, wanted_value)
+            if known_value != wanted_value:
+                return StartConflict(f"{path}.spec.nodeSelector", key, known_value, wanted_value)
+    return labels
+
+
+def _known_podset_infos(
+    kind: GenericJob[Any],
+    workload: Workload | None,
+    flavors: Mapping[str, ResourceFlavor] | None,
+    templates: Sequence[PodTemplate],
+) -> dict[str, PodSetInfo]:
+    """As `podset_infos_of`; nothing where that is unknown, or the templates are left alone."""
+    if workload is None or flavors is None or kind.template_edits is TemplateEdits.AT_REST:
+        return {}
+    try:
+        podset_infos = podset_infos_of(workload, flavors, templates)
+    except FlavorMissingError:
+        return {}
+    return {} if isinstance(podset_infos, StartConflict) else podset_infos
+
+
+def _applied_podset_infos(
+    templates: Sequence[PodTemplate], podset_infos: Mapping[str, PodSetInfo]
+) -> dict[str, PodSetInfo]:
+    """What the start added to a job's templates, by PodSet, where that is certain.
+
+    Flavors are edited, too: only while a template shows all that they add now, the rest of it
+    is its user's.
+    """
+    return {
+        pod_template.podset: podset_infos[pod_template.podset]
+        for pod_template in templates
+        if pod_template.podset in podset_infos
+        and has_podset_info(pod_template.template, podset_infos[pod_template.podset])
+    }
+
+
+def _has_lost_flavor(
+    templates: Sequence[PodTemplate],
+    originals: Mapping[str, Template],
+    podset_infos: Mapping[str, PodSetInfo],
+) -> bool:
+    """Whether templates of a running job lost what its flavors added.
+
+    A manifest that is applied anew takes that away with the lists it is in. New pods would go
+    to nodes of other flavors, or to none.
+    """
+    return any(
+        pod_template.podset in podset_infos
+        and pod_template.podset in originals
+        and has_template_lost_flavor(
+            pod_template.template, originals[pod_template.podset], podset_infos[pod_template.podset]
+        )
+        for pod_template in templates
+    )
+
+
+def _has_lost_injection(templates: Sequence[PodTemplate], workload: Workload) -> bool:
+    """Whether a template lost a label, annotation or gate of its start.
 
     A manifest that is applied anew replaces the worker groups of a RayCluster as a whole. Pods
     made from such a template would be held by nothing.
     """
-    if not kind.needs_reinjection:
-        return False
     with_topology = topology_by_podset(workload)
-    for pod_template in kind.templates(job):
+    for pod_template in templates:
         gates = [names.TOPOLOGY_GATE] if with_topology.get(pod_template.podset) else []
         if workload.elastic and pod_template.podset in with_topology:
             gates.append(names.ELASTIC_GATE)
@@ -282,55 +415,7 @@ def has_lost_injection(kind: GenericJob[Any], job: JobLike, workload: Workload) 
     return False
 
 
-def _is_reconcile_requested(job: JobLike) -> bool:
-    """Whether the job's operator was asked to look again since its spec was last written."""
-    requested_at = job.metadata.annotations.get(names.RECONCILE_REQUESTED_ANNOTATION)
-    return requested_at == str(job.metadata.generation)
-
-
-def topology_by_podset(workload: Workload) -> dict[str, bool]:
-    """For each PodSet that was admitted: whether it has a topology assignment."""
-    admission = workload.status.admission
-    assignments = () if admission is None else admission.pod_set_assignments
-    return {found.name: found.topology_assignment is not None for found in assignments}
-
-
-def workload_annotation_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
-    """Operations that mark a job as started under `workload`."""
-    return _annotation_ops(job, names.WORKLOAD_ANNOTATION, workload)
-
-
-def request_reconcile_ops(job: JobLike) -> list[JsonPatchOp]:
-    """Operations after which the job's operator looks again: a change, and none of its spec."""
-    return _annotation_ops(job, names.RECONCILE_REQUESTED_ANNOTATION, str(job.metadata.generation))
-
-
-def _annotation_ops(job: JobLike, key: str, value: str) -> list[JsonPatchOp]:
-    if not job.metadata.annotations:
-        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
-    return [{"op": "add", "path": "/metadata/annotations" + pointer(key), "value": value}]
-
-
-def _skip_needless_restore(action: StopAction, job: JobLike, *, started: bool) -> StopAction:
-    """What a stop does next, given what its kind would do.
-
-    RESTORE only for a job that was started: a template that was never ours to change keeps what
-    its user edits while it waits.
-    """
-    if action.phase not in (StopPhase.RESTORE, StopPhase.DONE):
-        return action
-    if not started:
-        return StopAction(StopPhase.DONE, [])
-    operations = list(action.operations)
-    if names.WORKLOAD_ANNOTATION in job.metadata.annotations:
-        operations.append({"op": "remove", "path": _WORKLOAD_ANNOTATION_PATH})
-    return StopAction(StopPhase.RESTORE if operations else StopPhase.DONE, operations)
-
-
-def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:
-    """Operations that take the keys set at creation out of a suspended job's templates."""
-    kind = kind_of(job)
-    return remove_injection_ops(kind.templates(job)) if kind.is_suspended(job) else []
+# Priority.
 
 
 def resolve_priority(
@@ -358,7 +443,8 @@ def resolve_priority(
 
 
 def _priority_class(job: JobLike) -> str:
-    templates = kind_of(job).templates(job)
+    kind = kind_of(job)
+    templates = kind.templates(kind.manifest(job))
     spec = section(templates[0].template, "spec") if templates else {}
     return str(spec.get("priorityClassName") or "")
 
@@ -367,58 +453,3 @@ def _global_default(classes: Mapping[str, PriorityClass]) -> PriorityClass | Non
     """The default class; with several, Kubernetes takes the one of the lowest value."""
     defaults = [item for item in classes.values() if item.global_default]
     return min(defaults, key=lambda item: (item.value, item.metadata.name), default=None)
-
-
-def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[JsonPatchOp, ...]:
-    """JSON patch operations that make a pending Workload ask for what the job asks for now."""
-    ops: list[JsonPatchOp] = []
-    queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
-    if queue != workload.spec.queue_name:
-        ops.append({"op": "add", "path": "/spec/queueName", "value": queue})
-    if podsets_differ(workload, job_state.podsets):
-        ops.append({"op": "replace", "path": "/spec/podSets", "value": list(job_state.podsets)})
-    return (*ops, *_elastic_ops(workload, job_state), *priority_ops(workload, job_state.priority))
-
-
-def _elastic_ops(workload: Workload, job_state: JobState) -> list[JsonPatchOp]:
-    """Operations that say on a pending Workload whether it may be resized while it runs."""
-    if workload.elastic == job_state.elastic:
-        return []
-    if not job_state.elastic:
-        return [{"op": "remove", "path": _ELASTIC_ANNOTATION_PATH}]
-    if not workload.metadata.annotations:
-        value = {names.ELASTIC_ANNOTATION: "true"}
-        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    return [{"op": "add", "path": _ELASTIC_ANNOTATION_PATH, "value": "true"}]
-
-
-def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
-    """JSON patch operations after which a Workload is let go by us alone.
-
-    It is made so; an installation that was uninstalled took the finalizer off what it left.
-    """
-    finalizers = workload.metadata.finalizers
-    if names.IN_USE_FINALIZER in finalizers:
-        return ()
-    value = [*finalizers, names.IN_USE_FINALIZER]
-    return ({"op": "add", "path": "/metadata/finalizers", "value": value},)
-
-
-def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
-    """JSON patch operations that bring the Workload's priority up to date."""
-    if priority.missing is not None:
-        return ()
-    ops: list[JsonPatchOp] = []
-    if (workload.spec.priority or 0) != priority.value:
-        ops.append({"op": "add", "path": "/spec/priority", "value": priority.value})
-    present = _priority_class_ref_json(workload.spec.priority_class_ref)
-    if present != priority.ref and priority.ref is None:
-        ops.append({"op": "remove", "path": "/spec/priorityClassRef"})
-    elif present != priority.ref and priority.ref is not None:
-        value = dict(priority.ref)
-        ops.append({"op": "add", "path": "/spec/priorityClassRef", "value": value})
-    return tuple(ops)
-
-
-def _priority_class_ref_json(ref: PriorityClassRef | None) -> dict[str, str] | None:
-    return None if ref is None else {"group": ref.group, "kind": ref.kind, "name": ref.name}

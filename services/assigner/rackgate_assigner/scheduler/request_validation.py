@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rackgate.jobframework.request_validation import ONE_REQUEST
+from rackgate.jobframework.topology_request import ONE_REQUEST
 from rackgate_assigner.quota.queues import FlavorInfo
 from rackgate_assigner.scheduler.flavor_assigner import Offer
 from rackgate_assigner.topology.model import PodSetRequest, TopologyRequest

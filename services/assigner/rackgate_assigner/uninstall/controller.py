@@ -1,11 +1,11 @@
-"""Gives back what the assigner holds: its installation is deleted, or `rackgate uninstall` runs.
+"""The end of an installation: it is deleted, or `rackgate uninstall` runs.
 
-Templates of jobs that wait become their users' again. Then the finalizers go that only we take
-off: from Workloads, ClusterQueues, flavors and Topologies. The Workloads themselves stay, with
-their owners and admissions: they go with their jobs, and a later installation finds in them what
-runs.
-Everything is read anew before it is written, nothing is remembered, and every write takes something
-away: it may end after any line and be run again, also by several processes at once.
+Templates of suspended jobs are restored to their users'. Then our finalizer is removed from
+Workloads, ClusterQueues, flavors and Topologies. The Workloads themselves stay, with their owners
+and admissions: they are deleted with their jobs, and a later installation finds in them what runs.
+
+Everything is read again before it is written, nothing is remembered, and every write takes
+something away: this may end after any line and be run again, also by several processes at once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import structlog
 from rackgate.api import names
 from rackgate.api.resources import CLUSTER_QUEUES, FLAVORS, JOBS, TOPOLOGIES, WORKLOADS, Resource
 from rackgate.installation.uninstall import Failures, remove_finalizer_patch, run_concurrently
+from rackgate.jobframework.generic_job import JobLike
 from rackgate.jobframework.jsonpatch import JsonPatchOp, with_preconditions
+from rackgate.jobframework.managed import is_child_of_job
+from rackgate.jobframework.registry import JOB, KINDS, kind_of
 from rackgate.kube.client import Client, PatchType
 from rackgate.kube.errors import ConflictError, KubeError, NotFoundError
 from rackgate.wire.batch import Job
 from rackgate.wire.core import Meta, View
 from rackgate.wire.kueue import ResourceFlavor, Workload
-from rackgate_assigner.jobs.kinds import KINDS, JobLike, is_child_of_job, kind_of
-from rackgate_assigner.jobs.kinds.job import decode_job
-from rackgate_assigner.jobs.start import find_applied_podset_infos
 from rackgate_assigner.jobs.state import (
     Priority,
     is_eligible,
@@ -80,10 +80,10 @@ class UninstallReport:
     """What became of everything.
 
     Attributes:
-        restored: jobs that wait, whose templates were given back.
+        restored: suspended jobs whose templates were restored.
         running: jobs that run on, each `Kind namespace/name`.
-        gated: those of them whose later pods will carry a gate that nobody takes off.
-        stopping: jobs whose pods were not gone in time; their templates still carry our marks.
+        gated: those of them whose later pods will carry a gate that nobody removes.
+        stopping: jobs whose pods were not gone in time; their templates are not restored.
         failed: jobs whose templates, and objects whose finalizers the API server did not let us
             write, with its words.
         released: objects that a finalizer of ours was taken off, by kind.
@@ -127,7 +127,7 @@ async def uninstall_all(
     jobs: RunningJobsPolicy = RunningJobsPolicy.LEAVE,
     stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> UninstallReport:
-    """Give back everything but gated pods.
+    """Restore and release everything but gated pods.
 
     Args:
         client: with the rights of the assigner, or more.
@@ -201,7 +201,7 @@ def _plan(
         workload,
         Priority(),
         children=found.children.get(job.metadata.uid, ()),
-        podset_infos=find_applied_podset_infos(job, workload, found.flavors),
+        flavors=found.flavors,
     )
     if is_untouched(job, job_state, queued=workload is not None):
         return None
@@ -219,7 +219,7 @@ async def _read(client: Client) -> _ClusterState:
         if owner is not None:
             workloads[owner.uid, workload.metadata.name] = workload
     children: dict[str, list[Job]] = defaultdict(list)
-    for child in await _list(client, JOBS, decode_job, CHILD_JOBS):
+    for child in await _list(client, JOBS, JOB.decode, CHILD_JOBS):
         controller = child.metadata.controller
         if controller is not None:
             children[controller.uid].append(child)
@@ -279,7 +279,7 @@ async def _patch(client: Client, kind: Resource, meta: Meta, ops: list[JsonPatch
 
 
 async def remove_finalizers(client: Client, resource: Resource, report: UninstallReport) -> None:
-    """Take our finalizer off every object of a kind, until only those have it that we cannot write.
+    """Remove our finalizer from every object of a kind that we can write.
 
     Raises:
         KubeError: it is not allowed, or the API server does not answer.

@@ -1,8 +1,8 @@
-"""What is given back of one job when Rackgate is uninstalled. Pure.
+"""What an uninstall does about one job. Pure.
 
-A job that waits gets its templates back as its user wrote them, and stays suspended. A job that
-runs is left to run, or suspended and given its templates back, as the operator chooses: a Job's
-template cannot be written while it runs.
+The templates of a suspended job are restored, and it stays suspended. A job that runs is left
+running, or suspended and restored, as the operator chooses: a Job's template cannot be written
+while it runs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rackgate.jobframework.generic_job import JobLike, StaleChildJob
 from rackgate.jobframework.injection import StopPhase, remove_injection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import kind_of
 from rackgate.jobframework.templates import RESERVED_GATES, gates_of
-from rackgate_assigner.jobs.kinds import JobLike, StaleChildJob, kind_of
-from rackgate_assigner.jobs.state import JobState, remove_creation_injection_ops
+from rackgate_assigner.jobs.patches import remove_creation_injection_ops
+from rackgate_assigner.jobs.state import JobState
 
 
 class RunningJobsPolicy(StrEnum):
@@ -34,7 +36,7 @@ class LeaveRunning:
     """It runs on.
 
     Attributes:
-        gated: pods that it makes from now on carry a gate that nobody takes off.
+        gated: pods created for it from now on carry a gate that nobody removes.
     """
 
     gated: bool
@@ -63,7 +65,7 @@ RestoreAction = NothingLeft | LeaveRunning | WaitForStop | PatchJob | PatchChild
 
 
 def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> RestoreAction:
-    """What is next for one managed job, judged from what is stored, so that it can be repeated.
+    """The next action for one managed job, from what is stored, so that it can be repeated.
 
     Args:
         job: as stored.
@@ -85,7 +87,7 @@ def plan_restore(job: JobLike, job_state: JobState, jobs: RunningJobsPolicy) -> 
 
 
 def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:
-    """Whether a job runs and nothing of ours is in it: no Workload, no mark, no gate.
+    """Whether a job runs and has nothing of ours: no Workload, no label, no gate.
 
     It is not managed: its namespace is not selected (`managedJobsNamespaceSelector`, a setting that
     whoever uninstalls cannot read), or it was there before the installation acted.
@@ -97,12 +99,14 @@ def is_untouched(job: JobLike, job_state: JobState, *, queued: bool) -> bool:
     """
     if queued or job_state.suspended or job_state.started:
         return False
-    return not remove_injection_ops(kind_of(job).templates(job))
+    kind = kind_of(job)
+    return not remove_injection_ops(kind.templates(kind.manifest(job)))
 
 
 def _is_gated(job: JobLike) -> bool:
+    kind = kind_of(job)
     return any(
         gate in RESERVED_GATES
-        for part in kind_of(job).templates(job)
-        for gate in gates_of(part.template)
+        for pod_template in kind.templates(kind.manifest(job))
+        for gate in gates_of(pod_template.template)
     )

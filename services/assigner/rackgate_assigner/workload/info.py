@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from rackgate.api import names
 from rackgate.jobframework.managed import podset_of_pod
+from rackgate.jobframework.registry import KINDS
 from rackgate.resources.pod_requests import pod_requests
 from rackgate.resources.quantity import QuantityError, amount, quota_amount
 from rackgate.topology.assignment import AssignmentError, TopologyAssignment, decode
@@ -28,9 +29,6 @@ _EVICTIONS_THAT_REQUEUE_AT_THE_BACK: Final = frozenset(
         names.EvictionReason.JOB_SUSPENDED,
     }
 )
-
-# Kinds that control the pods of managed jobs; those of a JobSet belong to its child Jobs.
-_POD_OWNERS: Final = frozenset({"Job", "RayCluster"})
 
 # A pod that replaces another may run beside it for so many seconds; twice the default grace period.
 LONG_GRACE_PERIOD_S: Final = 60
@@ -304,9 +302,15 @@ def pod_info(pod: wire.Pod) -> PodInfo | None:
         uid=meta.uid,
         terminating=meta.deletion_timestamp is not None,
         has_long_grace_period=(meta.deletion_grace_period_seconds or 0) > LONG_GRACE_PERIOD_S,
-        is_job_pod=bool(named) or (owner is not None and owner.kind in _POD_OWNERS),
+        is_job_pod=bool(named) or (owner is not None and _controls_pods(owner.kind)),
         workload_annotation=f"{meta.namespace}/{named}" if named else "",
     )
+
+
+def _controls_pods(kind: str) -> bool:
+    """Whether pods of managed jobs are controlled by this kind; those of JobSets are by Jobs."""
+    found = KINDS.get(kind)
+    return found is not None and not found.child_job_label
 
 
 def _decode_assignment(admission: kueue.Admission) -> Assignment:

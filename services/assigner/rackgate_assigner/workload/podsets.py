@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rackgate.jobframework.request_validation import request_errors
+from rackgate.jobframework.topology_request import request_errors
 from rackgate.resources.pod_defaults import (
     DefaultedPod,
     LimitRangeSummary,

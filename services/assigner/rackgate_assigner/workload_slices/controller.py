@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from rackgate.api import names
 from rackgate.api.names import ResizeReason, WorkloadCondition
 from rackgate.api.resources import WORKLOADS
+from rackgate.jobframework.generic_job import JobLike, RequestedCount
 from rackgate.jobframework.jsonpatch import JsonPatchOp
 from rackgate.runtime import clock
 from rackgate.topology.assignment import Domain
@@ -24,17 +25,10 @@ from rackgate_assigner import metrics
 from rackgate_assigner.assumed_writes import AssumedCreations, AssumedWrites
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.cache.indexes import discard
-from rackgate_assigner.jobs.kinds import JobLike
-from rackgate_assigner.jobs.state import finalizer_ops
+from rackgate_assigner.jobs.patches import finalizer_ops
 from rackgate_assigner.rate_limits import MessageRateLimiter
 from rackgate_assigner.workload import conditions
-from rackgate_assigner.workload_slices.model import (
-    NewSlice,
-    RequestedCount,
-    assumed_slice,
-    parent_of,
-    slice_of,
-)
+from rackgate_assigner.workload_slices.model import NewSlice, assumed_slice, parent_of, slice_of
 from rackgate_assigner.workload_slices.plan import Plan, Progress, plan_resize, progress
 from rackgate_assigner.workload_slices.writer import SliceWriter, change_of
 from rackgate_assigner.workqueue import WorkQueue

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rackgate.jobframework.generic_job import JobLike, RequestedCount
+from rackgate.jobframework.registry import kind_of, owner_of
 from rackgate.topology.assignment import Domain
 from rackgate.wire.core import Pod
 from rackgate.wire.kueue import Workload
 from rackgate_assigner.cache.cache import Cache
 from rackgate_assigner.events import Reporter
-from rackgate_assigner.jobs.kinds import JobLike, kind_of, owner_of
 from rackgate_assigner.jobs.state import is_owned_by
-from rackgate_assigner.workload_slices.model import RequestedCount
 
 
 class ResizableJobs:
@@ -44,7 +44,8 @@ class ResizableJobs:
         job = self._job_of(parent)
         if job is None or job.metadata.deletion_timestamp is not None:
             return None
-        asked = kind_of(job).requested_counts(job)
+        kind = kind_of(job)
+        asked = kind.requested_counts(kind.manifest(job))
         if set(asked) != {podset.name for podset in parent.spec.pod_sets}:
             return None
         return asked
@@ -55,7 +56,10 @@ class ResizableJobs:
         Those that are being deleted, or that the job names for deletion, are not.
         """
         job = self._job_of(parent)
-        leaving = kind_of(job).pods_to_delete(job) if job is not None else frozenset()
+        leaving: frozenset[str] = frozenset()
+        if job is not None:
+            kind = kind_of(job)
+            leaving = kind.pods_to_delete(kind.manifest(job))
         counts: dict[Domain, int] = {}
         found = self._cache.pods.domains_of(parent.metadata.key, podset)
         for key, domain in found.items():

@@ -14,15 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import Domain, TopologyAssignment
 from rackgate.wire.kueue import MergedSlice
 from rackgate_assigner.workload.decisions import Assignment, PodSetAssignment
-from rackgate_assigner.workload_slices.model import (
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-)
+from rackgate_assigner.workload_slices.model import Parent, Phase, Slice
 
 
 def can_merge(part: PodSetAssignment, piece: PodSetAssignment) -> bool:

@@ -17,15 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rackgate.api.names import ResizeReason, slice_name
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate_assigner.workload_slices.merge_plan import Live, ParentUpdate, open_slices, plan_merge
-from rackgate_assigner.workload_slices.model import (
-    NewSlice,
-    Parent,
-    Phase,
-    RequestedCount,
-    Slice,
-    admitted_pods,
-)
+from rackgate_assigner.workload_slices.model import NewSlice, Parent, Phase, Slice, admitted_pods
 
 # Slices of one plan: the watch shows them one by one, and the next plan creates the rest.
 BATCH: Final = 64

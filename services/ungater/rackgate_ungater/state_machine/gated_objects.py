@@ -13,6 +13,7 @@ import msgspec
 
 from rackgate.api import names
 from rackgate.jobframework.managed import podset_of_pod
+from rackgate.jobframework.registry import has_child_jobs
 from rackgate.wire.core import Condition, Meta, OwnerReference, SchedulingGate, View
 from rackgate.wire.depth import tolerant
 from rackgate.wire.kueue import MergedSlice, NodeName, PodSetTopologyRequest, ReclaimablePod
@@ -339,7 +340,7 @@ def decode_workload(data: bytes | msgspec.Raw, *, elastic: bool = False) -> Gate
         podsets=_gated_podsets(view),
         version=_version_number(meta.resource_version),
         elastic=elastic,
-        owned_by_jobset=owner is not None and _is_of_kind(owner, names.JOBSET_GROUP, "JobSet"),
+        owned_by_jobset=owner is not None and has_child_jobs(owner.api_version, owner.kind),
         parent=WorkloadKey(f"{meta.namespace}/{owner.name}")
         if elastic and owner is not None and _is_of_kind(owner, names.GROUP, "Workload")
         else None,

@@ -1,4 +1,4 @@
-"""What the webhook changes: governed jobs, the net below for Pods, defaults of Workloads."""
+"""What the webhook changes: managed jobs, pods that came without gates, defaults of Workloads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,25 @@ from rackgate.api.names import (
     TOPOLOGY_GATE,
     WORKLOAD_ANNOTATION,
 )
-from rackgate.jobframework.job.podsets import PODSET, SUSPEND, is_suspended
+from rackgate.jobframework.generic_job import SUSPEND, GenericJob, Manifest, TemplateEdits
+from rackgate.jobframework.injection import keep_injection_ops, reinjection_ops
 from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
 from rackgate.jobframework.kai import RenderOptions, is_for_kai, render
-from rackgate.jobframework.managed import is_cleanup_pod, is_managed, podset_of_pod, queue_of
-from rackgate.jobframework.reinjection import keep_injection_ops, reinjection_ops
+from rackgate.jobframework.managed import (
+    inject,
+    is_cleanup_pod,
+    is_managed,
+    podset_of_pod,
+    queue_of,
+    remove_injection,
+)
+from rackgate.jobframework.podsets import PODSET
+from rackgate.jobframework.registry import JOB
 from rackgate.jobframework.templates import (
+    RESERVED_GATES,
     annotations_of,
     gates_of,
+    is_suspended,
     items,
     labels_of,
     section,
@@ -35,14 +46,19 @@ from rackgate.jobframework.templates import (
     with_gate,
 )
 from rackgate.jobframework.topology_request import topology_request
-from rackgate_webhook.admission.job_webhooks import JOB_WEBHOOKS, JobWebhook, Object
 from rackgate_webhook.admission.objects import name_errors
-from rackgate_webhook.admission.review import AdmissionResponse, Review
+from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
-_JOB: Final = "batch/Job"
 # Who makes the pods of Jobs: under a name of its own, or that of all controllers together.
 _JOB_CONTROLLERS: Final = frozenset(
     {"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
+)
+_REQUEST_FIELDS: Final = (
+    "containers",
+    "initContainers",
+    "resources",
+    "overhead",
+    "runtimeClassName",
 )
 _TOPOLOGY_REQUESTS: Final = (*TOPOLOGY_ANNOTATIONS, SLICE_SIZE, PODSET_GROUP)
 
@@ -61,11 +77,11 @@ def mutate(
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
-    kind, rule = JOB_WEBHOOKS.get(review.kind), _RULES.get((review.kind, review.operation))
+    kind, rule = kind_of_review(review), _RULES.get((review.kind, review.operation))
     if review.sub_resource:
         return AdmissionResponse()
-    if kai is not None and review.kind == _JOB and is_for_kai(review.object, review.old_object):
-        return _render_for_kai(JOB_WEBHOOKS[_JOB], review.object, kai)
+    if kai is not None and kind is JOB and is_for_kai(review.object, review.old_object):
+        return _render_for_kai(review.object, kai)
     if kind is not None and review.operation == "CREATE":
         return _job_created(kind, review.object, kind.name in elastic_kinds)
     if kind is not None and review.operation == "UPDATE":
@@ -73,59 +89,61 @@ def mutate(
     return AdmissionResponse() if rule is None else rule(review)
 
 
-def _job_created(kind: JobWebhook, job: Object, slices: bool) -> AdmissionResponse:
+def _job_created(kind: GenericJob[Any], job: Manifest, elastic_enabled: bool) -> AdmissionResponse:
     if not is_managed(job):
         return AdmissionResponse()
     return AdmissionResponse(
-        operations=kind.inject(job, slices), warnings=list(_ignored_setting_warnings(kind, job))
+        operations=inject(kind, job, elastic_enabled=elastic_enabled),
+        warnings=list(_ignored_setting_warnings(kind, job)),
     )
 
 
-def _render_for_kai(kind: JobWebhook, job: Object, kai: RenderOptions) -> AdmissionResponse:
-    """A Job for KAI. Refused here, since behind us nobody knows any more that it was ours."""
+def _render_for_kai(job: Manifest, kai: RenderOptions) -> AdmissionResponse:
+    """A Job for KAI. Rejected here: once rendered, nothing tells any more that it was ours."""
     path = f"metadata.labels[{QUEUE_LABEL}]"
     errors = name_errors(queue_of(job) or "", path, "name an existing Queue of KAI")
     rendered = render(job, kai)
     if errors or rendered.errors:
         return AdmissionResponse(errors=[*errors, *rendered.errors])
-    warnings = [*_ignored_setting_warnings(kind, job), *rendered.warnings]
+    warnings = [*_ignored_setting_warnings(JOB, job), *rendered.warnings]
     return AdmissionResponse(operations=rendered.operations, warnings=warnings)
 
 
-def _job_updated(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> AdmissionResponse:
+def _job_updated(
+    kind: GenericJob[Any], job: Manifest, stored: Manifest, elastic_enabled: bool
+) -> AdmissionResponse:
     """Only a job that enters or leaves while it stays suspended changes its form."""
     now, before = is_managed(job), is_managed(stored)
     if now and before:
-        edited = (
-            _reinject(kind, job, stored, slices) if kind.templates_editable else AdmissionResponse()
-        )
+        edited = AdmissionResponse()
+        if kind.template_edits is not TemplateEdits.AT_REST:
+            edited = _reinject(kind, job, stored, elastic_enabled)
         return _suspend_if_scaled_up(kind, job, stored, edited)
     if now == before or not (is_suspended(job) and is_suspended(stored)):
         return AdmissionResponse()
     if now:
-        return _job_created(kind, job, slices)
-    return (
-        AdmissionResponse(operations=kind.remove_injection(job))
-        if kind.can_remove_injection(stored)
-        else AdmissionResponse()
-    )
+        return _job_created(kind, job, elastic_enabled)
+    operations = remove_injection(kind, job) if kind.can_remove_injection(stored) else []
+    return AdmissionResponse(operations=operations)
 
 
-def _reinject(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> AdmissionResponse:
-    """A governed job whose templates were written by somebody.
+def _reinject(
+    kind: GenericJob[Any], job: Manifest, stored: Manifest, elastic_enabled: bool
+) -> AdmissionResponse:
+    """A managed job whose templates were written by somebody.
 
-    Tools that apply whole manifests drop our marks with the lists that they are in: while the job
-    waits they are made anew, while it runs they are kept. A running job that has other PodSets
-    now is stopped in the same write, since the new ones were never admitted.
+    Tools that apply whole manifests drop what was injected with the lists that it is in. While the
+    job is suspended it is injected anew, while it runs it is kept. A running job that has other
+    PodSets now is stopped in the same write, since the new ones were never admitted.
     """
-    have, had = kind.templates(job, slices), kind.templates(stored, slices)
+    have = kind.injected_templates(job, elastic_enabled=elastic_enabled)
+    had = kind.injected_templates(stored, elastic_enabled=elastic_enabled)
     if is_suspended(stored):
         if not is_suspended(job) or WORKLOAD_ANNOTATION in annotations_of(stored):
-            return (
-                AdmissionResponse()
-            )  # the assigner starts it, or is about to restore its templates
+            # The assigner starts it, or is about to restore its templates.
+            return AdmissionResponse()
         return AdmissionResponse(operations=reinjection_ops(have, had))
-    frozen = kind.immutable_while_running and not is_suspended(job)
+    frozen = kind.template_edits is TemplateEdits.SUSPENDED and not is_suspended(job)
     operations = keep_injection_ops(have, had, frozen=frozen)
     if is_suspended(job) or [pod_template.podset for pod_template in have] == [
         pod_template.podset for pod_template in had
@@ -136,19 +154,19 @@ def _reinject(kind: JobWebhook, job: Object, stored: Object, slices: bool) -> Ad
 
 
 def _suspend_if_scaled_up(
-    kind: JobWebhook, job: Object, stored: Object, edited: AdmissionResponse
+    kind: GenericJob[Any], job: Manifest, stored: Manifest, edited: AdmissionResponse
 ) -> AdmissionResponse:
-    """A running job that asks for more pods than before, which no gate would hold, or for others.
+    """A running job that requests more pods than before, which no gate would hold, or others.
 
     It is suspended in the same write: the assigner would see it only when its new pods are bound.
     """
     deleted = section(job, "metadata").get("deletionTimestamp")
     if deleted or is_suspended(job) or is_suspended(stored) or SUSPEND in edited.operations:
         return edited
-    scaled_up = kind.find_scale_up(job, stored)
+    scaled_up = _find_scale_up(kind, job, stored)
     changed_podset = (
-        kind.find_changed_podset(job, stored)
-        if kind.templates_editable and not kind.immutable_while_running
+        _find_changed_podset(kind, job, stored)
+        if kind.template_edits is TemplateEdits.ANY_TIME
         else None
     )
     if scaled_up:
@@ -169,8 +187,54 @@ def _suspend_if_scaled_up(
     )
 
 
-def _ignored_setting_warnings(kind: JobWebhook, job: Object) -> Iterator[str]:
-    """Warnings on what is asked where nobody reads it."""
+def _find_scale_up(
+    kind: GenericJob[Any], job: Manifest, stored: Manifest
+) -> dict[str, tuple[int, int]]:
+    """PodSets that request more pods than they had, and that no gate holds.
+
+    Judged by the stored templates: whoever applies a whole manifest drops our gates, which
+    come back in the same write.
+
+    Returns:
+        By name, the pods before and now.
+    """
+    gated_podsets = {
+        pod_template.podset
+        for pod_template in kind.templates(stored)
+        if any(gate in RESERVED_GATES for gate in gates_of(pod_template.template))
+    }
+    before, now = kind.counts(stored), kind.counts(job)
+    return {
+        name: (before[name], count)
+        for name, count in now.items()
+        if name not in gated_podsets and count > before.get(name, count)
+    }
+
+
+def _find_changed_podset(kind: GenericJob[Any], job: Manifest, stored: Manifest) -> str | None:
+    """The first PodSet whose new pods would request something else than those admitted.
+
+    No gate helps: it counts pods, whatever they request.
+    """
+    before = {
+        pod_template.podset: _request_fields_of(pod_template.template)
+        for pod_template in kind.templates(stored)
+    }
+    for pod_template in kind.templates(job):
+        requests = _request_fields_of(pod_template.template)
+        if before.get(pod_template.podset, requests) != requests:
+            return pod_template.podset
+    return None
+
+
+def _request_fields_of(template: Manifest) -> list[Any]:
+    """What requests of a template's pods are made of."""
+    spec = section(template, "spec")
+    return [spec.get(key) or None for key in _REQUEST_FIELDS]
+
+
+def _ignored_setting_warnings(kind: GenericJob[Any], job: Manifest) -> Iterator[str]:
+    """Warnings on settings in places where nobody reads them."""
     elsewhere = f"set it in {kind.templates_path}.metadata.annotations"
     holders = [("", job), *kind.job_templates(job)]
     for path, holder in holders:
@@ -181,10 +245,7 @@ def _ignored_setting_warnings(kind: JobWebhook, job: Object) -> Iterator[str]:
                 yield f"{where}.annotations[{key}] has no effect on {target}: {elsewhere}"
     inner = [
         *holders[1:],
-        *(
-            (pod_template.path, pod_template.template)
-            for pod_template in kind.templates(job, False)
-        ),
+        *((pod_template.path, pod_template.template) for pod_template in kind.templates(job)),
     ]
     for path, holder in inner:
         if QUEUE_LABEL in labels_of(holder, path):
@@ -197,16 +258,14 @@ def _ignored_setting_warnings(kind: JobWebhook, job: Object) -> Iterator[str]:
 
 
 def _pod_created(review: Review) -> AdmissionResponse:
-    """The net below: a pod of a started podset gets the gates and the label it came without.
+    """A pod of a started podset gets the gates and the label it came without.
 
     The ungater follows pods by that label: without it a gated pod would never be ungated (U8).
     """
     pod = review.object
     if is_cleanup_pod(pod):
         if review.username not in _JOB_CONTROLLERS:
-            return (
-                AdmissionResponse()
-            )  # somebody's who claims to clean up: for the policy to refuse
+            return AdmissionResponse()  # anybody may claim that: the admission policy rejects it
         # Made from the template of a head that is gone: nobody would ever ungate it.
         return AdmissionResponse(operations=template_patch(pod, strip_reserved(pod), ""))
     if podset_of_pod(annotations_of(pod), labels_of(pod)) is None:
@@ -222,8 +281,8 @@ def _pod_created(review: Review) -> AdmissionResponse:
     return AdmissionResponse(operations=operations)
 
 
-def _with_gates(pod: Object) -> Mapping[str, Any]:
-    """A pod with all gates that its marks tell of."""
+def _with_gates(pod: Manifest) -> Mapping[str, Any]:
+    """A pod with all gates that its labels and annotations tell of."""
     gates = gates_of(pod)
     elastic = annotations_of(pod).get(ELASTIC_ANNOTATION) == "true"
     placed = labels_of(pod).get(TAS_LABEL) == TAS_LABEL_VALUE or TOPOLOGY_GATE in gates

@@ -1,6 +1,6 @@
-"""Rules on our own kinds: what their models refuse, told by the path in the manifest.
+"""Rules on our own kinds: what their models reject, by path in the manifest.
 
-The schemas generated from the same models refuse most of this inside the API server already.
+The schemas generated from the same models reject most of this inside the API server already.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from rackgate.api.queues import ClusterQueue, LocalQueue, ResourceFlavor
 from rackgate.api.topology import Topology
 from rackgate.api.workload import Workload
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.request_validation import exclusive_errors, request_errors
 from rackgate.jobframework.templates import items, section
-from rackgate.jobframework.topology_request import topology_errors
+from rackgate.jobframework.topology_request import exclusive_errors, request_errors, topology_errors
 
 Object = Mapping[str, Any]
 MAX_ERRORS: Final = 16
@@ -28,7 +27,7 @@ _SUBDOMAIN: Final = re.compile(SUBDOMAIN)
 
 
 def name_errors(name: str, path: str, advice: str) -> list[FieldError]:
-    """Refuse what cannot be the name of an object."""
+    """Reject what cannot be the name of an object."""
     if len(name) <= 253 and _SUBDOMAIN.match(name) and not name.endswith("\n"):
         return []
     return [FieldError(path, f"{shown(name)} is not a name of an object", advice)]
@@ -145,7 +144,7 @@ def _without_duplicates(errors: list[FieldError]) -> list[FieldError]:
 
 
 def model_errors(model: type[ApiObject], found: Object) -> list[FieldError]:
-    """What a model refuses in an object; 16 errors at most, in the model's order."""
+    """What a model rejects in an object; 16 errors at most, in the model's order."""
     try:
         model.model_validate(found)
     except ValidationError as error:

@@ -25,7 +25,7 @@ MAX_USERS_SHOWN: Final = 3
 
 
 def is_osmo_write(review: Review) -> bool:
-    """Whether a review may be refused here: a write of one of the two kinds that is to stay."""
+    """Whether a review may be rejected here: a write of one of the two kinds that is to stay."""
     return (
         review.kind in (POOL, WORKFLOW)
         and not review.sub_resource
@@ -102,9 +102,7 @@ def workflow_response(review: Review, pool: Object | None) -> AdmissionResponse:
         found = read_pool(pool_data(pool))
     except RejectedError as error:
         problem = f"pool {shown(name)} is itself not valid: {error.rejections[0]}"
-        return AdmissionResponse(
-            errors=[FieldError("spec.pool", problem, "have the pool mended first")]
-        )
+        return AdmissionResponse(errors=[FieldError("spec.pool", problem, "fix the pool first")])
     return AdmissionResponse(errors=workflow_errors(review.object, found))
 
 
@@ -137,7 +135,7 @@ def _field_error(rejection: Rejection) -> FieldError:
 
 
 def _path(rejection: Rejection) -> str:
-    """A refusal's path in the object: all but the name is below spec."""
+    """A rejection's path in the object: all but the name is below spec."""
     path = rejection.path
     if path == "name" and rejection.at == "pool":
         return "metadata.name"

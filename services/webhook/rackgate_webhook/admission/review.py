@@ -1,16 +1,18 @@
-"""AdmissionReview v1: what a request says, and the answer as bytes."""
+"""AdmissionReview v1: from the bytes of a request to the bytes of its answer."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.errors import FieldError, MalformedError
+from rackgate.jobframework.generic_job import GenericJob
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import KINDS
 
 API_VERSION: Final = "admission.k8s.io/v1"
 MAX_MESSAGE: Final = 1024
@@ -52,7 +54,7 @@ class AdmissionResponse:
     Attributes:
         operations: JSON patch, empty for none; only from a mutation.
         warnings: shown to the user by the client.
-        errors: why it is refused.
+        errors: why it is rejected.
     """
 
     operations: list[JsonPatchOp] = field(default_factory=list)
@@ -63,6 +65,20 @@ class AdmissionResponse:
     def allowed(self) -> bool:
         """Whether nothing stands against the request."""
         return not self.errors
+
+
+Decide = Callable[[Review], AdmissionResponse]
+# Decides after it has read something.
+AsyncDecide = Callable[[Review], Awaitable[AdmissionResponse]]
+
+_MALFORMED_ERRORS: Final = (MalformedError, msgspec.ValidationError, RecursionError)
+
+
+def kind_of_review(review: Review) -> GenericJob[Any] | None:
+    """The kind of job that a review is about; None for other objects."""
+    group, _, kind = review.kind.partition("/")
+    found = KINDS.get(kind)
+    return found if found is not None and group == found.resource.group else None
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -158,3 +174,68 @@ def _status(errors: list[FieldError]) -> dict[str, Any]:
         "message": message,
         "details": {"causes": causes},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer and the facts that metrics and logs want.
+
+    Attributes:
+        status: 200 with an AdmissionReview as body, 400 with a reason in plain text.
+        operation: of the request, "none" when it could not be read.
+        reason: why it was rejected; empty when allowed.
+    """
+
+    status: int
+    body: bytes
+    operation: str
+    kind: str
+    allowed: bool
+    reason: str = ""
+
+
+def answer_review(body: bytes, decide: Decide) -> Answer:
+    """Answer one AdmissionReview; whatever cannot be read gets 400 and why."""
+    try:
+        review = decode_review(body)
+    except ReviewError as error:
+        return _bad_request(str(error), "none", "")
+    try:
+        admission_response = decide(review)
+    except _MALFORMED_ERRORS as error:
+        return _malformed_object(review, error)
+    return _answer(review, admission_response)
+
+
+async def answer_review_async(body: bytes, decide: AsyncDecide) -> Answer:
+    """As `answer_review`, for what has to read something before it decides."""
+    try:
+        review = decode_review(body)
+    except ReviewError as error:
+        return _bad_request(str(error), "none", "")
+    try:
+        admission_response = await decide(review)
+    except _MALFORMED_ERRORS as error:
+        return _malformed_object(review, error)
+    return _answer(review, admission_response)
+
+
+def _malformed_object(review: Review, error: Exception) -> Answer:
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return _bad_request(f"request.object: {reason}", review.operation, review.kind)
+
+
+def _answer(review: Review, admission_response: AdmissionResponse) -> Answer:
+    return Answer(
+        200,
+        encode_response(review.uid, admission_response),
+        review.operation,
+        review.kind,
+        admission_response.allowed,
+        ", ".join(error.path for error in admission_response.errors),
+    )
+
+
+def _bad_request(reason: str, operation: str, kind: str) -> Answer:
+    body = reason.encode("utf-8", "backslashreplace") + b"\n"
+    return Answer(400, body, operation, kind, allowed=False, reason=reason)

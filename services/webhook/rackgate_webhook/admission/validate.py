@@ -1,39 +1,37 @@
-"""What the webhook refuses, with the path, the value found and what would help.
+"""What the webhook rejects, with the path, the value found and what would help.
 
-Schemas and policies inside the API server refuse much of the same without any webhook; here
+Schemas and policies inside the API server reject much of the same without any webhook; here
 are the rules that need several fields, or words a user can act on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from rackgate.api.names import (
     GROUP,
     PODSET_GROUP,
     QUEUE_LABEL,
-    RAY_CLEANUP_TYPE,
-    RAY_NODE_TYPE_LABEL,
     SLICE_SIZE,
     TOPOLOGY_ANNOTATIONS,
 )
 from rackgate.jobframework.errors import FieldError, shown
-from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.job.podsets import is_suspended
-from rackgate.jobframework.managed import is_child, is_cleanup_pod, is_managed, queue_of
-from rackgate.jobframework.reinjection import injection_errors
+from rackgate.jobframework.generic_job import GenericJob, Manifest, TemplateEdits
+from rackgate.jobframework.injection import PodTemplate, injection_errors
+from rackgate.jobframework.managed import cleanup_label_of, is_child, is_managed, queue_of
+from rackgate.jobframework.registry import CLEANUP_LABELS
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
     RESERVED_LABELS,
     annotations_of,
+    is_suspended,
     items,
     labels_of,
     reserved_errors,
     section,
 )
 from rackgate.jobframework.topology_request import topology_errors
-from rackgate_webhook.admission.job_webhooks import JOB_WEBHOOKS, JobWebhook
 from rackgate_webhook.admission.objects import (
     cluster_queue_errors,
     flavor_errors,
@@ -42,10 +40,9 @@ from rackgate_webhook.admission.objects import (
     topology_object_errors,
     workload_errors,
 )
-from rackgate_webhook.admission.review import AdmissionResponse, Review
+from rackgate_webhook.admission.review import AdmissionResponse, Review, kind_of_review
 
-Object = Mapping[str, Any]
-Rule = Callable[[Object, Object], list[FieldError]]
+Rule = Callable[[Manifest, Manifest], list[FieldError]]
 
 
 def validate(
@@ -65,33 +62,32 @@ def validate(
     Raises:
         MalformedError: the object has a shape that the API server never sends.
     """
-    if (
-        not (review.kind in JOB_WEBHOOKS or review.kind in _RULES or review.kind == _WORKLOAD)
-        or review.sub_resource
-        or review.operation not in ("CREATE", "UPDATE")
-    ):
+    kind, rule = kind_of_review(review), _RULES.get(review.kind)
+    is_known = kind is not None or rule is not None or review.kind == _WORKLOAD
+    if not is_known or review.sub_resource or review.operation not in ("CREATE", "UPDATE"):
         return AdmissionResponse()
     found, stored = review.object, review.old_object
     if section(found, "metadata").get("deletionTimestamp"):
         return AdmissionResponse()
-    if review.kind == _WORKLOAD:
-        return AdmissionResponse(errors=workload_errors(found, stored, both_levels=both_levels))
-    kind = JOB_WEBHOOKS.get(review.kind)
-    if kind is None:
-        return AdmissionResponse(errors=_RULES[review.kind](found, stored))
-    validator = _JobValidator(kind, slices=kind.name in elastic_kinds, both_levels=both_levels)
-    return AdmissionResponse(errors=validator.errors(found, stored))
+    if kind is not None:
+        validator = _JobValidator(kind, kind.name in elastic_kinds, both_levels)
+        errors = validator.errors(found, stored)
+    elif rule is not None:
+        errors = rule(found, stored)
+    else:
+        errors = workload_errors(found, stored, both_levels=both_levels)
+    return AdmissionResponse(errors=errors)
 
 
 class _JobValidator:
     """Rules on jobs of one kind."""
 
-    def __init__(self, kind: JobWebhook, *, slices: bool, both_levels: bool) -> None:
+    def __init__(self, kind: GenericJob[Any], elastic_enabled: bool, both_levels: bool) -> None:
         self._kind = kind
-        self._slices = slices
+        self._elastic_enabled = elastic_enabled
         self._both_levels = both_levels
 
-    def errors(self, job: Object, stored: Object) -> list[FieldError]:
+    def errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
         """What is wrong with a job, or with this change of it."""
         if not is_managed(job) and not (stored and is_managed(stored)):
             return []
@@ -101,10 +97,10 @@ class _JobValidator:
             else self._job_errors(job, newly_managed=True)
         )
 
-    def _update_errors(self, job: Object, stored: Object) -> list[FieldError]:
+    def _update_errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
         same = job.get("spec") == stored.get("spec") and queue_of(job) == queue_of(stored)
         if same and is_child(stored):
-            return []  # left behind by its owner; the garbage collector must get that written
+            return []  # orphaned by its owner; the garbage collector must be able to write that
         frozen = self._immutable_errors(job, stored)
         newly_queued = not is_managed(stored)
         if frozen or not is_managed(job) or (same and not newly_queued):
@@ -114,24 +110,23 @@ class _JobValidator:
             return errors
         # What was wrong before must not keep others from writing the rest, as Ray its replicas.
         # A Job keeps its template, so all else that is wrong with it is this change's own.
-        pod_templates = self._kind.templates(stored, self._slices)
-        before = (
-            self._job_errors(stored, newly_managed=False)
-            if self._kind.templates_editable
-            else [
-                error for pod_template in pod_templates for error in _node_name_errors(pod_template)
-            ]
-        )
+        if self._kind.template_edits is TemplateEdits.AT_REST:
+            pod_templates = self._kind.templates(stored)
+            before = [error for one in pod_templates for error in _node_name_errors(one)]
+        else:
+            before = self._job_errors(stored, newly_managed=False)
         return [error for error in errors if error not in before]
 
-    def _job_errors(self, job: Object, *, newly_managed: bool) -> list[FieldError]:
+    def _job_errors(self, job: Manifest, *, newly_managed: bool) -> list[FieldError]:
         """Errors in the requests of a managed job; `newly_managed`: it just got its queue label."""
         errors = name_errors(
             queue_of(job) or "", f"metadata.labels[{QUEUE_LABEL}]", "name an existing LocalQueue"
         )
         errors += self._kind.shape_errors(job)
         count_units = self._kind.count_units(job)
-        for pod_template in self._kind.templates(job, self._slices):
+        for pod_template in self._kind.injected_templates(
+            job, elastic_enabled=self._elastic_enabled
+        ):
             errors += topology_errors(
                 pod_template.template,
                 pod_template.path,
@@ -141,20 +136,19 @@ class _JobValidator:
             errors += _cleanup_label_errors(pod_template)
             errors += _node_name_errors(pod_template)
             if newly_managed:
-                # The mutating webhook came first: its own marks at creation are right.
+                # The mutating webhook came first: what it injected is right.
                 errors += injection_errors(pod_template)
         return errors
 
-    def _immutable_errors(self, job: Object, stored: Object) -> list[FieldError]:
+    def _immutable_errors(self, job: Manifest, stored: Manifest) -> list[FieldError]:
         """What a job keeps while it runs."""
         if is_suspended(job) and is_suspended(stored):
             return []
         errors = _immutable_queue_errors(job, stored)
         before = {
-            pod_template.podset: pod_template
-            for pod_template in self._kind.templates(stored, False)
+            pod_template.podset: pod_template for pod_template in self._kind.templates(stored)
         }
-        for pod_template in self._kind.templates(job, False):
+        for pod_template in self._kind.templates(job):
             if pod_template.podset in before:
                 errors += _immutable_annotation_errors(pod_template, before[pod_template.podset])
         if is_managed(stored) and self._kind.is_elastic(job) != self._kind.is_elastic(stored):
@@ -165,7 +159,7 @@ class _JobValidator:
         return errors
 
 
-def _immutable_queue_errors(job: Object, stored: Object) -> list[FieldError]:
+def _immutable_queue_errors(job: Manifest, stored: Manifest) -> list[FieldError]:
     current, requested = queue_of(stored), queue_of(job)
     if current == requested and is_managed(job) == is_managed(stored):
         return []
@@ -196,11 +190,13 @@ def _immutable_annotation_errors(
 
 
 def _cleanup_label_errors(pod_template: PodTemplate) -> list[FieldError]:
-    """Pods with this label are never held: they come after a RayCluster, not before."""
-    if not is_cleanup_pod(pod_template.template):
+    """Pods with this label are never held: they come after their job, not before."""
+    label = cleanup_label_of(pod_template.template)
+    if label is None:
         return []
-    path = f"{pod_template.path}.metadata.labels[{RAY_NODE_TYPE_LABEL}]"
-    return [FieldError(path, f"{shown(RAY_CLEANUP_TYPE)} is KubeRay's own", "remove this label")]
+    path = f"{pod_template.path}.metadata.labels[{label}]"
+    problem = f"{shown(CLEANUP_LABELS[label])} is reserved for clean-up pods"
+    return [FieldError(path, problem, "remove this label")]
 
 
 def _node_name_errors(pod_template: PodTemplate) -> list[FieldError]:
@@ -214,7 +210,7 @@ def _node_name_errors(pod_template: PodTemplate) -> list[FieldError]:
     ]
 
 
-def _pod_errors(pod: Object, stored: Object) -> list[FieldError]:
+def _pod_errors(pod: Manifest, stored: Manifest) -> list[FieldError]:
     if stored:
         return _pod_update_errors(pod, stored)
     owners = items(section(pod, "metadata"), "ownerReferences", "metadata")
@@ -223,7 +219,7 @@ def _pod_errors(pod: Object, stored: Object) -> list[FieldError]:
     return reserved_errors(pod, "")
 
 
-def _pod_update_errors(pod: Object, stored: Object) -> list[FieldError]:
+def _pod_update_errors(pod: Manifest, stored: Manifest) -> list[FieldError]:
     fields = (
         ("labels", labels_of(pod), labels_of(stored), RESERVED_LABELS),
         ("annotations", annotations_of(pod), annotations_of(stored), RESERVED_ANNOTATIONS),

@@ -7,8 +7,9 @@ import binascii
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from rackgate.api.names import JOBSET_GROUP, RAY_GROUP, UNMANAGED_NAMESPACES
+from rackgate.api.names import UNMANAGED_NAMESPACES
 from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.registry import KINDS
 from rackgate.jobframework.templates import annotations_of, items, section
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate_webhook.certificates.certificates import read_bundle
@@ -20,7 +21,7 @@ _CAINJECTOR_ANNOTATIONS: Final = (
     "cert-manager.io/inject-apiserver-ca",
 )
 # Of what the webhooks are called about that follow the namespaces of managed jobs.
-_JOB_GROUPS: Final = frozenset({"batch", JOBSET_GROUP, RAY_GROUP})
+_JOB_GROUPS: Final = frozenset(kind.resource.group for kind in KINDS.values())
 
 
 def is_cainjector_managed(configuration: Mapping[str, Any]) -> bool:

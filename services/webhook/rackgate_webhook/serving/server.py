@@ -15,15 +15,15 @@ from aiohttp import web
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime import clock, metrics
 from rackgate.runtime.tasks import start
-from rackgate_webhook.admission.answer import (
+from rackgate_webhook.admission.deadline import start_deadline
+from rackgate_webhook.admission.mutate import mutate
+from rackgate_webhook.admission.review import (
     Answer,
     AsyncDecide,
     Decide,
     answer_review,
     answer_review_async,
 )
-from rackgate_webhook.admission.deadline import start_deadline
-from rackgate_webhook.admission.mutate import mutate
 from rackgate_webhook.admission.validate import validate
 from rackgate_webhook.certificates.tls import limit_tls_buffers
 from rackgate_webhook.serving.bodies import BodyReader, RequestRejectedError

@@ -4,14 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rackgate.jobframework.generic_job import RequestedCount
 from rackgate.topology.assignment import TopologyAssignment
 from rackgate.wire.kueue import MergedSlice
-from rackgate_assigner.workload_slices.model import (
-    NewSlice,
-    Phase,
-    RequestedCount,
-    admitted_pods,
-)
+from rackgate_assigner.workload_slices.model import NewSlice, Phase, admitted_pods
 from rackgate_assigner.workload_slices.plan import BATCH, Plan, plan_resize
 from tests.unit.assigner.slices.builders import admitted, parent, part, places, waiting
 

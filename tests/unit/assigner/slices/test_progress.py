@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rackgate.api.names import ResizeReason
-from rackgate_assigner.workload_slices.model import Phase, RequestedCount
+from rackgate.jobframework.generic_job import RequestedCount
+from rackgate_assigner.workload_slices.model import Phase
 from rackgate_assigner.workload_slices.plan import progress
 from tests.unit.assigner.slices.builders import admitted, parent, waiting
 

@@ -1,22 +1,36 @@
-"""jobset.x-k8s.io JobSet, and the child Jobs that its controller makes."""
+"""jobset.x-k8s.io JobSet: one PodSet for each replicatedJob; its pods belong to child Jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from rackgate.api import names
 from rackgate.api.resources import JOBSETS, Resource
+from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.generic_job import (
+    GenericJob,
+    JobOutcome,
+    Manifest,
+    StaleChildJob,
+    TemplateEdits,
+)
 from rackgate.jobframework.injection import PodTemplate
-from rackgate.jobframework.job.podsets import TEMPLATE_POINTER, max_running_pods, template_of
-from rackgate.jobframework.jobset.podsets import (
-    job_spec,
-    podsets_of,
-    replicas_of,
-    replicated_jobs,
-    templates_of,
+from rackgate.jobframework.job.batch_job import (
+    TEMPLATE_POINTER,
+    is_inactive,
+    max_running_pods,
+    stopping_pods,
+)
+from rackgate.jobframework.jobset.wire import JobSet, ReplicatedJobStatus
+from rackgate.jobframework.podsets import (
+    MAX_PODSETS,
+    group_errors,
+    name_errors,
+    podset_json,
+    without_empty,
 )
 from rackgate.jobframework.templates import (
     RESERVED_ANNOTATIONS,
@@ -25,70 +39,104 @@ from rackgate.jobframework.templates import (
     Template,
     annotations_of,
     gates_of,
+    int_or_default,
     items,
     labels_of,
     section,
+    strip_reserved,
     template_patch,
+    validated_template,
     with_field,
     without_entries,
     without_gates,
 )
+from rackgate.jobframework.topology_request import topology_request
 from rackgate.wire.batch import Job
-from rackgate.wire.jobset import JobSet, ReplicatedJobStatus
-from rackgate_assigner.jobs.kinds.generic_job import (
-    GenericJob,
-    JobOutcome,
-    StaleChildJob,
-    copy_raw,
-    stopping_pods,
-)
-from rackgate_assigner.jobs.kinds.job import is_inactive
-from rackgate_assigner.jobs.kinds.podsets import without_empty
 
 _ENDS: Final = ("Completed", "Failed")
 _OWN: Final = "jobset.sigs.k8s.io"
 _COMPLETE: Final = "Complete"
 _ALWAYS_RESTARTS: Final = "RestartJobSetAndIgnoreMaxRestarts"
 
-_decode = msgspec.json.Decoder(JobSet).decode
-
-
-def decode_jobset(raw: bytes | msgspec.Raw) -> JobSet:
-    """A JobSet; its templates hold memory of their own, not the whole event."""
-    found = _decode(raw)
-    replicated = copy_raw(found.spec.replicated_jobs)
-    spec = msgspec.structs.replace(found.spec, replicated_jobs=replicated)
-    return msgspec.structs.replace(found, spec=spec)
-
 
 class JobSetJob(GenericJob[JobSet]):
-    """A JobSet: one PodSet for each replicatedJob; its pods belong to child Jobs."""
+    """A JobSet."""
 
     resource: ClassVar[Resource] = JOBSETS
-    controller: ClassVar[str] = "jobset.sigs.k8s.io/jobset-controller"
     object_type: ClassVar[type] = JobSet
-    mutable_while_running: ClassVar[bool] = True
+    controller: ClassVar[str] = "jobset.sigs.k8s.io/jobset-controller"
+    template_edits: ClassVar[TemplateEdits] = TemplateEdits.SUSPENDED
+    templates_path: ClassVar[str] = "spec.replicatedJobs[*].template.spec.template"
+    child_job_label: ClassVar[str] = names.JOBSET_NAME_LABEL
+    elastic_advice: ClassVar[str] = "a JobSet keeps its size"
 
-    def decode(self, raw: bytes | msgspec.Raw) -> JobSet:
-        """See `decode_jobset`."""
-        return decode_jobset(raw)
+    def manifest(self, job: JobSet) -> Manifest:
+        """Its replicatedJobs."""
+        return {"spec": {"replicatedJobs": msgspec.json.decode(job.spec.replicated_jobs)}}
 
-    def managed_by(self, job: JobSet) -> str | None:
-        """`spec.managedBy`."""
-        return job.spec.managed_by
-
-    def is_suspended(self, job: JobSet) -> bool:
-        """Whether `spec.suspend` is true."""
-        return job.spec.suspend is True
-
-    def templates(self, job: JobSet, *, elastic: bool = False) -> list[PodTemplate]:
-        """One template for each replicatedJob."""
+    def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
+        """One template for each replicatedJob; the PodSets are named like these."""
         del elastic
-        return templates_of(_manifest(job))
+        return [
+            PodTemplate(
+                podset=name.lower(),
+                path=f"spec.replicatedJobs[{index}].template.spec.template",
+                pointer=f"/spec/replicatedJobs/{index}/template/spec/template",
+                template=_pod_template(replicated, index),
+            )
+            for index, name, replicated in _replicated_jobs(manifest)
+        ]
 
-    def podsets(self, job: JobSet) -> list[dict[str, Any]]:
-        """One PodSet for each replicatedJob."""
-        return podsets_of(_manifest(job))
+    def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
+        """One PodSet for each replicatedJob, of replicas x pods of one Job.
+
+        Ranks run over (job index, completion index): each Job of the replicas is one subgroup.
+        """
+        podsets = []
+        for pod_template, (index, _, replicated) in zip(
+            self.templates(manifest), _replicated_jobs(manifest), strict=True
+        ):
+            replicas, spec = _replicas_of(replicated), _job_spec(replicated, index)
+            template = strip_reserved(pod_template.template)
+            # Indexed is JobSet's own default.
+            indexed = (spec.get("completionMode") or "Indexed") == "Indexed"
+            request = topology_request(
+                template, index_label=names.COMPLETION_INDEX_LABEL if indexed else None
+            )
+            if request is not None and indexed:
+                request["subGroupIndexLabel"] = names.JOB_INDEX_LABEL
+                request["subGroupCount"] = replicas
+            count = replicas * max_running_pods(spec)
+            podsets.append(podset_json(pod_template.podset, count, template, request))
+        return podsets
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        """Replicas x pods that one Job runs at once."""
+        return {
+            name.lower(): _replicas_of(replicated) * max_running_pods(_job_spec(replicated, index))
+            for index, name, replicated in _replicated_jobs(manifest)
+        }
+
+    def shape_errors(self, manifest: Manifest) -> list[FieldError]:
+        """No or too many PodSets, bad names, broken groups."""
+        jobs = list(_replicated_jobs(manifest))
+        errors: list[FieldError] = []
+        if not 1 <= len(jobs) <= MAX_PODSETS:
+            problem = f"{len(jobs)} replicatedJobs, a Workload carries 1 to {MAX_PODSETS} podsets"
+            errors.append(
+                FieldError("spec.replicatedJobs", problem, "join those of equal template")
+            )
+        named = ((f"spec.replicatedJobs[{index}].name", name) for index, name, _ in jobs)
+        groups = group_errors(self.templates(manifest), self.counts(manifest))
+        return errors + name_errors(named) + groups
+
+    def job_templates(self, manifest: Manifest) -> Collection[tuple[str, Manifest]]:
+        """Their metadata become those of the child Jobs."""
+        return [
+            (f"{path}.template", section(replicated, "template", path))
+            for index, _, replicated in _replicated_jobs(manifest)
+            for path in (f"spec.replicatedJobs[{index}]",)
+        ]
 
     def is_inactive(self, job: JobSet, children: Sequence[Job]) -> bool:
         """Every child Job that has not finished is at rest; none of them is on its way out."""
@@ -113,11 +161,11 @@ class JobSetJob(GenericJob[JobSet]):
         del admitted
         states = _states(job)
         wanted: dict[str, int] = {}
-        for index, name, replicated in replicated_jobs(_manifest(job)):
-            replicas = replicas_of(replicated)
+        for index, name, replicated in _replicated_jobs(self.manifest(job)):
+            replicas = _replicas_of(replicated)
             wanted[name] = replicas
             state = states.get(name, ReplicatedJobStatus())
-            empty = max_running_pods(job_spec(replicated, index)) == 0
+            empty = max_running_pods(_job_spec(replicated, index)) == 0
             is_due = all(_is_reached(entry, wanted, states) for entry in _dependencies(replicated))
             if is_due and not empty and state.ready + state.succeeded < replicas:
                 return False
@@ -130,7 +178,7 @@ class JobSetJob(GenericJob[JobSet]):
         """
         return any(
             dependency.get("status") == _COMPLETE
-            for _, _, replicated in replicated_jobs(_manifest(job))
+            for _, _, replicated in _replicated_jobs(self.manifest(job))
             for dependency in _dependencies(replicated)
         )
 
@@ -150,30 +198,30 @@ class JobSetJob(GenericJob[JobSet]):
         if _may_restart(job):
             return {}
         states, done = _states(job), {}
-        for index, name, replicated in replicated_jobs(_manifest(job)):
+        for index, name, replicated in _replicated_jobs(self.manifest(job)):
             state = states.get(name, ReplicatedJobStatus())
-            succeeded = min(state.succeeded, replicas_of(replicated))
-            count = succeeded * max_running_pods(job_spec(replicated, index))
+            succeeded = min(state.succeeded, _replicas_of(replicated))
+            count = succeeded * max_running_pods(_job_spec(replicated, index))
             if count > 0:
                 done[name.lower()] = count
         return done
 
     def stale_child_jobs(self, job: JobSet, children: Sequence[Job]) -> list[StaleChildJob]:
-        """Child Jobs that carry marks, selector keys or tolerations which the JobSet has not.
+        """Child Jobs with injected keys, selector keys or tolerations which the JobSet has not.
 
         The JobSet controller merges templates into the child Jobs there are, and takes nothing
-        out: what an earlier admission brought would stay for good.
+        out: what an earlier admission injected would stay for good.
         """
         templates = {
-            name: section(job_spec(replicated, index), "template")
-            for index, name, replicated in replicated_jobs(_manifest(job))
+            name: section(_job_spec(replicated, index), "template")
+            for index, name, replicated in _replicated_jobs(self.manifest(job))
         }
         stale = []
         for child in children:
             wanted = templates.get(child.metadata.labels.get(names.REPLICATED_JOB_LABEL, ""))
             if wanted is None or child.finished is not None or not is_inactive(child):
                 continue
-            have = template_of(child)
+            have: dict[str, Any] = msgspec.json.decode(child.spec.template)
             operations = template_patch(
                 have, _without_stale_injection(have, wanted), TEMPLATE_POINTER
             )
@@ -182,9 +230,28 @@ class JobSetJob(GenericJob[JobSet]):
         return stale
 
 
-def _manifest(job: JobSet) -> dict[str, Any]:
-    """The part of a JobSet that `inject_jobset` reads, as plain JSON."""
-    return {"spec": {"replicatedJobs": msgspec.json.decode(job.spec.replicated_jobs)}}
+def _replicated_jobs(jobset: Manifest) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Index, name and object of each replicatedJob."""
+    jobs = items(section(jobset, "spec"), "replicatedJobs", "spec")
+    for index, replicated in enumerate(jobs):
+        yield index, str(replicated.get("name", "")), replicated
+
+
+def _pod_template(replicated: Mapping[str, Any], index: int) -> Template:
+    path = f"spec.replicatedJobs[{index}].template.spec"
+    return validated_template(
+        section(_job_spec(replicated, index), "template", path), f"{path}.template"
+    )
+
+
+def _job_spec(replicated: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+    path = f"spec.replicatedJobs[{index}]"
+    return section(section(replicated, "template", path), "spec", f"{path}.template")
+
+
+def _replicas_of(replicated: Mapping[str, Any]) -> int:
+    """Jobs that one replicatedJob makes; never negative."""
+    return max(0, int_or_default(replicated.get("replicas"), default=1))
 
 
 def _states(job: JobSet) -> dict[str, ReplicatedJobStatus]:
@@ -221,7 +288,7 @@ def _may_restart(job: JobSet) -> bool:
 def _without_stale_injection(have: Template, wanted: Template) -> dict[str, Any]:
     """A child's template without what only an earlier form of the JobSet's template had.
 
-    A start adds marks of ours, selector keys and tolerations, nothing else. Keys of the JobSet
+    A start adds our own keys, selector keys and tolerations, nothing else. Keys of the JobSet
     controller stay; so does what others added to labels and annotations.
     """
     kept_labels, kept_annotations = labels_of(wanted), annotations_of(wanted)

@@ -1,0 +1,176 @@
+"""The writes on jobs and Workloads: bodies and JSON patch operations, from what is stored now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rackgate.api import names
+from rackgate.api.resources import WORKLOADS
+from rackgate.jobframework.generic_job import UNSUSPEND, JobLike
+from rackgate.jobframework.injection import StartConflict, remove_injection_ops, start_ops
+from rackgate.jobframework.jsonpatch import JsonPatchOp, pointer
+from rackgate.jobframework.podsets import pods_without_gate, podsets_differ
+from rackgate.jobframework.registry import kind_of
+from rackgate.wire.kueue import PriorityClassRef, ResourceFlavor, Workload
+from rackgate_assigner.jobs.state import JobState, Priority, podset_infos_of
+
+_ELASTIC_ANNOTATION_PATH: Final = "/metadata/annotations" + pointer(names.ELASTIC_ANNOTATION)
+
+# On jobs.
+
+
+def start_patch(
+    job: JobLike, workload: Workload, flavors: Mapping[str, ResourceFlavor]
+) -> list[JsonPatchOp] | StartConflict:
+    """The one write that starts a suspended job under its Workload's admission.
+
+    Returns:
+        Operations, `suspend: false` first; or the key on which user and flavor disagree.
+
+    Raises:
+        FlavorMissingError: an assigned flavor does not exist.
+    """
+    ops = started_template_ops(job, workload, flavors)
+    if isinstance(ops, StartConflict):
+        return ops
+    # What replaces a pod that terminates is bound at once: both would use the quota of one.
+    has_ungated_pods = not workload.elastic and pods_without_gate(workload) > 0
+    wait_ops = kind_of(job).wait_for_termination_ops(job) if has_ungated_pods else []
+    return [dict(UNSUSPEND), *ops, *wait_ops, *workload_annotation_ops(job, workload.metadata.name)]
+
+
+def started_template_ops(
+    job: JobLike, workload: Workload, flavors: Mapping[str, ResourceFlavor]
+) -> list[JsonPatchOp] | StartConflict:
+    """Operations that bring a job's templates to their started form; none when they are.
+
+    Raises:
+        FlavorMissingError: an assigned flavor does not exist.
+    """
+    kind = kind_of(job)
+    templates = kind.templates(kind.manifest(job), elastic=workload.elastic)
+    podset_infos = podset_infos_of(workload, flavors, templates)
+    if isinstance(podset_infos, StartConflict):
+        return podset_infos
+    return start_ops(templates, podset_infos, workload=workload.metadata.name)
+
+
+def remove_creation_injection_ops(job: JobLike) -> list[JsonPatchOp]:
+    """Operations that take the keys injected at creation out of a suspended job's templates."""
+    kind = kind_of(job)
+    if not kind.is_suspended(job):
+        return []
+    return remove_injection_ops(kind.templates(kind.manifest(job)))
+
+
+def workload_annotation_ops(job: JobLike, workload: str) -> list[JsonPatchOp]:
+    """Operations that mark a job as started under `workload`."""
+    return _annotation_ops(job, names.WORKLOAD_ANNOTATION, workload)
+
+
+def request_reconcile_ops(job: JobLike) -> list[JsonPatchOp]:
+    """Operations after which the job's operator looks again: a change, and none of its spec."""
+    return _annotation_ops(job, names.RECONCILE_REQUESTED_ANNOTATION, str(job.metadata.generation))
+
+
+def _annotation_ops(item: JobLike | Workload, key: str, value: str) -> list[JsonPatchOp]:
+    if not item.metadata.annotations:
+        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
+    return [{"op": "add", "path": "/metadata/annotations" + pointer(key), "value": value}]
+
+
+# On Workloads.
+
+
+def workload_body(
+    job: JobLike, name: str, priority: Priority, *, elastic: bool = False
+) -> dict[str, Any]:
+    """A job's Workload as it is created.
+
+    Args:
+        job: of any kind; it carries the queue label.
+        name: of the Workload, see `workload_name_of`.
+        priority: as resolved.
+        elastic: it may be resized while its job runs.
+    """
+    kind = kind_of(job)
+    spec: dict[str, Any] = {
+        "queueName": job.metadata.labels[names.QUEUE_LABEL],
+        "active": True,
+        "priority": priority.value,
+        "podSets": kind.podsets(kind.manifest(job)),
+    }
+    if priority.ref is not None:
+        spec["priorityClassRef"] = dict(priority.ref)
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": {names.JOB_UID_LABEL: job.metadata.uid},
+        "finalizers": [names.IN_USE_FINALIZER],
+        "ownerReferences": [
+            {
+                "apiVersion": kind.resource.api_version,
+                "kind": kind.name,
+                "name": job.metadata.name,
+                "uid": job.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    if elastic:
+        metadata["annotations"] = {names.ELASTIC_ANNOTATION: "true"}
+    return {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def spec_ops(job: JobLike, workload: Workload, job_state: JobState) -> tuple[JsonPatchOp, ...]:
+    """Operations that make a pending Workload request what the job requests now."""
+    ops: list[JsonPatchOp] = []
+    queue = job.metadata.labels.get(names.QUEUE_LABEL, "")
+    if queue != workload.spec.queue_name:
+        ops.append({"op": "add", "path": "/spec/queueName", "value": queue})
+    if podsets_differ(workload, job_state.podsets):
+        ops.append({"op": "replace", "path": "/spec/podSets", "value": list(job_state.podsets)})
+    if workload.elastic and not job_state.elastic:
+        ops.append({"op": "remove", "path": _ELASTIC_ANNOTATION_PATH})
+    elif job_state.elastic and not workload.elastic:
+        ops += _annotation_ops(workload, names.ELASTIC_ANNOTATION, "true")
+    return (*ops, *priority_ops(workload, job_state.priority))
+
+
+def finalizer_ops(workload: Workload) -> tuple[JsonPatchOp, ...]:
+    """Operations after which a Workload stays until we let it go.
+
+    It is created so; an installation that was uninstalled took the finalizer off what it left.
+    """
+    finalizers = workload.metadata.finalizers
+    if names.IN_USE_FINALIZER in finalizers:
+        return ()
+    value = [*finalizers, names.IN_USE_FINALIZER]
+    return ({"op": "add", "path": "/metadata/finalizers", "value": value},)
+
+
+def priority_ops(workload: Workload, priority: Priority) -> tuple[JsonPatchOp, ...]:
+    """Operations that bring the Workload's priority up to date."""
+    if priority.missing is not None:
+        return ()
+    ops: list[JsonPatchOp] = []
+    if (workload.spec.priority or 0) != priority.value:
+        ops.append({"op": "add", "path": "/spec/priority", "value": priority.value})
+    present = _priority_class_ref_json(workload.spec.priority_class_ref)
+    if present != priority.ref and priority.ref is None:
+        ops.append({"op": "remove", "path": "/spec/priorityClassRef"})
+    elif present != priority.ref and priority.ref is not None:
+        value = dict(priority.ref)
+        ops.append({"op": "add", "path": "/spec/priorityClassRef", "value": value})
+    return tuple(ops)
+
+
+def _priority_class_ref_json(ref: PriorityClassRef | None) -> dict[str, str] | None:
+    return None if ref is None else {"group": ref.group, "kind": ref.kind, "name": ref.name}

@@ -1,0 +1,190 @@
+"""batch/v1 Job: one PodSet, and a template that nobody may write while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from rackgate.api.names import COMPLETION_INDEX_LABEL, ELASTIC_ANNOTATION
+from rackgate.api.resources import JOBS, Resource
+from rackgate.features import Features
+from rackgate.jobframework.errors import FieldError
+from rackgate.jobframework.generic_job import GenericJob, JobOutcome, Manifest, TemplateEdits
+from rackgate.jobframework.injection import PodSetInfo, PodTemplate
+from rackgate.jobframework.jsonpatch import JsonPatchOp
+from rackgate.jobframework.podsets import (
+    PODSET,
+    group_errors,
+    has_topology,
+    podset_json,
+    total_pods,
+)
+from rackgate.jobframework.templates import (
+    Template,
+    annotations_of,
+    int_or_default,
+    section,
+    strip_reserved,
+    template_patch,
+    validated_template,
+)
+from rackgate.jobframework.topology_request import topology_request
+from rackgate.wire.batch import Job
+from rackgate.wire.kueue import Workload
+
+TEMPLATE_PATH: Final = "spec.template"
+TEMPLATE_POINTER: Final = "/spec/template"
+_FAILED: Final = "Failed"
+
+
+def template_of(job: Manifest) -> dict[str, Any]:
+    """The pod template of a Job."""
+    return dict(section(section(job, "spec"), "template", "spec"))
+
+
+def max_running_pods(spec: Mapping[str, Any]) -> int:
+    """Pods of a JobSpec that run at once: min(parallelism, completions), never negative."""
+    parallelism = int_or_default(spec.get("parallelism"), default=1)
+    completions = int_or_default(spec.get("completions"), default=parallelism)
+    return max(0, min(parallelism, completions))
+
+
+def is_inactive(job: Job) -> bool:
+    """Whether a Job is suspended, and the suspension has taken effect.
+
+    The API server lets the template of a Job change only then: no pod is active, and condition
+    Suspended is True, or the Job was never started.
+    """
+    if not job.spec.suspend or job.status.active:
+        return False
+    condition = job.status.condition("Suspended")
+    return job.status.start_time is None or (condition is not None and condition.status == "True")
+
+
+def stopping_pods(job: Job) -> int:
+    """Pods that a Job which is suspended, or being deleted, still has; 0 for all others."""
+    if not (job.spec.suspend or job.metadata.deletion_timestamp) or job.finished is not None:
+        return 0
+    return job.status.active + job.status.terminating
+
+
+class BatchJob(GenericJob[Job]):
+    """A Job."""
+
+    resource: ClassVar[Resource] = JOBS
+    object_type: ClassVar[type] = Job
+    controller: ClassVar[str] = "kubernetes.io/job-controller"
+    built_in: ClassVar[bool] = True
+    template_edits: ClassVar[TemplateEdits] = TemplateEdits.AT_REST
+    templates_path: ClassVar[str] = TEMPLATE_PATH
+    controls_jobs: ClassVar[bool] = False
+    elastic_path: ClassVar[str] = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
+    elastic_advice: ClassVar[str] = 'it is "true" on Jobs of completionMode Indexed alone'
+
+    def manifest(self, job: Job) -> Manifest:
+        """Its template, and what says how many pods run at once."""
+        spec = job.spec
+        return {
+            "metadata": {"annotations": job.metadata.annotations},
+            "spec": {
+                "parallelism": spec.parallelism,
+                "completions": spec.completions,
+                "completionMode": spec.completion_mode,
+                "template": msgspec.json.decode(spec.template),
+            },
+        }
+
+    def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
+        """Its one template."""
+        template = validated_template(template_of(manifest), TEMPLATE_PATH)
+        return [PodTemplate(PODSET, TEMPLATE_PATH, TEMPLATE_POINTER, template, elastic)]
+
+    def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
+        """One PodSet `main`. Pods of Indexed Jobs carry their rank in a label."""
+        template = strip_reserved(template_of(manifest))
+        indexed = section(manifest, "spec").get("completionMode") == "Indexed"
+        request = topology_request(
+            template, index_label=COMPLETION_INDEX_LABEL if indexed else None
+        )
+        return [podset_json(PODSET, self.counts(manifest)[PODSET], template, request)]
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        """Pods that run at once."""
+        return {PODSET: max_running_pods(section(manifest, "spec"))}
+
+    def count_units(self, manifest: Manifest) -> Mapping[str, int]:
+        """One pod where the Job may be resized, else all of them."""
+        return {PODSET: 1} if self.is_elastic(manifest) else self.counts(manifest)
+
+    def shape_errors(self, manifest: Manifest) -> list[FieldError]:
+        """Its one PodSet can be no group."""
+        return group_errors(self.templates(manifest), self.counts(manifest))
+
+    def elastic_enabled(self, features: Features) -> bool:
+        """Behind a gate of its own."""
+        return features.elastic_jobs and features.elastic_indexed_jobs
+
+    def is_elastic(self, manifest: Manifest) -> bool:
+        """An Indexed Job that asks to be resized by its parallelism."""
+        indexed = section(manifest, "spec").get("completionMode") == "Indexed"
+        return indexed and annotations_of(manifest).get(ELASTIC_ANNOTATION) == "true"
+
+    def can_remove_injection(self, manifest: Manifest) -> bool:
+        """Not while the template waits for pods to end."""
+        status = dict(section(manifest, "status"))
+        return is_inactive(msgspec.convert({"spec": {"suspend": True}, "status": status}, Job))
+
+    def is_inactive(self, job: Job, children: Sequence[Job]) -> bool:
+        """Its suspension has taken effect."""
+        del children
+        return is_inactive(job)
+
+    def remaining_pods(self, job: Job, children: Sequence[Job]) -> int:
+        """Pods that are active or terminating."""
+        del children
+        return stopping_pods(job)
+
+    def pods_ready(self, job: Job, admitted: Mapping[str, int]) -> bool:
+        """As many pods are ready or have succeeded as were admitted and are requested.
+
+        A pod that succeeded is not ready any more before it is counted.
+        """
+        wanted = min(sum(admitted.values()), job.pod_count)
+        status = job.status
+        succeeded = status.succeeded + len(status.uncounted_terminated_pods.succeeded)
+        return status.ready + succeeded >= wanted
+
+    def finished(self, job: Job) -> JobOutcome | None:
+        """Complete or Failed."""
+        end = job.finished
+        return None if end is None else JobOutcome(end.type == _FAILED, end.message)
+
+    def find_change(
+        self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
+    ) -> str | None:
+        """Raised parallelism, when no gate holds the pods that come with it."""
+        requested, admitted = podsets[0]["count"], total_pods(workload)
+        if elastic or requested <= admitted or has_topology(workload):
+            return None
+        return f"the Job asks for {requested} pods, {admitted} were admitted"
+
+    def wait_for_termination_ops(self, job: Job) -> list[JsonPatchOp]:
+        """Its replacement policy, which counts from the next pod that ends."""
+        if job.spec.pod_replacement_policy == _FAILED:
+            return []
+        return [{"op": "add", "path": "/spec/podReplacementPolicy", "value": _FAILED}]
+
+    def restore_ops(
+        self,
+        templates: Sequence[PodTemplate],
+        originals: Mapping[str, Template],
+        podset_infos: Mapping[str, PodSetInfo],
+    ) -> list[JsonPatchOp]:
+        """The original as a whole: nobody else writes the template while the Job runs."""
+        del podset_infos
+        template = templates[0].template
+        original = next(iter(originals.values()), None)
+        wanted = strip_reserved(template) if original is None else original
+        return template_patch(template, wanted, TEMPLATE_POINTER)

@@ -1,0 +1,228 @@
+"""PodSets: how a kind builds them, what those of one job must agree on, what a Workload has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from rackgate.api.names import PODSET_GROUP, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.templates import Template, annotations_of, items, section
+from rackgate.wire.kueue import PodSet, Workload
+
+PODSET: Final = "main"  # of a job with one template
+MAX_PODSETS: Final = 18  # of a Workload
+_DNS_LABEL: Final = re.compile(r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+
+
+def podset_json(
+    name: str, count: int, template: Template, request: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A PodSet as a Workload stores it; `request` is its topologyRequest, if it has one."""
+    podset: dict[str, Any] = {"name": name, "count": count, "template": template}
+    return podset if request is None else {**podset, "topologyRequest": request}
+
+
+def name_errors(named: Iterable[tuple[str, str]], taken: Iterable[str] = ()) -> list[FieldError]:
+    """Reject names that are no names of PodSets, and two that differ in case alone.
+
+    Args:
+        named: path and name of each template, in order.
+        taken: names of PodSets that are there besides.
+    """
+    errors: list[FieldError] = []
+    first = {name: name for name in taken}
+    for path, name in named:
+        podset = name.lower()
+        if not _DNS_LABEL.match(podset):
+            problem = f"{shown(name)} cannot be the name of a podset"
+            errors.append(
+                FieldError(path, problem, "use up to 63 letters, digits and -, no - at the ends")
+            )
+        elif podset in first:
+            problem = f"{shown(name)} is the same podset as {shown(first[podset])}"
+            errors.append(FieldError(path, problem, "rename one of them; case does not count"))
+        first.setdefault(podset, name)
+    return errors
+
+
+def group_errors(
+    pod_templates: Sequence[PodTemplate], counts: Mapping[str, int]
+) -> list[FieldError]:
+    """Reject podset groups that cannot be placed: a group is one leader pod and its workers.
+
+    Args:
+        pod_templates: all templates of the job.
+        counts: pods of each PodSet.
+
+    Returns:
+        One error for each broken group, at its first template.
+    """
+    groups: dict[str, list[PodTemplate]] = {}
+    for pod_template in pod_templates:
+        name = annotations_of(pod_template.template, pod_template.path).get(PODSET_GROUP)
+        if name is not None:
+            groups.setdefault(str(name), []).append(pod_template)
+    errors = []
+    for name, members in groups.items():
+        group_error = _group_error(members, counts)
+        if group_error is not None:
+            path = f"{members[0].path}.metadata.annotations[{PODSET_GROUP}]"
+            errors.append(
+                FieldError(path, f"podset group {shown(name)}: {group_error[0]}", group_error[1])
+            )
+    return errors
+
+
+def _group_error(
+    members: Sequence[PodTemplate], counts: Mapping[str, int]
+) -> tuple[str, str] | None:
+    if len(members) != 2:
+        problem = f"it is made of exactly 2 podsets, here are {len(members)}"
+        return problem, "name the group in the templates of the leader and of its workers"
+    smallest = min(counts.get(member.podset, 0) for member in members)
+    if smallest > 1:
+        problem = f"one of its podsets must be a single pod, the smaller has {smallest}"
+        return problem, "ask for slices instead, or make the leader a template of its own"
+    if len({_levels(member) for member in members}) > 1:
+        return "its podsets ask for different levels", "give both the same topology annotation"
+    return None
+
+
+def _levels(pod_template: PodTemplate) -> tuple[str | None, ...]:
+    annotations = annotations_of(pod_template.template, pod_template.path)
+    return tuple(annotations.get(key) for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY))
+
+
+# Those of a Workload.
+
+
+def has_topology(workload: Workload) -> bool:
+    """Whether any PodSet was given a topology assignment."""
+    return any(topology_by_podset(workload).values())
+
+
+def topology_by_podset(workload: Workload) -> dict[str, bool]:
+    """For each PodSet that was admitted: whether it has a topology assignment."""
+    admission = workload.status.admission
+    assignments = () if admission is None else admission.pod_set_assignments
+    return {found.name: found.topology_assignment is not None for found in assignments}
+
+
+def total_pods(workload: Workload) -> int:
+    """Pods of all PodSets."""
+    return sum(podset.count for podset in workload.spec.pod_sets)
+
+
+def pods_without_gate(workload: Workload) -> int:
+    """Pods that were admitted without a topology assignment: no gate holds these."""
+    admission = workload.status.admission
+    assignments = () if admission is None else admission.pod_set_assignments
+    counts = counts_of(workload)
+    return sum(
+        counts.get(assignment.name, 0) if assignment.count is None else assignment.count
+        for assignment in assignments
+        if assignment.topology_assignment is None
+    )
+
+
+def counts_of(workload: Workload) -> dict[str, int]:
+    """Pods of each PodSet."""
+    return {podset.name: podset.count for podset in workload.spec.pod_sets}
+
+
+def original_templates(workload: Workload | None) -> dict[str, Template]:
+    """The user's templates by PodSet, as the Workload keeps them; none without a Workload."""
+    podsets = () if workload is None else workload.spec.pod_sets
+    return {podset.name: msgspec.json.decode(podset.template) for podset in podsets}
+
+
+def podsets_differ(
+    workload: Workload, wanted: Sequence[Mapping[str, Any]], *, resizable: bool = False
+) -> bool:
+    """Whether the Workload's PodSets request something else than `wanted`.
+
+    Args:
+        workload: as stored.
+        wanted: PodSets as on the wire.
+        resizable: counts are no difference; they follow in slices.
+    """
+    present = [_stored_json(podset) for podset in workload.spec.pod_sets]
+    if present == wanted:
+        return False
+    normalize = _without_counts if resizable else without_empty
+    return [normalize(podset) for podset in present] != [normalize(podset) for podset in wanted]
+
+
+def describe_running_change(workload: Workload, wanted: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a running job requests that its Workload does not say, counts aside.
+
+    Unlike those of a pending job, its templates also carry what its flavor added. What that was is
+    written nowhere, and flavors are edited, too: so entries *added* to nodeSelector and
+    tolerations are no difference.
+
+    Returns:
+        What differs, for a message; None when nothing does.
+    """
+    present = [_stored_json(podset) for podset in workload.spec.pod_sets]
+    requested = [podset["name"] for podset in wanted]
+    if [podset["name"] for podset in present] != requested:
+        return f"podsets {', '.join(requested)}"
+    for have, want in zip(present, wanted, strict=True):
+        if _without_counts(have) != _without_counts(_without_added(have, want)):
+            return f'the template of podset "{have["name"]}"'
+    return None
+
+
+def _without_added(have: Mapping[str, Any], want: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`want` without the selector keys and tolerations that `have` does not know."""
+    admitted_spec, template = section(have["template"], "spec"), want["template"]
+    spec = dict(section(template, "spec"))
+    selector, tolerations = section(spec, "nodeSelector"), items(spec, "tolerations")
+    kept = section(admitted_spec, "nodeSelector")
+    spec["nodeSelector"] = {key: value for key, value in selector.items() if key in kept}
+    admitted_tolerations = [without_empty(entry) for entry in items(admitted_spec, "tolerations")]
+    spec["tolerations"] = [
+        entry for entry in tolerations if without_empty(entry) in admitted_tolerations
+    ]
+    return {**want, "template": {**template, "spec": spec}}
+
+
+def _without_counts(podset: Mapping[str, Any]) -> dict[str, Any]:
+    """A PodSet without the numbers that change when it is resized."""
+    request = podset.get("topologyRequest") or {}
+    kept = {key: value for key, value in request.items() if key != "subGroupCount"}
+    return without_empty({**podset, "count": None, "topologyRequest": kept})
+
+
+def _stored_json(podset: PodSet) -> dict[str, Any]:
+    stored = podset_json(podset.name, podset.count, msgspec.json.decode(podset.template), None)
+    if podset.min_count is not None:
+        stored["minCount"] = podset.min_count
+    if podset.topology_request is not None:
+        stored["topologyRequest"] = without_empty(msgspec.to_builtins(podset.topology_request))
+    return stored
+
+
+def without_empty(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping without nulls and empty containers at any depth.
+
+    The API server may store an absent field as empty or the reverse; neither is a change.
+    """
+    return {key: kept for key, item in value.items() if not _is_empty(kept := _drop_empty(item))}
+
+
+def _drop_empty(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_empty(value)
+    if isinstance(value, (list, tuple)):
+        return [_drop_empty(item) for item in value]
+    return value
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, (dict, list)) and not value)

@@ -1,0 +1,340 @@
+"""ray.io RayCluster: the head and each worker group are PodSets; worker groups may be elastic.
+
+Its templates and replicas may be written at any time, also by Ray itself. Whoever scales a cluster
+owns `replicas`: nothing here ever writes it (SLC-33).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from rackgate.api.names import (
+    RAY_CLEANUP_TYPE,
+    RAY_HOST_INDEX_LABEL,
+    RAY_NODE_TYPE_LABEL,
+    RAY_REPLICA_INDEX_LABEL,
+)
+from rackgate.api.resources import RAY_CLUSTERS, Resource
+from rackgate.features import Features
+from rackgate.jobframework.errors import FieldError, shown
+from rackgate.jobframework.generic_job import GenericJob, Manifest, RequestedCount, TemplateEdits
+from rackgate.jobframework.injection import PodTemplate
+from rackgate.jobframework.podsets import (
+    MAX_PODSETS,
+    counts_of,
+    describe_running_change,
+    group_errors,
+    name_errors,
+    podset_json,
+)
+from rackgate.jobframework.raycluster.wire import RayCluster
+from rackgate.jobframework.templates import (
+    Template,
+    int_or_default,
+    items,
+    section,
+    strip_reserved,
+    validated_template,
+)
+from rackgate.jobframework.topology_request import topology_request
+from rackgate.wire.batch import Job
+from rackgate.wire.kueue import Workload
+
+HEAD: Final = "head"
+MAX_PODS: Final = 2**31 - 1
+# KubeRay makes no pods of a cluster with another name: it would hold quota for nothing.
+MAX_NAME: Final = 53
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
+
+# Containers that KubeRay adds to its pods, and what they ask for. The resources of the sidecar
+# can be set in `autoscalerOptions`. The wait for the head can be switched off in the operator,
+# which is not known here: it counts, but for resources that the workers themselves ask for, so
+# that it never demands of a queue what no manifest shows.
+_SIDECAR: Final = "autoscaler"
+_SIDECAR_RESOURCES: Final = {"cpu": "500m", "memory": "512Mi"}
+_WAIT: Final = "wait-gcs-ready"
+_WAIT_RESOURCES: Final = {"cpu": "200m", "memory": "256Mi"}
+_HEAD_PATH: Final = "spec.headGroupSpec.template"
+_SUSPENDING: Final = "RayClusterSuspending"
+_SUSPENDED: Final = "RayClusterSuspended"
+_HEAD_READY: Final = "HeadPodReady"
+# KubeRay makes no pods in a group while it expects to see one that it has made there, for 30 s at
+# most, and looks again only at an event or after five minutes. A pod with a gate goes the moment it
+# is deleted, so one that is suspended right after it was made is never seen.
+_EXPECTS_S: Final = 31.0
+_INACTIVE_STATES: Final = ("", "suspended")
+
+
+class RayClusterJob(GenericJob[RayCluster]):
+    """A RayCluster: PodSet `head`, and one for each worker group. It ends by being deleted."""
+
+    resource: ClassVar[Resource] = RAY_CLUSTERS
+    object_type: ClassVar[type] = RayCluster
+    controller: ClassVar[str] = "ray.io/kuberay-operator"
+    template_edits: ClassVar[TemplateEdits] = TemplateEdits.ANY_TIME
+    templates_path: ClassVar[str] = (
+        "spec.headGroupSpec.template and spec.workerGroupSpecs[*].template"
+    )
+    cleanup_labels: ClassVar[Mapping[str, str]] = {RAY_NODE_TYPE_LABEL: RAY_CLEANUP_TYPE}
+    elastic_path: ClassVar[str] = "spec.enableInTreeAutoscaling"
+    elastic_advice: ClassVar[str] = "set spec.enableInTreeAutoscaling"
+    reconcile_after_s: ClassVar[float | None] = _EXPECTS_S
+
+    def manifest(self, job: RayCluster) -> Manifest:
+        """Its head, its worker groups, and the options of its autoscaler."""
+        spec = job.spec
+        return {
+            "spec": {
+                "enableInTreeAutoscaling": spec.enable_in_tree_autoscaling,
+                "autoscalerOptions": msgspec.json.decode(spec.autoscaler_options),
+                "headGroupSpec": msgspec.json.decode(spec.head_group_spec),
+                "workerGroupSpecs": msgspec.json.decode(spec.worker_group_specs),
+            }
+        }
+
+    def templates(self, manifest: Manifest, *, elastic: bool = False) -> list[PodTemplate]:
+        """PodSet `head`, then one for each worker group.
+
+        In an elastic cluster the elastic gate holds the pod of the head, too (SLC-13): all pods
+        are ungated by the number that was admitted.
+        """
+        head = section(section(manifest, "spec"), "headGroupSpec", "spec")
+        pod_templates = [
+            PodTemplate(
+                HEAD,
+                _HEAD_PATH,
+                "/spec/headGroupSpec/template",
+                validated_template(section(head, "template", "spec.headGroupSpec"), _HEAD_PATH),
+                elastic,
+            )
+        ]
+        for index, name, group in _worker_groups(manifest):
+            path = f"spec.workerGroupSpecs[{index}]"
+            pod_templates.append(
+                PodTemplate(
+                    name.lower(),
+                    f"{path}.template",
+                    f"/spec/workerGroupSpecs/{index}/template",
+                    validated_template(section(group, "template", path), f"{path}.template"),
+                    elastic,
+                )
+            )
+        return pod_templates
+
+    def podsets(self, manifest: Manifest) -> list[dict[str, Any]]:
+        """PodSet `head` with count 1, then one for each worker group.
+
+        Templates also carry the containers that KubeRay will add: with the head the autoscaler,
+        before the workers the wait for the head. Ranks run over (replica index, host index).
+        """
+        elastic = self.is_elastic(manifest)
+        templates = self.templates(manifest)
+        head = strip_reserved(templates[0].template)
+        if elastic:
+            head = _with_autoscaler(head, manifest)
+        podsets = [podset_json(HEAD, 1, head, topology_request(head))]
+        for pod_template, (_, _, group) in zip(
+            templates[1:], _worker_groups(manifest), strict=True
+        ):
+            worker = _with_wait_container(strip_reserved(pod_template.template), pod_template.path)
+            request = _worker_request(worker, group, elastic=elastic)
+            podsets.append(podset_json(pod_template.podset, pod_count(group), worker, request))
+        return podsets
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        """One head, and the pods of the worker groups."""
+        workers = {name.lower(): pod_count(group) for _, name, group in _worker_groups(manifest)}
+        return {**workers, HEAD: 1}
+
+    def count_units(self, manifest: Manifest) -> Mapping[str, int]:
+        """In a cluster that scales itself the hosts of one replica, else all pods."""
+        if not self.is_elastic(manifest):
+            return self.counts(manifest)
+        groups = _worker_groups(manifest)
+        return {**{name.lower(): hosts_per_replica(group) for _, name, group in groups}, HEAD: 1}
+
+    def requested_counts(self, manifest: Manifest) -> dict[str, RequestedCount]:
+        """The head, then the worker groups at the size that they are to have now."""
+        groups = {
+            name.lower(): RequestedCount(pod_count(group), hosts_per_replica(group))
+            for _, name, group in _worker_groups(manifest)
+        }
+        return {HEAD: RequestedCount(1), **groups}
+
+    def pods_to_delete(self, manifest: Manifest) -> frozenset[str]:
+        """Workers that the autoscaler names."""
+        named: set[str] = set()
+        for index, _, group in _worker_groups(manifest):
+            path = f"spec.workerGroupSpecs[{index}]"
+            listed = section(group, "scaleStrategy", path).get("workersToDelete")
+            named.update(str(name) for name in (listed if isinstance(listed, list) else ()))
+        return frozenset(named)
+
+    def shape_errors(self, manifest: Manifest) -> list[FieldError]:
+        """Too many PodSets, bad names, broken groups.
+
+        Also replicas without hosts, and names, of which KubeRay itself makes no pods.
+        """
+        groups = list(_worker_groups(manifest))
+        errors: list[FieldError] = []
+        name = str(section(manifest, "metadata").get("name", ""))
+        if name and (len(name) > MAX_NAME or not _NAME.match(name)):
+            problem = f"{shown(name)} is not a name that KubeRay makes pods of"
+            advice = f"use at most {MAX_NAME} of a-z, 0-9 and -, with a letter first"
+            errors.append(FieldError("metadata.name", problem, advice))
+        if len(groups) + 1 > MAX_PODSETS:
+            problem = (
+                f"{len(groups)} worker groups, a Workload carries {MAX_PODSETS - 1} and the head"
+            )
+            errors.append(
+                FieldError("spec.workerGroupSpecs", problem, "join those of equal template")
+            )
+        paths = {index: f"spec.workerGroupSpecs[{index}]" for index, _, _ in groups}
+        errors += name_errors(
+            [(f"{paths[index]}.groupName", name) for index, name, _ in groups], taken=(HEAD,)
+        )
+        for index, _, group in groups:
+            hosts = int_or_default(group.get("numOfHosts"), default=1)
+            if hosts < 1:
+                problem = f"a replica of {hosts} hosts has no pods"
+                errors.append(FieldError(f"{paths[index]}.numOfHosts", problem, "use 1 or more"))
+        return errors + group_errors(self.templates(manifest), self.counts(manifest))
+
+    def elastic_enabled(self, features: Features) -> bool:
+        """Behind the gate of elastic jobs."""
+        return features.elastic_jobs
+
+    def is_elastic(self, manifest: Manifest) -> bool:
+        """Ray's autoscaler resizes the worker groups while the cluster runs (SLC-02)."""
+        return section(manifest, "spec").get("enableInTreeAutoscaling") is True
+
+    def is_inactive(self, job: RayCluster, children: Sequence[Job]) -> bool:
+        """No pod is left of it, or it never had one.
+
+        Its conditions tell: they leave Suspended before the first pod is made, and come back to
+        it after the last is gone. Without them (a switch of the operator's) the state has to do.
+        `observedGeneration` says nothing here: it is only written along with something else, so
+        it stays behind when a suspended cluster is edited.
+        """
+        del children
+        suspended, suspending = job.condition(_SUSPENDED), job.condition(_SUSPENDING)
+        if suspended is not None or suspending is not None:
+            return suspended is not None and suspended.status == "True"
+        return job.status.state in _INACTIVE_STATES
+
+    def pods_ready(self, job: RayCluster, admitted: Mapping[str, int]) -> bool:
+        """The head is ready, and as many workers as were admitted and are wanted."""
+        head = job.condition(_HEAD_READY)
+        if head is None:
+            return job.status.state == "ready"
+        wanted = sum(
+            min(asked.pods, admitted.get(name, 0))
+            for name, asked in self.requested_counts(self.manifest(job)).items()
+            if name != HEAD
+        )
+        return head.status == "True" and job.status.ready_worker_replicas >= wanted
+
+    def find_change(
+        self, podsets: Sequence[Mapping[str, Any]], workload: Workload, *, elastic: bool
+    ) -> str | None:
+        """Another template or worker group in any case; another size unless it is elastic."""
+        change = describe_running_change(workload, podsets)
+        if change is not None:
+            return f"the running RayCluster was changed: {change}"
+        if elastic:
+            return None
+        admitted = counts_of(workload)
+        for podset in podsets:
+            name, asked = podset["name"], podset["count"]
+            if asked != admitted.get(name, 0):
+                return (
+                    f'podset "{name}" asks for {asked} pods, {admitted.get(name, 0)} were admitted'
+                )
+        return None
+
+
+def _worker_groups(cluster: Manifest) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Index, name and object of each worker group."""
+    for index, group in enumerate(items(section(cluster, "spec"), "workerGroupSpecs", "spec")):
+        yield index, str(group.get("groupName", "")), group
+
+
+def hosts_per_replica(group: Mapping[str, Any]) -> int:
+    """Pods of one replica, at least 1."""
+    return max(1, int_or_default(group.get("numOfHosts"), default=1))
+
+
+def replicas_of(group: Mapping[str, Any]) -> int:
+    """Replicas that KubeRay makes of a worker group: within its minimum and maximum.
+
+    A suspended group has none.
+    """
+    if group.get("suspend") is True:
+        return 0
+    minimum = max(0, int_or_default(group.get("minReplicas"), default=0))
+    maximum = max(0, int_or_default(group.get("maxReplicas"), default=MAX_PODS))
+    # An absent number means the minimum, as KubeRay takes it.
+    return min(max(int_or_default(group.get("replicas"), default=minimum), minimum), maximum)
+
+
+def pod_count(group: Mapping[str, Any]) -> int:
+    """Pods of a worker group: replicas x hosts of each."""
+    return min(replicas_of(group) * hosts_per_replica(group), MAX_PODS)
+
+
+def _worker_request(
+    template: Template, group: Mapping[str, Any], *, elastic: bool
+) -> dict[str, Any] | None:
+    # Where replicas come and go, the indices that are left say nothing about an order.
+    if elastic:
+        return topology_request(template)
+    hosts = hosts_per_replica(group)
+    label = RAY_REPLICA_INDEX_LABEL if hosts == 1 else RAY_HOST_INDEX_LABEL
+    request = topology_request(template, index_label=label)
+    if request is not None and hosts > 1:
+        request["subGroupIndexLabel"] = RAY_REPLICA_INDEX_LABEL
+        request["subGroupCount"] = pod_count(group) // hosts
+    return request
+
+
+def _with_autoscaler(template: Template, cluster: Manifest) -> dict[str, Any]:
+    """The head's template with the container that KubeRay adds; only what it asks for counts."""
+    spec = section(template, "spec", _HEAD_PATH)
+    containers = items(spec, "containers", f"{_HEAD_PATH}.spec")
+    options = section(section(cluster, "spec"), "autoscalerOptions", "spec")
+    sidecar = _container(_SIDECAR, _SIDECAR_RESOURCES)
+    if options.get("resources") is not None:
+        # Also when it is empty: then the sidecar asks for nothing.
+        sidecar["resources"] = section(options, "resources", "spec.autoscalerOptions")
+    return {**template, "spec": {**spec, "containers": [*containers, sidecar]}}
+
+
+def _with_wait_container(template: Template, path: str) -> dict[str, Any]:
+    """A worker's template with the init container that KubeRay adds."""
+    spec, inside = section(template, "spec", path), f"{path}.spec"
+    asked = {
+        name
+        for field in ("containers", "initContainers")
+        for index, container in enumerate(items(spec, field, inside))
+        for name in _requested_resources(container, f"{inside}.{field}[{index}]")
+    }
+    resources = {name: value for name, value in _WAIT_RESOURCES.items() if name in asked}
+    if not resources:
+        return dict(template)
+    containers = [*items(spec, "initContainers", inside), _container(_WAIT, resources)]
+    return {**template, "spec": {**spec, "initContainers": containers}}
+
+
+def _requested_resources(container: Mapping[str, Any], path: str) -> set[str]:
+    """Names of the resources that a container asks for; limits stand in for requests."""
+    resources, inside = section(container, "resources", path), f"{path}.resources"
+    return {*section(resources, "requests", inside), *section(resources, "limits", inside)}
+
+
+def _container(name: str, resources: Mapping[str, str]) -> dict[str, Any]:
+    asked = {"limits": dict(resources), "requests": dict(resources)}
+    return {"name": name, "resources": asked}

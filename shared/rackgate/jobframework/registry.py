@@ -1,0 +1,71 @@
+"""The kinds of jobs that Rackgate manages. To add one, add its folder and a line here."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rackgate.features import Features
+from rackgate.jobframework.generic_job import GenericJob, JobLike
+from rackgate.jobframework.job.batch_job import BatchJob
+from rackgate.jobframework.jobset.jobset import JobSetJob
+from rackgate.jobframework.raycluster.raycluster import RayClusterJob
+from rackgate.wire.kueue import Workload
+
+JOB: Final = BatchJob()
+JOBSET: Final = JobSetJob()
+RAYCLUSTER: Final = RayClusterJob()
+
+KINDS: Final[dict[str, GenericJob[Any]]] = {}
+"""By name of the kind, as on the wire."""
+CLEANUP_LABELS: Final[dict[str, str]] = {}
+"""Of pods that clean up behind a job, for the kinds that have such pods."""
+_BY_TYPE: Final[dict[type, GenericJob[Any]]] = {}
+
+
+def register(kind: GenericJob[Any]) -> None:
+    """Have jobs of a kind managed."""
+    KINDS[kind.name] = _BY_TYPE[kind.object_type] = kind
+    CLEANUP_LABELS.update(kind.cleanup_labels)
+
+
+for _kind in (JOB, JOBSET, RAYCLUSTER):
+    register(_kind)
+
+
+def kind_of(job: JobLike) -> GenericJob[Any]:
+    """The kind of a decoded job.
+
+    Raises:
+        KeyError: it is of no kind in the registry.
+    """
+    return _BY_TYPE[type(job)]
+
+
+def find_kind(api_version: str, kind: str) -> GenericJob[Any] | None:
+    """The kind that an object or an owner reference names, in any version of its group."""
+    found = KINDS.get(kind)
+    group, slash, _ = api_version.partition("/")
+    return found if found is not None and slash and group == found.resource.group else None
+
+
+def has_child_jobs(api_version: str, kind: str) -> bool:
+    """Whether the pods of such a job belong to Jobs that it makes."""
+    found = find_kind(api_version, kind)
+    return found is not None and found.child_job_label != ""
+
+
+def owner_of(workload: Workload) -> tuple[GenericJob[Any], str] | None:
+    """Kind and `namespace/name` of the job that controls a Workload.
+
+    None when its controller is no job: a slice belongs to another Workload.
+    """
+    owner = workload.metadata.controller
+    kind = find_kind(owner.api_version, owner.kind) if owner is not None else None
+    if owner is None or kind is None:
+        return None
+    return kind, f"{workload.metadata.namespace}/{owner.name}"
+
+
+def enabled_elastic_kinds(features: Features) -> frozenset[str]:
+    """Names of the kinds whose jobs may be resized in slices."""
+    return frozenset(kind.name for kind in KINDS.values() if kind.elastic_enabled(features))
