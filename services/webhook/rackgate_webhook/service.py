@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
 OSMO_PATH = "/validate-osmo"
-# How long the thread that judges may keep the interpreter from the loop. Beside the largest
-# Workflow half of all other reviews take 2.5 ms and 99 of 100 up to 10; with 5 ms, the default,
-# 7 and 18.
-THREAD_SWITCH_INTERVAL_S: Final = 0.001
 
 log = structlog.get_logger()
 
@@ -146,7 +141,6 @@ def _osmo_reviews() -> OsmoReviews:
     # Its models cost start-up time and memory, which only those pay who use it.
     from rackgate_webhook.admission.osmo_webhook import OsmoReviews
 
-    sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
     return OsmoReviews()
 
 

@@ -25,7 +25,7 @@ class ServingSettings(ConfigModel):
     """Port to listen on; several replicas on one machine may share it. 0: the kernel chooses."""
     drain_delay: float = Field(default=3.0, ge=0, le=300)
     """Seconds between becoming unready and closing, in which callers move away."""
-    max_connections: int = Field(default=512, ge=16, le=65536)
+    max_connections: int = Field(default=256, ge=16, le=65536)
     """Most open connections; beyond, the longest idle one makes room, or the new one waits."""
 
 
