@@ -1,4 +1,4 @@
-"""Events for users: each fact about a Workload's admission is told once."""
+"""Events for users: each fact about a Workload's admission is reported once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The running ungater: watches feed the machine, due Workloads are looked at, writes go out.
+"""The running ungater: watches feed the state machine, due Workloads are reconciled, pods patched.
 
 Every replica runs the same watches, so its caches are warm for all shards. One that gains a shard
-lists all pods once more before its first act on it: its watch may lag behind the last writes of
+lists all pods once more before it first acts on it: its watch may lag behind the last writes of
 the replica before it (UNG-13). Right before each batch the Workload itself is read live (UNG-11).
 """
 
@@ -21,15 +21,11 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.tasks import spawn
 from rackgate_ungater import metrics
-from rackgate_ungater.informers import Informers
-from rackgate_ungater.pod_relister import PodRelister
+from rackgate_ungater.informers import Informers, PodRelister
 from rackgate_ungater.reporter import Reporter
 from rackgate_ungater.settings import UngaterConfiguration
+from rackgate_ungater.shards.elector import HeldShard, run_unless
 from rackgate_ungater.shards.handover import shard_of
-from rackgate_ungater.shards.held_shard import HeldShard, run_unless
-from rackgate_ungater.state_machine.backlog import Backlog
-from rackgate_ungater.state_machine.batch_timer import BatchTimer
-from rackgate_ungater.state_machine.delay_queue import DelayQueue
 from rackgate_ungater.state_machine.events import (
     Event,
     PodGone,
@@ -40,9 +36,9 @@ from rackgate_ungater.state_machine.events import (
 )
 from rackgate_ungater.state_machine.gated_objects import GatedWorkload, PodUid, WorkloadKey
 from rackgate_ungater.state_machine.plan import Ungate
-from rackgate_ungater.state_machine.proposals import Proposal
+from rackgate_ungater.state_machine.queue import Backlog, BatchTimer, DelayQueue
 from rackgate_ungater.state_machine.records import Timeouts, Tombstones
-from rackgate_ungater.state_machine.state_machine import StateMachine
+from rackgate_ungater.state_machine.state_machine import Proposal, StateMachine
 from rackgate_ungater.writer import Writer
 
 # Gauges that are read within so short a time are read by one scrape.

@@ -1,4 +1,4 @@
-"""Requests of the ungater: one patch per pod, and the live reads that settle doubts."""
+"""Requests of the ungater: one patch per pod, and live reads of pods and Workloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from rackgate.runtime.backoff import Backoff
 from rackgate.runtime.sleep import sleep_until
 from rackgate.runtime.tasks import spawn
 from rackgate.topology.assignment import Domain
-from rackgate.wire.depth import tolerant
 from rackgate_ungater import metrics
 from rackgate_ungater.state_machine.events import (
     Event,
@@ -46,6 +45,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     TOPOLOGY,
     GatedPod,
     GatedWorkload,
+    decode_page,
     decode_pod,
     decode_workload,
 )
@@ -60,13 +60,6 @@ MAX_CONSECUTIVE_FAILURES: Final = 3
 NODE_NAME_BACKOFF_S: Final = 300.0
 
 _encode = msgspec.json.encode
-
-
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
-_decode_page = tolerant(msgspec.json.Decoder(_Page).decode)
 
 # A strategic merge deletes list entries by name: gates of other owners are not even mentioned.
 _GATES: Final = [
@@ -322,7 +315,7 @@ class Writer:
         workloads: list[GatedWorkload] = []
         try:
             async for body in self._client.list_pages(path, params, deadline=deadline):
-                page = _decode_page(body)
+                page = decode_page(body)
                 workloads += [decode_workload(raw, elastic=True) for raw in page.items or ()]
         except NotSentError:
             return None

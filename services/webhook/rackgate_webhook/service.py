@@ -15,12 +15,13 @@ from rackgate.runtime.metrics import freeze_heap
 from rackgate.runtime.service import user_agent
 from rackgate.runtime.tasks import spawn
 from rackgate_webhook.admission.job_webhooks import enabled_elastic_kinds
-from rackgate_webhook.certificates.manager import CertificateManager
+from rackgate_webhook.certificates.issued import IssuedCertificateManager
+from rackgate_webhook.certificates.manager import (
+    CertificateManager,
+    watch_secret_and_configurations,
+)
 from rackgate_webhook.certificates.provided import ProvidedCertificateManager
-from rackgate_webhook.certificates.rotation import IssuedCertificateManager
-from rackgate_webhook.certificates.self_call import call_self
-from rackgate_webhook.certificates.tls import server_context
-from rackgate_webhook.certificates.watches import watch_secret_and_configurations
+from rackgate_webhook.certificates.tls import call_self, server_context
 from rackgate_webhook.serving.server import WebhookServer
 from rackgate_webhook.settings import WebhookSettings
 

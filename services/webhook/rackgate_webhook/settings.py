@@ -13,7 +13,7 @@ from rackgate.api.names import SYSTEM_NAMESPACE
 from rackgate.jobframework.kai import RenderOptions
 from rackgate.runtime.namespaces import NamespaceSelector
 from rackgate.runtime.settings import BaseServiceSettings, ConfigModel
-from rackgate_webhook.certificates.rotation_rules import RotationRules
+from rackgate_webhook.certificates.rotation import RotationRules
 
 
 class ServingSettings(ConfigModel):
@@ -57,7 +57,7 @@ class CertificateSettings(ConfigModel):
     settle: float = Field(default=30.0, ge=0, le=86400)
     """Seconds between publishing the next authority and serving with it."""
     check_interval: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds between two looks at Secret and registrations while a rotation is under way."""
+    """Seconds between two reads of Secret and configurations while a rotation is under way."""
     configuration_names: list[str] = Field(
         default=[
             f"rackgate-mutating.{SYSTEM_NAMESPACE}",

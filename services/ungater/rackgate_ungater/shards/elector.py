@@ -1,7 +1,7 @@
-"""Holds the Leases of the shards that this replica should act on, and acts on no other.
+"""Holds the Leases of the shards that this replica should act on, and acts on no others.
 
 Each shard has a `LeaseHolder` of its own, which fences it. One watch shows all Leases to all of
-them; `shards.py` says when to take one and when to hand one over. Work on a shard runs inside
+them; `handover.py` decides when to take one and when to hand one over. Work on a shard runs inside
 the tenure of its Lease: it is stopped before that ends, and the other shards go on.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -29,6 +30,36 @@ from rackgate_ungater import metrics
 from rackgate_ungater.settings import UngaterConfiguration
 from rackgate_ungater.shards.handover import SHARDS, HandoverPolicy, HandoverTimings, lease_name
 from rackgate_ungater.shards.membership import Membership
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldShard:
+    """How long and under which deadline a replica acts on the Workloads of a shard.
+
+    Attributes:
+        task_group: reconciles its Workloads; ended together with the tenure.
+        deadline: monotonic second until which requests may be sent.
+        leave: set when nothing new may begin.
+    """
+
+    task_group: asyncio.TaskGroup
+    deadline: Callable[[], float]
+    leave: asyncio.Event
+
+
+async def run_unless(leave: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Wait for `work`, or until `leave` is set: False then, and the work is given up."""
+    working, leaving = start(work, "before leading"), start(leave.wait(), "leave")
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not leave.is_set():
+            working.result()
+        return not leave.is_set()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait((working, leaving))
+
 
 POLLS_PER_DURATION: Final = 4
 # Longest time that a stop waits for the others to be told; they find out anyway.
@@ -47,7 +78,7 @@ class ShardWorker(Protocol):
         """Act on a shard until `leave` is set, and return when nothing of it is under way."""
 
     def has_no_open_requests(self, shard: int) -> bool:
-        """Whether every request for a shard was decode_answer, or cannot be applied any more."""
+        """Whether every request for a shard was answered, or cannot be applied any more."""
 
 
 class _EndReason(Enum):

@@ -32,8 +32,12 @@ from rackgate.kube.lease.record import (
 from rackgate.kube.lease.watch import LeaseWatch
 from rackgate.runtime import clock
 from rackgate.runtime.backoff import Backoff
-from rackgate_ungater.shards.handover import MEMBERS_LEASE
-from rackgate_ungater.shards.members import Members, annotation_value, member_annotation
+from rackgate_ungater.shards.handover import (
+    MEMBERS_LEASE,
+    Members,
+    annotation_value,
+    member_annotation,
+)
 
 RENEWALS_PER_DURATION: Final = 3
 GROUP_IDENTITY: Final = "rackgate-ungater-replicas"

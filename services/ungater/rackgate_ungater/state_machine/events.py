@@ -1,4 +1,4 @@
-"""What happens to the ungater's machine. Facts come in as events, nothing else does. Pure."""
+"""Events: the only input of the state machine. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Slotted rows: the few facts of a pod or Workload that ungating needs, cut out while decoding.
+"""The fields of a pod or Workload that ungating needs, cut out while decoding.
 
 A watched object is never kept. Rows share their repeated strings, and the raw topology assignment
-stays bytes until somebody asks for it, so a status write of another kind costs no decoding.
+stays bytes until it is needed, so a status write of another kind costs no decoding.
 """
 
 from __future__ import annotations
@@ -406,3 +406,17 @@ def _parse_offset(value: str | None) -> int | None:
 def _version_number(resource_version: str) -> int:
     """Resource versions of one kind grow; a server that counts otherwise gets 0: always new."""
     return int(resource_version) if resource_version.isdigit() else 0
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class Page(msgspec.Struct):
+    """One page of a list; its objects are decoded one at a time."""
+
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+decode_page = tolerant(msgspec.json.Decoder(Page).decode)

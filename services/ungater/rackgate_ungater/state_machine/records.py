@@ -1,4 +1,4 @@
-"""Records of the machine: Workloads with their PodSets, expectations, refusals, timeouts. Pure."""
+"""What the state machine knows: Workloads with their PodSets, expectations, rejections. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from rackgate_ungater.state_machine.gated_objects import (
     PodUid,
     WorkloadKey,
 )
-from rackgate_ungater.state_machine.plan import PodSetAdmission
-from rackgate_ungater.state_machine.podset_admissions import admits_at_least, podset_admission
+from rackgate_ungater.state_machine.plan import PodSetAdmission, admits_at_least, podset_admission
 
 
 @dataclass(frozen=True, slots=True)

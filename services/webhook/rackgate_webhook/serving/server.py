@@ -40,7 +40,7 @@ REVIEW_DURATION: Final = metrics.histogram(
 REJECTED_REQUESTS: Final = metrics.initialize_series(
     metrics.counter(
         "webhook_requests_refused_total",
-        "Requests without a review as answer, by why.",
+        "Requests that were not answered with a review, by reason.",
         ("reason",),
     ),
     "reason",

@@ -1,27 +1,69 @@
-"""When the batch of a Workload closes: once all pods that it may release are seen. Pure.
+"""When which Workload is looked at: batches, retries and waking times, and who still waits. Pure.
 
 The first event of a Workload opens a batch, and its window is the longest that it stays open. It
-closes earlier, at once, when no further pod is waited for: in every PodSet as many pods wait as
-there is room for, and there is room for one at least. So most jobs do not wait at all: their last
-pod closes the batch.
+closes at once when no further pod is awaited: in every PodSet as many pods wait as there is room
+for, and there is room for one at least. So most jobs do not wait at all: their last pod closes the
+batch. A Workload that was looked at less than a window ago waits for the rest of it, whatever
+comes. So there is at most one look per window and one more, however often pods change or fail.
 
-A Workload whose last look was less than a window ago waits for the rest of it, whatever comes. So
-there are never more looks than one per window and one more, however often pods change or fail.
+Times are seconds of a monotonic clock and come in as arguments. `DelayQueue` takes O(log n) per
+entry; `missing_pods` counts the pods of one Workload, at most once per missing pod.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 from rackgate_ungater.state_machine.child_jobs import ChildJobOwners
-from rackgate_ungater.state_machine.gated_objects import GatedPodSet
+from rackgate_ungater.state_machine.gated_objects import GatedPodSet, PodUid
 from rackgate_ungater.state_machine.plan import PodSetAdmission
 from rackgate_ungater.state_machine.records import PodSetState, WorkloadState
 
 K = TypeVar("K")
-
-# Looks that are remembered, before those whose window is over are forgotten.
+# Workloads whose last reconciliation is remembered, before those outside the window are forgotten.
 MAX_REMEMBERED: Final = 4096
+
+
+class DelayQueue(Generic[K]):
+    """Keys with the monotonic time, in seconds, at which they are due."""
+
+    def __init__(self) -> None:
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: K, at: float) -> bool:
+        """Make `key` due at `at` unless it is due earlier; returns whether it changed."""
+        known = self._due.get(key)
+        if known is not None and known <= at:
+            return False
+        self._due[key] = at
+        self._count += 1  # breaks ties, so that keys are never compared
+        heappush(self._heap, (at, self._count, key))
+        return True
+
+    def next_at(self) -> float | None:
+        """When the next key is due; None when nothing is."""
+        while self._heap:
+            at, _, key = self._heap[0]
+            if self._due.get(key) == at:
+                return at
+            heappop(self._heap)  # replaced by an earlier entry, or taken already
+        return None
+
+    def pop_due(self, now: float) -> K | None:
+        """Take out the key that is due first; None when none is due yet."""
+        at = self.next_at()
+        if at is None or at > now:
+            return None
+        key = heappop(self._heap)[2]
+        del self._due[key]
+        return key
 
 
 class BatchTimer(Generic[K]):
@@ -145,3 +187,53 @@ def _missing_of_podset(
 def _has_free_capacity(state: PodSetState, admission: PodSetAdmission) -> bool:
     """Whether a pod may be released at all."""
     return sum(not pod.gated for pod in state.pods.values()) < admission.max_ungated
+
+
+class Backlog:
+    """Remembers since when each such pod has been seen gated.
+
+    The time of a pod's creation says less: a pod may be older than its Workload's admission.
+
+    Attributes:
+        since: monotonic seconds of the first look that saw the pod gated under an admission.
+    """
+
+    def __init__(self) -> None:
+        self.since: dict[PodUid, float] = {}
+
+    def update(self, workload_states: Iterable[WorkloadState], now: float) -> None:
+        """Take up who waits now, and forget who does not any more.
+
+        Args:
+            workload_states: everything that is known, by Workload.
+            now: monotonic seconds.
+        """
+        self.since = {
+            uid: self.since.get(uid, now)
+            for workload_state in workload_states
+            if workload_state.may_ungate
+            for uid in self._gated_pods(workload_state)
+        }
+
+    def _gated_pods(self, workload_state: WorkloadState) -> Iterator[PodUid]:
+        if workload_state.workload is None or not workload_state.workload.elastic:
+            for podset in workload_state.podsets.values():
+                yield from _gated(podset)
+            return
+        # More pods than were granted wait for slices, not for us: only so many count.
+        for name, admission in workload_state.admissions():
+            if isinstance(admission, PodSetAdmission):
+                podset = workload_state.podsets[name]
+                free = max(
+                    0, admission.max_ungated - sum(not pod.gated for pod in podset.pods.values())
+                )
+                gated = sorted(_gated(podset), key=lambda uid: (uid not in self.since, uid))
+                yield from gated[:free]
+
+    def longest_s(self, now: float) -> float:
+        """Seconds since the pod that waits longest was first seen waiting; 0 without any."""
+        return now - min(self.since.values()) if self.since else 0.0
+
+
+def _gated(podset: PodSetState) -> Iterator[PodUid]:
+    return (uid for uid, pod in podset.pods.items() if pod.gated and not pod.terminating)
